@@ -46,6 +46,12 @@ MENU: Final = (
 )
 """Pages that each page has links to."""
 
+_FOR_PROGRAMS: Final = (
+    ("/api/v1/openapi.json", "REST"),
+    ("/metrics", "metrics"),
+    ("/files/grafana.json", "Grafana dashboard"),
+    ("/files/alerts.yml", "alert rules"),
+)
 _SCRIPTS: Final = ("vendor/graphology.umd.min.js", "vendor/sigma.min.js", "topology.js")
 _CHARTS: Final = ("vendor/uPlot.iife.min.js", "charts.js")
 SCRIPTS: Final = {"topology": _SCRIPTS, "charts": _CHARTS}
@@ -157,17 +163,9 @@ def table(caption: str, heads: Sequence[Part], rows: Iterable[Sequence[Part]], e
     body = [tags.tr([tags.td(_shown(cell)) for cell in row]) for row in rows]
     if not body:
         return tags.p(empty, class_="empty")
-    return tags.div(
-        tags.table(
-            tags.caption(caption),
-            tags.thead(tags.tr([tags.th(head, scope="col") for head in heads])),
-            tags.tbody(body),
-        ),
-        class_="scroll",
-        tabindex="0",
-        role="region",
-        **{"aria-label": f"Table: {caption}"},
-    )
+    top = tags.thead(tags.tr([tags.th(head, scope="col") for head in heads]))
+    made = tags.table(tags.caption(caption), top, tags.tbody(body))
+    return tags.div(made, class_="scroll", tabindex="0", role="region", **{"aria-label": f"Table: {caption}"})
 
 
 def sortable(path: str, query: dict[str, Any], text: str, column: str) -> Tag:
@@ -200,31 +198,18 @@ def pager(path: str, query: dict[str, Any], total: int) -> Part:
 
 def searchForm(path: str, query: dict[str, Any], label: str, *more: Part) -> Tag:
     """Form of a search, which a browser without scripts sends, too."""
-    return tags.form(
-        tags.label(label, " ", tags.input(type="search", name="search", value=query.get("search") or "")),
-        *more,
-        " ",
-        tags.button("Show", type="submit"),
-        method="get",
-        action=path,
-        role="search",
-        class_="filters",
-    )
+    text = tags.input(type="search", name="search", value=query.get("search") or "")
+    form = tags.form(method="get", action=path, role="search", class_="filters")
+    return form(tags.label(label, " ", text), *more, " ", tags.button("Show", type="submit"))
 
 
 def choose(name: str, label: str, now: str | None, options: Iterable[tuple[str, str]]) -> Tag:
     """Choice among several options in a form."""
-    return tags.label(
-        label,
-        " ",
-        tags.select(
-            [
-                tags.option(text, value=value, **({"selected": "selected"} if value == (now or "") else {}))
-                for value, text in options
-            ],
-            name=name,
-        ),
-    )
+    several = [
+        tags.option(text, value=value, **({"selected": "selected"} if value == (now or "") else {}))
+        for value, text in options
+    ]
+    return tags.label(label, " ", tags.select(several, name=name))
 
 
 def facts(*pairs: tuple[str, Part]) -> Tag:
@@ -239,13 +224,8 @@ def section(heading: str, *parts: Part, name: str, isLive: bool = True) -> Tag:
     @param name: its identifier, by which a script puts a newer one in its place.
     @param isLive: whether a script may do that.
     """
-    live = {"data-live": "yes"} if isLive else {}
-    return tags.section(
-        tags.h2(heading, id=f"{name}-heading"),
-        *parts,
-        id=name,
-        **{"aria-labelledby": f"{name}-heading", **live},
-    )
+    more = {"aria-labelledby": f"{name}-heading", **({"data-live": "yes"} if isLive else {})}
+    return tags.section(tags.h2(heading, id=f"{name}-heading"), *parts, id=name, **more)
 
 
 # Tables and drawings of several pages.
@@ -306,52 +286,30 @@ def _ends(row: Row) -> list[Part]:
 
 def linkTable(rows: list[Row], heads: list[Part], empty: str) -> Part:
     """Table of links, with the load of both directions."""
-    return table(
-        "Links",
-        heads,
-        (
-            [
-                *_ends(row),
-                mode(row),
-                row["state"].capitalize(),
-                gauge(row["load"]),
-                gauge(row["peerLoad"]),
-                errors(row["errorRate"]),
-            ]
-            for row in rows
-        ),
-        empty,
+    cells = (
+        [*_ends(row), mode(row), row["state"].capitalize()]
+        + [gauge(row["load"]), gauge(row["peerLoad"]), errors(row["errorRate"])]
+        for row in rows
     )
+    return table("Links", heads, cells, empty)
 
 
 def drawing(isLarge: bool) -> Tag:
     """Place for the drawing of a topology, which a script shows."""
-    return tags.figure(
-        tags.div(
-            tags.label("Find a switch ", tags.input(type="search", id="topology-search", autocomplete="off")),
-            tags.label(
-                "Colour by ",
-                tags.select(
-                    tags.option("load", value="load"),
-                    tags.option("errors", value="errors"),
-                    id="topology-colour",
-                ),
-            ),
-            tags.button("+", type="button", id="topology-in", **{"aria-label": "Nearer"}),
-            tags.button("−", type="button", id="topology-out", **{"aria-label": "Farther"}),
-            tags.button("Whole", type="button", id="topology-whole"),
-            class_="filters",
-        ),
-        tags.div(
-            id="topology",
-            class_="topology large" if isLarge else "topology",
-            role="img",
-            **{"aria-label": "Switches and their links; the table of links has the same"},
-        ),
-        tags.figcaption(id="topology-legend"),
-        id="topology-figure",
-        hidden="hidden",
+    colours = [tags.option(name, value=name) for name in ("load", "errors")]
+    controls = tags.div(
+        tags.label("Find a switch ", tags.input(type="search", id="topology-search", autocomplete="off")),
+        tags.label("Colour by ", tags.select(colours, id="topology-colour")),
+        tags.button("+", type="button", id="topology-in", **{"aria-label": "Nearer"}),
+        tags.button("−", type="button", id="topology-out", **{"aria-label": "Farther"}),
+        tags.button("Whole", type="button", id="topology-whole"),
+        class_="filters",
     )
+    label = {"aria-label": "Switches and their links; the table of links has the same"}
+    size = "topology large" if isLarge else "topology"
+    place = tags.div(id="topology", class_=size, role="img", **label)
+    legend = tags.figcaption(id="topology-legend")
+    return tags.figure(controls, place, legend, id="topology-figure", hidden="hidden")
 
 
 # The frame.
@@ -370,15 +328,21 @@ def health(context: PageContext) -> tuple[str, str]:
     return f"{count} finding{'s' if count > 1 else ''}", worst.name.lower()
 
 
+def _menu(label: str, links: Iterable[tuple[str, str]], now: str) -> Tag:
+    """Links to pages, with the present one marked."""
+    shown = [
+        tags.li(tags.a(text, href=link, **({"aria-current": "page"} if link == now else {})))
+        for link, text in links
+    ]
+    return tags.nav(tags.ul(shown), **{"aria-label": label})
+
+
 def fabricMenu(watch: Watch, path: str) -> Part:
     """Links to the same page of all fabrics, where there are several."""
-    if not watch.fabrics:
+    links = {name: f"{OUTSIDE}fabrics/{name}{path or '/'}" for name in watch.fabrics}
+    if not links:
         return ""
-    links = []
-    for name in watch.fabrics:
-        now = {"aria-current": "page"} if name == watch.fabric else {}
-        links.append(tags.li(tags.a(name, href=f"{OUTSIDE}fabrics/{name}{path or '/'}", **now)))
-    return tags.nav(tags.ul(links), **{"aria-label": "Fabrics"})
+    return _menu("Fabrics", [(link, name) for name, link in links.items()], links.get(watch.fabric, ""))
 
 
 def head(heading: str, *more: Part) -> Tag:
@@ -402,48 +366,25 @@ def frame(context: PageContext, path: str, heading: str, parts: Part, drawing: s
     @param drawing: one of L{SCRIPTS}; C{""} for none.
     """
     verdict, colour = health(context)
-    watch = context.watch
+    watch, live = context.watch, {"data-live": "yes"}
     standby = "" if watch.isActive else f"This is a standby; {watch.active or 'no monitor'} is active."
     scripts = ("monitor.js", *SCRIPTS.get(drawing, ()))
-    return tags.html(
-        head(
-            heading,
-            tags.link(rel="stylesheet", href="/static/vendor/uPlot.min.css") if drawing == "charts" else "",
-            [tags.script(src=f"/static/{script}", defer="defer") for script in scripts],
-        ),
-        tags.body(
-            tags.a("Skip to the content", href="#main", class_="skip"),
-            tags.header(
-                tags.a("Fabric monitor", href=f"{OUTSIDE}" if watch.fabric else "/", class_="brand"),
-                fabricMenu(watch, path),
-                tags.a(
-                    verdict, href="/findings", id="health", class_=f"badge {colour}", **{"data-live": "yes"}
-                ),
-                tags.nav(
-                    tags.ul(
-                        [
-                            tags.li(
-                                tags.a(text, href=link, **({"aria-current": "page"} if link == path else {}))
-                            )
-                            for link, text in MENU
-                        ]
-                    ),
-                    **{"aria-label": "Pages"},
-                ),
-            ),
-            tags.p(standby, id="standby", class_="empty", **{"data-live": "yes"}),
-            tags.main(tags.h1(heading), parts, id="main"),
-            tags.footer(
-                tags.span("", id="live", role="status"),
-                " For programs: ",
-                tags.a("REST", href="/api/v1/openapi.json"),
-                ", ",
-                tags.a("metrics", href="/metrics"),
-                ", ",
-                tags.a("Grafana dashboard", href="/files/grafana.json"),
-                ", ",
-                tags.a("alert rules", href="/files/alerts.yml"),
-            ),
-        ),
-        lang="en",
+    style = tags.link(rel="stylesheet", href="/static/vendor/uPlot.min.css") if drawing == "charts" else ""
+    header = tags.header(
+        tags.a("Fabric monitor", href=f"{OUTSIDE}" if watch.fabric else "/", class_="brand"),
+        fabricMenu(watch, path),
+        tags.a(verdict, href="/findings", id="health", class_=f"badge {colour}", **live),
+        _menu("Pages", MENU, path),
     )
+    files = [tags.a(text, href=link) for link, text in _FOR_PROGRAMS]
+    footer = tags.footer(tags.span("", id="live", role="status"), " For programs: ")
+    footer(files[0], [[", ", link] for link in files[1:]])
+    body = tags.body(
+        tags.a("Skip to the content", href="#main", class_="skip"),
+        header,
+        tags.p(standby, id="standby", class_="empty", **live),
+        tags.main(tags.h1(heading), parts, id="main"),
+        footer,
+    )
+    loaded = [tags.script(src=f"/static/{script}", defer="defer") for script in scripts]
+    return tags.html(head(heading, style, loaded), body, lang="en")
