@@ -96,16 +96,10 @@ def labelsOf(finding: Mapping[str, Any]) -> dict[str, str]:
 
 def _alert(one: Alert) -> dict[str, Any]:
     finding = one.finding
-    return {
-        "labels": labelsOf(finding),
-        "annotations": {
-            "summary": finding["text"],
-            "description": finding["advice"],
-            "where": finding["where"],
-            "id": one.identity,
-        },
-        "startsAt": _time(finding["firstSeen"]),
-    }
+    described = {"summary": finding["text"], "description": finding["advice"], "where": finding["where"]}
+    annotations = {**described, "id": one.identity}
+    startsAt = _time(finding["firstSeen"])
+    return {"labels": labelsOf(finding), "annotations": annotations, "startsAt": startsAt}
 
 
 def postedAlerts(alerts: Sequence[Alert], now: float) -> list[dict[str, Any]]:
@@ -115,13 +109,9 @@ def postedAlerts(alerts: Sequence[Alert], now: float) -> list[dict[str, Any]]:
     An alert expires if it is not repeated for three times L{REPEAT_SECONDS}, for example after the monitor
     has died.
     """
-    return [
-        {
-            **_alert(one),
-            "endsAt": _time(now + 3 * REPEAT_SECONDS if one.isRaised else one.finding["clearedAt"]),
-        }
-        for one in alerts
-    ]
+    expiry = now + 3 * REPEAT_SECONDS
+    ends = [expiry if one.isRaised else one.finding["clearedAt"] for one in alerts]
+    return [{**_alert(one), "endsAt": _time(end)} for one, end in zip(alerts, ends, strict=True)]
 
 
 def webhookMessage(alerts: Sequence[Alert], receiver: str) -> dict[str, Any]:
@@ -129,25 +119,19 @@ def webhookMessage(alerts: Sequence[Alert], receiver: str) -> dict[str, Any]:
     posted = []
     for one in alerts:
         labels = json.dumps(labelsOf(one.finding), sort_keys=True).encode()
-        posted.append(
-            {
-                "status": _NAMES[one.isRaised],
-                **_alert(one),
-                "endsAt": _time(one.finding["clearedAt"]),
-                "generatorURL": "",
-                "fingerprint": blake2b(labels, digest_size=8).hexdigest(),
-            }
-        )
+        fingerprint = blake2b(labels, digest_size=8).hexdigest()
+        status = {"status": _NAMES[one.isRaised], "generatorURL": "", "fingerprint": fingerprint}
+        posted.append({**status, **_alert(one), "endsAt": _time(one.finding["clearedAt"])})
     return {
         "version": "4",
         "groupKey": "{}",
         "truncatedAlerts": 0,
+        "groupLabels": {},
+        "externalURL": "",
         "status": _NAMES[any(one.isRaised for one in alerts)],
         "receiver": receiver,
-        "groupLabels": {},
         "commonLabels": _common([alert["labels"] for alert in posted]),
         "commonAnnotations": _common([alert["annotations"] for alert in posted]),
-        "externalURL": "",
         "alerts": posted,
     }
 
@@ -226,17 +210,14 @@ def mailOf(alerts: Sequence[Alert], settings: MailSettings, now: float) -> Email
     subject = f"{first['kind']} at {first['where']}" + (" cleared" if not raised else "")
     more = f" and {len(alerts) - 1} more" if len(alerts) > 1 else ""
     message = EmailMessage()
-    message["Subject"] = "".join(
-        each if each.isprintable() else " " for each in f"[{fabric}] {subject}{more}"
-    )
+    subject = f"[{fabric}] {subject}{more}"
+    message["Subject"] = "".join(each if each.isprintable() else " " for each in subject)
     message["From"] = settings.sender
     message["To"] = ", ".join(settings.receivers)
     message["Date"] = formatdate(now)
     message["Auto-Submitted"] = "auto-generated"
     identity = blake2b("".join(one.identity for one in alerts).encode(), digest_size=16).hexdigest()
-    message["Message-ID"] = (
-        f"<{identity}@{settings.sender.partition('@')[2]}>"  # the same if it is sent again
-    )
+    message["Message-ID"] = f"<{identity}@{settings.sender.partition('@')[2]}>"
     lines = []
     for title, several in (("There is", raised), ("Cleared", cleared)):
         for one in several[:_MOST_LINES]:
@@ -323,11 +304,8 @@ class LineChannel(AlertChannel):
 
     def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
         """Append lines; the file is opened each time, so that it can be rotated."""
-        lines = "".join(
-            json.dumps({"status": _NAMES[one.isRaised], "id": one.identity, **one.finding}, ensure_ascii=True)
-            + "\n"
-            for one in alerts
-        )
+        rows = [{"status": _NAMES[one.isRaised], "id": one.identity, **one.finding} for one in alerts]
+        lines = "".join(f"{json.dumps(row)}\n" for row in rows)
         try:
             if self._path == "-":
                 sys.stdout.write(lines)

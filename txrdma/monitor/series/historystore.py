@@ -71,6 +71,11 @@ class Point(NamedTuple):
     grown: int | None
     peak: float | None
 
+    @property
+    def rate(self) -> float | None:
+        """The growth per second; None if unknown."""
+        return None if self.grown is None or not self.seconds else self.grown / self.seconds
+
 
 _PORTS: Final[Columns] = {"id": int, "guid": bytes, "number": int}
 _DONE: Final[Columns] = {"level": str, "until": int}

@@ -168,37 +168,33 @@ def portOf(context: PageContext, values: Values) -> Port:
 
 def _node(context: PageContext, values: Values) -> Answer:
     node = nodeOf(context, values["guid"])
+    found = [FINDINGS.toDict(context, one) for one in context.open if one.finding.guid == node.guid]
     return {
         **NODES.toDict(context, node),
         "vendorId": node.vendorID,
         "deviceId": node.deviceID,
         "portRows": [PORTS.toDict(context, port) for port in node.ports.values() if port.number],
-        "findingRows": [
-            FINDINGS.toDict(context, one) for one in context.open if one.finding.guid == node.guid
-        ],
+        "findingRows": found,
     }
 
 
 def _port(context: PageContext, values: Values) -> Answer:
     port = portOf(context, values)
-    meter = context.meter(port)
-    known = {} if meter is None else {name: meter.value(name) for name in FAMILIES}
-    rates = {} if meter is None else {name: meter.rate(name) for name in FAMILIES}
-    causes = {name: context.causes(port).get(name) for name in CAUSE_FAMILIES}
-    corrections = context.corrections(port)
+    meter, corrections = context.meter(port), context.corrections(port)
+    names = () if corrections is None else corrections.layout.names
     return {
         **PORTS.toDict(context, port),
-        "counters": known,
-        "rates": rates,
-        "causes": causes,
-        "errorCorrection": _every(corrections, Meter.value),
-        "errorCorrectionRates": _every(corrections, Meter.rate),
+        "counters": _every(meter, Meter.value, FAMILIES),
+        "rates": _every(meter, Meter.rate, FAMILIES),
+        "causes": {name: context.causes(port).get(name) for name in CAUSE_FAMILIES},
+        "errorCorrection": _every(corrections, Meter.value, names),
+        "errorCorrectionRates": _every(corrections, Meter.rate, names),
     }
 
 
-def _every(meter: Meter | None, take: Callable[[Meter, str], float | None]) -> Answer:
-    """A figure of each counter of a meter; none without one."""
-    return {} if meter is None else {name: take(meter, name) for name in meter.layout.names}
+def _every(meter: Meter | None, take: Callable[[Meter, str], float | None], names: Iterable[str]) -> Answer:
+    """A figure of each of these counters of a meter; none without one."""
+    return {} if meter is None else {name: take(meter, name) for name in names}
 
 
 def _nodeRank(node: Node) -> tuple[int, int]:
@@ -229,20 +225,8 @@ async def _history(context: PageContext, values: Values) -> Answer:
         )
     except InvalidRequest as error:
         raise Wrong(str(error)) from error
-    return {
-        "begin": begin,
-        "end": end,
-        "points": [
-            {
-                "at": point.at,
-                "seconds": point.seconds,
-                "grown": point.grown,
-                "rate": None if point.grown is None or not point.seconds else point.grown / point.seconds,
-                "peak": point.peak,
-            }
-            for point in points
-        ],
-    }
+    shown = [{**point._asdict(), "rate": point.rate} for point in points]
+    return {"begin": begin, "end": end, "points": shown}
 
 
 async def _trace(context: PageContext, values: Values) -> Answer:
@@ -264,11 +248,7 @@ _OVERVIEW: Final = record(
     isKnown=described(TRUTH, "There was a sweep"),
     knownAt=described(orNull(NUMBER), "Time of the last stored event, before the first sweep"),
     worst=orNull(TEXT),
-    nodes=COUNT,
-    switches=COUNT,
-    links=COUNT,
-    nodesGone=COUNT,
-    linksGone=COUNT,
+    **dict.fromkeys(("nodes", "switches", "links", "nodesGone", "linksGone"), COUNT),
     findings=record(**dict.fromkeys(SEVERITIES, COUNT)),
     at=NUMBER,
     statistics={"type": "object", "additionalProperties": NUMBER},
@@ -292,14 +272,12 @@ _ROWS: Final = {
 _NODE: Final = _more(
     NODES.schema, vendorId=COUNT, deviceId=COUNT, portRows=_ROWS["Port"], findingRows=_ROWS["Finding"]
 )
+_OF_COUNTERS: Final = ("counters", "rates", "causes", "errorCorrection", "errorCorrectionRates")
 _COUNTERS: Final[Schema] = {"type": "object", "additionalProperties": orNull(NUMBER)}
-_HISTORY: Final = record(
-    begin=NUMBER,
-    end=NUMBER,
-    points=rowsOf(
-        record(at=NUMBER, seconds=NUMBER, grown=orNull(COUNT), rate=orNull(NUMBER), peak=orNull(NUMBER))
-    ),
+_POINT: Final = record(
+    at=NUMBER, seconds=NUMBER, grown=orNull(COUNT), rate=orNull(NUMBER), peak=orNull(NUMBER)
 )
+_HISTORY: Final = record(begin=NUMBER, end=NUMBER, points=rowsOf(_POINT))
 
 _GUID: Final = Parameter("guid", GUID_TEXT, "GUID of a node", isInPath=True)
 _PORT: Final = Parameter("port", {**COUNT, "maximum": 255}, "Number of a port", isInPath=True)
@@ -330,14 +308,7 @@ ROUTES: Final = (
     WebRoute(
         *("/ports/{guid}/{port}", "port", "A port with its counters"),
         (_GUID, _PORT),
-        _more(
-            PORTS.schema,
-            counters=_COUNTERS,
-            rates=_COUNTERS,
-            causes=_COUNTERS,
-            errorCorrection=_COUNTERS,
-            errorCorrectionRates=_COUNTERS,
-        ),
+        _more(PORTS.schema, **dict.fromkeys(_OF_COUNTERS, _COUNTERS)),
         _port,
     ),
     listingRoute("/links", "Links, each once", listing(LINKS, "state"), LINK_ROWS),
