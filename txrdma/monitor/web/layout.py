@@ -203,11 +203,13 @@ def searchForm(path: str, query: dict[str, Any], label: str, *more: Part) -> Tag
     return form(tags.label(label, " ", text), *more, " ", tags.button("Show", type="submit"))
 
 
-def choose(name: str, label: str, now: str | None, options: Iterable[tuple[str, str]]) -> Tag:
-    """Choice among several options in a form."""
+def choose(name: str, label: str, now: str | None, options: Iterable[str]) -> Tag:
+    """Choice among all and several options in a form."""
     several = [
-        tags.option(text, value=value, **({"selected": "selected"} if value == (now or "") else {}))
-        for value, text in options
+        tags.option(value.replace("-", " ") or "all", value=value)(
+            **({"selected": "selected"} if value == (now or "") else {})
+        )
+        for value in ("", *options)
     ]
     return tags.label(label, " ", tags.select(several, name=name))
 

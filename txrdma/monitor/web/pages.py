@@ -176,8 +176,7 @@ async def _nodes(context: PageContext, values: Values) -> Tag:
         ]
         for row in page["rows"]
     ]
-    kinds = [("", "all"), *((kind, kind) for kind in NODE_TYPES)]
-    form = searchForm("/nodes", values, "Name or GUID", choose("type", "Type", values["type"], kinds))
+    form = searchForm("/nodes", values, "Name or GUID", choose("type", "Type", values["type"], NODE_TYPES))
     shown = table("Nodes", _heads("/nodes", values), rows, "No node is like that.")
     listed = section("All nodes that are there", shown, pager("/nodes", values, page["total"]), name="rows")
     return frame(context, "/nodes", "Nodes", [form, listed])
@@ -288,13 +287,8 @@ def _share(rate: float | None) -> str:
 def _counterRows(meter: Meter | None, meanings: Mapping[str, str]) -> list[list[Part]]:
     """Rows for the counters of a meter that have a meaning; none without a meter."""
     return [
-        [
-            shownName(name),
-            text,
-            amount(meter.value(name)),
-            amount(meter.rate(name), "/s"),
-            f"{meter.total(name):,}",
-        ]
+        [shownName(name), text, amount(meter.value(name)), amount(meter.rate(name), "/s")]
+        + [f"{meter.total(name):,}"]
         for name, text in meanings.items()
         if meter is not None and name in meter.layout.indices
     ]
@@ -315,42 +309,26 @@ def _charts(context: PageContext, port: Port, values: Values) -> Tag:
         for _seconds, text in _RANGES
     ]
     seconds = next(seconds for seconds, text in _RANGES if text == chosen)
-    return section(
-        "Over time",
-        tags.nav([[each, " "] for each in choices], class_="choices", **{"aria-label": "Range of time"}),
-        tags.div(
-            tags.noscript(tags.p("Charts need JavaScript; the numbers are in the REST interface.")),
-            id="charts",
-            **{
-                "data-guid": guid,
-                "data-port": str(number),
-                "data-seconds": str(seconds),
-                "data-bits": f"{bitsEachSecond(port):.0f}",
-            },
-        ),
-        name="over-time",
-        isLive=False,
-    )
+    bits = f"{bitsEachSecond(port):.0f}"
+    data = {"data-guid": guid, "data-port": str(number), "data-seconds": str(seconds), "data-bits": bits}
+    instead = tags.noscript(tags.p("Charts need JavaScript; the numbers are in the REST interface."))
+    links = tags.nav([[each, " "] for each in choices], class_="choices", **{"aria-label": "Range of time"})
+    return section("Over time", links, tags.div(instead, id="charts", **data), name="over-time", isLive=False)
 
 
 async def _findings(context: PageContext, values: Values) -> Tag:
     total, open_ = await FINDING_ROWS.find(context, {**values, "isOpen": True})
     _total, closed = await FINDING_ROWS.find(context, {**values, "isOpen": False}, _MOST_CLEARED)
-    severities = [("", "all"), *((severity, severity) for severity in SEVERITIES)]
     rows = [
         [*row[:3], timeTag(entry.clearedAt or entry.lastSeen, context.now)]
         for row, entry in zip(findingRows(context, closed), closed, strict=True)
     ]
-    form = searchForm(
-        *("/findings", values, "Place or text"),
-        choose("severity", "Severity", values["severity"], severities),
-    )
+    choice = choose("severity", "Severity", values["severity"], SEVERITIES)
     heading = "There now" if total == len(open_) else f"There now (the worst {len(open_)} of {total})"
-    cleared = table(
-        "Findings that were cleared", [*FINDING_HEADS, "Cleared"], rows, "No finding was cleared."
-    )
+    heads = [*FINDING_HEADS, "Cleared"]
+    cleared = table("Findings that were cleared", heads, rows, "No finding was cleared.")
     parts = [
-        form,
+        searchForm("/findings", values, "Place or text", choice),
         section(heading, findingTable(context, open_), name="open"),
         section("Cleared", cleared, name="closed"),
     ]
@@ -367,14 +345,12 @@ async def _changes(context: PageContext, values: Values) -> Tag:
         [tags.a(f"Last {text}", href=f"/changes?{urlencode({'since': int(context.now - seconds)})}"), " "]
         for seconds, text in _RANGES
     ]
-    kinds = [("", "all"), *((kind, kind.replace("-", " ")) for kind in KINDS)]
-    shown = changeTable(
-        context, changes[values["offset"] :], "Nothing has changed in this time, or since the monitor runs."
-    )
+    nothing = "Nothing has changed in this time, or since the monitor runs."
+    shown = changeTable(context, changes[values["offset"] :], nothing)
     pages = pager("/changes", {**values, "since": int(since)}, total)
     parts = [
         tags.nav(ranges, class_="choices", **{"aria-label": "Range of time"}),
-        searchForm("/changes", values, "Place or text", choose("kind", "Change", values["kind"], kinds)),
+        searchForm("/changes", values, "Place or text", choose("kind", "Change", values["kind"], KINDS)),
         section(f"Changes of the last {ago(context.now - since)}", shown, pages, name="rows"),
     ]
     return frame(context, "/changes", "Changes", parts)
@@ -418,14 +394,11 @@ async def _trace(context: PageContext, values: Values) -> Tag:
         else:
             traces = [_pathSection(await traced(context, first, last))]
     hosts = islice((node for node in context.fabric.nodes.values() if not node.isSwitch), _MOST_SUGGESTED)
-    form = tags.form(
+    form = tags.form(method="get", action="/trace", class_="filters")(
         tags.label("From ", tags.input(name="from", list="hosts", value=begin, required="required")),
         tags.label("To ", tags.input(name="to", list="hosts", value=end, required="required")),
         tags.datalist([tags.option(value=title(node)) for node in hosts], id="hosts"),
         tags.button("Trace", type="submit"),
-        method="get",
-        action="/trace",
-        class_="filters",
     )
     intro = tags.p("Where the forwarding tables send packets at present. Names or GUIDs of two nodes:")
     return frame(context, "/trace", "Path between two nodes", [intro, form, traces])
@@ -446,12 +419,8 @@ def _pathSection(trace: Row) -> Tag:
     ]
     heads = ["Hop", "Node", "In by port", "Out by port", "Sent there", "Load there", "Errors/s"]
     verdict = f"{len(rows) - 1} links" if trace["isReached"] else f"It does not get there: {trace['reason']}"
-    return section(
-        "Path",
-        tags.p(verdict, class_="said" if trace["isReached"] else "empty", role="status"),
-        table("Hops", heads, rows, "There is no hop."),
-        name="path",
-    )
+    said = tags.p(verdict, class_="said" if trace["isReached"] else "empty", role="status")
+    return section("Path", said, table("Hops", heads, rows, "There is no hop."), name="path")
 
 
 _GUID: Final = Parameter("guid", GUID_TEXT, "GUID of a node", isInPath=True)
