@@ -9,6 +9,7 @@ state.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -19,9 +20,10 @@ from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.rootcause import causesOfLoss, namesOf
 from txrdma.iba.types import GUID
+from txrdma.iba.verbs import NodeType
 from txrdma.kit.values import record
+from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.monitor.diagnosis.journal import FabricEvent
-from txrdma.monitor.diagnosis.remembered import rememberedFabric
 from txrdma.monitor.diagnosis.thresholds import forget, PortKey
 
 FORGET_SECONDS: Final = 7 * 86400.0
@@ -38,6 +40,9 @@ _PIECE: Final = 1000
 
 _FEWEST: Final = 2
 """Minimum number of common nodes by which two models are taken for the same fabric."""
+
+_MOST_HOST_PORTS: Final = 2
+"""A node with more links counts as a switch: the events do not have its type."""
 
 Link = tuple[PortKey, PortKey]
 """A link, by its two ports."""
@@ -119,7 +124,7 @@ class Presence:
                 else:
                     linked[link] = names
         if len(present) >= _FEWEST:
-            self.remembered = rememberedFabric(present, linked)
+            self.remembered = _rememberedFabric(present, linked)
             self.rememberedAt = max(one.at for one in states)
             self.present, self.linked, self.nodes, self.links = present, linked, nodes, links
             self._isRestored = True
@@ -321,3 +326,28 @@ def _linkEvent(
 def _linkOf(subject: str) -> Link:
     guid, port, peer, peerPort = json.loads(subject)
     return (GUID.fromString(guid), port), (GUID.fromString(peer), peerPort)
+
+
+def _rememberedFabric(nodes: Mapping[GUID, tuple[str, str]], links: Iterable[Link]) -> Fabric:
+    """
+    Return a fabric of these nodes and links, for pages before the first sweep.
+
+    Events have names, GUIDs and port numbers; LIDs, states, widths and speeds are unknown.
+
+    @param nodes: name of each node, and of the port that leads to it.
+    @raise ValueError: a port number is invalid.
+    """
+    links = [link for link in links if link[0][0] in nodes and link[1][0] in nodes]
+    numbers: defaultdict[GUID, list[int]] = defaultdict(list)
+    for guid, number in (end for link in links for end in link):
+        numbers[guid].append(number)
+    fabric = Fabric()
+    for guid, (name, _beyond) in nodes.items():
+        linked = numbers[guid]
+        kind = NodeType.SWITCH if len(linked) > _MOST_HOST_PORTS else NodeType.CHANNEL_ADAPTER
+        info = NodeInfo(nodeType=kind, nodeGUID=guid, portGUID=guid, numPorts=max(linked, default=1))
+        node, _isNew = fabric.add(info)
+        node.description = name.removesuffix(f" ({guid})")
+    for (one, number), (other, peer) in links:
+        fabric.link(fabric.nodes[one].port(number), fabric.nodes[other].port(peer))
+    return fabric

@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
 from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.python.failure import Failure
-from twisted.web.http import HTTPChannel
+from twisted.web.http import CACHED, HTTPChannel
 from twisted.web.resource import EncodingResourceWrapper, IResource, Resource
 from twisted.web.server import GzipEncoderFactory, Request, Site
 
@@ -28,7 +29,6 @@ from txrdma.monitor.web.openapi import BASE
 from txrdma.monitor.web.rest import answerREST, ReadOnly, sendJSON, sendText
 from txrdma.monitor.web.scrapes import Scrapes
 from txrdma.monitor.web.searches import Searches
-from txrdma.monitor.web.staticfiles import filesIn
 from txrdma.monitor.web.watch import Watch
 
 _ALIVE_SECONDS: Final = 15.0
@@ -40,6 +40,13 @@ MOST_AT_ONCE: Final = 50
 
 _REFUSAL: Final = b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _HERE: Final = Path(__file__).parent
+_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+}
+_CACHE_SECONDS: Final = 300
 
 HEADS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -49,6 +56,28 @@ HEADS: Final = {
     "Cache-Control": "no-store",
 }
 """Heads of all answers: no script or style but ours, in no frame, and nothing is kept by others."""
+
+
+def _filesIn(folder: Path) -> ReadOnly:
+    """Return the files of a folder, which are read once: no path leads out of it, and there is no list."""
+    files = {
+        str(path.relative_to(folder)): (path.suffix, path.read_bytes())
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+    def answer(request: Request) -> bytes:
+        """Answer with a file, which browsers may keep for a while."""
+        name = b"/".join(request.postpath or ()).decode("utf-8", "replace")
+        suffix, content = files.get(name, ("", b""))
+        if name not in files:
+            return sendText(request, 404, "There is no such file.")
+        request.setHeader("Content-Type", _TYPES.get(suffix, "text/plain; charset=utf-8"))
+        request.setHeader("Cache-Control", f"max-age={_CACHE_SECONDS}")
+        tag = sha256(content).hexdigest()[:24].encode()
+        return b"" if request.setETag(b'"' + tag + b'"') is CACHED else content
+
+    return ReadOnly(answer)
 
 
 class _FastGzip(GzipEncoderFactory):
@@ -62,7 +91,7 @@ def _compressed(resource: Resource) -> EncodingResourceWrapper:
 def putCommon(root: Resource, metrics: Resource) -> None:
     """Add metrics, style, scripts and files for other programs to the root of a site."""
     for name in ("static", "files"):
-        root.putChild(name.encode(), _compressed(filesIn(_HERE / name)))
+        root.putChild(name.encode(), _compressed(_filesIn(_HERE / name)))
     root.putChild(b"metrics", metrics)
 
 
