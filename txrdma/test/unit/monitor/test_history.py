@@ -44,6 +44,7 @@ class WriterTests(SynchronousTestCase):
     """Batches in a thread, one at a time."""
 
     def setUp(self) -> None:
+        self.patch(history, "MOST_EVENTS", 200)
         self.clock = Clock()
         self.store = FakeStore()
         self.waiting: list[tuple[Callable[[], Any], Deferred[Any]]] = []

@@ -169,19 +169,13 @@ class PageTests(PageTestCase):
 
     def test_words(self) -> None:
         """Numbers, shares and durations are rounded for reading."""
-        self.assertEqual(
-            [amount(value, "B/s") for value in (None, 0, 999.0, 1000.0)], ["–", "0 B/s", "999 B/s", "1 kB/s"]
-        )
-        self.assertEqual(
-            [amount(value) for value in (0.126, 2.0, 12345678.0, 1e20)], ["0.126", "2", "12.3 M", "1e+05 P"]
-        )
-        self.assertEqual(
-            [percent(share) for share in (None, 0.0, 0.001, 0.5, 1.0)], ["–", "0 %", "< 1 %", "50 %", "100 %"]
-        )
-        self.assertEqual(
-            [ago(each) for each in (-3.0, 119.0, 120.0, 7200.0, 200_000.0)],
-            ["0 s", "119 s", "2 min", "2 h", "2 d"],
-        )
+        for text, shown in {
+            "– / 0 B/s / 999 B/s / 1 kB/s": [amount(value, "B/s") for value in (None, 0, 999.0, 1000.0)],
+            "0.126 / 2 / 12.3 M / 1e+05 P": [amount(value) for value in (0.126, 2.0, 12345678.0, 1e20)],
+            "– / 0 % / < 1 % / 50 % / 100 %": [percent(share) for share in (None, 0.0, 0.001, 0.5, 1.0)],
+            "0 s / 119 s / 2 min / 2 h / 2 d": [ago(each) for each in (-3.0, 119.0, 120.0, 7200.0, 2e5)],
+        }.items():
+            self.assertEqual(" / ".join(shown), text)
 
 
 class HostileTests(PageTestCase):
@@ -205,8 +199,9 @@ class HostileTests(PageTestCase):
         )
         paths = [link for link, _text in MENU] + [f"/nodes/{self.guid(name)}" for name in ("a", "b", "left")]
         paths += [f"/nodes/{self.guid('right')}/ports/3", f"/trace?from={self.guid('a')}&to={self.guid('d')}"]
+        script = "%3Cscript%3E"
         paths += [
-            "/trace?from=%3Cscript%3Ealert(1)%3C/script%3E&to=%22%3E%3Cscript%3E",
+            f"/trace?from={script}alert(1)%3C/script%3E&to=%22%3E{script}",
             "/nodes?search=%22%3E%3Cb%3E",
         ]
         reported = ""

@@ -34,7 +34,7 @@ class RestartTests(PollerTestCase):
         @return: what was raised.
         """
         self.started()
-        for _ in range(4):
+        for _ in range(2):
             for name in ("left", "right", "a", "b", "c"):
                 self.clear(name, *clearing)
             for _down in range(2):
