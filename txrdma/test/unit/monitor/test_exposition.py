@@ -18,15 +18,6 @@ from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.series.exposition import CounterExposition, exposed, fabricFamilies, labels
 from txrdma.test.support.mad.simulated import FabricTestCase
 
-try:
-    from prometheus_client.parser import text_string_to_metric_families
-except ImportError:
-    isMissing = True
-else:
-    isMissing = False
-
-MISSING = "prometheus_client is not installed: pip install 'txrdma[prometheus]'"
-
 WIDE = CounterLayout({"portXmitData": 64, "symbolErrorCounter": 64}, {"portXmitData": 4})
 NARROW = CounterLayout({"symbolErrorCounter": 16, "portXmitData": 32}, {"portXmitData": 4})
 FULL = 0xFFFF_FFFF
@@ -36,8 +27,10 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 def parsed(text: str) -> Samples:
     """Return all samples of a scrape; no family appears twice."""
-    if isMissing:
-        raise SkipTest(MISSING)
+    try:
+        from prometheus_client.parser import text_string_to_metric_families
+    except ImportError:
+        raise SkipTest("prometheus_client is not installed: pip install 'txrdma[prometheus]'") from None
     found: Samples = {}
     names = []
     for family in text_string_to_metric_families(text):
@@ -61,9 +54,6 @@ def metered(layout: CounterLayout, *values: int) -> Meter:
 
 
 class CounterExpositionTests(SynchronousTestCase):
-    if isMissing:
-        skip = MISSING
-
     def text(self, meters: dict[PortKey, Meter], exposition: CounterExposition | None = None) -> str:
         return "".join(exposed((exposition or CounterExposition()).families(meters)))
 
@@ -110,14 +100,10 @@ class CounterExpositionTests(SynchronousTestCase):
         self.assertEqual(list(parsed(text).values()), [2.0])
         self.assertRaises(KeyError, CounterExposition, ["nonsense"])
 
+    COUNTS = st.integers(0, 50)
     METERS = st.dictionaries(
         st.tuples(st.integers(1, 5), st.integers(0, 3)),
-        st.tuples(
-            st.booleans(),
-            st.booleans(),
-            st.integers(0, 50),
-            st.one_of(st.integers(0, 50), st.just(FULL)),
-        ),
+        st.tuples(st.booleans(), st.booleans(), COUNTS, st.one_of(COUNTS, st.just(FULL))),
         max_size=12,
     )
 
@@ -145,9 +131,6 @@ class CounterExpositionTests(SynchronousTestCase):
 
 class FabricTextTests(FabricTestCase):
     """Names, links and states of a fabric as series."""
-
-    if isMissing:
-        skip = MISSING
 
     def swept(self) -> Fabric:
         fabric: Fabric = self.answerTo(Sweep(self.agent).run(), 30)
