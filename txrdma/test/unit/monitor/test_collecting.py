@@ -128,6 +128,9 @@ class StringEndpoint:
         return succeed(protocol)
 
 
+SETTINGS = wire.encodeSettings(0.5, 2)
+
+
 class CollectingTestCase(test_poller.PollerTestCase):
     """
     A poller with two collectors, which are other hosts of the fabric.
@@ -306,6 +309,7 @@ class CollectorTests(FabricTestCase):
         self.sent: list[bytes] = []
         self.transport = StringTransport()
         self.connection = self.connected(self.transport)
+        self.send(SETTINGS)
 
     def connected(self, transport: StringTransport) -> Any:
         connection: Any = self.factory.buildProtocol(None)
@@ -340,7 +344,6 @@ class CollectorTests(FabricTestCase):
 
     def test_answers(self) -> None:
         """A batch of calls has a result for each: an answer, a refusal or silence."""
-        self.send(wire.encodeSettings(0.5, 2))
         self.fabric.silence("d")
         self.send(self.requests(*(self.lid(name) for name in "acd")))
         found = sorted(self.results(), key=lambda one: one.content)
@@ -350,7 +353,6 @@ class CollectorTests(FabricTestCase):
 
     def test_refused(self) -> None:
         """A refusal has its status."""
-        self.send(wire.encodeSettings(0.5, 2))
         self.send(wire.encodeRequests([wire.Request(1, self.lid("a"), 4, 99, b"")]))
         (result,) = self.results()
         self.assertEqual((result.kind, result.identifier), (wire.REFUSED, 1))
@@ -366,7 +368,6 @@ class CollectorTests(FabricTestCase):
         """A series has the attributes of each port; ports that the node refuses are marked."""
         self.fabric.setCounters("left", 1, symbolErrorCounter=5)
         self.fabric.setCounters("left", 2, symbolErrorCounter=6)
-        self.send(wire.encodeSettings(0.5, 2))
         result = self.series("left", bytes((1, 99, 2)))
         self.assertEqual(result.kind, wire.ANSWERED)
         first, refused, second = pool._portsIn(PortCounters.size + PortCountersExtended.size, result.content)
@@ -377,7 +378,6 @@ class CollectorTests(FabricTestCase):
 
     def test_silentSeries(self) -> None:
         """A series ends when the node becomes silent, and has what was read before."""
-        self.send(wire.encodeSettings(0.5, 2))
         content = wire.encodeSeries((1,), bytes(range(1, 9)))
         self.send(wire.encodeRequests([wire.Request(1, self.lid("left"), wire.SERIES, 0, content)]))
         before = self.collector.sent
@@ -391,31 +391,22 @@ class CollectorTests(FabricTestCase):
     def test_badMessages(self) -> None:
         """An unknown call, an invalid LID, a wrong length or wrong settings end the connection."""
         lid = self.lid("a")
-        for message in (
-            self.requests(lid, what=len(wire.READABLE)),
-            self.requests(0),
-            self.requests(0xC000),
-            self.requests(lid)[:-1],
-            self.requests(lid)[:-1] + b"\1",
-            *(
-                wire.encodeRequests([wire.Request(1, lid, wire.SERIES, 0, content)])
-                for content in (b"", b"\1\1", b"\0\1", b"\1\4\1")
-            ),
-        ):
-            self.send(wire.encodeSettings(0.5, 2))
-            self.send(message)
-            self.assertEnded()
+        series = [
+            wire.encodeRequests([wire.Request(1, lid, wire.SERIES, 0, content)])
+            for content in (b"", b"\1\1", b"\0\1", b"\1\4\1")
+        ]
+        others = [self.requests(lid, what=len(wire.READABLE)), self.requests(0), self.requests(0xC000)]
+        others += [self.requests(lid)[:-1], self.requests(lid)[:-1] + b"\1"]
+        self.connection.connectionLost()
+        for messages in (*((SETTINGS, message) for message in series + others), (b"",), (bytes(5),)):
             self.transport = StringTransport()
             self.connection = self.connected(self.transport)
-        for settings in (b"", bytes(5)):
-            self.send(settings)
+            for message in messages:
+                self.send(message)
             self.assertEnded()
-            self.transport = StringTransport()
-            self.connection = self.connected(self.transport)
 
     def test_mostCalls(self) -> None:
         """A monitor can have a limited number of calls without a result; few are under way at a time."""
-        self.send(wire.encodeSettings(0.5, 2))
         lid = self.lid("a")
         self.send(self.requests(*[lid] * wire.MOST_CALLS))
         self.assertEqual(len(self.collector._core._open), 8)
@@ -425,7 +416,6 @@ class CollectorTests(FabricTestCase):
 
     def test_notRead(self) -> None:
         """While a monitor does not read results no more calls are made, and those that wait are limited."""
-        self.send(wire.encodeSettings(0.5, 2))
         lid = self.lid("a")
         self.transport.producer.pauseProducing()  # type: ignore[union-attr]  # the connection
         self.send(self.requests(*[lid] * wire.MOST_CALLS))
@@ -439,7 +429,6 @@ class CollectorTests(FabricTestCase):
 
     def test_mostBytes(self) -> None:
         """A message that is too long ends the connection before it is stored."""
-        self.send(wire.encodeSettings(0.5, 2))
         self.connection.dataReceived((wire.MOST_BYTES + 1).to_bytes(4, "big"))
         self.assertEnded()
 
@@ -452,7 +441,6 @@ class CollectorTests(FabricTestCase):
 
     def test_close(self) -> None:
         """A collector that ends closes its connections, and gives up their calls."""
-        self.send(wire.encodeSettings(0.5, 2))
         self.fabric.silence("a")
         self.send(self.requests(self.lid("a")))
         self.factory.close()
