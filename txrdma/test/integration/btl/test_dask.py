@@ -90,6 +90,11 @@ class CommTests(DaskCase):
             await comm.write(await comm.read())
         await comm.close()
 
+    async def endsReading(self, comm: Any) -> None:
+        """Read from a peer that ends."""
+        with self.assertRaises(self.core.CommClosedError):
+            await comm.read()
+
     def test_entryPoint(self) -> None:
         """Dask finds the backend by its entry point."""
         (found,) = entry_points(group="distributed.comm.backends", name="btl")
@@ -145,8 +150,7 @@ class CommTests(DaskCase):
                 await asyncio.sleep(0)
             self.assertFalse(comm.closed())
             self.assertEqual(await comm.read(), "last")
-            with self.assertRaises(self.core.CommClosedError):
-                await comm.read()
+            await self.endsReading(comm)
             self.assertTrue(comm.closed())
             with self.assertRaises(self.core.CommClosedError):
                 await comm.write("more")
@@ -168,46 +172,32 @@ class CommTests(DaskCase):
     def test_abort(self) -> None:
         """Aborting and closing are noticed by the peer, and can be repeated."""
 
-        async def handle(comm: Any) -> None:
-            with self.assertRaises(self.core.CommClosedError):
-                await comm.read()
-
         async def main(comm: Any) -> None:
             comm.abort()
             comm.abort()
             self.assertTrue(comm.closed())
-            with self.assertRaises(self.core.CommClosedError):
-                await comm.read()
+            await self.endsReading(comm)
 
-        self.converse(handle, main)
+        self.converse(self.endsReading, main)
 
     def test_cancelledRead(self) -> None:
         """A cancelled read closes the connection, because a part may have been received."""
-
-        async def handle(comm: Any) -> None:
-            with self.assertRaises(self.core.CommClosedError):
-                await comm.read()
 
         async def main(comm: Any) -> None:
             with self.assertRaises(asyncio.TimeoutError):
                 await asyncio.wait_for(comm.read(), 0.05)
             self.assertTrue(comm.closed())
 
-        self.converse(handle, main)
+        self.converse(self.endsReading, main)
 
     def test_badMessage(self) -> None:
         """A peer that sends something else is closed."""
 
         async def handle(comm: Any) -> None:
             comm._connection.post(1, b"xxxx")
-            with self.assertRaises(self.core.CommClosedError):
-                await comm.read()
+            await self.endsReading(comm)
 
-        async def main(comm: Any) -> None:
-            with self.assertRaises(self.core.CommClosedError):
-                await comm.read()
-
-        self.converse(handle, main)
+        self.converse(handle, self.endsReading)
 
     def test_addresses(self) -> None:
         """Both ends know each other's address; a wildcard listener has an address by which it is reached."""

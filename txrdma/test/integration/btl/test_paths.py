@@ -95,9 +95,7 @@ class PathsTests(TwoNetworksCase):
         client, server = self.connected()
         for number in range(20):
             client.transport.sendMessage(bytes([number]) * 60_000)
-        client.transport.loseConnection()
-        self.wait(lambda: client.lost and server.lost)
-        self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
+        self.close(client, server)
         self.assertEqual([data[0] for data, _immediate in server.messages], list(range(20)))
         self.assertNothingLeft()
         self.assertEqual([len(device._queuePairs) for device in self.others.values()], [0, 0])
@@ -195,9 +193,7 @@ class FailingTests(TwoNetworksCase):
         self.outcome(server.transport.send(TAG, bytes(400_000)), 10.0)
         self.assertGreater(posted.posted, before + 10)
         self.assertEqual(self.module(self.hosts[0]).core.counters.resends, resends)
-        client.transport.loseConnection()
-        self.wait(lambda: client.lost and server.lost)
-        self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
+        self.close(client, server)
         self.assertNothingLeft()
 
     def test_all(self) -> None:
@@ -237,8 +233,9 @@ class ProbeTests(TwoNetworksCase):
     def test_silent(self) -> None:
         """An error names the interface and the address between which no packet passes."""
         self.cut(2)
-        found = self.failures()[0]
-        found.trap(Unreachable)
+        found, other = self.failures()
+        for each in (found, other):
+            each.trap(Unreachable)
         self.assertIn("no packet passes from 10.0.2.1 (10.0.2.1) to 10.0.2.2: of 64", found.getErrorMessage())
 
     def test_small(self) -> None:

@@ -113,10 +113,14 @@ class HostsCase(SynchronousTestCase):
     ) -> tuple[TagRecorder, TagRecorder]:
         """Return two connected protocols: the client's and the server's."""
         client, server = TagRecorder(), TagRecorder()
+        self.connect(client, server, here, there, delay)
+        return client, server
+
+    def connect(self, client: Any, server: Any, here: int = 0, there: int = 1, delay: float = 50e-6) -> None:
+        """Connect these protocols, and wait until they are."""
         for opening in self.open(client, server, here, there, delay):
             opening.answer.addErrback(lambda failure: self.fail(str(failure)))
         self.wait(lambda: client.isMade and server.isMade)
-        return client, server
 
     def wait(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
         """Advance the clock until a condition is true."""

@@ -17,13 +17,19 @@ class ArrayTests(HostsCase):
     """Buffers whose items are not bytes."""
 
     def test_sent(self) -> None:
-        """All bytes of an array are sent by every call, in one packet and in several."""
+        """All bytes of arrays, also of structures and of another byte order, are sent by every call."""
+
+        class Point(ctypes.BigEndianStructure):
+            _fields_: ClassVar = [("x", ctypes.c_uint16), ("y", ctypes.c_double)]
+
         client, server = self.connected()
-        for count in (5, 20_000):
-            items = array("d", range(count))
-            data = items.tobytes()
-            name = server.transport.share(memory := bytearray(len(data))).name
-            for each in (items, memoryview(items), memoryview(items).cast("B").cast("d", (count // 5, 5))):
+        for count in (5, 20_000):  # in one packet, and in several
+            numbers = array("d", range(count))
+            table = memoryview(numbers).cast("B").cast("d", (5, count // 5))
+            arrays: list[Any] = [numbers, memoryview(numbers), table]
+            arrays += [(Point * count)(Point(7, 1.5)), (ctypes.c_uint32.__ctype_be__ * count)(5)]
+            for each in arrays:
+                data = bytes(each)
                 self.outcome(client.transport.send(TAG, each))
                 self.assertEqual(server.tagged.pop(), (TAG, data))
                 client.transport.post(TAG, b"first")
@@ -34,25 +40,10 @@ class ArrayTests(HostsCase):
                 self.wait(lambda: len(server.messages) == 2)
                 self.assertEqual(server.messages, [(data, None), (data, 7)])
                 server.messages.clear()
-                self.outcome(client.transport.write(name, each))
-                self.assertEqual(memory, data)
-                memory[:] = bytes(len(memory))
-
-    def test_formats(self) -> None:
-        """Arrays of structures and of numbers in another byte order are sent as their bytes."""
-
-        class Point(ctypes.BigEndianStructure):
-            _fields_: ClassVar = [("x", ctypes.c_uint16), ("y", ctypes.c_double)]
-
-        client, server = self.connected()
-        for count in (3, 5000):
-            items: Any
-            for items in ((Point * count)(Point(7, 1.5)), (ctypes.c_uint32.__ctype_be__ * count)(5)):
-                self.outcome(client.transport.send(TAG, items))
-                self.assertEqual(server.tagged.pop(), (TAG, bytes(items)))
-                memory = server.transport.share((type(items))())
-                self.outcome(client.transport.write(memory.name, items))
-                self.assertEqual(memory.view, bytes(items))
+                memory = type(each)() if isinstance(each, ctypes.Array) else bytearray(len(data))
+                shared = server.transport.share(memory)
+                self.outcome(client.transport.write(shared.name, each))
+                self.assertEqual(shared.view, data)
 
     def test_refused(self) -> None:
         """A buffer that is not contiguous, or was released, is refused by the call."""

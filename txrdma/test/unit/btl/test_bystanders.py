@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 from unittest import SkipTest
+from unittest.mock import Mock
 
 from txrdma.btl.core import peer as peerModule
 from txrdma.btl.core.peer import Peer
@@ -95,13 +96,14 @@ class BystanderTests(HostsCase):
         self.assertContained()
 
     def test_valueError(self) -> None:
-        """A ValueError of a protocol is logged as the application's failure, not as the peer's."""
-
-        def fail(data: bytes, immediate: int | None) -> None:
-            raise ValueError("a test's")
-
-        self.server.messageReceived = fail  # type: ignore[method-assign]  # for the test
-        self.client.transport.sendMessage(b"x")
-        self.wait(lambda: self.client.lost and self.server.lost)
-        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        """A ValueError of a protocol or handler is logged as the application's failure, not as the peer's."""
+        fail = Mock(side_effect=ValueError("a test's"))
+        for isTagged in (False, True):
+            client, server = self.connected()
+            server.transport.setHandler(TAG, fail)
+            server.messageReceived = fail  # type: ignore[method-assign]  # for the test
+            client.transport.post(TAG, b"x") if isTagged else client.transport.sendMessage(b"x")
+            self.wait(lambda c=client, s=server: c.lost and s.lost)  # type: ignore[misc]  # a lambda
+            self.assertEqual((client.why(), server.why()), ("ConnectionLost", "ConnectionAborted"))
+            self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
         self.assertFalse(any(each.lost for each in self.bystanders))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from array import array
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
 
@@ -68,9 +69,7 @@ class CallsCase(HostsCase):
     def workers(self) -> tuple[Worker, Worker]:
         """Return two connected workers."""
         ends = Worker(), Worker()
-        for opening in self.open(*ends):
-            opening.answer.addErrback(lambda failure: self.fail(str(failure)))
-        self.wait(lambda: all(each.isMade for each in ends))
+        self.connect(*ends)
         return ends
 
     def call(self, *words: Any, **named: Any) -> Deferred[bytes]:
@@ -205,14 +204,10 @@ class CallTests(CallsCase):
 
     def test_badCanceller(self) -> None:
         """A canceller that raises is logged, and affects only its own call."""
-
-        def canceller(_: Deferred[bytes]) -> None:
-            raise ZeroDivisionError("canceller")
-
         made: list[Deferred[bytes]] = []
 
         def function(data: bytes) -> Deferred[bytes]:
-            made.append(Deferred(canceller))
+            made.append(Deferred(Mock(side_effect=ZeroDivisionError("canceller"))))
             return made[-1]
 
         self.server.transport.answer(TAG, function)

@@ -71,31 +71,19 @@ class MatchingTests(SynchronousTestCase):
         best = max(worth(local, remote, each) for each in everyAssignment(local, remote) if isAllowed(each))
         self.assertEqual(worth(local, remote, pairs), best)
 
-    def test_twoNetworks(self) -> None:
-        """Interfaces of the same network are matched in any order."""
-        local = [interface("10.0.1.1"), interface("10.0.2.1"), interface("10.0.3.1")]
-        remote = [interface("10.0.2.9"), interface("10.0.1.9")]
-        self.assertEqual(match(local, remote), [(0, 1), (1, 0)])
-
-    def test_faster(self) -> None:
-        """Faster interfaces of a network are preferred."""
-        local = [interface("10.0.1.1"), interface("10.0.1.2", 25 * GIGABIT)]
-        remote = [interface("10.0.1.9", 25 * GIGABIT)]
-        self.assertEqual(match(local, remote), [(1, 0)])
-
-    def test_routed(self) -> None:
-        """Interfaces of different networks are matched only if none share a network."""
-        local = [interface("10.0.1.1"), interface("10.0.2.1")]
-        self.assertEqual(len(match(local, [interface("10.9.1.9"), interface("10.9.2.9")])), 2)
-        self.assertEqual(match(local, [interface("10.0.2.9"), interface("10.9.2.9")]), [(1, 0)])
-
-    def test_prefixes(self) -> None:
-        """Two interfaces share a network if both prefix lengths say so."""
+    def test_rules(self) -> None:
+        """Networks, prefix lengths, speeds and routes decide, in this order."""
+        one, two, three = interface("10.0.1.1"), interface("10.0.2.1"), interface("10.0.3.1")
+        fast, fastPeer = interface("10.0.1.2", 25 * GIGABIT), interface("10.0.1.9", 25 * GIGABIT)
         near, far = interface("10.0.1.1", prefixLength=16), interface("10.0.2.1", prefixLength=16)
-        narrow = interface("10.0.2.1")
-        self.assertEqual(match([near], [far]), [(0, 0)])
-        self.assertEqual(match([near, narrow], [far]), [(0, 0)])
-
-    def test_noWay(self) -> None:
-        """IPv4 and IPv6 interfaces are not matched."""
-        self.assertEqual(match([interface("10.0.1.1")], [interface("fd00::1")]), [])
+        routed = [interface("10.9.1.9"), interface("10.9.2.9")]
+        for case, local, remote, pairs in (
+            ("in any order", [one, two, three], [interface("10.0.2.9"), fastPeer], [(0, 1), (1, 0)]),
+            ("the faster one", [one, fast], [fastPeer], [(1, 0)]),
+            ("one in common", [one, two], [interface("10.0.2.9"), routed[1]], [(1, 0)]),
+            ("both prefixes are short", [near], [far], [(0, 0)]),
+            ("one prefix is long", [near, two], [far], [(0, 0)]),
+            ("IPv4 and IPv6", [one], [interface("fd00::1")], []),
+        ):
+            self.assertEqual(match(local, remote), pairs, case)
+        self.assertEqual(len(match([one, two], routed)), 2)

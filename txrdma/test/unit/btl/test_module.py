@@ -128,16 +128,6 @@ class MessageTests(ModuleTestCase):
             self.assertEqual(len(self.messages()), 12)
             self.assertGreater(self.bob.module.counters.noMemoryRecvs, 0)
 
-    def test_urgent(self) -> None:
-        """
-        An urgent message is sent before queued ones, but not between chunks if it needs several packets.
-        """
-        for number in range(3):
-            self.send(bytes((number,)) * 700)
-        self.send(b"now", isUrgent=True)
-        self.run_(1.0)
-        self.assertEqual(self.messages()[0], b"now")
-
     def test_delayedAcknowledgement(self) -> None:
         """Without an end of a batch an acknowledgement is due 50 microseconds after its segment."""
         self.send(b"x")

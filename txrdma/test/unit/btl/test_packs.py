@@ -129,7 +129,7 @@ class SendTests(ModuleTestCase):
 
     def test_urgent(self) -> None:
         """Urgent messages are sent first, in their own packets."""
-        usual = self.sendAll(5)
+        usual = [*self.sendAll(5), *self.sendAll(2, 700)]
         urgent = self.sendAll(5, 9, isUrgent=True)
         self.run_(0.01)
         self.assertEqual(self.messages(), urgent + usual)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any, cast
 from unittest import mock
+from unittest.mock import Mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -460,11 +461,9 @@ class OneHostMessageTests(OneHostCase, MessageTests):
         for number in (0, 1):
             client, _server = self.connected()
             domain = moduleOf(self.hosts[number], self.hosts[number].device).ports[0].domain
-
-            def none(*args: object) -> None:
-                raise ResourceExhausted("a test's")
-
-            with mock.patch.object(domain, "createQueuePair", none):
+            with mock.patch.object(
+                domain, "createQueuePair", Mock(side_effect=ResourceExhausted("a test's"))
+            ):
                 self.outcome(client.transport.send(TAG, bytes(300_000)))
             self.assertEqual((self.reliable(0), self.reliable(1)), ([], []))
 

@@ -18,11 +18,6 @@ WAITED = 7
 class ReadyTests(HostsCase):
     """C{ready} fires when little is queued."""
 
-    def test_idle(self) -> None:
-        """It fires at once when nothing is queued."""
-        client, _server = self.connected()
-        self.assertIsNone(self.successResultOf(client.transport.ready()))
-
     def test_posted(self) -> None:
         """It fires when half of the limit is left, although no message reports its arrival."""
         client, server = self.connected()

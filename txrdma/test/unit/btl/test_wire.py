@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.wire import (
     ACK,
     ACK_LENGTH,
@@ -187,17 +186,3 @@ class SegmentTests(SynchronousTestCase):
         raw = Segment(int(SegmentKind.FRAG), 1).encode()
         for first in (0x02, 0x12, 0x22, 0xF2, 0x30, 0x3B, 0x3F):
             self.assertRaises(WireError, decodeSegment, bytes((first,)) + raw[1:])
-
-
-class CountersTests(SynchronousTestCase):
-    """Counters are named like those of the original."""
-
-    def test_names(self) -> None:
-        counters = ModuleCounters()
-        counters.oowLowRecvs = 3
-        counters.maxSentWindowSize = 4
-        named = counters.named()
-        self.assertEqual((named["num_oow_low_recvs"], named["max_sent_window_size"]), (3, 4))
-        self.assertLess(
-            {"num_total_sends", "num_timeout_retrans", "num_old_dup_acks", "num_unk_recvs"}, named.keys()
-        )

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
@@ -250,13 +251,9 @@ class FailureTests(GroupCase):
 
     def test_raises(self) -> None:
         """An exception of a function fails the operations of all members."""
-
-        def wrong(one: Any, other: Any) -> Any:
-            raise ZeroDivisionError("wrong")
-
         for rank in (0, 2):
             self.groups[rank].allreduce(b"1").addErrback(lambda _: None)  # may have all data that it needs
-        pending = self.groups[1].allreduce(b"1", wrong)
+        pending = self.groups[1].allreduce(b"1", Mock(side_effect=ZeroDivisionError("wrong")))
         for each in (pending, *(each.barrier() for each in self.groups)):
             self.assertFails(each, 1, r"rank 1: allreduce failed: ZeroDivisionError\('wrong'\)")
 
