@@ -184,7 +184,7 @@ class StrangerTests(StrangerCase):
         """
         before = len(self.devices[1]._queuePairs)
         most = 0
-        for number in range(1, 3001):
+        for number in range(1, 1501):
             self.send(REQ, self.request(number, maxCMRetries=15).encode())
             if not number % 50:
                 self.pause(0.002)
@@ -220,7 +220,7 @@ class StrangerTests(StrangerCase):
         self.end()
 
     def test_SIDRFloodForUnknownServiceLeavesNothing(self) -> None:
-        for number in range(1, 3001):
+        for number in range(1, 1501):
             self.send(SIDRREQ, SIDRREQ(requestID=number, serviceID=SERVICE + 1).encode())
             if not number % 50:
                 self.pause(0.002)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any, TYPE_CHECKING
+from unittest.mock import Mock
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionDone
@@ -274,11 +275,11 @@ class ServiceTests(CancelCase):
     def test_unsendableDatagramsFreeTheirSlots(self) -> None:
         port = self.serving()
         client = self.result(self.asking())
-
-        def none(address: object) -> None:
-            raise InvalidRequest("there is no way")
-
-        self.patch(client.transport._adapter.domain, "createAddressHandle", none)
+        self.patch(
+            client.transport._adapter.domain,
+            "createAddressHandle",
+            Mock(side_effect=InvalidRequest("there is no way")),
+        )
         for _ in range(SENDS + 1):
             self.assertRaises(InvalidRequest, client.transport.write, b"lost")
         self.assertEqual((len(client.transport._free), client.transport.dropped), (SENDS, 0))

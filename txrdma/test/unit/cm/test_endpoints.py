@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet.defer import CancelledError
 from twisted.internet.endpoints import clientFromString, serverFromString
@@ -251,11 +252,7 @@ class PeerToPeerTests(MessagingCase):
 
     def test_unusableRequest(self) -> None:
         """An end that cannot serve the REQ of its peer rejects it, and both attempts fail."""
-
-        def refuse(*_: object) -> int:
-            raise Rejection(RejectReason.UNSUPPORTED_REQUEST)
-
-        self.patch(opening, "checkRequest", refuse)
+        self.patch(opening, "checkRequest", Mock(side_effect=Rejection(RejectReason.UNSUPPORTED_REQUEST)))
         path = self.path()
         back = replace(path, sgid=path.dgid, dgid=path.sgid)
         asked = [

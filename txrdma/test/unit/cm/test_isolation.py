@@ -5,6 +5,7 @@ Failures of one connection or request, or of its device, which affect no other o
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
@@ -143,10 +144,7 @@ class DeviceTests(MessagingCase):
     """A queue pair whose device fails loses only its own connection."""
 
     def fails(self, owner: Any, name: str) -> None:
-        def fail(*arguments: object) -> None:
-            raise RDMAError("simulated")
-
-        self.patch(owner, name, fail)
+        self.patch(owner, name, Mock(side_effect=RDMAError("simulated")))
 
     def neighbors(self) -> tuple[MessageRecorder, MessageRecorder, MessageRecorder]:
         """Return the client and server of a connection, and the client of another one on the same devices."""
@@ -180,11 +178,7 @@ class DeviceTests(MessagingCase):
 
     def test_errorInCompletionsEndsConnection(self) -> None:
         client, server, neighbor = self.neighbors()
-
-        def fail(*arguments: object) -> None:
-            raise RuntimeError("simulated")
-
-        self.patch(server.transport, "_received", fail)
+        self.patch(server.transport, "_received", Mock(side_effect=RuntimeError("simulated")))
         client.transport.sendMessage(b"lost")
         self.wait(lambda: server.lost and client.lost)
         server.lost[0].trap(ConnectionLost)
@@ -219,11 +213,7 @@ class DeviceTests(MessagingCase):
 
     def test_failedReaderEndsAllItsConnections(self) -> None:
         client, _server, neighbor = self.neighbors()
-
-        def fail(failure: Failure) -> None:
-            raise RuntimeError("simulated")
-
-        self.patch(client.transport, "broken", fail)
+        self.patch(client.transport, "broken", Mock(side_effect=RuntimeError("simulated")))
         client.transport._shared.fail(Failure(RDMAError("simulated")))
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
         neighbor.lost[0].trap(ConnectionLost)
@@ -239,11 +229,9 @@ class AttemptTests(MessagingCase):
         return self.connectTo(factory, privateData=privateData)
 
     def test_invalidPrivateDataFailsAttempt(self) -> None:
-
-        def fail(transport: object) -> bytes:
-            raise ResourceExhausted("simulated")
-
-        self.failureResultOf(self.attempt(fail), ResourceExhausted)
+        self.failureResultOf(
+            self.attempt(Mock(side_effect=ResourceExhausted("simulated"))), ResourceExhausted
+        )
         self.assertNothingLeft(0.0)
         self.failureResultOf(self.attempt(lambda transport: bytes(57)), ValueError)
         self.assertNothingLeft(0.0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet.error import ConnectionDone, ConnectionLost
 
@@ -28,23 +29,18 @@ CONTENT = Random(1).randbytes(200_000)
 class LimitTests(MessagingCase):
     """The length of the longest message is known when the connection is established."""
 
-    def limits(self, client: Terms, server: Terms) -> tuple[int, int]:
-        """Return the limits of messages of the client and of the server; neither end exceeds its limit."""
-        ends = self.connected(client, server)
-        for end in ends:
-            transport = end.transport
-            self.assertRaises(InvalidRequest, transport.send, bytes(transport.agreed.longest + 1))
-        return ends[0].transport.agreed.longest, ends[1].transport.agreed.longest
-
-    def test_eachEndKnowsTheLimitOfThePeer(self) -> None:
-        self.assertEqual(self.limits(USUAL, replace(USUAL, longest=70_000)), (70_000, LONGEST))
-
-    def test_withoutGreetingTheReceiveIsTheLimit(self) -> None:
-        self.assertEqual(self.limits(replace(USUAL, usesCredits=False), USUAL), (4096, 4096))
-
-    def test_endsThatCannotReadReceiveNoLongMessages(self) -> None:
-        self.assertEqual(self.limits(USUAL, replace(USUAL, reads=0)), (4096, 4096))
-        self.assertEqual(self.limits(USUAL, replace(USUAL, messageBytes=8)), (8, 8))
+    def test_limits(self) -> None:
+        """Each end knows the limit of its peer, and does not exceed it."""
+        for client, server, limits in (
+            (USUAL, replace(USUAL, longest=70_000), (70_000, LONGEST)),
+            (replace(USUAL, usesCredits=False), USUAL, (4096, 4096)),
+            (USUAL, replace(USUAL, reads=0), (4096, 4096)),
+            (USUAL, replace(USUAL, messageBytes=8), (8, 8)),
+        ):
+            transports = [end.transport for end in self.connected(client, server)]
+            for transport, limit in zip(transports, limits, strict=True):
+                self.assertEqual(transport.agreed.longest, limit)
+                self.assertRaises(InvalidRequest, transport.send, bytes(limit + 1))
 
     def test_longestMessageArrives(self) -> None:
         """A message of exactly the limit arrives; one that is a byte longer is refused by its sender."""
@@ -178,11 +174,9 @@ class LongMessageTests(MessagingCase):
         """A receiver without memory closes this connection only."""
         client, server = self.connected()
         others = self.result(self.again())
-
-        def refuse(slots: int, slotBytes: int) -> Any:
-            raise ResourceExhausted("no memory")
-
-        self.patch(server.transport.adapter.receives, "take", refuse)
+        self.patch(
+            server.transport.adapter.receives, "take", Mock(side_effect=ResourceExhausted("no memory"))
+        )
         client.transport.sendMessage(CONTENT)
         self.wait(lambda: client.lost and server.lost)
         self.assertIn("no memory", server.lost[0].getErrorMessage())

@@ -88,6 +88,13 @@ class NameTests(MessagingCase):
         """Connect to the second host by its name."""
         return self.connectTo(host="there.example", port=port)
 
+    def finish(self, client: Any, port: Any) -> None:
+        """Assert that a client is connected to the reachable address, and end everything."""
+        self.assertEqual(client.transport.getPeer().host, "10.0.1.2")
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost)
+        port.stopListening()
+
     def test_namesAreResolvedAddressesAreNot(self) -> None:
         port = self.listening()
         asked = self.asking()
@@ -95,10 +102,7 @@ class NameTests(MessagingCase):
         self.assertEqual(resolution.name, "there.example")
         resolution.answer("10.0.1.2", "10.0.1.2")
         client = self.result(asked)
-        self.assertEqual(client.transport.getPeer().host, "10.0.1.2")
-        client.transport.loseConnection()
-        self.wait(lambda: client.lost)
-        port.stopListening()
+        self.finish(client, port)
         found = addressesOf(self.resolving, "192.0.2.1")
         self.assertEqual(self.successResultOf(found), ["192.0.2.1"])
         self.assertEqual(len(self.resolving.asked), 1)
@@ -108,10 +112,7 @@ class NameTests(MessagingCase):
         asked = self.asking()
         self.resolving.asked[0].answer("fe80::1", "10.0.1.2")
         client = self.result(asked, 300.0)
-        self.assertEqual(client.transport.getPeer().host, "10.0.1.2")
-        client.transport.loseConnection()
-        self.wait(lambda: client.lost)
-        port.stopListening()
+        self.finish(client, port)
 
     def test_silentAddress(self) -> None:
         """A silent address delays the next one by 0.3 seconds, and its attempt is withdrawn in the end."""
@@ -120,13 +121,10 @@ class NameTests(MessagingCase):
         asked = self.asking()
         self.resolving.asked[0].answer("10.0.1.9", "10.0.1.2")
         client = self.result(asked)
-        self.assertEqual(client.transport.getPeer().host, "10.0.1.2")
         self.assertLess(self.clock.seconds() - begun, ATTEMPT_DELAY + 0.1)
         states = client.transport.adapter.manager.states
         self.assertEqual((states["REQ_SENT"], states["ESTABLISHED"]), (0, 1))
-        client.transport.loseConnection()
-        self.wait(lambda: client.lost)
-        port.stopListening()
+        self.finish(client, port)
 
     def test_cancelledAttempts(self) -> None:
         """Cancelling withdraws all attempts, and begins no other."""

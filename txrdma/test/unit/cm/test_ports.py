@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from itertools import count
 from typing import cast
+from unittest.mock import Mock
 
 from txrdma.cm.connection import CMConnection
 from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
@@ -116,11 +117,7 @@ class ConnectionTests(PortCase):
         self.assertEqual(self.made[0].state, "ESTABLISHED")
 
     def test_failingHandlerLosesItsConnection(self) -> None:
-
-        def fail(connection: CMConnection, event: Event) -> None:
-            raise RuntimeError("no")
-
-        self.host.listen(SERVICE, fail)
+        self.host.listen(SERVICE, Mock(side_effect=RuntimeError("no")))
         self.connect()
         self.wait(lambda: ConnectionRejected in self.kinds(0))
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)

@@ -85,21 +85,21 @@ class PingTests(MessagingCase):
         self.assertEqual(received, self.reported)
         self.assertNothingLeft()
 
-    def test_endlessPingsUntilCancelled(self) -> None:
+    def endless(self) -> PingClient:
+        """Connect a client that sends pings until the end, and wait for some of them."""
         client = PingClient(0, 10, True, lambda ping: None)
         client.ended.addErrback(self.note)
         self.connect(client, self.server)
         self.wait(lambda: client.pings > 10)
-        client.ended.cancel()
-        self.wait(lambda: self.server.ended.called)
-        self.wait(lambda: len(self.failed) >= 1)
+        return client
+
+    def test_endlessPingsUntilCancelled(self) -> None:
+        self.endless().ended.cancel()
+        self.wait(lambda: self.server.ended.called and self.failed)
         self.assertNothingLeft()
 
     def test_earlyServerEndIsReported(self) -> None:
-        client = PingClient(0, 10, True, lambda ping: None)
-        client.ended.addErrback(self.note)
-        self.connect(client, self.server)
-        self.wait(lambda: client.pings > 2)
+        client = self.endless()
         self.server.transport.loseConnection()
         self.wait(lambda: client.ended.called and self.server.ended.called)
         self.assertIn(f"after {client.pings} pings", self.failed[0])
@@ -121,20 +121,17 @@ class PingTests(MessagingCase):
         (output,) = self.failed
         return output
 
-    def test_otherMessageLengthEnds(self) -> None:
-        self.assertIn("sent 15 bytes", self.liar(bytes(15)))
-
-    def test_tooLargePingEnds(self) -> None:
-        self.assertIn("ping of 65537 bytes", self.liar(MemoryName(length=LARGEST + 1)))
-
-    def test_emptyPingEnds(self) -> None:
-        self.assertIn("ping of 0 bytes", self.liar(MemoryName()))
-
-    def test_sinkOfOtherLengthEnds(self) -> None:
-        self.assertIn("a sink of 63", self.liar(MemoryName(length=64), MemoryName(length=63)))
-
-    def test_foreignMemoryEnds(self) -> None:
-        self.assertIn("after 0 pings", self.liar(MemoryName(length=65)))
+    def test_liars(self) -> None:
+        """A client that breaks the rules is disconnected, with a reason."""
+        for messages, reason in (
+            ((bytes(15),), "sent 15 bytes"),
+            ((MemoryName(length=LARGEST + 1),), "ping of 65537 bytes"),
+            ((MemoryName(),), "ping of 0 bytes"),
+            ((MemoryName(length=64), MemoryName(length=63)), "a sink of 63"),
+            ((MemoryName(length=65),), "after 0 pings"),  # foreign memory
+        ):
+            self.setUp()
+            self.assertIn(reason, self.liar(*messages))
 
     def test_clientThatDoesNotWaitIsDisconnected(self) -> None:
         unknownPeer = MessageRecorder()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 from typing import Any
+from unittest.mock import Mock
 from weakref import ref
 
 from twisted.internet.error import ConnectError, ConnectionDone, ConnectionLost
@@ -97,12 +98,8 @@ class FailureTests(MessagingCase):
         self.assertReleased()
 
     def test_refusedTransitionReleasesServerMemory(self) -> None:
-
-        def ready(*_: object) -> None:
-            raise ResourceExhausted("no more queue pairs")
-
         port = self.listenAt(*_SERVER, options=_UNPROBED)
-        self.patch(RDMATransport, "ready", ready)
+        self.patch(RDMATransport, "ready", Mock(side_effect=ResourceExhausted("no more queue pairs")))
         self.assertFails()
         self.assertEqual(len(self.streamEnds), 2)
         self.assertReleased()
