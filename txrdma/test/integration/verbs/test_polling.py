@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
+from unittest.mock import Mock
 
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
@@ -310,11 +311,7 @@ class PollingReactorTests(SynchronousTestCase):
         """An object that cannot be armed is removed; others are armed, and the reactor continues."""
         other = Polled()
         self.reactor.addPollable(other)
-
-        def fail() -> None:
-            raise ValueError("on purpose")
-
-        self.patch(self.polled, "arm", fail)
+        self.patch(self.polled, "arm", Mock(side_effect=ValueError("on purpose")))
         self.patch(other, "arm", lambda: self.reactor.callLater(0, self.reactor.stop))
         self.run_()
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)

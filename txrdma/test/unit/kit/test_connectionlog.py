@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, cast
+from unittest.mock import Mock
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
@@ -85,11 +86,7 @@ class ConnectionLogTests(SynchronousTestCase):
 
     def test_broken(self) -> None:
         """If the fields can't be read, the error is logged, and the connection ends as usual."""
-
-        def broken() -> dict[str, Any]:
-            raise OSError("no socket")
-
-        self.log.ended(Failure(ConnectionDone()), broken)
+        self.log.ended(Failure(ConnectionDone()), Mock(side_effect=OSError("no socket")))
         (event,) = self.events
         self.assertIn("can't log the end", formatEvent(event))
         self.assertIs(event["log_failure"].type, OSError)

@@ -6,6 +6,7 @@ import sqlite3
 from collections import deque
 from itertools import permutations
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -121,11 +122,7 @@ class RowLeaseTests(SynchronousTestCase):
         first.attempt()
         first._connection = None
         connect = first.connectBy
-
-        def fail() -> None:
-            raise OSError("it is away")
-
-        first.connectBy = fail
+        first.connectBy = Mock(side_effect=OSError("it is away"))
         self.assertRaises(DeviceUnavailable, first.attempt)
         self.assertTrue(first.isHeld)
         first.connectBy = connect

@@ -9,6 +9,7 @@ import socket
 import struct
 import sys
 from typing import cast
+from unittest.mock import Mock
 
 from zope.interface import implementer
 
@@ -272,11 +273,7 @@ class HostNetworkTests(SynchronousTestCase):
 
     def test_badListener(self) -> None:
         """An exception of a listener is logged, and the other listeners are called."""
-
-        def fail() -> None:
-            raise RuntimeError("my fault")
-
-        self.network.watch(self.reactor, fail)
+        self.network.watch(self.reactor, Mock(side_effect=RuntimeError("my fault")))
         self.network.watch(self.reactor, self.listener)
         self.routes.incoming = [(b"changed", 0)]
         self.turn()

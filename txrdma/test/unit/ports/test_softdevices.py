@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from unittest import mock
+from unittest.mock import Mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -60,11 +61,7 @@ class ListeningTests(SynchronousTestCase):
 
     def test_unknown(self) -> None:
         """Where the interfaces cannot be read, it is the loopback address."""
-
-        def fail() -> HostNetwork:
-            raise DeviceUnavailable("no netlink")
-
-        self.patch(HostNetwork, "open", fail)
+        self.patch(HostNetwork, "open", Mock(side_effect=DeviceUnavailable("no netlink")))
         self.assertEqual(softDeviceListening("::"), "soft:127.0.0.1")
 
 

@@ -8,6 +8,7 @@ import errno
 import os
 import sys
 from unittest import skipUnless
+from unittest.mock import Mock
 
 from twisted.python.monkey import MonkeyPatcher
 from twisted.trial.unittest import SynchronousTestCase
@@ -23,11 +24,7 @@ class SharingTests(SynchronousTestCase):
 
     def deny(self, name: str, number: int) -> MonkeyPatcher:
         """Return what lets a function of L{os} fail."""
-
-        def fails(*_: object) -> int:
-            raise OSError(number, os.strerror(number))
-
-        return MonkeyPatcher((os, name, fails))
+        return MonkeyPatcher((os, name, Mock(side_effect=OSError(number, os.strerror(number)))))
 
     def test_possible(self) -> None:
         """Usually it is possible, and no descriptor stays open."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+from unittest.mock import Mock
 
 from twisted.internet.testing import MemoryReactorClock
 
@@ -53,11 +54,9 @@ class LeakTests(FakeDevice):
 
     def test_completionQueue(self) -> None:
         """A completion queue whose descriptor can't be watched is closed, and the error is translated."""
-
-        def fail(queue: object, descriptor: int) -> None:
-            raise OSError(errno.ENOSPC, "too many descriptors are watched")
-
-        self.patch(self.channel, "join", fail)
+        self.patch(
+            self.channel, "join", Mock(side_effect=OSError(errno.ENOSPC, "too many descriptors are watched"))
+        )
         Thing.log.clear()
         self.assertRaises(ResourceExhausted, self.device.createCompletionQueue, 8, self.channel)
         self.assertEqual([type(each).__name__ for each in Thing.log], ["CQ", "CompChannel"])
@@ -66,11 +65,7 @@ class LeakTests(FakeDevice):
         """
         If only one descriptor is left, no completion channel is created, and the descriptor is free again.
         """
-
-        def fail(*args: int) -> int:
-            raise OSError(errno.EMFILE, "no descriptor is left")
-
-        self.patch(os, "eventfd", fail)
+        self.patch(os, "eventfd", Mock(side_effect=OSError(errno.EMFILE, "no descriptor is left")))
         before = len(os.listdir("/dev/fd"))
         failure = self.assertRaises(ResourceExhausted, self.device.createChannel)
         self.assertEqual(len(os.listdir("/dev/fd")), before, failure)
@@ -85,11 +80,7 @@ class PermissionTests(FakeDevice):
 
     def test_controlledKey(self) -> None:
         """If a user may not set the Q_Key of management, the error says what permits it."""
-
-        def refuse(attributes: object, mask: int) -> None:
-            raise FakeError(errno.EPERM)
-
-        self.patch(self.raw, "modify", refuse)
+        self.patch(self.raw, "modify", Mock(side_effect=FakeError(errno.EPERM)))
         for qkey in (GMP_QKEY, 0x1234):
             attributes = QPAttributes(state=QPState.INIT, qkey=qkey)
             error = self.assertRaises(DeviceUnavailable, self.queuePair.modify, attributes)
