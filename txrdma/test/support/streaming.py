@@ -92,6 +92,13 @@ class StreamCase(TestCase):
         there = factory.next()
         return await self.connect(kind, keys), await there
 
+    async def ended(self, client: Any, server: Any, reason: type[Exception] = ConnectionDone) -> None:
+        """Wait for the ends of both protocols, which have the same reason."""
+        for each in (client, server):
+            await each.lost
+        for each in (client, server):
+            self.assertIs(each.reason.type, reason)
+
 
 if TYPE_CHECKING:
     Base = StreamCase
@@ -111,10 +118,7 @@ class StreamContract(Base):
         self.assertEqual(await client.receiving(11), b"hello world")
         self.assertEqual(server.transport.getPeer(), client.transport.getHost())
         client.transport.loseConnection()
-        await client.lost
-        await server.lost
-        for each in (client, server):
-            self.assertIs(each.reason.type, ConnectionDone)
+        await self.ended(client, server)
 
     async def test_halves(self) -> None:
         """A half-close is reported to the peer, which can still answer."""

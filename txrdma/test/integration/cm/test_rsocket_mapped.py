@@ -34,6 +34,12 @@ class SharedMemoryTests(SocketCase):
         await client.lost
         await server.lost
 
+    async def mapped(self, end: Any, peer: Any, length: int) -> Any:
+        """Map memory at an end, and wait until its peer knows it."""
+        memory = end.transport.mapMemory(length)
+        await peer.transport.whenMapped(0)
+        return memory
+
     async def test_write(self) -> None:
         """A completed write is in the peer's memory, and precedes later bytes of the stream."""
         client, server = await self.both()
@@ -90,8 +96,7 @@ class SharedMemoryTests(SocketCase):
     async def test_closing(self) -> None:
         """C{loseConnection} waits for writes; memory remains readable afterwards and can be closed."""
         client, server = await self.both()
-        memory = server.transport.mapMemory(1_000_000)
-        await client.transport.whenMapped(0)
+        memory = await self.mapped(server, client, 1_000_000)
         written = client.transport.writeMapped(0, b"\7" * 1_000_000)
         client.transport.loseConnection()
         await client.lost
@@ -149,16 +154,12 @@ class SharedMemoryTests(SocketCase):
         """A write to memory that was closed meanwhile ends the connection, as with RC queue pairs."""
         client, server = await self.both()
         self.assertRaises(TypeError, client.transport.whenMapped, 1.5)  # and what follows still works
-        memory = server.transport.mapMemory(100_000)
-        await client.transport.whenMapped(0)
+        memory = await self.mapped(server, client, 100_000)
         server.transport.connection.freeMemory(memory._region)  # without notification
         waiting = client.transport.whenMapped(1 << 40)
         await self.assertFailure(client.transport.writeMapped(0, bytes(100_000)), ConnectionLost)
         await self.assertFailure(waiting, ConnectionLost)
-        await client.lost
-        await server.lost
-        for each in (client, server):
-            self.assertIs(each.reason.type, ConnectionLost)
+        await self.ended(client, server, ConnectionLost)
         self.assertRaises(InvalidRequest, client.transport.mapMemory, 1)
         for late in (client.transport.writeMapped(0, b"x"), client.transport.whenMapped(0)):
             await self.assertFailure(late, ConnectionLost)
@@ -172,17 +173,13 @@ class SharedMemoryTests(SocketCase):
         lie = Completion(0, Status.SUCCESS, opcode, qpn, 24, immediate(ImmediateKind.MAPPING, 8))
         server.transport.stream.completed([lie])
         await self.assertFailure(waiting, ConnectionLost)
-        await client.lost
-        await server.lost
-        for each in (client, server):
-            self.assertIs(each.reason.type, ConnectionLost)
+        await self.ended(client, server, ConnectionLost)
 
     async def test_abort(self) -> None:
         """Pending writes fail when either end aborts the connection."""
         client, server = await self.both()
         for each, other in ((client, server), (server, client)):
-            each.transport.mapMemory(2_000_000)
-            await other.transport.whenMapped(0)
+            await self.mapped(each, other, 2_000_000)
         written = [each.transport.writeMapped(0, bytes(2_000_000)) for each in (client, server)]
         client.transport.abortConnection()
         for write in written:
@@ -193,8 +190,7 @@ class SharedMemoryTests(SocketCase):
     async def test_cancel(self) -> None:
         """Cancelled requests are withdrawn, and later ones continue."""
         client, server = await self.both()
-        memory = server.transport.mapMemory(3_000_000)
-        await client.transport.whenMapped(0)
+        memory = await self.mapped(server, client, 3_000_000)
         waiting = client.transport.whenMapped(1 << 40)
         written = [client.transport.writeMapped(0, b"\1" * 3_000_000) for _ in range(2)]
         behind = client.transport.writeMapped(2_999_999, b"\2")
@@ -225,8 +221,7 @@ class SharedMemoryTests(SocketCase):
     async def test_producer(self) -> None:
         """A producer that was paused after a write to memory is resumed when the write has been sent."""
         client, server = await self.both()
-        server.transport.mapMemory(2_000_000)
-        await client.transport.whenMapped(0)
+        await self.mapped(server, client, 2_000_000)
         producer = ProducerRecorder(client.transport.unregisterProducer)
         client.transport.registerProducer(producer, True)
         client.transport.writeMapped(0, bytes(2_000_000))
@@ -239,8 +234,7 @@ class SharedMemoryTests(SocketCase):
     async def test_paused(self) -> None:
         """A peer can write to the memory of a paused protocol."""
         client, server = await self.both()
-        memory = server.transport.mapMemory(10)
-        await client.transport.whenMapped(0)
+        memory = await self.mapped(server, client, 10)
         server.transport.pauseProducing()
         client.transport.write(b"unread")
         await client.transport.writeMapped(0, b"x")

@@ -124,6 +124,11 @@ class PollingReactorTests(SynchronousTestCase):
         self.reactor.run(installSignalHandlers=False)
         return time.process_time() - began
 
+    def runWith(self, handle: Callable[[], object]) -> None:
+        """Run until stopped, with an event that is handled by a function."""
+        self.polled.handler, self.polled.there = handle, 1
+        self.run_()
+
     def test_provides(self) -> None:
         """The reactor provides its interfaces."""
         verifyObject(IReactorPolling, self.reactor)
@@ -145,9 +150,7 @@ class PollingReactorTests(SynchronousTestCase):
             else:
                 self.reactor.stop()
 
-        self.polled.handler = handle
-        self.polled.there = 1
-        self.run_()
+        self.runWith(handle)
         self.assertEqual(len(times), 1000)
         gaps = sorted(after - before for before, after in pairwise(times))
         self.assertLess(gaps[500], 20e-6)
@@ -281,9 +284,7 @@ class PollingReactorTests(SynchronousTestCase):
             self.reactor.removePollable(self.polled)
             self.reactor.callLater(0.01, self.reactor.stop)
 
-        self.polled.handler = once
-        self.polled.there = 1
-        self.run_()
+        self.runWith(once)
         self.assertEqual(self.polled.there, 1)
         self.reactor.removePollable(self.polled)
 
@@ -334,9 +335,7 @@ class PollingReactorTests(SynchronousTestCase):
                 self.polled.there = 0
                 self.reactor.stop()
 
-        self.polled.handler = more
-        self.polled.there = 1
-        self.run_()
+        self.runWith(more)
         self.assertEqual(counts[0], counts[1])
         self.assertEqual({each.log[-2] for each in quiet}, {"arm"})
         self.assertEqual({each.log[-1] for each in quiet}, {"poll"})
@@ -355,9 +354,7 @@ class PollingReactorTests(SynchronousTestCase):
 
         late.arm, late.handler = arm, came  # type: ignore[method-assign]  # for the test
         self.reactor.addPollable(late)
-        self.polled.handler = lambda: setattr(self.polled, "there", 1)
-        self.polled.there = 1
-        self.run_()
+        self.runWith(lambda: setattr(self.polled, "there", 1))
         self.polled.there = 0
         self.assertEqual(len(received), 1)
         polls = late.polls

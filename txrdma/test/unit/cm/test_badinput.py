@@ -17,11 +17,9 @@ from txrdma.cm.layouts.messages import (
     APR,
     DREP,
     DREQ,
-    LAP,
     MRA,
     REJ,
     RejectReason,
-    REP,
     REQ,
     RTU,
     SIDRREP,
@@ -41,21 +39,12 @@ from txrdma.mad.layouts.values import PathMTU
 from txrdma.mad.ports.verbsport import VerbsPort
 from txrdma.mad.server import MADServer
 from txrdma.messages.protocol import MessageFactory
+from txrdma.test.support.cm.messages import KINDS
 from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
 
 BACKLOG = 16
-PRIVATE: dict[type[Attribute], int] = {
-    REQ: 140,
-    REP: 36,
-    RTU: 8,
-    DREQ: 12,
-    DREP: 8,
-    REJ: 84,
-    MRA: 10,
-    LAP: 64,
-    APR: 84,
-    SIDRREQ: 16,
-    SIDRREP: 96,
+PRIVATE = {
+    kind: next(field.offset // 8 for field in kind.fields if field.name == "privateData") for kind in KINDS
 }
 """Kinds of messages, and the offsets of their private data."""
 

@@ -20,10 +20,7 @@ from txrdma.cm.layouts.messages import (
     REJ,
     RejectReason,
     REP,
-    REQ,
     RTU,
-    SIDRREP,
-    SIDRREQ,
 )
 from txrdma.cm.layouts.paths import pathFor
 from txrdma.iba.path import IBPath
@@ -31,6 +28,7 @@ from txrdma.iba.types import GID, QPN
 from txrdma.kit.wire import Layout
 from txrdma.test.support.cm.ends import World
 from txrdma.test.support.cm.managercase import ACCEPTED, ManagerCase, OPENED
+from txrdma.test.support.cm.messages import KINDS
 
 
 class StrangerTests(ManagerCase):
@@ -113,7 +111,6 @@ class LiarTests(SynchronousTestCase):
 
     slowBecause = "Hypothesis runs a hundred examples"
 
-    KINDS = (REQ, MRA, REJ, REP, RTU, DREQ, DREP, SIDRREQ, SIDRREP, LAP, APR)
     MESSAGES = st.tuples(st.sampled_from(KINDS), st.binary(min_size=232, max_size=232), st.integers(0, 3))
 
     @given(st.lists(st.tuples(MESSAGES, st.booleans()), max_size=12))

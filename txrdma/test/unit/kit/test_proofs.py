@@ -53,6 +53,12 @@ class ProofTests(SynchronousTestCase):
     def client(self, rank: int, server: int, key: bytes) -> ClientProver:
         return ClientProver(self.clock, self.factory, ADDRESS, rank, server, key)
 
+    def connected(self, end: Prover) -> StringTransport:
+        """Connect an end to nobody, and return its transport."""
+        transport = StringTransport()
+        end.makeConnection(transport)
+        return transport
+
     def admit(self, rank: int, address: object) -> None:
         if rank in self.admitted:
             raise Refused("twice")
@@ -110,9 +116,8 @@ class ProofTests(SynchronousTestCase):
     def test_lyingClient(self) -> None:
         """A client that cannot prove its rank is refused, and gets no proof."""
         server = self.server()
-        server.makeConnection(StringTransport())
+        transport = self.connected(server)
         server.dataReceived(self.client(1, 0, b"")._hello)
-        transport: Any = server.transport
         transport.clear()
         server.dataReceived(bytes(32))
         self.assertEqual(transport.value(), b"")
@@ -122,18 +127,14 @@ class ProofTests(SynchronousTestCase):
     def test_repeated(self) -> None:
         """The recorded bytes of a connection prove nothing in the next one."""
         client, server = self.client(2, 0, KEYS[0][2]), self.server()
-        client.makeConnection(StringTransport())
-        server.makeConnection(StringTransport())
-        first: Any = client.transport
-        recorded = first.value()
-        first.clear()
+        here, there = self.connected(client), self.connected(server)
+        recorded = here.value()
+        here.clear()
         server.dataReceived(recorded)
-        answering: Any = server.transport
-        client.dataReceived(answering.value())
-        proof = first.value()[:32]
+        client.dataReceived(there.value())
         again = self.server()
-        again.makeConnection(StringTransport())
-        again.dataReceived(recorded + proof)
+        self.connected(again)
+        again.dataReceived(recorded + here.value()[:32])
         self.failureResultOf(again.proved, Refused)
 
     def test_strangers(self) -> None:
@@ -142,14 +143,14 @@ class ProofTests(SynchronousTestCase):
         self.assertRefused(self.client(0, 0, KEYS[0][0]), self.server(), "no member that connects")
         self.assertRefused(self.client(9, 0, KEYS[0][0]), self.server(), "no member that connects")
         server = self.server()
-        server.makeConnection(StringTransport())
+        self.connected(server)
         server.dataReceived(b"GET /index.html HTTP/1.1\r\n\r\n")
         self.failureResultOf(server.proved, Refused)
 
     def test_lyingServer(self) -> None:
         """A server that does not have the key is refused."""
         client = self.client(2, 0, KEYS[0][2])
-        client.makeConnection(StringTransport())
+        self.connected(client)
         client.dataReceived(bytes(48))
         error = self.failureResultOf(client.proved, Refused)
         self.assertRegex(str(error.value), "cannot prove that its rank is 0")
@@ -165,10 +166,9 @@ class ProofTests(SynchronousTestCase):
     def test_late(self) -> None:
         """An end that sends nothing is closed."""
         for each in (self.server(), self.client(2, 0, KEYS[0][2])):
-            each.makeConnection(StringTransport())
+            transport = self.connected(each)
             self.clock.advance(PROOF_SECONDS)
             self.assertRegex(str(self.failureResultOf(each.proved, Refused).value), "in time")
-            transport: Any = each.transport
             self.assertTrue(transport.disconnected)
 
     def test_manyUnproved(self) -> None:
@@ -185,9 +185,8 @@ class ProofTests(SynchronousTestCase):
     def test_cancel(self) -> None:
         """Cancelling closes the connection."""
         client = self.client(2, 0, KEYS[0][2])
-        client.makeConnection(StringTransport())
+        transport = self.connected(client)
         client.proved.cancel()
-        transport: Any = client.transport
         self.assertTrue(transport.disconnected)
         client.connectionLost()
         self.failureResultOf(client.proved)

@@ -44,8 +44,8 @@ class Parser:
         return ["test:1", "test:2"]
 
 
-class StringTests(SynchronousTestCase):
-    """Strings are parsed like Twisted's endpoint strings."""
+class ParserCase(SynchronousTestCase):
+    """A parser as the only plugin."""
 
     def setUp(self) -> None:
         self.parser = Parser()
@@ -55,6 +55,10 @@ class StringTests(SynchronousTestCase):
     def plugins(self, interface: object) -> Iterator[Parser]:
         self.assertIs(interface, IVerbsDeviceStringParser)
         yield self.parser
+
+
+class StringTests(ParserCase):
+    """Strings are parsed like Twisted's endpoint strings."""
 
     def test_parsed(self) -> None:
         """Colons separate arguments, an equals sign follows a key, and a backslash quotes."""
@@ -178,13 +182,11 @@ class Thing:
         self.device, self.close = device, closed
 
 
-class OneOfTests(SynchronousTestCase):
+class OneOfTests(ParserCase):
     """Objects of which a device has one on each reactor."""
 
     def setUp(self) -> None:
-        self.parser = Parser()
-        self.patch(devices, "getPlugins", lambda interface: iter((self.parser,)))
-        self.reactor = MemoryReactorClock()
+        super().setUp()
         self.things: dict[tuple[object, DeviceSpec], Thing] = {}
 
     def one(self, place: DeviceSpec = "test", reactor: object = None) -> Thing:

@@ -35,21 +35,16 @@ PEERS = 4
 class DepthsTests(SynchronousTestCase):
     """The depths of the channels of a L{module.ModulePort}."""
 
-    def test_unlimited(self) -> None:
-        """Without a limit the queues have their full length."""
-        depths = module.depthsWithin(None, 4096)
-        self.assertEqual(depths, (module.COMMAND_DEPTHS, module.DATA_DEPTHS))
-
-    def test_usual(self) -> None:
-        """A module uses at most a quarter of 8 MiB, so that three modules leave enough for a link group."""
-        command, data = module.depthsWithin(LIMIT // module.PINNED_SHARE, 4096)
-        self.assertEqual((command, data), ((16, 256), (64, 256)))
-        total = channels.bufferBytes(command, 768) + channels.bufferBytes(data, 4096)
+    def test_depths(self) -> None:
+        """A module uses a quarter of the limit at most: three modules leave enough for a link group."""
+        for limit, depths in (
+            (None, (module.COMMAND_DEPTHS, module.DATA_DEPTHS)),
+            (LIMIT // module.PINNED_SHARE, ((16, 256), (64, 256))),
+            (1, ((16, 16), (16, 16))),  # the smallest ones
+        ):
+            self.assertEqual(module.depthsWithin(limit, 4096), depths)
+        total = channels.bufferBytes((16, 256), 768) + channels.bufferBytes((64, 256), 4096)
         self.assertLess(total, 2 << 20)
-
-    def test_smallest(self) -> None:
-        """However small the limit is, a channel has queues of the smallest depth."""
-        self.assertEqual(module.depthsWithin(1, 4096), ((16, 16), (16, 16)))
 
 
 class ModuleTests(HostsCase):

@@ -45,12 +45,16 @@ class FakeRemovals:
         os.close(self._writing)
 
 
-class LeakTests(FakeDevice):
-    """Objects that cannot be created leave nothing behind."""
+class RemovableDevice(FakeDevice):
+    """A device whose removal a test reports."""
 
     def setUp(self) -> None:
         self.patch(_pyverbs_device, "Removals", FakeRemovals)
         super().setUp()
+
+
+class LeakTests(RemovableDevice):
+    """Objects that cannot be created leave nothing behind."""
 
     def test_completionQueue(self) -> None:
         """A completion queue whose descriptor can't be watched is closed, and the error is translated."""
@@ -71,12 +75,8 @@ class LeakTests(FakeDevice):
         self.assertEqual(len(os.listdir("/dev/fd")), before, failure)
 
 
-class PermissionTests(FakeDevice):
+class PermissionTests(RemovableDevice):
     """Q_Keys that need a privilege."""
-
-    def setUp(self) -> None:
-        self.patch(_pyverbs_device, "Removals", FakeRemovals)
-        super().setUp()
 
     def test_controlledKey(self) -> None:
         """If a user may not set the Q_Key of management, the error says what permits it."""
@@ -88,12 +88,11 @@ class PermissionTests(FakeDevice):
             self.assertEqual((isPermission, "privileged-qkey" in str(error)), (qkey == GMP_QKEY,) * 2)
 
 
-class RestTests(FakeDevice):
+class RestTests(RemovableDevice):
     """A suspended device, whose descriptors are watched by somebody else."""
 
     def setUp(self) -> None:
         self.reactor = MemoryReactorClock()
-        self.patch(_pyverbs_device, "Removals", FakeRemovals)
         super().setUp()
         self.device.close()
         self.device = _pyverbs_device.openPyverbsDevice(self.reactor, "fake0")
