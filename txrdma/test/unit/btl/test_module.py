@@ -250,13 +250,6 @@ class PutTests(ModuleTestCase):
 
 
 class EndTests(ModuleTestCase):
-    def test_closedMeanwhile(self) -> None:
-        """Messages to a peer that has closed fail, and are reported to their sender."""
-        self.bob.module.close(self.toAlice)
-        self.run_(1.0)
-        self.assertEqual(self.eventReceived["alice"], [PeerClosed(self.toBob)])
-        self.assertRaises(InvalidRequest, self.send, b"x")
-
     def test_diesWhileClosing(self) -> None:
         """Messages that wait for the window fail when a closing peer is given up."""
         self.bob.isDead = True

@@ -7,7 +7,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txrdma.btl.core.events import MessageReceived, PackReceived, SendCompleted, SendFailed
+from txrdma.btl.core.events import MessageReceived, PackReceived, PeerClosed, SendCompleted, SendFailed
 from txrdma.btl.core.module import COMMAND_MTU
 from txrdma.btl.core.path import COMMAND, DATA, FAILURES_ONLY
 from txrdma.btl.wire import (
@@ -22,6 +22,7 @@ from txrdma.btl.wire import (
     Segment,
     SEQUENCE_MASK,
 )
+from txrdma.error import InvalidRequest
 from txrdma.test.unit.btl.test_module import ModuleTestCase
 from txrdma.testing.btl.world import BadNetwork
 
@@ -158,6 +159,9 @@ class SendTests(ModuleTestCase):
         self.run_(0.0005)
         failed = self.of("alice", SendFailed)
         self.assertEqual(failed, [SendFailed(self.toBob, each, "the peer has closed") for each in output])
+        self.run_(1.0)
+        self.assertEqual(self.eventReceived["alice"][-1], PeerClosed(self.toBob))
+        self.assertRaises(InvalidRequest, self.send, b"x")
 
     def test_refused(self) -> None:
         """Each message of a packet that the peer refuses fails once; later ones arrive."""

@@ -94,8 +94,7 @@ class WithdrawTests(HostsCase):
         client.transport.post(TAG, b"second")
         for each in [client.transport.send(TAG, b"%d" % number) for number in range(5)]:
             self.cancel(each)
-        client.transport.loseConnection()
-        self.wait(lambda: server.lost and client.lost)
+        self.close(client, server)
         self.assertEqual([data for _tag, data in server.tagged], [b"first", b"second"])
         self.assertEqual(client.why(), "ConnectionDone")
 

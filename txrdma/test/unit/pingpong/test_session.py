@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -45,6 +46,13 @@ class SessionCase(SimulatedLinks, SynchronousTestCase):
         client = self.successOf(connect(self.endpoint, self.side(0)))
         self.addCleanup(client.close)
         return client
+
+    def endless(self, client: Client, action: Callable[[], object]) -> Deferred[Measurement]:
+        """Run a test without an end, and do something meanwhile."""
+        self.successOf(client.open(LinkSettings()))
+        running = client.run(Test(iterations=1 << 40))
+        self.clock.callLater(0.01, action)
+        return running
 
     def measure(self, test: Test, client: Client | None = None) -> Measurement:
         """Run one test over a new link."""
@@ -186,10 +194,7 @@ class InterruptionTests(SessionCase):
     def test_closed(self) -> None:
         """A client that is closed during a test releases everything, and so does its server."""
         client = self.client()
-        self.successOf(client.open(LinkSettings()))
-        running = client.run(Test(iterations=1 << 40))
-        self.clock.callLater(0.01, client.close)
-        self.assertRaises(ConversationLost, self.successOf, running)
+        self.assertRaises(ConversationLost, self.successOf, self.endless(client, client.close))
         self.runUntil(lambda: bool(self.ended))
         self.assertEqual(self.ended, [None])
         self.runUntil(lambda: not self.clock.getDelayedCalls())
@@ -250,9 +255,7 @@ class TroubleTests(SessionCase):
     def test_peerDies(self) -> None:
         """A server that ends during a test ends the test."""
         client = self.client()
-        self.successOf(client.open(LinkSettings()))
-        running = client.run(Test(iterations=1 << 40))
-        self.clock.callLater(0.01, lambda: self.clock.pumps[-1].serverIO.abortConnection())
+        running = self.endless(client, lambda: self.clock.pumps[-1].serverIO.abortConnection())
         error = self.assertRaises(ConversationLost, self.successOf, running)
         self.assertEqual(str(error), "the other end has gone")
         assert client.unfinished is not None
@@ -261,10 +264,7 @@ class TroubleTests(SessionCase):
 
     def test_serverStops(self) -> None:
         """A stopped server notifies its client."""
-        client = self.client()
-        self.successOf(client.open(LinkSettings()))
-        running = client.run(Test(iterations=1 << 40))
-        self.clock.callLater(0.01, lambda: Deferred.fromCoroutine(self.server.close()))
+        running = self.endless(self.client(), lambda: Deferred.fromCoroutine(self.server.close()))
         error = self.assertRaises(Refused, self.successOf, running)
         self.assertEqual(str(error), "the other end reports: the server is stopped")
 
