@@ -101,6 +101,11 @@ class MessagingCase(SteppedTime, SynchronousTestCase):
         port.stopListening()
         return client, self.served[-1]
 
+    def closed(self, client: MessageRecorder, server: MessageRecorder, seconds: float = 30.0) -> None:
+        """Close a connection at the client, and wait for both ends."""
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost and server.lost, seconds)
+
     def again(self) -> Deferred[Any]:
         """Open another connection."""
         port = self.serve()

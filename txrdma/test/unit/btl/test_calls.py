@@ -78,7 +78,8 @@ class CallsCase(HostsCase):
         return answer
 
     def assertNoCalls(self) -> None:
-        """Assert that neither end has stored anything about a call."""
+        """Assert that neither end has stored anything about a call when all reports have arrived."""
+        self.pause(0.1)
         for end in (self.client, self.server):
             caller, answerer = end.transport._caller, end.transport._answerer
             self.assertEqual((caller._queued, caller._sent, caller._outcomes), ({}, {}, {}))
@@ -96,7 +97,6 @@ class CallTests(CallsCase):
             items = array("d", range(count))
             answer = self.outcome(self.call(DOUBLE, items))
             self.assertEqual(array("d", answer), array("d", [2 * each for each in items]))
-        self.pause(0.1)
         self.assertNoCalls()
 
     def test_bothWays(self) -> None:
@@ -109,7 +109,6 @@ class CallTests(CallsCase):
         for number in (3, 1, 0, 4, 2):
             self.server.waiting[number].callback(b"answer %d" % number)
             self.assertEqual(self.outcome(calls[number]), b"answer %d" % number)
-        self.pause(0.1)
         self.assertNoCalls()
 
     def test_coroutine(self) -> None:
@@ -136,7 +135,6 @@ class CallTests(CallsCase):
         self.server.transport.answer(9, lambda data: bytes(40))
         for _each in range(20):
             self.assertEqual(self.outcome(self.call(9)), bytes(40))
-        self.pause(0.1)
         self.assertNoCalls()
         self.assertTrue(self.server.transport._answerer._unreported < 100)
 
@@ -152,7 +150,6 @@ class CallTests(CallsCase):
             self.assertIn(text, str(self.failureResultOf(answer, CallFailed).value))
             self.assertEqual(len(self.flushLoggedErrors(logged)), 1)
         self.outcome(self.call(DOUBLE))
-        self.pause(0.1)
         self.assertNoCalls()
 
     def test_timeout(self) -> None:
@@ -161,7 +158,6 @@ class CallTests(CallsCase):
         self.wait(lambda: answer.called)
         self.failureResultOf(answer, TimeoutError)
         self.wait(lambda: self.server.waiting[0].called)
-        self.pause(0.1)
         self.assertNoCalls()
         self.assertEqual(self.outcome(self.call(DOUBLE, timeout=0.5)), b"")
         self.pause(1.0)
@@ -180,7 +176,6 @@ class CallTests(CallsCase):
             self.server.waiting[number].callback(b"answer")
             self.assertEqual(self.outcome(calls[call]), b"answer")
         self.assertEqual(self.server.seen, [b"0", b"1", b"2", b"3", b"5"])
-        self.pause(0.1)
         self.assertNoCalls()
 
     def test_bytes(self) -> None:
@@ -190,7 +185,6 @@ class CallTests(CallsCase):
         calls = [self.call(9, bytes(40_000)) for _ in range(5)]
         self.assertEqual(len(self.client.transport._caller._sent), 1)
         self.assertEqual([len(self.outcome(each)) for each in calls], [200_000] * 5)
-        self.pause(0.1)
         self.assertNoCalls()
 
     def test_badCalls(self) -> None:

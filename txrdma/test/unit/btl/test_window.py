@@ -100,6 +100,12 @@ class SendWindowTests(SynchronousTestCase):
         )
         return self.window.acknowledged(ack, now)
 
+    def due(self) -> float:
+        """Return the next deadline."""
+        deadline = self.window.deadline()
+        assert deadline is not None
+        return deadline
+
     def test_nextOnly(self) -> None:
         """The fast path accepts only the acknowledgement of the oldest segment."""
         oldest, _ = self.add(2)
@@ -144,8 +150,7 @@ class SendWindowTests(SynchronousTestCase):
         self.add(2, now=1.0)
         self.receive(0, 1.005, beyond=0b1, latest=2)
         self.assertFalse(self.window.hasLost())
-        due = self.window.deadline()
-        assert due is not None
+        due = self.due()
         self.assertTrue(1.01 <= due <= 1.03, due)
         self.window.expired(due)
         self.assertTrue(self.window.hasLost())
@@ -158,8 +163,7 @@ class SendWindowTests(SynchronousTestCase):
         self.add(1, DATA, 1.0)
         self.add(30, COMMAND, 1.0)
         self.receive(0, 1.014, beyond=(1 << 30) - 1, latest=31)
-        due = self.window.deadline()
-        assert due is not None
+        due = self.due()
         self.window.expired(due - 0.001)
         self.assertEqual((self.counters.fastRetrans, self.window.hasLost()), (0, False))
 
@@ -191,8 +195,7 @@ class SendWindowTests(SynchronousTestCase):
             tries += 1
             if self.window.hasLost():
                 self.window.again(now)
-            due = self.window.deadline()
-            assert due is not None
+            due = self.due()
             now = max(now, due)
         self.assertEqual(tries, FEWEST_TRIES - 1)
 
@@ -242,8 +245,7 @@ class SendWindowTests(SynchronousTestCase):
         self.window.expired(FIRST_TIMEOUT)
         self.receive(0, FIRST_TIMEOUT + 0.001)
         self.assertFalse(self.window.hasLost())
-        deadline = self.window.deadline()
-        assert deadline is not None
+        deadline = self.due()
         self.window.expired(deadline)
         self.assertTrue(self.window.hasLost())
         self.assertIs(self.window.again(deadline), sent[1])
@@ -252,8 +254,7 @@ class SendWindowTests(SynchronousTestCase):
         """A segment that timed out twice and was late both times is in flight once."""
         self.add(4)
         for number in range(2):
-            deadline = self.window.deadline()
-            assert deadline is not None
+            deadline = self.due()
             self.window.expired(deadline)
             self.assertEqual(self.window.inFlight, 0)
             self.receive(number, deadline + 0.001)

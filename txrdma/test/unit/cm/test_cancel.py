@@ -193,8 +193,7 @@ class PathTests(CancelCase):
             client, server = self.opening
             self.wait(lambda: client.transport.alternate is not None)  # a LAP cannot be withdrawn
             client.transport.sendMessage(b"goodbye")
-            client.transport.loseConnection()
-            self.wait(lambda: client.lost and server.lost)
+            self.closed(client, server)
             self.assertEqual([data for data, _ in server.messages], [b"goodbye"])
             client.lost[0].trap(ConnectionDone)
 

@@ -112,8 +112,7 @@ class LongMessageTests(MessagingCase):
             client, server = self.connected()
             self.network.faults = Faults(0.2)
             client.transport.sendMessage(CONTENT[:5000])
-            client.transport.loseConnection()
-            self.wait(lambda c=client, s=server: c.lost and s.lost, 100)  # type: ignore[misc]  # a lambda
+            self.closed(client, server, 100)
             self.network.faults = Faults()
             self.assertEqual((server.ends, len(server.messages)), (["ConnectionDone"], 1), f"seed {seed}")
         self.assertNothingLeft(200)
@@ -166,8 +165,7 @@ class LongMessageTests(MessagingCase):
             self.result(each)
         found = [data[0] for data, _ in server.messages]
         self.assertEqual(found, [n for n in range(len(sent)) if n != OUTSTANDING + 1])
-        client.transport.loseConnection()
-        self.wait(lambda: client.lost and server.lost)
+        self.closed(client, server)
         self.assertNothingLeft()
 
     def test_memoryIsShort(self) -> None:

@@ -337,8 +337,7 @@ class RequestedTests(MessagingCase):
         server.transport.sendMessage(b"back")
         self.wait(lambda: client.messages and len(client.paths) == len(server.paths) == 2)
         self.assertEqual(client.transport.path, loaded)
-        client.transport.loseConnection()
-        self.wait(lambda: server.lost and client.lost)
+        self.closed(client, server)
         server.lost[0].trap(ConnectionDone)
         self.assertNothingLeft()
 

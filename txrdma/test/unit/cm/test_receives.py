@@ -123,8 +123,7 @@ class GarbageTests(MessagingCase):
         client = self.result(self.ask(life=17))
         server = self.served[-1]
         port.stopListening()
-        client.transport.loseConnection()
-        self.wait(lambda: client.lost and server.lost)
+        self.closed(client, server)
         transports = [each.transport for each in (client, server)]
         found = [ref(each) for each in (*transports, *(each.connection for each in transports))]
         self.served.clear()

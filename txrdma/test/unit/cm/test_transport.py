@@ -115,8 +115,7 @@ class OpeningTests(MessagingCase):
         client, server = self.connected()
         beside = self.result(self.again())  # so that the devices stay open
         number = client.transport.qpn
-        client.transport.loseConnection()
-        self.wait(lambda: client.lost and server.lost)
+        self.closed(client, server)
         numbers = [number]  # as a device that reuses numbers at once
         self.devices[0]._oldNumbers = RecentNumbers(1)
         self.patch(softdevice, "randbelow", lambda most: numbers.pop() if numbers else randbelow(most))
@@ -231,8 +230,7 @@ class MessageTests(MessagingCase):
             messages = [bytes([index]) * (index * 20) for index in range(100)]
             for message in messages:
                 client.transport.sendMessage(message, len(message))
-            client.transport.loseConnection()
-            self.wait(lambda s=server, c=client: s.lost and c.lost, 100)  # type: ignore[misc]  # a lambda
+            self.closed(client, server, 100)
             self.network.faults = Faults()
             self.assertEqual(server.messages, [(message, len(message)) for message in messages])
             for each in (client, server):
@@ -298,8 +296,7 @@ class EndTests(MessagingCase):
             server.messageReceived = takeOne  # type: ignore[method-assign]  # for the test
             for number in range(32):
                 client.transport.sendMessage(b"%d" % number)
-            client.transport.loseConnection()
-            self.wait(lambda c=client, s=server: c.lost and s.lost, 60.0)  # type: ignore[misc]  # a lambda
+            self.closed(client, server, 60.0)
             self.assertEqual([data for data, _ in server.messages], [b"%d" % each for each in range(32)])
             for each in (client, server):
                 each.lost[0].trap(ConnectionDone)
@@ -363,8 +360,7 @@ class EndTests(MessagingCase):
 
     def test_endStopsProbes(self) -> None:
         client, server = self.connected(Terms(keepalive=2.0), Terms(keepalive=3.0))
-        client.transport.loseConnection()
-        self.wait(lambda: client.lost and server.lost)
+        self.closed(client, server)
         self.assertNothingLeft()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 

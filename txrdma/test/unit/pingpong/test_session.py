@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -47,7 +47,7 @@ class SessionCase(SimulatedLinks, SynchronousTestCase):
         self.addCleanup(client.close)
         return client
 
-    def endless(self, client: Client, action: Callable[[], object]) -> Deferred[Measurement]:
+    def endless(self, client: Client, action: Callable[[], object]) -> Awaitable[Measurement]:
         """Run a test without an end, and do something meanwhile."""
         self.successOf(client.open(LinkSettings()))
         running = client.run(Test(iterations=1 << 40))

@@ -65,8 +65,9 @@ class FollowingTests(SynchronousTestCase):
     def listener(self, changes: Sequence[Change]) -> None:
         self.received.extend(changes)
 
-    def follow(self) -> EndPortWatcher:
-        watcher = follow(self.reactor, self.listener, self.sysfs.root, cast(HostNetwork, self.network))
+    def follow(self, listener: Callable[[Sequence[Change]], None] | None = None) -> EndPortWatcher:
+        network = cast(HostNetwork, self.network)
+        watcher = follow(self.reactor, listener or self.listener, self.sysfs.root, network)
         self.addCleanup(watcher.stop)
         return watcher
 
@@ -193,7 +194,7 @@ class FollowingTests(SynchronousTestCase):
             self.listener(changes)
             watcher.stop()
 
-        watcher = follow(self.reactor, listener, self.sysfs.root, cast(HostNetwork, self.network))
+        watcher = self.follow(listener)
         for lid in (9, 10):
             self.sysfs.write(f"{PORT}/lid", str(lid))
             self.network.notify()
@@ -210,8 +211,7 @@ class FollowingTests(SynchronousTestCase):
             received += 1
             raise RuntimeError("my fault")
 
-        watcher = follow(self.reactor, fail, self.sysfs.root, cast(HostNetwork, self.network))
-        self.addCleanup(watcher.stop)
+        self.follow(fail)
         for lid in (9, 10):
             self.sysfs.write(f"{PORT}/lid", str(lid))
             self.network.notify()

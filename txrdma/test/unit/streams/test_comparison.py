@@ -215,52 +215,34 @@ class UnlikeTests(_Comparing):
 class JudgeTests(SynchronousTestCase):
     """TCP's performance is verified before it is used for comparison."""
 
-    def test_good(self) -> None:
-        """A conversation that ends over TCP can be compared."""
+    def test_tcp(self) -> None:
+        """A conversation that does not end over TCP, or with other bytes than written, is not compared."""
         self.assertEqual(complaintsAboutTCP([overTCP()]), [])
-
-    def test_noEnd(self) -> None:
-        """A conversation that does not end over TCP is not compared, even if ours does not end either."""
-        hanging = overTCP(server=("made", "- ended out of time"))
-        self.assertEqual(len(complaintsAboutTCP([overTCP(), hanging])), 1)
-
-    def test_wrong(self) -> None:
-        """A player that reports other bytes than were written invalidates the comparison."""
-        wrong = overTCP(server=("made", "data 5 00000000", "lost ConnectionDone", "- ended exit 0"))
-        self.assertEqual(len(complaintsAboutTCP([wrong])), 1)
+        for wrong in (
+            ("made", "- ended out of time"),
+            ("made", "data 5 00000000", "lost ConnectionDone", "- ended exit 0"),
+        ):
+            self.assertEqual(len(complaintsAboutTCP([overTCP(), overTCP(server=wrong)])), 1)
 
 
 class CatalogueTests(SynchronousTestCase):
-    def test_scripts(self) -> None:
-        """Every script can be parsed."""
+    def test_conversations(self) -> None:
+        """Scripts can be parsed; titles are sentences; only races have more outcomes; routes exist."""
+        routes = {provider.name for provider in PROVIDERS} | {"verbs"}
         for conversation in everyConversation():
             parse(conversation.client)
             parse(conversation.server)
+            self.assertTrue(conversation.about.endswith("."), conversation.name)
+            self.assertTrue(conversation.races or not conversation.also, conversation.name)
+            for unlike in conversation.unlike:
+                self.assertFalse(unlike.why.endswith("."), conversation.name)  # as in the table of reasons
+                self.assertLessEqual(set(unlike.routes), routes, conversation.name)
 
     def test_names(self) -> None:
         names = [conversation.name for conversation in everyConversation()]
         self.assertEqual(len(names), len(set(names)))
         for name in names:
             self.assertEqual([each.name for each in chosen([name])], [name])
-
-    def test_words(self) -> None:
-        """Titles are sentences; reasons have the punctuation of their table."""
-        for conversation in everyConversation():
-            self.assertTrue(conversation.about.endswith("."), conversation.name)
-            for unlike in conversation.unlike:
-                self.assertFalse(unlike.why.endswith("."), conversation.name)
-
-    def test_outcomes(self) -> None:
-        """Additional outcomes are declared only for conversations with races."""
-        for conversation in everyConversation():
-            self.assertTrue(conversation.races or not conversation.also, conversation.name)
-
-    def test_routes(self) -> None:
-        """Differences are declared only for existing routes."""
-        routes = {provider.name for provider in PROVIDERS} | {"verbs"}
-        for conversation in everyConversation():
-            for unlike in conversation.unlike:
-                self.assertLessEqual(set(unlike.routes), routes, conversation.name)
 
     def test_unknown(self) -> None:
         """A pattern that matches nothing is an error."""

@@ -135,12 +135,13 @@ class CompletionReaderTests(SynchronousTestCase):
         self.batches.append([completion.identifier for completion in batch])
 
     def failing(self, handle: Callable[[Sequence[Completion]], None] | None = None) -> CompletionReader:
-        """Return a reader whose failures are recorded in C{failures}."""
+        """Start a reader whose failures are recorded in C{failures}."""
         self.failures: list[type] = []
         failed = lambda failure: self.failures.append(failure.type)  # noqa: E731
-        return CompletionReader(
-            self.reactor, self.channel, [self.queue], handle or self.handle, failed=failed
-        )
+        handle = handle or self.handle
+        reader = CompletionReader(self.reactor, self.channel, [self.queue], handle, failed=failed)
+        reader.start()
+        return reader
 
     def assertFailed(self, error: type[Exception] = ZeroDivisionError) -> None:
         """Assert that the owner was notified of one error, which was logged, and that nothing remains."""
@@ -166,10 +167,8 @@ class CompletionReaderTests(SynchronousTestCase):
 
     def test_failingArm(self) -> None:
         """A queue that cannot be armed stops the reader, and its owner is notified."""
-        reader = self.failing()
-
         self.queue.arm = broken
-        reader.start()
+        reader = self.failing()
         self.reactor.advance(0)
         if IReactorPolling.providedBy(self.reactor):
             reader.arm()  # as the reactor does before it sleeps
@@ -179,7 +178,6 @@ class CompletionReaderTests(SynchronousTestCase):
         """A queue that raises while it is closed after the end of the reader is ignored."""
         self.reader.start()
         self.reader.stop()
-
         self.reader.addSource(broken, self.handle)
         self.assertFalse(self.reader.poll())
 
@@ -362,8 +360,7 @@ class SleepingTests(CompletionReaderTests):
             self.handle(batch)
             raise ValueError("on purpose")
 
-        reader = self.failing(fail)
-        reader.start()
+        self.failing(fail)
         self.queue.put(*range(100))
         self.reactor.advance(0)
         self.assertEqual(len(self.batches), 1)
@@ -372,8 +369,6 @@ class SleepingTests(CompletionReaderTests):
     def test_failingQueue(self) -> None:
         """A queue that raises when it is polled stops the reader and notifies the owner."""
         reader = self.failing()
-        reader.start()
-
         reader.addSource(broken, self.handle)
         self.reactor.advance(0)
         self.assertFailed()
@@ -381,14 +376,12 @@ class SleepingTests(CompletionReaderTests):
     def test_reactorEnds(self) -> None:
         """When the reactor removes its readers at its end, that is no failure."""
         reader = self.failing()
-        reader.start()
         reader.connectionLost(Failure(ConnectionLost()))
         self.assertEqual((self.failures, self.reactor.getDelayedCalls()), ([], []))
 
     def test_reactorFails(self) -> None:
         """Exceptions of C{doRead} are reported."""
         reader = self.failing()
-        reader.start()
         reader.connectionLost(Failure(ZeroDivisionError()))
         self.assertEqual(self.failures, [ZeroDivisionError])
 
@@ -636,11 +629,9 @@ class LookedAtTests(CompletionReaderTests):
 
     def test_failingDisarm(self) -> None:
         """A queue that cannot be disarmed stops the reader."""
-
         self.queue = Queue(self.log)
         self.queue.disarm = broken
         reader = self.failing()
-        reader.start()
         reader.arm()
         self.queue.put(1)
         reader.poll()
