@@ -10,14 +10,15 @@ from txrdma.testing.failingcalls import FailingCallContract
 
 
 class BTLTests(FailingCallContract, TestCase):
-    """C{btl:} through shared memory."""
+    """C{btl:} through shared memory: some calls. The soak tests have each call fail."""
 
+    STEP = 3
     LISTEN = r"btl:{there}:0:device=soft\:{there}"
     CONNECT = r"btl:{there}:{port}:device=soft\:{here}"
 
 
 class RSocketTests(FailingCallContract, TestCase):
-    """C{rsocket:} through shared memory: some calls. The soak tests have each call fail."""
+    """C{rsocket:} through shared memory: some calls."""
 
     STEP = 13
     LISTEN, CONNECT = r"rsocket:0:device=soft\:{there}", r"rsocket:{there}:{port}:device=soft\:{here}"

@@ -209,7 +209,7 @@ class BottleneckTests(SynchronousTestCase):
         many.world.call(0.2, lambda: other.fill(0.2))
         many.world.run(1.0)
         ours, others = many.received[1], other.delivered
-        many.world.run(2.5)
+        many.world.run(1.7)
         ours, others = many.received[1] - ours, (other.delivered - others) * MTU
         self.assertTrue(1 / 4 <= ours / (ours + others) <= 3 / 4, ours / (ours + others))
 

@@ -113,9 +113,9 @@ class MeasuringTests(SessionCase):
         before = self.clock.seconds()
         client = self.client()
         for measure in Measure:
-            found = self.measure(Test(Transfer.SEND, measure, 64, 0, seconds=0.01, depth=8), client)
+            found = self.measure(Test(Transfer.SEND, measure, 64, 0, seconds=0.005, depth=8), client)
             self.assertGreater(found.messages, 200)
-            self.assertAlmostEqual(found.nanoseconds / 1e9, 0.01, places=3)
+            self.assertAlmostEqual(found.nanoseconds / 1e9, 0.005, places=3)
         self.assertLess(self.clock.seconds() - before, 0.5)
 
     def test_wrong(self) -> None:
@@ -180,7 +180,7 @@ class InterruptionTests(SessionCase):
                 client = self.client()
                 kind = transfer.kind
                 self.successOf(client.open(LinkSettings(kind, 64, check=True)))
-                self.clock.callLater(0.005, client.interrupt)
+                self.clock.callLater(0.002, client.interrupt)
                 test = Test(transfer, measure, 64, 1 << 40, depth=8, check=True)
                 found = self.successOf(client.run(test))
                 self.assertTrue(found.interrupted, test)
