@@ -4,7 +4,6 @@ Streams by C{btl:} strings on a real reactor: both directions, back pressure, en
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 from unittest import SkipTest
 
@@ -51,18 +50,6 @@ class StreamTests(StreamContract, StreamCase):
     def clientString(self, port: int) -> str:
         """Return the string of a client of that server."""
         return f"btl:127.0.0.1:{port}"
-
-    async def test_bothWays(self) -> None:
-        """Megabytes pass in both directions at once."""
-        client, server = await self.both()
-        data = [Random(n).randbytes(3_000_000) for n in range(2)]
-        client.transport.write(data[0])
-        server.transport.write(data[1])
-        self.assertEqual(await server.receiving(len(data[0])), data[0])
-        self.assertEqual(await client.receiving(len(data[1])), data[1])
-        server.transport.loseConnection()
-        await client.lost
-        await server.lost
 
     async def test_refused(self) -> None:
         """Stream endpoints fail with the errors of TCP endpoints, the message API with its own."""

@@ -77,21 +77,6 @@ class SharedMemoryTests(StreamContract, SocketCase):
             self.assertEqual(sha256(each.received).digest(), sha256(text).digest())
             self.assertIs(each.reason.type, ConnectionDone)
 
-    async def test_lastWord(self) -> None:
-        """Bytes written in C{connectionMade} before a close arrive."""
-
-        class Brief(Recorder):
-            def connectionMade(self) -> None:
-                super().connectionMade()
-                self.transport.write(bytes(500_000))
-                self.transport.loseConnection()
-
-        client, server = await self.both(Brief)
-        await server.lost
-        await client.lost
-        self.assertEqual(len(server.received), 500_000)
-        self.assertIs(client.reason.type, ConnectionDone)
-
     async def test_writesToTheGone(self) -> None:
         """A paused protocol is not notified of its peer's end, and loses the connection when it writes."""
         client, server = await self.both()

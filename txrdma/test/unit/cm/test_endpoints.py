@@ -228,36 +228,32 @@ class PeerToPeerTests(MessagingCase):
         self.wait(lambda: ends[0].lost and ends[1].lost)
         self.assertEqual([each.ends for each in ends], [["ConnectionDone"]] * 2)
 
-    def test_serviceID(self) -> None:
+    def bothPaths(self) -> tuple[IBPath, IBPath]:
+        """Return the path from each end to the other one."""
         path = self.path()
-        back = replace(path, sgid=path.dgid, dgid=path.sgid)
-        for delay in (0.0, 0.5, 0.0):
-            endpoints = (
-                IBClientEndpoint(*(self.clock, 7, each, device), privateData=data, isPeerToPeer=True)
-                for each, device, data in zip((path, back), self.devices, (b"first", b"second"), strict=True)
-            )
-            self.meet(delay, *endpoints)
-        self.assertNothingLeft()
+        return path, replace(path, sgid=path.dgid, dgid=path.sgid)
 
-    def test_port(self) -> None:
-        for delay in (0.0, 0.5):
-            endpoints = (
-                RDMAClientEndpoint(*(self.clock, host, 7471, device), privateData=data, isPeerToPeer=True)
-                for host, device, data in zip(
-                    ("10.0.1.2", "10.0.1.1"), self.devices, (b"first", b"second"), strict=True
+    def test_connected(self) -> None:
+        """Both ends connect by a service ID or by a port, at the same time or one later."""
+        kinds: list[tuple[Any, Any]] = [
+            (IBClientEndpoint, [(7, each) for each in self.bothPaths()]),
+            (RDMAClientEndpoint, [(host, 7471) for host in ("10.0.1.2", "10.0.1.1")]),
+        ]
+        for delay in (0.0, 0.5, 0.0):
+            for kind, targets in kinds:
+                endpoints = (
+                    kind(self.clock, *target, device, privateData=data, isPeerToPeer=True)
+                    for target, device, data in zip(targets, self.devices, (b"first", b"second"), strict=True)
                 )
-            )
-            self.meet(delay, *endpoints)
+                self.meet(delay, *endpoints)
         self.assertNothingLeft()
 
     def test_unusableRequest(self) -> None:
         """An end that cannot serve the REQ of its peer rejects it, and both attempts fail."""
         self.patch(opening, "checkRequest", Mock(side_effect=Rejection(RejectReason.UNSUPPORTED_REQUEST)))
-        path = self.path()
-        back = replace(path, sgid=path.dgid, dgid=path.sgid)
         asked = [
             self.connectBy(each, device=device, isPeerToPeer=True)
-            for each, device in zip((path, back), self.devices, strict=True)
+            for each, device in zip(self.bothPaths(), self.devices, strict=True)
         ]
         self.wait(lambda: all(each.called for each in asked))
         kinds = {self.failureResultOf(each).type for each in asked}

@@ -40,6 +40,15 @@ def mapped(end: End, offset: int, length: int) -> tuple[int, bytearray]:
     return end.core.map(offset, length, address, key), memory
 
 
+def withMemory(length: int) -> tuple[End, End, int, bytearray]:
+    """Two ends, of which the second has mapped memory that the first knows; with its number and bytes."""
+    one, other = pair(SMALL, SMALL)
+    index, memory = mapped(other, 0, length)
+    settle(one, other)
+    one.core.events.clear()
+    return one, other, index, memory
+
+
 def sendEntry(end: End, index: int, entry: Mapped | LittleMapped, length: int = MAPPED_BYTES) -> None:
     """Deliver an entry of the peer's table to an end."""
     begin = 32 + index * MAPPED_BYTES
@@ -128,9 +137,7 @@ class MappingTests(SynchronousTestCase):
                 self.play(seed)
 
     def test_writeWaitsForEarlierStreamBytes(self) -> None:
-        one, other = pair(SMALL, SMALL)
-        _, memory = mapped(other, 0, 10)
-        settle(one, other)
+        one, other, _, memory = withMemory(10)
         one.core.write(bytes(20_000))
         one.core.writeMapped(0, b"behind")
         one.core.write(b"last")
@@ -176,17 +183,13 @@ class MappingTests(SynchronousTestCase):
         self.assertEqual(other.core.localRanges, [])
 
     def test_pendingRequestsPrecedeEnd(self) -> None:
-        one, other = pair(SMALL, SMALL)
-        _, memory = mapped(other, 0, 9000)
-        settle(one, other)
+        one, other, _, memory = withMemory(9000)
         one.core.writeMapped(0, bytes([7]) * 9000)
         one.core.close()
         settle(one, other)
         self.assertTrue(one.core.isCloseDelivered and other.core.isOver)
         self.assertEqual(memory, bytes([7]) * 9000)
-        one, other = pair(SMALL, SMALL)
-        index, _ = mapped(other, 0, 9000)
-        settle(one, other)
+        one, other, index, _ = withMemory(9000)
         one.core.writeMapped(0, bytes(9000))
         other.core.close()
         other.postTo(one)
@@ -196,10 +199,7 @@ class MappingTests(SynchronousTestCase):
         self.assertEqual(other.core.backlog, 0)
 
     def test_emptyWriteCompletesInOrder(self) -> None:
-        one, other = pair(SMALL, SMALL)
-        mapped(other, 0, 10)
-        settle(one, other)
-        one.core.events.clear()
+        one, other, _, _ = withMemory(10)
         for _ in range(20):  # more than may be in flight
             one.core.writeMapped(3, b"")
         one.core.close()
@@ -235,10 +235,7 @@ class UnmappingTests(SynchronousTestCase):
         self.assertEqual([each.offset for each in one.core.localRanges], [20_000])
 
     def test_cancelled(self) -> None:
-        one, other = pair(SMALL, SMALL)
-        _, memory = mapped(other, 0, 10_000)
-        settle(one, other)
-        one.core.events.clear()
+        one, other, _, memory = withMemory(10_000)
         first = one.core.writeMapped(0, b"\1" * 9000)
         second = one.core.writeMapped(9000, b"\2")
         third = one.core.writeMapped(9001, b"\3")
