@@ -100,6 +100,12 @@ class SendWindowTests(SynchronousTestCase):
         )
         return self.window.acknowledged(ack, now)
 
+    def resend(self, now: float) -> Sent:
+        """Let the first timeout expire, and retransmit a segment."""
+        self.window.expired(FIRST_TIMEOUT)
+        self.assertTrue(self.window.hasLost())
+        return self.window.again(now)
+
     def due(self) -> float:
         """Return the next deadline."""
         deadline = self.window.deadline()
@@ -170,9 +176,7 @@ class SendWindowTests(SynchronousTestCase):
     def test_oldestFirst(self) -> None:
         """Retransmission starts with the oldest segment."""
         sent = self.add(4)
-        self.window.expired(FIRST_TIMEOUT)
-        self.assertTrue(self.window.hasLost())
-        first = self.window.again(0.2)
+        first = self.resend(0.2)
         self.receive(0, 0.3, latest=0, attempt=2)
         self.assertIs(first, sent[0])
         self.assertIs(self.window.again(0.3), sent[1])
@@ -180,9 +184,7 @@ class SendWindowTests(SynchronousTestCase):
     def test_measuredAgain(self) -> None:
         """Round trips of retransmitted segments are measured: the peer reports which transmission arrived."""
         self.add(1)
-        self.window.expired(FIRST_TIMEOUT)
-        self.window.hasLost()
-        self.window.again(0.5)
+        self.resend(0.5)
         self.receive(0, 0.52, latest=0, attempt=2)
         self.assertAlmostEqual(self.window.paths[0].channels[DATA].roundTrip.smoothed, 0.02)
 
@@ -212,9 +214,7 @@ class SendWindowTests(SynchronousTestCase):
     def test_spurious(self) -> None:
         """Unnecessary retransmissions are counted, and duplicates of the network are not."""
         self.add(1)
-        self.window.expired(FIRST_TIMEOUT)
-        self.window.hasLost()
-        self.window.again(0.2)
+        self.resend(0.2)
         self.receive(0, 0.3, again=5)
         self.assertEqual(self.counters.spuriousResends, 1)
 
