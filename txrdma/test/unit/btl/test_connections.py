@@ -592,6 +592,20 @@ class ExchangeTests(HostsCase):
             unsent.pop()()
         self.wait(lambda: client.user is not None and server.user is not None)
 
+    def test_unreachable(self) -> None:
+        """An error names the interface and the peer between which long packets, or none, do not pass."""
+        for shortest, text in (
+            (1000, "packets of 1024 bytes, the MTU, do not pass from "),
+            (0, "no packet passes from "),
+        ):
+            self.world.network.drop(lambda packet: len(packet.payload) > shortest, 1 << 30)  # noqa: B023
+            answers = [opening.answer for opening in self.open(TagRecorder(), TagRecorder())]
+            self.wait(lambda: all(answer.called for answer in answers), 60.0)  # noqa: B023
+            for answer in answers:
+                message = self.failureResultOf(answer, Unreachable).getErrorMessage()
+                self.assertRegex(message, text + r".*\(10\.0\.1\.[12]\) to 10\.0\.1\.[12]")
+            self.assertNothingLeft()
+
     def test_smallerMTU(self) -> None:
         """Two ends with different MTUs use the smaller one."""
         from txrdma.iba.types import MTU

@@ -57,7 +57,7 @@ class BusyPollTests(SynchronousTestCase):
         self.assertTrue(all(found[1:]))
 
     def test_slowPeer(self) -> None:
-        """Polling in vain takes two percent of the time at most, also if the peer polls or latency matters."""
+        """Polling in vain takes at most two percent of the time, also if the peer polls or latency counts."""
         for wait, work, isPeerPolling, prefersLatency in (
             *((wait * US, wait * US, False, False) for wait in (60, 90, 200, 500)),
             (90 * US, 90 * US, True, False),
