@@ -44,9 +44,8 @@ class DatagramEnd(End):
     ) -> None:
         at = self.RECEIVES * self.STRIDE
         self.region.view[at : at + len(text)] = text
-        handle = self.domain.createAddressHandle(peer.way())
-        where = {"address": handle, "remoteQPN": peer.qp.number, "remoteQKey": QKEY, "signaled": False}
-        self.post(1000, operation, [self.segment(at, len(text))], **{**where, **more})
+        where = {**self.to(peer), "signaled": False, **more}
+        self.post(1000, operation, [self.segment(at, len(text))], **where)
 
     def pollQueue(self) -> None:
         self.came += self.queue.poll(64)
@@ -216,9 +215,7 @@ class SharedDatagramTests(DatagramCase):
         """Invalid sends fail as over UDP, after earlier ones."""
         one, other = self.both()
         one.sendText(other, b"good")
-        handle = one.domain.createAddressHandle(other.way())
-        where: dict[str, Any] = {"address": handle, "remoteQPN": other.qp.number, "remoteQKey": QKEY}
-        one.post(7, Operation.SEND, [one.segment(0, 1 << 21)], **where)
+        one.post(7, Operation.SEND, [one.segment(0, 1 << 21)], **one.to(other))
         one.pollQueue()
         self.assertEqual([(each.identifier, each.status) for each in one.came], [(7, Status.LOC_PROT_ERR)])
         self.isAccepted(other, [b"good"])

@@ -56,7 +56,7 @@ class StrangerCase(RealCase):
         """Check that other devices still work."""
         one, other = self.good
         other.qp.postReceive([])
-        one.write(other, 1, 0, 64, 128)
+        one.write(other, 1, 0, 64, there=128)
         self.assertEqual([c.status for c in self.take(one, 1)], [Status.SUCCESS])
 
 

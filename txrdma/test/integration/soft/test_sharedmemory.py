@@ -57,7 +57,7 @@ class ManyTests(RealCase):
         self.patch(_mapping, "PLAIN", 0)
         ends = self.pair()
         one, other = ends
-        one.write(other, 1, 0, 64, 128)
+        one.write(other, 1, 0, 64, there=128)
         here, there = self.more(*ends)  # from the second one on, the channels have doorbell pages
         there.postReceive([ReceiveRequest(0, (other.segment(0, 64),))])
         here.postSend([SendRequest(0, Operation.SEND, (one.segment(0, 5),))])
@@ -289,13 +289,8 @@ class RegionTests(RealCase):
         for number in range(10):
             region = other.domain.allocateMemory(4096, ALL)
             one.region.view[:5] = b"%05d" % number
-            one.post(
-                1,
-                Operation.RDMA_WRITE,
-                [one.segment(0, 5)],
-                remoteAddress=region.address,
-                rkey=region.rkey,
-            )
+            where = {"remoteAddress": region.address, "rkey": region.rkey}
+            one.post(1, Operation.RDMA_WRITE, [one.segment(0, 5)], **where)
             self.assertEqual([c.status for c in self.take(one, 1)], [Status.SUCCESS])
             self.assertEqual(region.view[:5], b"%05d" % number)
             region.close()
@@ -310,9 +305,8 @@ class RegionTests(RealCase):
         found = []
         for number, region in enumerate((*regions, *regions)):
             one.region.view[:5] = b"%05d" % number
-            one.post(
-                1, Operation.RDMA_WRITE, [one.segment(0, 5)], remoteAddress=region.address, rkey=region.rkey
-            )
+            where = {"remoteAddress": region.address, "rkey": region.rkey}
+            one.post(1, Operation.RDMA_WRITE, [one.segment(0, 5)], **where)
             self.assertEqual([c.status for c in self.take(one, 1)], [Status.SUCCESS])
             self.assertEqual(region.view[:5], b"%05d" % number)
             found.append(mappings())

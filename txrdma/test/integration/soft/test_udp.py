@@ -27,7 +27,7 @@ from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.rc.udp import RawAddress, UDPCarrier, udpSocket
-from txrdma.test.support.soft.pairs import connected, End, QKEY
+from txrdma.test.support.soft.pairs import connected, datagramEnds, End
 
 reactor: Any = theReactor  # a module, to the type checker
 
@@ -325,13 +325,7 @@ class LoopbackTests(UDPCase):
         self.assertEqual([completion.status for completion in found], [Status.SUCCESS])
         self.assertEqual(bytes(bob.region.view), data)
         alice.region.view[:] = bytes(1 << 20)
-        alice.post(
-            2,
-            Operation.RDMA_READ,
-            [alice.segment()],
-            remoteAddress=bob.region.address,
-            rkey=bob.region.rkey,
-        )
+        alice.rdma(Operation.RDMA_READ, bob, 2, 0, 1 << 20)
         found = yield self.completions(alice, 1)
         self.assertEqual([completion.status for completion in found], [Status.SUCCESS])
         self.assertEqual(bytes(alice.region.view), data)
@@ -367,20 +361,10 @@ class LoopbackTests(UDPCase):
     @inlineCallbacks
     def test_datagram(self) -> Generator[Deferred[Any], Any, None]:
         """Datagrams work over real sockets."""
-        one, other = self.device(), self.device()
-        alice, bob = End(one, QPKind.UD), End(other, QPKind.UD)
-        alice.open()
-        bob.open()
+        alice, bob = datagramEnds(self.device(), self.device())
         bob.receive(1, 0, 4136)
         data = os.urandom(4096)
-        alice.post(
-            1,
-            Operation.SEND,
-            inline=[data],
-            address=alice.domain.createAddressHandle(bob.way()),
-            remoteQPN=bob.qp.number,
-            remoteQKey=QKEY,
-        )
+        alice.post(1, Operation.SEND, inline=[data], **alice.to(bob))
         found = yield self.completions(bob, 1)
         self.assertEqual((found[0].length, found[0].sourceQPN), (4136, alice.qp.number))
         self.assertEqual(bytes(bob.region.view[40:4136]), data)
@@ -401,19 +385,12 @@ class PollingTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         (self.alice, _), (self.bob, self.carrier) = self.open(), self.open()
-        self.way = self.alice.domain.createAddressHandle(self.bob.way())
+        self.way = self.alice.to(self.bob)
 
     def send(self, *messages: bytes) -> None:
         """Send from Alice to Bob, and wait until the system has delivered something."""
         for message in messages:
-            self.alice.post(
-                1,
-                Operation.SEND,
-                inline=[message],
-                address=self.way,
-                remoteQPN=self.bob.qp.number,
-                remoteQKey=QKEY,
-            )
+            self.alice.post(1, Operation.SEND, inline=[message], **self.way)
         self.assertTrue(select([self.carrier.fileno()], [], [], 10)[0])
 
     def test_found(self) -> None:

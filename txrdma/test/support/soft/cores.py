@@ -4,13 +4,17 @@ Shared by tests of the RoCE cores: packets as received by a port, and memory wit
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 from txrdma.iba.headers import AETH, AtomicETH, BTH, NAKCode, Opcode, RETH
 from txrdma.iba.types import QPN, RKey
-from txrdma.iba.verbs import Access, Completion, Segment
+from txrdma.iba.verbs import Access, Completion, ReceiveRequest, Segment
 from txrdma.soft.core.memory import Domain, KeyTable, Region
 from txrdma.soft.rc._packets import ACKNOWLEDGE, Event, Incoming, Outgoing, PSN_MASK
+from txrdma.soft.rc._requester import Requester
+from txrdma.soft.rc._responder import Responder
 
 EVERYTHING = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 
@@ -93,6 +97,18 @@ def atomicETH(address: int, rkey: int, operand: int, compare: int) -> bytes:
 def completions(events: Sequence[Event]) -> list[Completion]:
     """Return the completions of the send queue."""
     return [event for event in events if isinstance(event, Completion)]
+
+
+def requester(memory: Memory, **changes: Any) -> Requester:  # arguments of different types
+    """Return a requester of an RC queue pair with timeout code 14 and seven retries."""
+    usual = {"mtu": 256, "timeout": 14, "retryCount": 7, "rnrRetry": 7, "maxRDAtomic": 4}
+    return Requester(QPN(7), memory.keys, memory.domain, **{**usual, **changes})
+
+
+def responder(memory: Memory, receives: deque[ReceiveRequest], **changes: Any) -> Responder:
+    """Return a responder of an RC queue pair, which holds two READs or atomics."""
+    usual = {"mtu": 256, "maxDestRDAtomic": 2, "minRNRTimer": 12}
+    return Responder(QPN(7), memory.keys, memory.domain, receives, **{**usual, **changes})
 
 
 class Memory:

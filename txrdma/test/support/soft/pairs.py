@@ -75,24 +75,36 @@ class End:
     ) -> None:
         self.qp.postSend([SendRequest(identifier, operation, segments, **more)])
 
-    def write(
-        self, peer: End, identifier: int, offset: int, length: int, there: int = 0, **more: Any
+    def rdma(
+        self, operation: Operation, peer: End, identifier: int, offset: int, length: int, **more: Any
     ) -> None:
+        """Post a request for the peer's region, at the offset C{there} or 0."""
+        address = peer.region.address + more.pop("there", 0)
+        where = {"remoteAddress": address, "rkey": peer.region.rkey}
+        self.post(identifier, operation, [self.segment(offset, length)], **where, **more)
+
+    def write(self, peer: End, identifier: int, offset: int, length: int, **more: Any) -> None:
         """RDMA WRITE from the local region to the peer's."""
-        self.post(
-            identifier,
-            Operation.RDMA_WRITE,
-            [self.segment(offset, length)],
-            remoteAddress=peer.region.address + there,
-            rkey=peer.region.rkey,
-            **more,
-        )
+        self.rdma(Operation.RDMA_WRITE, peer, identifier, offset, length, **more)
+
+    def to(self, peer: End) -> dict[str, Any]:
+        """Return the attributes of a datagram's request that make it reach another end."""
+        handle = self.domain.createAddressHandle(peer.way())
+        return {"address": handle, "remoteQPN": peer.qp.number, "remoteQKey": QKEY}
 
     def receive(self, identifier: int, offset: int, length: int) -> None:
         self.qp.postReceive([ReceiveRequest(identifier, [self.segment(offset, length)])])
 
     def poll(self) -> list[Completion]:
         return list(self.queue.poll(1024))
+
+
+def datagramEnds(one: SoftDevice, other: SoftDevice) -> tuple[End, End]:
+    """Return an end on each device whose UD queue pair can send and receive."""
+    ends = End(one, QPKind.UD), End(other, QPKind.UD)
+    for end in ends:
+        end.open()
+    return ends
 
 
 def connected(one: SoftDevice, other: SoftDevice, **changes: Any) -> tuple[End, End]:

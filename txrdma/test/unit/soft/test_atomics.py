@@ -11,7 +11,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.headers import AETH, AETHKind, AtomicAckETH, AtomicETH, NAKCode, Opcode
-from txrdma.iba.types import LKey, QPN, RKey
+from txrdma.iba.types import LKey, RKey
 from txrdma.iba.verbs import (
     Access,
     AsyncEventKind,
@@ -20,9 +20,16 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.soft.rc._packets import Failed, Incoming, Outgoing
-from txrdma.soft.rc._requester import Requester
-from txrdma.soft.rc._responder import Responder
-from txrdma.test.support.soft.cores import ack, arrived, atomicETH, completions, incoming, Memory
+from txrdma.test.support.soft.cores import (
+    ack,
+    arrived,
+    atomicETH,
+    completions,
+    incoming,
+    Memory,
+    requester,
+    responder,
+)
 from txrdma.test.unit.soft.test_requester import MTU, PSN, psns, RequesterCase
 from txrdma.test.unit.soft.test_responder import PSN as THERE
 from txrdma.test.unit.soft.test_responder import ResponderCase, RIGHTS
@@ -294,27 +301,8 @@ class PairTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.here, self.there = Memory(), Memory()
         self.there.put(0, native(0))
-        arguments: Any = {"mtu": 256, "psn": PSN}
-        self.requester = Requester(
-            QPN(7),
-            self.here.keys,
-            self.here.domain,
-            timeout=14,
-            retryCount=7,
-            rnrRetry=7,
-            maxRDAtomic=4,
-            **arguments,
-        )
-        self.responder = Responder(
-            QPN(8),
-            self.there.keys,
-            self.there.domain,
-            deque(),
-            access=ATOMIC,
-            maxDestRDAtomic=4,
-            minRNRTimer=1,
-            **arguments,
-        )
+        self.requester = requester(self.here, psn=PSN)
+        self.responder = responder(self.there, deque(), psn=PSN, access=ATOMIC, maxDestRDAtomic=4)
 
     def test_lostAnswersExecuteOnceInOrder(self) -> None:
         for lost in range(16):

@@ -246,14 +246,7 @@ class FailureTests(MigrationCase):
             times=1 << 20,
         )
         for number in range(3):
-            self.alice.post(
-                number,
-                Operation.FETCH_AND_ADD,
-                [self.alice.segment(8 * number, 8)],
-                remoteAddress=self.bob.region.address,
-                rkey=self.bob.region.rkey,
-                operand=1,
-            )
+            self.alice.rdma(Operation.FETCH_AND_ADD, self.bob, number, 8 * number, 8, operand=1)
         self.run_(3.0)
         self.assertEqual([c.status for c in self.alice.poll()], [Status.SUCCESS] * 3)
         self.assertEqual(self.paths(), [2, 2])

@@ -12,12 +12,10 @@ from itertools import combinations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Access, Operation, ReceiveRequest, SendRequest, Status
 from txrdma.soft.rc._packets import Incoming, Outgoing
-from txrdma.soft.rc._requester import READ_CHUNK, Requester
-from txrdma.soft.rc._responder import Responder
-from txrdma.test.support.soft.cores import arrived, completions, Memory
+from txrdma.soft.rc._requester import READ_CHUNK
+from txrdma.test.support.soft.cores import arrived, completions, Memory, requester, responder
 
 MTU = 256
 PSN = 0xFFFFFC
@@ -46,27 +44,9 @@ class Exchange:
         self.outstanding = 0
         self.way: deque[tuple[bool, Incoming]] = deque()
         self.receives: deque[ReceiveRequest] = deque()
-        self.requester = Requester(
-            QPN(7),
-            self.here.keys,
-            self.here.domain,
-            mtu=MTU,
-            psn=PSN,
-            timeout=14,
-            retryCount=7,
-            rnrRetry=7,
-            maxRDAtomic=most,
-        )
-        self.responder = Responder(
-            QPN(8),
-            self.there.keys,
-            self.there.domain,
-            self.receives,
-            mtu=MTU,
-            psn=PSN,
-            access=RIGHTS,
-            maxDestRDAtomic=most,
-            minRNRTimer=1,
+        self.requester = requester(self.here, psn=PSN, maxRDAtomic=most)
+        self.responder = responder(
+            self.there, self.receives, psn=PSN, access=RIGHTS, maxDestRDAtomic=most, minRNRTimer=1
         )
         self.ended: list[tuple[int, Status]] = []
 

@@ -17,7 +17,7 @@ from txrdma.soft.core.roundtrip import LONGEST_TIMEOUT, SHORTEST_TIMEOUT
 from txrdma.soft.rc._packets import Failed, Outgoing, PSN_MASK, Retired
 from txrdma.soft.rc._requester import Requester
 from txrdma.soft.rc._window import FEWEST_PACKETS, FIRST, FIRST_PACKETS
-from txrdma.test.support.soft.cores import ack, completions, Memory, nak, rnr
+from txrdma.test.support.soft.cores import ack, completions, Memory, nak, requester, rnr
 
 MTU = 256
 PSN = 1000
@@ -35,16 +35,7 @@ class RequesterCase(SynchronousTestCase):
         self.requester = self.make()
 
     def make(self, **changes: Any) -> Requester:  # arguments of different types
-        arguments = {
-            "mtu": MTU,
-            "psn": PSN,
-            "timeout": 14,
-            "retryCount": 7,
-            "rnrRetry": 7,
-            "maxRDAtomic": 4,
-            **changes,
-        }
-        return Requester(QPN(7), self.memory.keys, self.memory.domain, **arguments)
+        return requester(self.memory, **{"psn": PSN, **changes})
 
     def request(self, operation: Operation, length: int, identifier: int = 1, **more: Any) -> SendRequest:
         return SendRequest(

@@ -314,13 +314,7 @@ class EndTests(ResendingCase):
 
     def test_unansweredReadIsNotAcknowledged(self) -> None:
         self.fill()
-        self.alice.post(
-            1,
-            Operation.RDMA_READ,
-            [self.alice.segment(0, 100)],
-            remoteAddress=self.bob.region.address,
-            rkey=self.bob.region.rkey,
-        )
+        self.alice.rdma(Operation.RDMA_READ, self.bob, 1, 0, 100)
         self.alice.post(2, Operation.SEND, inline=[b"hello"])
         elapse(self.clock, 0.005)
         self.bob.qp.close()

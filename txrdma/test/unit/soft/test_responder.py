@@ -22,7 +22,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.soft.rc._packets import Failed, Incoming, Outgoing, PSN_MASK, Received
 from txrdma.soft.rc._responder import MOST_AT_ONCE, Responder
-from txrdma.test.support.soft.cores import incoming, Memory, reth
+from txrdma.test.support.soft.cores import incoming, Memory, responder, reth
 
 MTU = 256
 PSN = 500
@@ -39,15 +39,7 @@ class ResponderCase(SynchronousTestCase):
         self.responder = self.make()
 
     def make(self, **changes: Any) -> Responder:  # arguments of different types
-        arguments = {
-            "mtu": MTU,
-            "psn": PSN,
-            "access": RIGHTS,
-            "maxDestRDAtomic": 2,
-            "minRNRTimer": 12,
-            **changes,
-        }
-        return Responder(QPN(7), self.memory.keys, self.memory.domain, self.receives, **arguments)
+        return responder(self.memory, self.receives, **{"psn": PSN, "access": RIGHTS, **changes})
 
     def receive(self, identifier: int, *pieces: tuple[int, int]) -> None:
         self.receives.append(

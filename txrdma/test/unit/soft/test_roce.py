@@ -33,7 +33,7 @@ from txrdma.soft.device import SoftDevice
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.test.support.captures import packets
 from txrdma.test.support.clocks import elapse
-from txrdma.test.support.soft.pairs import connected, End, QKEY
+from txrdma.test.support.soft.pairs import connected, datagramEnds, End, QKEY
 
 ALICE, BOB = "10.0.0.1", "10.0.0.2"
 
@@ -143,13 +143,7 @@ class ConnectionTests(NetworkCase):
     def test_longReadIsAnsweredInTurns(self) -> None:
         self.bob.region.view[:] = data = os.urandom(1 << 20)
         self.alice.qp.modify(QPAttributes(state=QPState.RTS))
-        self.alice.post(
-            1,
-            Operation.RDMA_READ,
-            [self.alice.segment()],
-            remoteAddress=self.bob.region.address,
-            rkey=self.bob.region.rkey,
-        )
+        self.alice.rdma(Operation.RDMA_READ, self.bob, 1, 0, 1 << 20)
         self.run_()
         self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
         self.assertEqual(bytes(self.alice.region.view), data)
@@ -373,20 +367,10 @@ class DatagramTests(NetworkCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.alice, self.bob = (End(device, QPKind.UD) for device in (self.one, self.other))
-        self.alice.open()
-        self.bob.open()
+        self.alice, self.bob = datagramEnds(self.one, self.other)
 
     def send(self, identifier: int, data: bytes, operation: Operation = Operation.SEND, **more: Any) -> None:
-        handle = self.alice.domain.createAddressHandle(self.bob.way())
-        arguments = {
-            "inline": [data],
-            "address": handle,
-            "remoteQPN": self.bob.qp.number,
-            "remoteQKey": QKEY,
-            **more,
-        }
-        self.alice.post(identifier, operation, **arguments)
+        self.alice.post(identifier, operation, **{"inline": [data], **self.alice.to(self.bob), **more})
 
     def test_severalPeersAreResolvedInTurn(self) -> None:
         [third] = self.devices("10.0.0.3")
@@ -476,9 +460,7 @@ class DatagramTests(NetworkCase):
 
     def test_datagramFollowsIPv6Header(self) -> None:
         self.one, self.other = self.devices("2001:db8::1", "2001:db8::2")
-        self.alice, self.bob = (End(device, QPKind.UD) for device in (self.one, self.other))
-        self.alice.open()
-        self.bob.open()
+        self.alice, self.bob = datagramEnds(self.one, self.other)
         self.bob.receive(1, 0, 200)
         self.send(2, b"hello")
         self.run_()

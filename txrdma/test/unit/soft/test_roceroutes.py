@@ -8,7 +8,7 @@ from typing import Any
 
 from txrdma.iba.headers import BTH, Opcode
 from txrdma.iba.roce import RoCEPacket, UDPFlow
-from txrdma.iba.types import DEFAULT_PKEY, QPN
+from txrdma.iba.types import DEFAULT_PKEY
 from txrdma.iba.verbs import (
     AsyncEventKind,
     Capacity,
@@ -22,7 +22,7 @@ from txrdma.iba.verbs import (
 from txrdma.interfaces import ISharedReceiveQueue
 from txrdma.sim.network import Faults
 from txrdma.test.support.soft.cores import reth
-from txrdma.test.support.soft.pairs import connected, End, INIT, QKEY, RTR
+from txrdma.test.support.soft.pairs import connected, datagramEnds, End, INIT, QKEY, RTR
 from txrdma.test.unit.soft.test_roce import ALICE, BOB, NetworkCase, portOf
 
 ESTABLISHED = AsyncEventKind.COMMUNICATION_ESTABLISHED
@@ -82,14 +82,10 @@ class PortTests(NetworkCase):
         self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
 
     def test_datagramsOfPortDownAreLost(self) -> None:
-        alice, bob = (End(device, QPKind.UD) for device in (self.one, self.other))
-        alice.open()
-        bob.open()
+        alice, bob = datagramEnds(self.one, self.other)
         portOf(self.one).setEnabled(False)
         bob.receive(1, 0, 100)
-        handle = alice.domain.createAddressHandle(bob.way())
-        more: dict[str, Any] = {"address": handle, "remoteQPN": bob.qp.number, "remoteQKey": QKEY}
-        alice.post(2, Operation.SEND, inline=[b"x"], **more)
+        alice.post(2, Operation.SEND, inline=[b"x"], **alice.to(bob))
         self.run_()
         self.assertEqual((self.statuses(alice), self.statuses(bob)), ([(2, Status.SUCCESS)], []))
 
@@ -196,11 +192,8 @@ class RouteTests(NetworkCase):
         self.failWhileReceiving(alice, bob)
 
     def test_datagramCompletionsPrecedeFlush(self) -> None:
-        alice, bob = (End(device, QPKind.UD) for device in (self.one, self.other))
-        alice.open()
-        bob.open()
-        handle = alice.domain.createAddressHandle(bob.way())
-        self.failWhileReceiving(alice, bob, address=handle, remoteQPN=bob.qp.number, remoteQKey=QKEY)
+        alice, bob = datagramEnds(self.one, self.other)
+        self.failWhileReceiving(alice, bob, **alice.to(bob))
 
     def failWhileReceiving(self, alice: End, bob: End, **more: Any) -> None:
         """Fail Bob's queue pair between a packet and its processing."""
@@ -246,19 +239,10 @@ class RouteTests(NetworkCase):
         self.assertEqual(portOf(self.other).counters.packetsReceived, 0)
 
     def test_wideNumbersAreTruncatedToFields(self) -> None:
-        alice, bob = (End(device, QPKind.UD) for device in (self.one, self.other))
-        alice.open()
-        bob.open()
+        alice, bob = datagramEnds(self.one, self.other)
         bob.receive(1, 0, 100)
-        alice.post(
-            2,
-            Operation.SEND_WITH_IMMEDIATE,
-            inline=[b"x"],
-            immediate=-1,
-            address=alice.domain.createAddressHandle(bob.way()),
-            remoteQPN=QPN(bob.qp.number | 1 << 24),
-            remoteQKey=QKEY | 1 << 33,
-        )
+        wide = {**alice.to(bob), "remoteQPN": bob.qp.number | 1 << 24, "remoteQKey": QKEY | 1 << 33}
+        alice.post(2, Operation.SEND_WITH_IMMEDIATE, inline=[b"x"], immediate=-1, **wide)
         self.run_()
         [completion] = bob.poll()
         self.assertEqual((completion.status, completion.immediate), (Status.SUCCESS, 0xFFFFFFFF))
