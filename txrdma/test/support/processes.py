@@ -74,6 +74,17 @@ class Program(ProcessProtocol):
         self._output = b""
         self._waiting: Deferred[str] | None = None
 
+    @classmethod
+    def start(cls, test: SynchronousTestCase, *words: str, **variables: str) -> Program:
+        """Start a command, with further variables in its environment, until the end of a test."""
+        from twisted.internet import reactor
+
+        program = cls()
+        spawn: Any = reactor.spawnProcess
+        spawn(program, words[0], words, {**os.environ, **variables}, str(CHECKOUT))
+        test.addCleanup(program.kill)
+        return program
+
     def line(self) -> Deferred[str]:
         """Return the next line of output; the Deferred fails if the process ends before."""
         waiting: Deferred[str] = Deferred()
@@ -138,7 +149,11 @@ def serving(
             server.kill()
 
 
-def printed(code: str, *words: str, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
-    """Run a program until it ends, and return what it has printed."""
-    command = [sys.executable, "-c", code, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, cwd=CHECKOUT)
+def printed(
+    code: str, *words: str, seconds: float = 60.0, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a program until it ends, with further variables, and return what it has printed."""
+    command, environment = [sys.executable, "-c", code, *words], {**os.environ, **variables}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=seconds, cwd=CHECKOUT, env=environment
+    )

@@ -13,7 +13,7 @@ from txrdma.mad.agent import MADAgent
 from txrdma.monitor.collecting.pool import CollectorPool
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.reading.poller import FabricPoller
-from txrdma.test.support.processes import CHECKOUT, Program
+from txrdma.test.support.processes import Program
 from txrdma.test.system.ibsim import test_monitor
 
 COLLECTORS = ("b", "c")
@@ -30,9 +30,7 @@ class CollectorTests(test_monitor.MonitorTestCase):
             words = [sys.executable, "-m", "twisted", "fabric-collector", "--key-file", str(key)]
             words += ["--listen", f"unix:{self.fabric.folder}/{name}"]
             words += ["--port", f"ibsim:{name}:{self.fabric.base}"]
-            program = self.programs[name] = Program()
-            self.reactor.spawnProcess(program, sys.executable, words, None, str(CHECKOUT))
-            self.addCleanup(program.kill)
+            self.programs[name] = Program.start(self, *words)
         endpoints = {
             name: clientFromString(self.reactor, f"unix:{self.fabric.folder}/{name}") for name in COLLECTORS
         }

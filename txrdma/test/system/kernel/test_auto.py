@@ -15,7 +15,6 @@ from txrdma.ports.pnet import kernelTable, Networks, rdmaPorts
 from txrdma.ports.pnettable import PNETEntry
 from txrdma.smc.common.realports import realPorts
 from txrdma.test.support.processes import Program
-from txrdma.test.support.smc.ends import reactor
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.system.kernel.smcworld import PatientTestCase
 
@@ -102,14 +101,9 @@ class AutoTests(PatientTestCase):
 
     async def serve_(self) -> int:
         """Start a server whose table names rxe1."""
-        server = Program()
-        reactor.spawnProcess(
-            server,
-            sys.executable,
-            [sys.executable, "-c", SERVER, "smc:0:interface=127.0.0.1:peer=smc:timeout=60"],
-            env={**os.environ, "TXRDMA_PNET": self.table("rxe1/1"), "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        self.addCleanup(server.kill)
+        words = [sys.executable, "-c", SERVER, "smc:0:interface=127.0.0.1:peer=smc:timeout=60"]
+        variables = {"TXRDMA_PNET": self.table("rxe1/1"), "PYTHONPATH": os.pathsep.join(sys.path)}
+        server = Program.start(self, *words, **variables)
         return int(await server.line())
 
     async def answered(self, port: int) -> tuple[Any, bytes]:

@@ -13,10 +13,8 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-import txrdma
 from txrdma.test.support.namespaces import reasonToSkip, Wire
 from txrdma.test.support.processes import Program
-from txrdma.test.support.smc.ends import reactor
 
 PROGRAM = """
 import importlib, os, pkgutil, sys
@@ -124,17 +122,9 @@ class ContainersTests(TestCase):
         group: int = 0,
         groups: tuple[int, ...] = (),
     ) -> Program:
-        program = Program()
-        numbers = [str(each) for each in (user, group, *groups)]
-        reactor.spawnProcess(
-            program,
-            "ip",
-            ["ip", "netns", "exec", namespace, sys.executable, "-c", PROGRAM, role, text, *numbers],
-            env={**os.environ, "TXRDMA_RUNTIME": self.place},
-            path=str(Path(txrdma.__file__).parent.parent),
-        )
-        self.addCleanup(program.kill)
-        return program
+        words = ["ip", "netns", "exec", namespace, sys.executable, "-c", PROGRAM, role, text]
+        words += [str(each) for each in (user, group, *groups)]
+        return Program.start(self, *words, TXRDMA_RUNTIME=self.place)
 
     async def serving(self, wire: Wire | None = None, role: str = "server", **who: Any) -> Program:
         text = "8080" if role == "tcp" else "smc:8080"

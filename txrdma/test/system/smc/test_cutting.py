@@ -8,12 +8,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-import txrdma
+from txrdma.test.support import CHECKOUT
 from txrdma.test.support.namespaces import unshared
 
 BEFORE = unshared()
@@ -33,8 +32,8 @@ class Cutting(SynchronousTestCase):
             stdout=subprocess.PIPE,
             text=True,
             timeout=300,
-            cwd=Path(txrdma.__file__).parent.parent,
-            env={**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)},
+            cwd=CHECKOUT,
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
         )
         self.assertEqual(ran.returncode, 0)
         seen: dict[str, Any] = json.loads(ran.stdout)

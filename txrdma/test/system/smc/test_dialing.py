@@ -7,13 +7,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
-from shutil import which
 from unittest import SkipTest
 
 from twisted.trial.unittest import SynchronousTestCase
 
-import txrdma
+from txrdma.test.support import CHECKOUT
+from txrdma.test.support.namespaces import unshared
 
 SCARCE = """
 import json, subprocess, sys
@@ -70,25 +69,14 @@ class ScarcePortsTests(SynchronousTestCase):
 
     PORTS, CONNECTIONS = 100, 350
 
-    def namespace(self) -> list[str]:
-        """Return the command that creates a namespace, with privileges or a user namespace."""
-        reasons = ["unshare(1) and ip(8) are wanted"]
-        for command in (["unshare", "--net"], ["unshare", "--map-root-user", "--net"]):
-            if which("unshare") and which("ip"):
-                done = subprocess.run([*command, "ip", "link"], capture_output=True, text=True)
-                if not done.returncode:
-                    return command
-                reasons.append(done.stderr.strip())
-        raise SkipTest(f"no network namespace can be made here: {reasons[-1]}")
-
     def test_oftenInARow(self) -> None:
         """Ports of old connections are reused: several times as many connections as ports succeed."""
+        before = unshared()
+        if not before:
+            raise SkipTest("no network namespace can be made here")
         low, high = 40_000, 40_000 + self.PORTS - 1
         command = [sys.executable, "-c", SCARCE, str(low), str(high), str(self.CONNECTIONS)]
-        where = str(Path(txrdma.__file__).parent.parent)
-        done = subprocess.run(
-            [*self.namespace(), *command], capture_output=True, text=True, timeout=100, cwd=where
-        )
+        done = subprocess.run([*before, *command], capture_output=True, text=True, timeout=100, cwd=CHECKOUT)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         modes = json.loads(done.stdout)
         self.assertEqual(sum(modes.values()), self.CONNECTIONS)

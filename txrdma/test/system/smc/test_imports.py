@@ -4,14 +4,13 @@ Modules that a connection does not import, because a process' first connection w
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterable
 from typing import Final
 
 from twisted.trial.unittest import SkipTest, TestCase
 
 from txrdma.smc.common.realports import realPorts
+from txrdma.test.support.processes import printed
 
 SELDOM: Final = [
     "OpenSSL",
@@ -56,6 +55,13 @@ import txrdma.smc.endpoints
 print(*set(sys.modules) - before)
 """
 
+PARSERS: Final = """
+import sys, txrdma.smc.strings as strings
+
+strings.SMCClientParser(), strings.SMCServerParser()
+print(*sys.modules)
+"""
+
 CONNECTION: Final = """
 import sys
 from twisted.internet import reactor
@@ -82,9 +88,7 @@ class ImportTests(TestCase):
 
     def imported(self, program: str) -> set[str]:
         """Return the names of the modules that a program has imported."""
-        done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-        )
+        done = printed(program)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return set(done.stdout.split())
 
@@ -92,6 +96,13 @@ class ImportTests(TestCase):
         """Fail if one of these modules, or a submodule, was imported."""
         found = {name for name in imported for each in seldom if f"{name}.".startswith(f"{each}.")}
         self.assertEqual(found, set())
+
+    def test_parsers(self) -> None:
+        """The parsers, which every start of twistd loads, import neither a reactor nor the rest of SMC."""
+        imported = self.imported(PARSERS)
+        light = {"txrdma", "txrdma.smc", "txrdma.smc.strings", "txrdma.kit", "txrdma.kit.strings"}
+        self.assertEqual({name for name in imported if name.startswith("txrdma")}, light)
+        self.assertWithout(imported, ["pyverbs", "twisted.internet.reactor"])
 
     def test_endpoints(self) -> None:
         """The endpoints import no device, and nothing that most connections do not need."""

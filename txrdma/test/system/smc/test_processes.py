@@ -14,13 +14,12 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.error import ConnectionDone
 from twisted.internet.task import deferLater
 
-import txrdma
 from txrdma.smc.handshake import _machine
 from txrdma.smc.signalling import localclient as announcing
 from txrdma.smc.signalling import silence as _silence
 from txrdma.smc.status.control import askAll
 from txrdma.smc.wire.clc import Diagnosis
-from txrdma.test.support.processes import Program
+from txrdma.test.support.processes import printed, Program, serving
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.testing.reactors import unqueuedSeconds
 
@@ -65,21 +64,27 @@ reactor.run()
 """
 
 
+CONNECT = """
+import sys
+from twisted.internet.endpoints import clientFromString, connectProtocol
+from twisted.internet.protocol import Protocol
+from twisted.internet.task import react
+
+async def main(reactor, string):
+    protocol = await connectProtocol(clientFromString(reactor, string), Protocol())
+    print(protocol.transport.smc.mode)
+
+react(main, sys.argv[1:])
+"""
+
+
 class TwoProcessesTests(EndsTestCase):
     slowBecause = "each test starts a server process"
 
     async def start(
         self, text: str = "smc:127.0.0.1:0", greeting: str = "", *more: str
     ) -> tuple[Program, int]:
-        process = Program()
-        reactor.spawnProcess(
-            process,
-            sys.executable,
-            [sys.executable, "-c", SERVER, text, greeting, *more],
-            env=None,
-            path=str(Path(txrdma.__file__).parent.parent),
-        )
-        self.addCleanup(process.kill)
+        process = Program.start(self, sys.executable, "-c", SERVER, text, greeting, *more)
         return process, int(await process.line())
 
     async def test_echo(self) -> None:
@@ -90,6 +95,13 @@ class TwoProcessesTests(EndsTestCase):
         data = bytes(range(256)) * 20_000
         one.transport.write(data)
         self.assertEqual(await one.receiving(len(data)), data)
+
+    def test_firstContacts(self) -> None:
+        """Processes that meet for the first time use SMC-R, whichever is faster at each step."""
+        with serving(SERVER, "smc:0:interface=127.0.0.1", "") as (_, port):
+            for _ in range(10):
+                done = printed(CONNECT, f"smc:127.0.0.1:{port}")
+                self.assertEqual((done.stdout, done.stderr), ("SMC-R\n", ""))
 
     async def test_burst(self) -> None:
         """More connections at once than a link group takes, and than the backlog, use SMC-R."""
@@ -202,11 +214,8 @@ class TwoProcessesTests(EndsTestCase):
         for keys in ("", r":device=soft\:route\=rocev2"):
             paths = [Path(self.mktemp()).absolute() for _ in range(2)]
             server, port = await self.start("smc:127.0.0.1:0" + keys, "hello", str(paths[0]))
-            client = Program()
-            command = [sys.executable, "-c", CLIENT, f"smc:127.0.0.1:{port}{keys}:fallback=no", str(paths[1])]
-            where = str(Path(txrdma.__file__).parent.parent)
-            reactor.spawnProcess(client, sys.executable, command, env=None, path=where)
-            self.addCleanup(client.kill)
+            string = f"smc:127.0.0.1:{port}{keys}:fallback=no"
+            client = Program.start(self, sys.executable, "-c", CLIENT, string, str(paths[1]))
             await client.line()
             for process in (client, server):
                 process.transport.signalProcess("TERM")

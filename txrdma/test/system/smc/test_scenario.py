@@ -4,12 +4,11 @@ Simulated SMC connections are the same in every process.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.test.support.processes import printed
 from txrdma.testing.smc.plans import drawStreams
 from txrdma.testing.smc.scenario import playStreams
 
@@ -26,12 +25,6 @@ class RepetitionTests(SynchronousTestCase):
             "from txrdma.testing.smc.plans import drawStreams;"
             "print([playStreams(drawStreams(seed)).digest for seed in range(3)])"
         )
-        printed = subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": "1"},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        ).stdout.strip()
-        self.assertEqual(printed, str([playStreams(drawStreams(seed)).digest for seed in range(3)]))
+        done = printed(program, PYTHONHASHSEED="1")
+        digests = [playStreams(drawStreams(seed)).digest for seed in range(3)]
+        self.assertEqual((done.stdout, done.stderr), (f"{digests}\n", ""))
