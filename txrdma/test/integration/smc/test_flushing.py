@@ -56,13 +56,17 @@ class FlushingTests(RaceTestCase):
 
         self.patch(queuePair, "postSend", postSend)
 
-    def ask(self) -> None:
-        """Send a message on each connection while the server's program is busy, and wait for the answers."""
-        self.server.sleep()
+    def question(self) -> None:
+        """Send a message on each connection, to a server that cannot handle it yet."""
         for here, _ in self.ends:
             here.transport.write(b"question")
         self.wait(0.1)
         self.events.clear()
+
+    def ask(self) -> None:
+        """Send messages while the server's program is busy, and wait for the answers."""
+        self.server.sleep()
+        self.question()
         self.server.wake()
         self.until(lambda: all(here.received == b"question" for here, _ in self.ends))
 
@@ -137,10 +141,7 @@ class FlushingTests(RaceTestCase):
         self.work = 5 * FLUSH_SECONDS
         for _, there in self.ends:
             there.transport.pauseProducing()
-        for here, _ in self.ends:
-            here.transport.write(b"question")
-        self.wait(0.1)
-        self.events.clear()
+        self.question()
         for _, there in self.ends:
             there.transport.resumeProducing()
         self.until(lambda: all(here.received == b"question" for here, _ in self.ends))
@@ -150,10 +151,7 @@ class FlushingTests(RaceTestCase):
         """If the link ends while a batch is delivered, nothing is posted after that."""
         self.work = 5 * FLUSH_SECONDS
         self.server.sleep()
-        for here, _ in self.ends:
-            here.transport.write(b"question")
-        self.wait(0.1)
-        self.events.clear()
+        self.question()
         broken = self.ends[1][1]
 
         def dataReceived(data: bytes) -> None:

@@ -54,21 +54,9 @@ class SeedTests(SynchronousTestCase):
         self.assertGreater(counts["SMC-R"], len(seeds))
         self.assertGreater(counts["whole"], len(seeds) / 2)
 
-    def test_part0(self) -> None:
-        """The first seeds pass over RoCE."""
-        self.play("smc", range(8))
-
-    def test_part1(self) -> None:
-        """More seeds pass over RoCE."""
-        self.play("smc", range(8, 16))
-
-    def test_part2(self) -> None:
-        """Further seeds pass over RoCE."""
-        self.play("smc", range(16, 24))
-
-    def test_part3(self) -> None:
-        """The last seeds pass over RoCE."""
-        self.play("smc", range(24, 32))
+    def test_roce(self) -> None:
+        """Seeds pass over RoCE."""
+        self.play("smc", range(32))
 
     def test_sharedMemory(self) -> None:
         """Seeds pass between processes that share memory."""

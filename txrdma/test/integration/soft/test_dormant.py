@@ -5,18 +5,17 @@ Dormant queue pairs in shared memory, and processes that break the rules of door
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from select import select
 from typing import Any, cast
 
 from txrdma.iba.types import QPN
-from txrdma.iba.verbs import Capacity, Operation, QPKind, ReceiveRequest, SendRequest, Status
+from txrdma.iba.verbs import Capacity, Operation, ReceiveRequest, SendRequest, Status
 from txrdma.interfaces import IQueuePair
 from txrdma.soft.core.doorbellpage import DOORBELL_BYTES
 from txrdma.soft.shared import peerprocess
 from txrdma.soft.shared._rendezvous import Join, makeBox, RendezvousKind
 from txrdma.test.support.soft.neighbours import Added, RealCase
-from txrdma.test.support.soft.pairs import End, INIT, RTR, RTS
+from txrdma.test.support.soft.pairs import another, End
 from txrdma.test.support.soft.strangers import connectedTo, doorbell, hello, isClosed, sendTo
 from txrdma.unix.mapping import sealedMemory
 
@@ -34,20 +33,10 @@ class DormantCase(RealCase):
 
     def more(self) -> tuple[IQueuePair, IQueuePair]:
         """Connect two further queue pairs of the same completion queues, with receives."""
-        one, other = self.one, self.other
-        here, there = (
-            end.domain.createQueuePair(QPKind.RC, end.queue, end.queue, Capacity(8, 8, 1, 1, 64))
-            for end in (one, other)
-        )
-        for pair, end, number, way in (
-            (here, one, there.number, other.way()),
-            (there, other, here.number, one.way()),
-        ):
-            pair.modify(INIT)
-            pair.modify(replace(RTR, address=way, destinationQPN=number))
-            pair.modify(RTS)
+        pairs = another(self.one, self.other, Capacity(8, 8, 1, 1, 64))
+        for pair, end in zip(pairs, (self.one, self.other), strict=True):
             pair.postReceive([ReceiveRequest(each, (end.segment(64 * each, 64),)) for each in range(8)])
-        return here, there
+        return pairs
 
     def exchange(self, number: int) -> None:
         """Send a message to the other device."""

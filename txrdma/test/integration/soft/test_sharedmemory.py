@@ -5,7 +5,6 @@ Shared memory between real processes: discovery, end, and access.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,30 +26,15 @@ from txrdma.soft.shared._rendezvous import (
     RendezvousKind,
 )
 from txrdma.test.support.soft.neighbours import Added, mappings, RealCase
-from txrdma.test.support.soft.pairs import ALL, End, INIT, RTR, RTS
+from txrdma.test.support.soft.pairs import ALL, another, End, INIT, RTR
 from txrdma.unix import mapping as _mapping
+
+SMALL = Capacity(4, 4, 1, 1)
+"""Capacity of each of many queue pairs."""
 
 
 class ManyTests(RealCase):
     """Many queue pairs between two devices."""
-
-    def more(self, one: End, other: End, beforehand: Sequence[ReceiveRequest] = ()) -> tuple[Any, Any]:
-        """
-        Return another pair of queue pairs with the same completion queues.
-
-        @param beforehand: receives of the second one, posted before it is connected.
-        """
-        capacity = Capacity(max(4, len(beforehand)), max(4, len(beforehand)), 1, 1)
-        here, there = (
-            end.domain.createQueuePair(QPKind.RC, end.queue, end.queue, capacity) for end in (one, other)
-        )
-        for pair, number, way in ((here, there.number, other.way()), (there, here.number, one.way())):
-            pair.modify(INIT)
-            if pair is there and beforehand:
-                pair.postReceive(beforehand)
-            pair.modify(replace(RTR, address=way, destinationQPN=number))
-            pair.modify(RTS)
-        return here, there
 
     def test_descriptors(self) -> None:
         """A queue pair with shared memory retains no descriptor, and releases its memory."""
@@ -58,13 +42,13 @@ class ManyTests(RealCase):
         ends = self.pair()
         one, other = ends
         one.write(other, 1, 0, 64, there=128)
-        here, there = self.more(*ends)  # from the second one on, the channels have doorbell pages
+        here, there = another(*ends, SMALL)  # from the second one on, the channels have doorbell pages
         there.postReceive([ReceiveRequest(0, (other.segment(0, 64),))])
         here.postSend([SendRequest(0, Operation.SEND, (one.segment(0, 5),))])
         self.take(other, 1)
         self.take(one, 1)
         added = Added()
-        pairs = [self.more(*ends) for _ in range(50)]
+        pairs = [another(*ends, SMALL) for _ in range(50)]
         self.assertTrue(added.isNothing())  # until they are used
         for number, (here, there) in enumerate(pairs):
             there.postReceive([ReceiveRequest(number, (other.segment(0, 64),))])
@@ -83,7 +67,7 @@ class ManyTests(RealCase):
         one, other = self.pair()
         channel = one.device.createChannel()
         queue = one.device.createCompletionQueue(8, channel)
-        queuePair = one.domain.createQueuePair(QPKind.RC, queue, queue, Capacity(4, 4, 1, 1))
+        queuePair = one.domain.createQueuePair(QPKind.RC, queue, queue, SMALL)
         queuePair.modify(INIT)
         channel.close()
         added = Added()
@@ -118,7 +102,7 @@ class ManyTests(RealCase):
         one, other = self.pair()
         one.region.view[:20] = bytes(range(20))
         receives = [ReceiveRequest(number, (other.segment(100 + number, 1),)) for number in range(20)]
-        here, there = self.more(one, other, receives[:12])
+        here, there = another(one, other, Capacity(12, 12, 1, 1), receives[:12])
         sends = [SendRequest(100 + each, Operation.SEND, (one.segment(each, 1),)) for each in range(20)]
         here.postSend(sends[:9])
         self.assertEqual([each.identifier for each in self.take(other, 9)], list(range(9)))
@@ -148,7 +132,7 @@ class ManyTests(RealCase):
         one.qp.postSend([SendRequest(1, Operation.SEND, (one.segment(0, 5),))])
         self.runUntil(lambda: QPState.ERR in (one.qp.state, other.qp.state))
         self.assertEqual(len(lost), 1)
-        here, there = self.more(one, other)
+        here, there = another(one, other, SMALL)
         there.postReceive([ReceiveRequest(2, (other.segment(0, 64),))])
         here.postSend([SendRequest(2, Operation.SEND, (one.segment(0, 5),))])
         found: list[int] = []

@@ -99,6 +99,26 @@ class End:
         return list(self.queue.poll(1024))
 
 
+def another(
+    one: End, other: End, capacity: Capacity, receives: Sequence[ReceiveRequest] = ()
+) -> tuple[Any, Any]:
+    """
+    Return another pair of connected queue pairs, with the completion queues of two ends.
+
+    @param receives: of the second one, posted before it is connected.
+    """
+    here, there = (
+        end.domain.createQueuePair(QPKind.RC, end.queue, end.queue, capacity) for end in (one, other)
+    )
+    for pair, number, way in ((here, there.number, other.way()), (there, here.number, one.way())):
+        pair.modify(INIT)
+        if pair is there and receives:
+            pair.postReceive(receives)
+        pair.modify(replace(RTR, address=way, destinationQPN=number))
+        pair.modify(RTS)
+    return here, there
+
+
 def datagramEnds(one: SoftDevice, other: SoftDevice) -> tuple[End, End]:
     """Return an end on each device whose UD queue pair can send and receive."""
     ends = End(one, QPKind.UD), End(other, QPKind.UD)
