@@ -82,7 +82,7 @@ class ManyTests(RealCase):
     def test_failingAttachment(self) -> None:
         """An error while a queue pair is connected to its peer fails this queue pair only."""
         one, other = self.pair()
-        here, _there = self.more(one, other)
+        here, _there = another(one, other, SMALL)
         attach = Lane.attach
 
         def failing(lane: Lane, box: memoryview) -> None:

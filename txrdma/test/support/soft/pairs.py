@@ -76,16 +76,22 @@ class End:
         self.qp.postSend([SendRequest(identifier, operation, segments, **more)])
 
     def rdma(
-        self, operation: Operation, peer: End, identifier: int, offset: int, length: int, **more: Any
+        self,
+        operation: Operation,
+        peer: End,
+        identifier: int,
+        offset: int,
+        length: int,
+        there: int = 0,
+        **more: Any,
     ) -> None:
-        """Post a request for the peer's region, at the offset C{there} or 0."""
-        address = peer.region.address + more.pop("there", 0)
-        where = {"remoteAddress": address, "rkey": peer.region.rkey}
+        """Post a request for a place in the peer's region."""
+        where = {"remoteAddress": peer.region.address + there, "rkey": peer.region.rkey}
         self.post(identifier, operation, [self.segment(offset, length)], **where, **more)
 
-    def write(self, peer: End, identifier: int, offset: int, length: int, **more: Any) -> None:
-        """RDMA WRITE from the local region to the peer's."""
-        self.rdma(Operation.RDMA_WRITE, peer, identifier, offset, length, **more)
+    def write(self, peer: End, identifier: int, *place: int, **more: Any) -> None:
+        """RDMA WRITE from the local region to the peer's; C{place} is offset, length, and offset there."""
+        self.rdma(Operation.RDMA_WRITE, peer, identifier, *place, **more)
 
     def to(self, peer: End) -> dict[str, Any]:
         """Return the attributes of a datagram's request that make it reach another end."""
