@@ -30,7 +30,7 @@ from twisted.python.failure import Failure
 from txrdma.error import Refused
 from txrdma.interfaces import ISMCStatus, ISMCTransport
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.smc.handshake import outcomes
+from txrdma.smc.handshake import _machine, outcomes
 from txrdma.smc.handshake.outcomes import NotSMC
 from txrdma.smc.signalling import localclient as announcing
 from txrdma.smc.signalling.local import listenerName
@@ -257,7 +257,7 @@ class TroubleTests(EndsTestCase):
 
     async def test_slowProposal(self) -> None:
         """An incomplete handshake times out and falls back; meanwhile the listener accepts other clients."""
-        factory, port = await self.serve("smc:127.0.0.1:0:peer=smc:timeout=1")
+        factory, port = await self.serve("smc:127.0.0.1:0:peer=smc:timeout=0.5")
         slow = await self.connect(f"tcp:127.0.0.1:{port}")
         slow.transport.write(bytes.fromhex("e2d4c3d901003410"))
         quick = await self.connect(f"smc:127.0.0.1:{port}:peer=smc")
@@ -269,8 +269,8 @@ class TroubleTests(EndsTestCase):
 
     async def test_silentServer(self) -> None:
         """A handshake without an answer times out: the connection fails, or falls back to TCP."""
-        silent = Recorder()
-        port = await self.plainListener(silent)
+        self.patch(_machine, "LATE_DECLINE_TIMEOUT", 0.05)
+        port = await self.plainListener(Recorder())
         connecting = self.attempt(f"smc:127.0.0.1:{port}:peer=smc:timeout=0.2")
         try:
             protocol = await connecting

@@ -125,6 +125,12 @@ class ClosingTests(SynchronousTestCase):
 
     slowBecause = "each example opens and closes devices with real sockets"
 
+    def setUp(self) -> None:
+        """Leave what other tests have made out of the many collections."""
+        collect()
+        gc.freeze()
+        self.addCleanup(gc.unfreeze)
+
     @settings(max_examples=12, deadline=None)
     @given(
         order=st.permutations(PARTS),

@@ -203,6 +203,8 @@ class SharingTests(TestCase):
 
     async def test_stopped(self) -> None:
         """A coordinator that does not answer is replaced, and becomes a member when it does again."""
+        self.patch(members, "PING_SECONDS", 0.3)
+        self.patch(members, "FIRST_PING_SECONDS", 0.2)
         devices = [self.open() for _ in range(3)]
         await self.isSettled(*devices)
         stopped, lines = memberOf(devices[0]), list(memberOf(devices[0])._lines)
