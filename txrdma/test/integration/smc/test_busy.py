@@ -56,10 +56,7 @@ class BusyTests(RaceTestCase):
         self.assertEqual((here.reason, there.reason), (None, None))
 
     def test_vanished(self) -> None:
-        """
-        A host that fails silently is considered lost when TCP keepalive would time out, after several TEST
-        LINKs.
-        """
+        """A silently failed host is considered lost as by TCP keepalive, after several TEST LINKs."""
         here, _ = self.pair()
         [group] = linkGroups(self.client, DEVICE).groups()
         asked = []

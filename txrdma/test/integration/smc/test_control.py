@@ -34,10 +34,7 @@ class ListingTests(SynchronousTestCase):
     """Control sockets, and the processes that are found in the kernel's list of UNIX sockets."""
 
     def test_listing(self) -> None:
-        """
-        Listening sockets of this user are found, once for each process; connected and other users' sockets
-        are not.
-        """
+        """Listening sockets of this user are found, once for each process; no connected or others' ones."""
         mine = f"@txrdma/control/{os.geteuid()}"
         listing = f"""\
 Num       RefCount Protocol Flags    Type St Inode Path
@@ -57,10 +54,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
         self.assertIs(answer(object(), dict), None)
 
     def test_once(self) -> None:
-        """
-        Repeated calls of C{appear} create one control socket, an internal reader, as soon as the reactor
-        runs.
-        """
+        """Repeated calls of C{appear} create one control socket as soon as the reactor runs."""
         self.patch(introspection, "NAMESPACE", NAMESPACE)
         memory = InternalReactor()
         appear(memory, dict)

@@ -127,10 +127,7 @@ class DialTests(EndsTestCase):
         await self.check(port, "TCP", Diagnosis.PEERNOSMC)
 
     async def test_noDescriptor(self) -> None:
-        """
-        Without a descriptor for the announcement the connection uses plain TCP; later ones are announced
-        again.
-        """
+        """Without a descriptor for its announcement a connection uses plain TCP; later ones announce."""
         real = socket.socket
 
         def refuse(family: int = -1, *arguments: Any, **more: Any) -> socket.socket:

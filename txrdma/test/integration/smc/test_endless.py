@@ -63,10 +63,7 @@ class EndlessTests(EndsTestCase):
     """Servers that write without end, to clients that abort."""
 
     async def leave(self, device: str, times: int) -> None:
-        """
-        Connect clients one after the other, each of which aborts; check that the server's producer was
-        paused.
-        """
+        """Connect clients in turn, each of which aborts; check that the server's producer was paused."""
         factory, port = await self.serve("smc:127.0.0.1:0" + device, Endless)
         for _ in range(times):
             served = factory.next()
@@ -85,10 +82,7 @@ class EndlessTests(EndsTestCase):
         await self.leave(r":device=soft\:route\=rocev2", 20)
 
     async def test_untold(self) -> None:
-        """
-        A producer that writes after an end that is not reported yet is paused, with C{write} and
-        C{writeSequence}.
-        """
+        """A producer that writes after an end not reported yet is paused: C{write}, C{writeSequence}."""
         factory, port = await self.serve()
         served = factory.next()
         await self.connect(f"smc:127.0.0.1:{port}")

@@ -224,10 +224,7 @@ class TroubleTests(EndsTestCase):
         return int(port.getHost().port)
 
     async def inReactor(self) -> tuple[int, int]:
-        """
-        Return the numbers of delayed calls and of readers that are not internal, after 50 ms without
-        activity.
-        """
+        """Return the numbers of delayed calls and of readers that are not internal, after 50 ms."""
         await deferLater(reactor, 0.05)
         readers = set(reactor.getReaders()) - reactor._internalReaders
         return len(reactor.getDelayedCalls()), len(readers)
@@ -360,10 +357,7 @@ class TroubleTests(EndsTestCase):
         self.assertLessEqual(now, before)  # not counted again, since other threads may open files
 
     async def test_nothingLeft(self) -> None:
-        """
-        An established connection adds two readers to the reactor, one for each TCP socket, and no delayed
-        call.
-        """
+        """A connection adds a reader for each TCP socket to the reactor, and no delayed call."""
         for server, client in (
             ("smc:127.0.0.1:0", "smc:127.0.0.1:{}"),
             ("smc:127.0.0.1:0:peer=smc", "smc:127.0.0.1:{}:peer=smc"),

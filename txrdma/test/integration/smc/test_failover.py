@@ -46,10 +46,7 @@ class SecondLinkTests(TwoLinkTestCase):
     """The second link of a link group (ADD LINK), and the connections on it."""
 
     def test_added(self) -> None:
-        """
-        After the first contact the server adds a second link on the other port, and both ends number it
-        alike.
-        """
+        """After the first contact the server adds a link on the other port; both ends number it alike."""
         self.pair()
         for group in self.both():
             self.assertEqual([link.life.number for link in group.links], [1, 2])

@@ -19,10 +19,7 @@ class FirstConnectionTests(EndsTestCase):
     """Devices of servers before the first connection."""
 
     async def test_opensBefore(self) -> None:
-        """
-        A server opens its device in the first reactor iteration in which it listens, before a client
-        connects.
-        """
+        """A listening server opens its device in the first reactor iteration, before a client connects."""
         _factory, _port = await self.serve()
         self.assertFalse(hasLinkGroups(reactor))
         await deferLater(reactor, 0)

@@ -101,10 +101,7 @@ class LeftoversTests(EndsTestCase):
         await self.assertNothingLeft()
 
     async def test_pausedAtTheEnd(self) -> None:
-        """
-        A paused end whose peer has closed leaves nothing, whatever others do, and gets all data when it
-        resumes.
-        """
+        """A paused end whose peer has closed leaves nothing, and gets all data when it resumes."""
         await self.begin()
         client, server = await self.pair(Paused, Recorder)
         server.transport.write(b"goodbye")

@@ -464,10 +464,7 @@ class AnnouncementTests(Base):
         self.assertEqual(len(announcements.connections), 2)
 
     def test_otherUsersAreBounded(self) -> None:
-        """
-        A process of another user can announce a bounded number of connections; those of our user have
-        priority.
-        """
+        """Another user can announce a bounded number of connections; those of our user have priority."""
         announcements = self.announcements(anybody=True, capacity=1)
         near, far = socket.socketpair(socket.AF_UNIX)
         self.addCleanup(far.close)

@@ -185,10 +185,7 @@ class ForeignTests(ForeignTestCase):
         self.assertEqual(len(self.model.clients), 1)
 
     async def test_markedClient(self) -> None:
-        """
-        A server waits for a client with the option, even if its protocol writes first; the client may
-        decline.
-        """
+        """A server waits for a client with the option, even if it writes first; the client may decline."""
         unknownPeer, factory, accepted = await self.meet(True, Greeter)
         await deferLater(reactor, 0.05)
         self.assertEqual((factory.protocols, unknownPeer.received), ([], b""))

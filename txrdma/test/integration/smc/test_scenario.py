@@ -398,10 +398,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual((here.received, there.received), (b"welcome", b"hello"))
 
     def test_saysLittleAndGoes(self) -> None:
-        """
-        The last bytes of an end that falls back and closes are received by an end that waits for a late
-        Decline.
-        """
+        """The last bytes of an end that falls back reach one that waits for a late Decline."""
         for output in (b"", b"\xe2", b"bye"):
 
             def writeAndClose(listener: Listener, output: bytes = output) -> None:

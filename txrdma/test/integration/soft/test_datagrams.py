@@ -346,10 +346,7 @@ class SharedDatagramTests(DatagramCase):
         self.assertEqual(lanesOf(one), [])
 
     def test_peerCloses(self) -> None:
-        """
-        Datagrams written before a device closed arrive; its successor is reached by UDP, then by shared
-        memory.
-        """
+        """Datagrams written before a close arrive; the successor is reached by UDP, then by shared memory."""
         one, other = self.both()
         port = other.device.port
         other.sendText(one, b"last words")

@@ -78,9 +78,7 @@ class DependenceTests(TestCase):
         self.assertEqual(bytes(ends[1].region.view[:5]), b"hello")
 
     async def test_knownPorts(self) -> None:
-        """
-        Software devices that know each other's ports do not use port 4791, so that no other process matters.
-        """
+        """Devices that know each other's ports do not use port 4791, whatever other processes do."""
         await self.writes(End)
         self.assertEqual([sharingPortOf(device).wellKnown for device in self.devices], [None, None])
 

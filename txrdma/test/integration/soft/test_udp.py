@@ -339,10 +339,7 @@ class LoopbackTests(UDPCase):
         return self.transfer(self.device(offload=False), self.device(offload=False), MTU.MTU_1024)
 
     def test_senderOnly(self) -> Deferred[None]:
-        """
-        Transfers work if only the sender has offloads: the kernel splits batches, with consecutive
-        identifications.
-        """
+        """If only the sender has offloads, the kernel splits batches, with consecutive identifications."""
         return self.transfer(self.device(), self.device(offload=False), MTU.MTU_1024)
 
     def test_receiverOnly(self) -> Deferred[None]:

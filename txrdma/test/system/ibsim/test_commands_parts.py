@@ -30,10 +30,7 @@ def near(line: str) -> str:
 
 class PartTests(CommandsTestCase):
     async def places(self) -> list[dict[str, Any]]:
-        """
-        Return one node of each kind at each distance, with directed routes, which infiniband-diags accepts,
-        too.
-        """
+        """Return a node of each kind at each distance, with routes that infiniband-diags accepts."""
         reported = (await self.answerTo("discover"))["nodes"]
         nodes = [node for node in reported if node["lid"]]
         nodes.sort(key=lambda node: (len(node["route"]), node["type"], node["route"]))

@@ -194,9 +194,7 @@ class CMTestCase(ProgramTestCase):
         return port
 
     def connect(self, port: int, terms: Terms = USUAL, privateData: bytes = b"") -> Any:
-        """
-        Connect from the other namespace to a program; return a Deferred, and record the protocol in C{made}.
-        """
+        """Connect from the other namespace to a program, and record the protocol in C{made}."""
         return self.connectWith(port, Meeting, terms, privateData)
 
     def connectWith(

@@ -22,9 +22,7 @@ CHUNK = 1 << 16
 
 
 def smcSocket() -> socket.socket:
-    """
-    Return an AF_SMC stream socket that appears as an IPv4 one, as Python does not know AF_SMC addresses.
-    """
+    """Return an AF_SMC stream socket that appears as an IPv4 one: Python does not know AF_SMC addresses."""
     raw = socket.socket(AF_SMC, socket.SOCK_STREAM, 0)
     dressed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=raw.detach())
     dressed.settimeout(PATIENCE)
@@ -79,9 +77,7 @@ class Program:
         return checksum
 
     def receive(self, number: int, length: int, flags: int = 0) -> list[Any]:
-        """
-        Receive so many bytes, or up to the end; return their number, their checksum, and the first of them.
-        """
+        """Receive so many bytes, or up to the end; return their number, checksum, and first ones."""
         checksum = got = 0
         first = b""
         while got < length:

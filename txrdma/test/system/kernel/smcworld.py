@@ -125,9 +125,7 @@ class PatientTestCase(EndsTestCase):
     skip = OUTSIDE
 
     def setUp(self) -> None:
-        """
-        Allow seconds for the handshake: emulated code opens a device slowly, which must not cause a fallback.
-        """
+        """Allow seconds for the handshake: emulated code opens a device slowly, and must not fall back."""
         super().setUp()
         self.patch(announcing, "ANSWER_SECONDS", 60.0)
         self.patch(_handshake, "CLC_TIMEOUT", 60.0)

@@ -121,9 +121,7 @@ class BadWireTests(BulkTransfers, SynchronousTestCase):
         return fromRXE("rcvd_pkts") - fromSoft.packetsSent + fromSoft.packetsReceived - fromRXE("sent_pkts")
 
     def outOfOrder(self) -> int:
-        """
-        Return the number of requests out of order, as rxe counts and NAKs them, and of repeated requests.
-        """
+        """Return the numbers of requests that rxe counts and NAKs as out of order, and of repeated ones."""
         return sum(
             self.world.rxeCounter(name)
             for name in ("out_of_seq_request", "duplicate_request", "rcvd_seq_err", "completer_retry_err")

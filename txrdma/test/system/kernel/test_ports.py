@@ -160,9 +160,7 @@ class ReadingTests(SynchronousTestCase):
         return len(compared)
 
     def output(self, *arguments: str) -> str:
-        """
-        Return the output of C{txrdma devices}, run in this process since the guest starts processes slowly.
-        """
+        """Return the output of C{txrdma devices}, run in this process: the guest starts processes slowly."""
         options = TxrdmaOptions()
         options.parseOptions(["devices", *arguments])
         out = io.StringIO()

@@ -86,9 +86,7 @@ class RejectTests(RpingTestCase):
         self.assertIn("RDMA_CM_EVENT_REJECTED, error 8", output)
 
     def test_theyReject(self) -> None:
-        """
-        Our client reports rstream's consumer reject of a connection that is not a rsocket; rstream continues.
-        """
+        """Our client reports rstream's consumer reject of one that is no rsocket; rstream continues."""
         server = self.start("rstream", "-b", self.here, "-S", "64", "-C", "1", "-I", "1")
         before = counted()
         refused = self.refused()
@@ -298,9 +296,7 @@ class UcmatoseTests(CMTestCase):
         self.assertEqual({len(data) for each in self.made for data in each.messages}, {self.size})
 
     def test_ucmatoseAsks(self) -> None:
-        """
-        ucmatose as client receives and answers our messages on each connection, and exits with status 0.
-        """
+        """ucmatose as client receives and answers our messages on each connection, and exits with 0."""
         self.serve(PORT, Meeting, replace(USUAL, receives=self.messages))
         client = self.start("ucmatose", "-s", self.there, "-b", self.here, *self.shape)
         self.runUntil(lambda: sum(each.isMade for each in self.made) == self.connections, 6.0)

@@ -85,9 +85,7 @@ class Cuts(_Case):
         subprocess.run(["sh", "-c", "\n".join(words)], check=True)
 
     async def test_cut(self) -> None:
-        """
-        All bytes arrive over the other link when the interface of the active one goes down, at either end.
-        """
+        """All bytes arrive over the other link when the interface of the active one goes down at one end."""
         localEnd, kernelEnd = await self.pair(OURS)
         await self.linked(["rxe0", "rxe2"], ["rxe1", "rxe3"])
         self.assertEqual(smc.groupTypes(), ["symmetric"])

@@ -82,9 +82,7 @@ class OptionTests(SynchronousTestCase):
         record("SYN-ACK of AF_SMC seen", "yes")
 
     def test_listener(self) -> None:
-        """
-        An AF_SMC client sends the option, proposes when it receives ours, and uses TCP when it is declined.
-        """
+        """An AF_SMC client sends the option, proposes when it receives ours, and uses TCP when declined."""
         listener = self.own(socket.socket())
         self.carrier.markBeforeListen(listener)
         server = self.fromKernel(listener)

@@ -280,9 +280,7 @@ class ClientTests(Conversations, KernelPeerTestCase):
     )
 
     async def test_readLater(self) -> None:
-        """
-        What we wrote is read after our last connection has ended; the next connection joins the same group.
-        """
+        """What we wrote is read after our last connection ends; the next one joins the same group."""
         connect = await self.connector()
         localEnd, kernelEnd = await connect()
         self.assertServed(kernelEnd)

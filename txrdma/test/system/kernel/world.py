@@ -225,9 +225,7 @@ def leaveToNext() -> None:
 
 
 def worldOf(mtu: int) -> World:
-    """
-    Return the world with such a wire. Only one exists; it ends with the process or when another is needed.
-    """
+    """Return the world with such a wire. It ends with the process or when another is needed."""
     global _present
     if _present is None:
         atexit.register(_endOfAll)

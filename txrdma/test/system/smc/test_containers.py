@@ -171,10 +171,7 @@ class ContainersTests(TestCase):
         self.assertTrue(server.isQuiet)
 
     async def test_group(self) -> None:
-        """
-        With the set-group-ID bit members of the directory's group share memory, even by a supplementary
-        group.
-        """
+        """With the set-group-ID bit, members of the group share memory, even supplementary ones."""
         self.open(0o2770, group=GUESTS)
         await self.serving(user=ALICE, group=ALICE, groups=(GUESTS,))
         self.assertEqual(

@@ -88,11 +88,7 @@ class StrangerTests(EndsTestCase):
         process.communicate()
 
     async def test_squatter(self) -> None:
-        """
-        Another user takes all names of a TCP-only listener and also listens on IPv6: clients send only the
-        application's
-        bytes.
-        """
+        """With all names of a TCP-only listener taken, clients send only the application's bytes."""
         factory = Recorders(Echo)
         listening = await serverFromString(reactor, "tcp:0:interface=127.0.0.1").listen(factory)
         self.addCleanup(listening.stopListening)
@@ -111,10 +107,7 @@ class StrangerTests(EndsTestCase):
         self.assertEqual(factory.protocols[0].received, b"mine")
 
     async def test_claimed(self) -> None:
-        """
-        Another user announces somebody else's connection: a listener that writes first does not wait for its
-        Proposal.
-        """
+        """A listener that writes first does not wait for a Proposal that another user announced."""
         for keys, answer in (("", "b''\n"), (r":device=soft\:route\=rocev2", f"b'expected 1 {os.geteuid()}")):
             _, port = await self.serve(f"smc:127.0.0.1:0{keys}", Greeter)
             with socket.socket() as client:

@@ -146,9 +146,7 @@ class CaptureTests(CaptureTestCase):
         self.assertIsNone(inPacket(local, 105))
 
     def test_pcapng(self) -> None:
-        """
-        Sections of either byte order, several interfaces, their time units, and skipped blocks are read.
-        """
+        """Sections of either byte order, several interfaces with their time units, skipped blocks."""
         rare = bytes.fromhex("f002ffff0048ffff") + TRANSPORT + QUESTION + bytes(6)
         parts = b""
         for order in "<>":

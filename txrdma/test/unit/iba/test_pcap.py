@@ -147,9 +147,7 @@ class RoCECaptureTests(SynchronousTestCase):
             self.assertEqual((datagram.udp.sourcePort, datagram.udp.destinationPort), (sender.port, 4791))
 
     def test_asRecorded(self) -> None:
-        """
-        A packet of the kernel is captured as the kernel's frame, except identification, checksums and ICRC.
-        """
+        """A kernel's packet is captured as its frame, except identification, checksums and ICRC."""
         for sent in packets("rc-pingpong"):
             source = CapturePosition(sent.source, sent.udp.sourcePort, HERE.mac)
             destination = CapturePosition(sent.destination, sent.udp.destinationPort, THERE.mac)

@@ -106,10 +106,7 @@ class ICRCTests(SynchronousTestCase):
 
     @given(addresses(), rocePackets(), st.integers(0, 65535))
     def test_plainWay(self, ends: tuple[str, int, str, int], packet: RoCEPacket, identification: int) -> None:
-        """
-        A flow computes the same ICRC as the simple algorithm for any identification, and recovers the
-        identification.
-        """
+        """A flow computes the same ICRC as the simple algorithm, and recovers any identification."""
         body = packet.encode()
         here, there = packedIP(ends[0]), packedIP(ends[2])
         ip, udp = ipHeaders(here, there, (ends[1], ends[3]), len(body) + 4, identification)
@@ -191,10 +188,7 @@ class PacketTests(SynchronousTestCase):
 
     @given(st.binary(max_size=100))
     def test_anyBytes(self, raw: bytes) -> None:
-        """
-        Any bytes are decoded to a packet that is encoded to the same bytes except padding, or raise
-        WireError.
-        """
+        """Any bytes are decoded to a packet with the same encoding except padding, or raise WireError."""
         try:
             packet = RoCEPacket.decode(raw)
         except WireError:

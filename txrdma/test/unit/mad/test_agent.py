@@ -236,9 +236,7 @@ class SendingTests(CallTestCase):
 
 class ModifierTests(SynchronousTestCase):
     def test_parts(self) -> None:
-        """
-        Each part of an attribute modifier has the position of the specification (IBA 14.2.5.6 to 14.2.5.12).
-        """
+        """Each part of an attribute modifier has its position (IBA 14.2.5.6 to 14.2.5.12)."""
         for computed, number in (
             (PortInfo.modifier(3), 3),
             (PortInfo.modifier(3, extended=True), 0x80000003),

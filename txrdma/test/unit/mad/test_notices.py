@@ -155,10 +155,7 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_handover(self) -> None:
-        """
-        When the port gets another manager or address, the subscription moves to it, and is ended there at the
-        close.
-        """
+        """When the port gets another manager or address, the subscription moves there, and is ended there."""
         port = self.wire.ports[0]
         port.endPort = replace(port.endPort, smLID=LID(2))
         self.subscription = self.subscribed(None, renewalSeconds=1000)

@@ -75,9 +75,7 @@ class TableTests(SynchronousTestCase):
         return RMPPHeader.decode(datagram(captured), 24).type
 
     def test_receiving(self) -> None:
-        """
-        The kernel's segments are reassembled to the table, and the ACKs equal those of the other kernel.
-        """
+        """The kernel's segments are reassembled to the table; the ACKs equal those of the other kernel."""
         long = RMPPTransfers()
         ours: list[bytes] = []
         for captured in self.segments:

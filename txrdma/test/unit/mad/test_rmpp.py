@@ -277,9 +277,7 @@ class SenderTests(SynchronousTestCase):
         self.assertEqual(self.numbers(1.0), [7, 8])
 
     def test_resend(self) -> None:
-        """
-        Without an acknowledgement, segments are sent again from that point, with growing delays and a limit.
-        """
+        """Without an ACK, segments are sent again from that point, with growing delays and a limit."""
         self.numbers()
         self.acknowledge(1, 4)
         self.numbers()

@@ -248,10 +248,7 @@ class SeedTests(SynchronousTestCase):
     """Two groups whose links fail at any time."""
 
     def play(self, seed: int) -> None:
-        """
-        Assert that nothing is lost on a working link, and that both ends finally have the same links and
-        keys.
-        """
+        """Assert that no working link lost anything, and that both ends have the same links and keys."""
         random = Random(seed)
         version, links = random.choice((1, 2)), random.choice((2, 2, 3, 8))
         ends = [End(role, random.choice((1, 2, 3, 5)), links, version) for role in Role]

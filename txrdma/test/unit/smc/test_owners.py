@@ -49,10 +49,7 @@ class PlaceTests(SynchronousTestCase):
 
 
 class TableTests(SynchronousTestCase):
-    """
-    The owner of a TCP socket by C{/proc/net/tcp}, if the kernel cannot be queried: tables of a little-endian
-    machine.
-    """
+    """Without the kernel's diagnosis, C{/proc/net/tcp} of a little-endian machine names the owner."""
 
     def setUp(self) -> None:
         tables = (self.mktemp(), self.mktemp())

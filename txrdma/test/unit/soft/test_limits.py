@@ -43,9 +43,7 @@ def little(**changes: int) -> DeviceLimits:
 
 
 class LimitTests(SynchronousTestCase):
-    """
-    As many and as large objects are allowed as the device reports, and no more; closing frees resources.
-    """
+    """As many and as large objects are allowed as the device reports; closing frees resources."""
 
     def setUp(self) -> None:
         self.device = SoftDevice(Clock(), [SoftPort("127.0.0.1", 4791, [])])

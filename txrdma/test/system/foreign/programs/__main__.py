@@ -23,9 +23,7 @@ END: Final = "<!-- made by python -m txrdma.test.system.foreign.programs: end --
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """
-    Run programs, and return the number that behaved differently than over TCP, limited to an exit status.
-    """
+    """Run programs, and return how many behaved differently than over TCP, as exit status."""
     parser = argparse.ArgumentParser(prog="python -m txrdma.test.system.foreign.programs")
     parser.add_argument("--page", type=Path, help="write the table into this page")
     parser.add_argument("--route", action="append", choices=[each.name for each in PROVIDERS])

@@ -199,10 +199,7 @@ class CoordinatorTests(SynchronousTestCase):
         self.assertEqual([coordinator.isKnown(each) for each in (service, share)], [True, True])
 
     def test_anyOrder(self) -> None:
-        """
-        Whatever devices open and close, in whatever order their lines and sockets do, the filter is right in
-        the end.
-        """
+        """Whatever opens, closes or is lost in whatever order, the filter is right in the end."""
         for seed in range(200):
             random = Random(seed)
             coordinator, now = self.make(), 0.0
