@@ -163,12 +163,6 @@ class AlternateTests(SynchronousTestCase):
         queuePair.modify(replace(ALTERNATE, alternateAddress=THERE, migrationState=REARM))
         self.assertNotIn("migrate", self.calls())
 
-    def test_refusedMigrationIsReported(self) -> None:
-        queuePair = self.armed()
-        queuePair.raiseEvent(AsyncEventKind.PATH_MIGRATION_FAILED)
-        self.assertEqual([e.kind for e in self.host.events], [AsyncEventKind.PATH_MIGRATION_FAILED])
-        self.assertEqual(queuePair.state, RTS)
-
     def test_lateReportsAfterCloseAreIgnored(self) -> None:
         queuePair = self.armed()
         queuePair.failed()

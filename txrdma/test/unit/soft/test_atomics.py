@@ -219,11 +219,6 @@ class ExecutionTests(ResponderCase):
             found.append((run.psn, AtomicAckETH.decode(run.extension, 4).original))
         return found
 
-    def test_eachCountsAsMessage(self) -> None:
-        runs = self.deliver(self.add(THERE, 1), self.write(THERE + 1, 50, b"x", acknowledge=True))
-        self.assertEqual([AETH.decode(run.extension[:4]).msn for run in runs], [2, 2])
-        self.assertEqual([run.opcode for run in runs], [Opcode.RC_ATOMIC_ACKNOWLEDGE, Opcode.RC_ACKNOWLEDGE])
-
     def test_allStoredResultsAreRepeatedInOrder(self) -> None:
         requests = [self.add(THERE, 1), self.swap(THERE + 1, 5, 101)]
         answers = [(THERE, 100), (THERE + 1, 101)]

@@ -136,14 +136,6 @@ class QueueTests(SynchronousTestCase):
         others[0].push(completion(1))
         self.assertEqual(list(self.channel.takeEvents()), [others[2], others[0]])
 
-    def test_pollIncludesLaneWithoutEvent(self) -> None:
-        lane = self.attached(self.queue)
-        self.queue.arm()
-        lane.isArmed = False
-        lane.arrive(5)
-        self.assertEqual([c.identifier for c in self.queue.poll(10)], [5])
-        self.assertFalse(self.rung())
-
     def test_fullBatchDefersLanePoll(self) -> None:
         lane = self.attached(self.queue)
         for identifier in range(3):

@@ -150,16 +150,6 @@ class LaneTests(LanesTestCase):
         self.assertEqual([(c.identifier, c.status) for c in one.sent], [(1, Status.RETRY_EXC_ERR)])
         self.assertEqual(one.flushed, [(2, CompletionOpcode.SEND)])
 
-    def test_messageLongerThanRing(self) -> None:
-        data = random.Random(1).randbytes(20000)
-        self.other.receive(7, (0, 6000), (6000, 20000))
-        self.one.post(send(1, data), send(2, b"after"))
-        self.other.receive(8, (30000, 10))
-        self.turn()
-        self.assertEqual([(c.identifier, c.length) for c in self.other.received], [(7, 20000), (8, 5)])
-        self.assertEqual(self.other.memory.view[:20000], data)
-        self.assertEqual(ok(self.one.sent), [1, 2])
-
     def test_inlineBufferOfOtherItems(self) -> None:
         self.other.receive(7, (0, 100))
         words = memoryview(bytearray(range(16))).cast("Q")
@@ -227,19 +217,6 @@ class LaneTests(LanesTestCase):
         self.one.lane.expired(now + 3.01e-5)
         self.assertEqual([c.status for c in self.one.sent], [Status.RNR_RETRY_EXC_ERR])
         self.assertEqual(self.one.flushed, [(2, CompletionOpcode.SEND)])
-
-    def test_fullRingResumesAfterConsumption(self) -> None:
-        for identifier in range(200):
-            self.one.post(send(identifier, bytes([identifier]) * 40))
-        self.assertEqual(self.other.output, [])
-        for identifier in range(200):
-            self.other.receive(identifier, (identifier * 40, 40))
-        for _ in range(10):  # only the receiver polls
-            self.other.lane.poll()
-            self.other.deliver()
-        self.assertEqual(ok(self.other.received), list(range(200)))
-        expected = b"".join(bytes([number]) * 40 for number in range(200))
-        self.assertEqual(self.other.memory.view[:8000], expected)
 
     def test_queuedRequestIsCopiedWhenPosted(self) -> None:
         data = bytearray(b"before")

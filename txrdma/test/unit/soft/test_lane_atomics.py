@@ -111,13 +111,6 @@ class AtomicTests(AtomicCase):
             self.assertEqual(self.word(self.one.memory.view, 8 + 8 * count), count - 1)
             self.assertEqual(self.other.memory.view[:8], b"written ")
 
-    def test_immediateWritesResumeAfterAtomics(self) -> None:
-        self.one.post(self.request(1, Operation.RDMA_WRITE, 0), self.atomic(2, operand=1))
-        self.turn()
-        self.one.memory.view[:8] = b"at once!"
-        self.one.post(self.request(3, Operation.RDMA_WRITE, 0))
-        self.assertEqual(self.other.memory.view[:8], b"at once!")
-
     def test_unmappableMemory(self) -> None:
         self.other.mapped = False
         self.one.post(self.atomic(1, operand=3), self.request(2, Operation.RDMA_READ, 8))
@@ -138,15 +131,6 @@ class AtomicTests(AtomicCase):
             self.one.lane.poll()
         self.assertEqual(ok(self.one.sent), [1, 2, 2])
         self.assertEqual(self.one.rung, ["receives"])
-
-    def test_pollIsRequestedOnce(self) -> None:
-        for turn in range(3):
-            for index in range(3):
-                self.one.post(self.atomic(index, operand=1))
-            self.assertEqual(len(self.one.output), 1)
-            self.one.deliver()
-            self.assertEqual(self.word(self.other.memory.view), 3 * turn + 3)
-            self.one.lane.poll()
 
     def test_requestDuringPollIsNotLost(self) -> None:
         if not (_lane.__file__ or "").endswith(".py"):

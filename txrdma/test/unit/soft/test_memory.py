@@ -88,13 +88,6 @@ class KeyTests(SynchronousTestCase):
         self.assertEqual(len(seen), 3000)
         self.assertTrue(all(0 < key < 1 << 32 for key in seen))
 
-    def test_tableLimit(self) -> None:
-        keys = KeyTable(maxRegions=1)
-        region = keys.allocate(self.domain, 1, ALL)
-        self.assertRaises(ResourceExhausted, keys.allocate, self.domain, 1, ALL)
-        region.close()
-        keys.allocate(self.domain, 1, ALL).close()
-
     def test_allocationFailureIsResourceExhausted(self) -> None:
         self.assertRaises(ResourceExhausted, self.keys.allocate, self.domain, 1 << 62, ALL)
 

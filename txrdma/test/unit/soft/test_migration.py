@@ -185,16 +185,6 @@ class ArmingTests(MigrationCase):
 
 
 class CommandTests(MigrationCase):
-    def test_queryAfterMigration(self) -> None:
-        way = self.way(self.other, 2)
-        self.rearm(self.alice, self.bob, alternateTimeout=9)
-        self.rearm(self.bob, self.alice)
-        self.run_()
-        self.alice.qp.modify(QPAttributes(migrationState=MIGRATED))
-        found = self.alice.qp.query()
-        self.assertEqual((found.address, found.port, found.timeout), (way, 2, 9))
-        self.assertIsNone(found.alternateAddress)
-
     def test_migrationWithinMessageLosesNothing(self) -> None:
         self.arm()
         data = os.urandom(1 << 20)

@@ -150,12 +150,6 @@ class PortTests(SynchronousTestCase):
         self.change()
         self.assertEqual(self.reported(), [ACTIVE])
 
-    def test_interfaceDown(self) -> None:
-        self.change(isUp=False, hasCarrier=False)
-        port = self.device.portAttributes(2)
-        self.assertEqual((port.state, port.physicalState), (PortState.DOWN, PhysicalState.DISABLED))
-        self.assertEqual(self.reported(), [ERROR])
-
     def test_lostAddressTakesPortDown(self) -> None:
         self.host.interface = None
         self.device.readInterfaces()
@@ -195,13 +189,6 @@ class PortTests(SynchronousTestCase):
     def test_unansweredQueryKeepsState(self) -> None:
         self.host.isSilent = True
         self.assertEqual((self.device.portAttributes(2).state, self.reported()), (PortState.ACTIVE, []))
-
-    def test_portWithoutHostIsAlwaysUp(self) -> None:
-        self.device.readInterfaces()
-        port = self.device.portAttributes(1)
-        self.assertEqual((port.state, port.netdev, port.rate), (PortState.ACTIVE, "", 0))
-        self.assertEqual(port.activeMTU, MTU.MTU_1024)
-        self.assertEqual(self.reported(), [])
 
     def test_closedDeviceHasPortsDown(self) -> None:
         self.device.close()

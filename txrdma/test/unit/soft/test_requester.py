@@ -184,11 +184,6 @@ class SegmentationTests(RequesterCase):
 class CompletionTests(RequesterCase):
     """Requests complete in the order in which they were posted."""
 
-    def test_acknowledgementCompletesAllBefore(self) -> None:
-        self.post(*[self.request(Operation.SEND, 1, number) for number in range(4)])
-        self.deliver(ack(PSN + 2))
-        self.assertEqual(self.ended(), [(0, Status.SUCCESS), (1, Status.SUCCESS), (2, Status.SUCCESS)])
-
     def test_strayAcknowledgementsAreIgnored(self) -> None:
         self.send(1)
         for psn in (PSN + 1, PSN + 5000, PSN - 1, PSN - 5000):
@@ -269,11 +264,6 @@ class LossTests(RequesterCase):
         self.assertEqual(psns(runs)[0], PSN + 10)
         self.assertGreater(len(psns(runs)), FEWEST_PACKETS)
 
-    def test_earlyExpiryDoesNothing(self) -> None:
-        self.send(1)
-        self.requester.expired(TIMEOUT / 2)
-        self.assertEqual(self.out(), [])
-
     def test_exhaustedRetriesFailOldestRequest(self) -> None:
         for retryCount in (1, 2, 7):
             with self.subTest(retryCount=retryCount):
@@ -315,14 +305,6 @@ class LossTests(RequesterCase):
                 self.expire()
             self.deliver(ack(PSN + number))
         self.assertEqual(self.ended(), [(number, Status.SUCCESS) for number in range(5)])
-
-    def test_idleTimeDoesNotCount(self) -> None:
-        self.send(1)
-        self.deliver(ack(PSN))
-        self.now = 1000.0
-        self.send(1)
-        self.expire()
-        self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
 
     def test_sleptProcessRetriesBeforeFailing(self) -> None:
         self.requester = self.make(retryCount=3)
@@ -464,7 +446,3 @@ class WindowTests(RequesterCase):
             self.send(1)
             self.deliver(ack(PSN + number))
         self.assertEqual(self.requester.window.size, FIRST_PACKETS)
-
-    def test_acknowledgementRequestedWithinMessage(self) -> None:
-        asking = [run for run in self.send(200 * MTU) if run.acknowledge]
-        self.assertGreater(len(asking), 2)

@@ -201,10 +201,6 @@ class SilenceTests(ResendingCase):
                     retryCount < packets < 12 + limit / min(1, ackTimeoutSeconds(timeout)), packets
                 )
 
-    def test_patienceIsAtLeastTCPs(self) -> None:
-        limit = ackTimeoutSeconds(PATIENT["timeout"]) * (PATIENT["retryCount"] + 1)
-        self.assertTrue(924.6 < limit < 2 * 924.6)
-
 
 class LateTests(ResendingCase):
     """Delayed packets are hardly ever retransmitted."""
@@ -216,11 +212,6 @@ class LateTests(ResendingCase):
                     self.connect(delay)
                     self.transfer(messages, length, atOnce)
                     self.assertEqual(self.tries, 0)
-
-    def test_longRoundTripIsLearned(self) -> None:
-        self.connect(0.3)
-        self.transfer(100, 1000, 1)
-        self.assertLess(self.tries, 8)
 
     def test_longerRoundTripIsRelearned(self) -> None:
         for length, atOnce in ((1000, 1), (1000, 16), (1 << 16, 16)):

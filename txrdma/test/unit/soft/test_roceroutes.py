@@ -64,12 +64,6 @@ class PortTests(NetworkCase):
                 self.run_(1.0)
                 self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
 
-    def test_portDownExhaustsRetries(self) -> None:
-        portOf(self.other).setEnabled(False)
-        self.alice.write(self.bob, 1, 0, 10)
-        self.run_(2.0)
-        self.assertEqual(self.statuses(self.alice), [(1, Status.RETRY_EXC_ERR)])
-
     def test_queuedPacketsOfPortDownAreDropped(self) -> None:
         self.network.faults = Faults(congestion=1.0)
         self.alice.write(self.bob, 1, 0, 5000)
@@ -133,14 +127,6 @@ class SharedReceiveTests(NetworkCase):
     def join(self, alice: End, bob: End, **changes: Any) -> None:
         alice.join(bob, **changes)
         bob.join(alice)
-
-    def test_RNRLimitWithSharedReceives(self) -> None:
-        self.alice = End(self.one)
-        self.bob.renew()
-        self.join(self.alice, self.bob, rnrRetry=1)
-        self.alice.post(1, Operation.SEND, inline=[b"hello"])
-        self.run_()
-        self.assertEqual(self.statuses(self.alice), [(1, Status.RNR_RETRY_EXC_ERR)])
 
     def test_failureFlushesOnlyBegunReceive(self) -> None:
         for number in range(3):
