@@ -158,12 +158,6 @@ class NotificationTests(SynchronousTestCase):
         closing.drained()
         self.assertEqual(closing.events(), [])
 
-    def test_endOfFileOnce(self) -> None:
-        closing = after()
-        for flags in (DONE, DONE, DONE | CLOSED, DONE | CLOSED):
-            closing.received(flags, 0)
-        self.assertEqual(closing.events(), [ReadEnded()])
-
     def test_withdrawnFlagsStillCount(self) -> None:
         closing = after()
         closing.received(DONE, 0)
@@ -172,18 +166,6 @@ class NotificationTests(SynchronousTestCase):
         self.assertEqual(closing.events(), [ReadEnded()])
         closing.close()
         self.assertIs(closing.state, State.CLOSED)
-
-    def test_closeCompletesWhenPeerHasAll(self) -> None:
-        closing = after()
-        closing.close()
-        self.assertEqual(closing.events(), [Send(StateFlags.CLOSED)])
-        self.assertFalse(closing.over)
-        closing.delivered()
-        self.assertEqual(closing.events(), [Ended(Ending.DONE)])
-        self.assertTrue(closing.over)
-        closing.received(DONE | CLOSED, 77)
-        self.assertFalse(closing.readEnding)
-        self.assertEqual(closing.events(), [Released(True)])
 
     def test_abortFreesBufferAfterAnswer(self) -> None:
         closing = after()
@@ -200,14 +182,6 @@ class NotificationTests(SynchronousTestCase):
         closing.drained()
         self.assertEqual(closing.events(), [Ended(Ending.RESET), Released(True)])
 
-    def test_bytesPrecedeLinkLoss(self) -> None:
-        closing = after()
-        closing.groupDied(100)
-        self.assertEqual(closing.events(), [])
-        self.assertTrue(closing.readEnding)
-        closing.drained()
-        self.assertEqual(closing.events(), [Ended(Ending.LOST), Released(True)])
-
     def test_endOfFilePrecedesLoss(self) -> None:
         for what in ("groupDied", "peer abort"):
             closing = after()
@@ -221,12 +195,6 @@ class NotificationTests(SynchronousTestCase):
             self.assertEqual(closing.events(), [ReadEnded()])
             closing.drained()
             self.assertIsInstance(closing.events()[0], Ended)
-
-    def test_closeAfterEndOfFileLosesNothing(self) -> None:
-        closing = after("peer done")
-        closing.groupDied(100)
-        closing.close()
-        self.assertEqual(closing.events(), [Ended(Ending.DONE), Released(True)])
 
     def test_stoppedApplicationHearsOfLoss(self) -> None:
         closing = after()
@@ -246,13 +214,6 @@ class NotificationTests(SynchronousTestCase):
             closing.expired()
             self.assertEqual(closing.events(), [Released(False)], steps)
             self.assertEqual(closing.state, State.CLOSED)
-
-    def test_openApplicationHasNoTimeout(self) -> None:
-        for steps in ((), ("doneWriting",), ("peer done",), ("peer closed",), ("doneWriting", "peer closed")):
-            closing = after(*steps)
-            before = closing.state
-            closing.expired()
-            self.assertEqual((closing.state, closing.events()), (before, []))
 
 
 class EarlyTests(SynchronousTestCase):

@@ -82,12 +82,6 @@ class CompanionTests(SynchronousTestCase):
         self.clock.advance(GRACE)
         self.assertEqual(self.stream.reported, ["reset"])
 
-    def test_linkMessageWithinGrace(self) -> None:
-        self.monitor.readConnectionLost()
-        self.stream.hasReceivedEnd = True
-        self.clock.advance(GRACE)
-        self.assertEqual(self.stream.reported, [])
-
     def test_closeDoesNotWaitForGoneProcess(self) -> None:
         self.stream.hasReceivedEnd = self.stream.awaitsDelivery = True
         self.stream.hasArrived = False

@@ -301,21 +301,6 @@ class StrangerTests(SynchronousTestCase):
             assert isinstance(event, HandshakeFailed)
             self.assertIsInstance(event.error, WireError)
 
-    def test_declineFirstThenPlainTCP(self) -> None:
-        server = newServer(False)
-        server.received(Decline(CLIENT, Diagnosis.NOSMCDEV).encode() + b"GET", 0.0)
-        self.assertEqual(server.events(), [FellBack(Diagnosis.PEERDECL, Diagnosis.NOSMCDEV, b"GET")])
-        server.received(b" /", 0.0)
-        self.assertEqual(server.events(), [ApplicationData(b" /")])
-
-    def test_plainServerAnsweringProposalFails(self) -> None:
-        client = ClientHandshake(0.0, offer)
-        client.received(b"220 hello", 0.0)
-        [event] = client.events()
-        self.assertIsInstance(event, HandshakeFailed)
-        client.received(b"more", 0.0)
-        self.assertEqual((client.events(), client.done), ([], True))
-
 
 class TimeTests(SynchronousTestCase):
     def test_silenceDeclinesAfterSixSeconds(self) -> None:

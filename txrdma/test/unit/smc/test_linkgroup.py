@@ -119,13 +119,6 @@ class ConfirmLinkTests(SynchronousTestCase):
         self.assertEqual(pair.server.events(), [LinkRefused(Diagnosis.TIMEOUT_CL)])
         self.assertEqual((pair.server.state, pair.server.deadline()), ("ended", None))
 
-    def test_clientTimesOut(self) -> None:
-        pair = Pair()
-        pair.client.confirm(10.0, SERVER)
-        self.assertEqual(pair.client.deadline(), 14.0)
-        pair.client.expired(14.0)
-        self.assertEqual(pair.client.events(), [LinkRefused(Diagnosis.TIMEOUT_CL)])
-
     def test_falseRequestIsRefused(self) -> None:
         right = llc.ConfirmLink(mac=SERVER.mac, gid=SERVER.gid, qpn=SERVER.qpn, link=1)
         for body, flags, diagnosis in (
@@ -385,13 +378,6 @@ class IdleTests(SynchronousTestCase):
         server.add(object(), 0.0)
         self.assertIs(server.deadline(), None)
 
-    def test_otherTrafficReplacesAnswer(self) -> None:
-        server = alone(Role.SERVER)
-        server.expired(30.0)
-        server.first.lastReceivedAt = 31.0
-        server.expired(32.0)
-        self.assertEqual((server.state, server.deadline()), ("active", 61.0))
-
     def test_answerWithOtherDataShowsLife(self) -> None:
         server = alone(Role.SERVER)
         server.expired(30.0)
@@ -400,15 +386,6 @@ class IdleTests(SynchronousTestCase):
 
 
 class EndTests(SynchronousTestCase):
-    def test_serverEnds(self) -> None:
-        pair = active()
-        pair.server.shutdown(0.0, llc.DeleteReason.OPERATOR_COMMAND)
-        self.assertFalse(pair.server.usable)
-        found = pair.run()
-        self.assertEqual(found[0], [GroupEnded(llc.DeleteReason.OPERATOR_COMMAND, "ended by us")])
-        self.assertEqual(found[1], [GroupEnded(llc.DeleteReason.OPERATOR_COMMAND, "ended by the peer", True)])
-        self.assertEqual(pair.names(), [("server", "DELETE_LINK", False), ("client", "DELETE_LINK", True)])
-
     def test_clientEnds(self) -> None:
         pair = active()
         pair.client.shutdown(0.0)
@@ -424,14 +401,6 @@ class EndTests(SynchronousTestCase):
             ],
         )
 
-    def test_bothEndAtOnce(self) -> None:
-        pair = active()
-        pair.server.shutdown(0.0)
-        pair.client.shutdown(0.0)
-        for events in pair.run():
-            self.assertEqual(len(events), 1)
-        self.assertEqual((pair.server.state, pair.client.state), ("ended", "ended"))
-
     def test_unansweredEnd(self) -> None:
         server = alone(Role.SERVER)
         server.shutdown(5.0)
@@ -444,16 +413,6 @@ class EndTests(SynchronousTestCase):
         for group in (LinkGroup(Role.SERVER, SERVER), LinkGroup(Role.CLIENT, CLIENT)):
             group.shutdown(0.0)
             self.assertEqual((group.state, group.outgoing(), len(group.events())), ("ended", [], 1))
-
-    def test_deletionOfOtherLinks(self) -> None:
-        client = alone()
-        client.received(ask(llc.DeleteLink(link=9, reason=llc.DeleteReason.LOST_PATH)), 0.0)
-        [answer] = answers(client)
-        assert isinstance(answer.body, llc.DeleteLink)
-        self.assertEqual((answer.body.reason, client.state), (llc.DeleteReason.LINK_UNKNOWN, "active"))
-        client.received(ask(llc.DeleteLink(link=1, reason=llc.DeleteReason.LOST_PATH)), 0.0)
-        self.assertEqual(client.events(), [GroupEnded(llc.DeleteReason.LOST_PATH, "ended by the peer", True)])
-        self.assertTrue(answers(client)[0].isResponse)
 
     def test_violations(self) -> None:
         """An invalid LLC message, or one of an unknown type, ends the group with a log entry."""

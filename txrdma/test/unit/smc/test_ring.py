@@ -157,14 +157,6 @@ class SimulationTests(SynchronousTestCase):
         self.assertLessEqual(other.pureUpdates, total // ((SIZE << code) // 10) + 1)
         self.assertEqual(one.pureUpdates, 0)
 
-    def test_smallMessagesNeedNoUpdates(self) -> None:
-        one, other = pair(SIZE, SIZE)
-        for _ in range(100):
-            one.write(b"x" * 64)
-            one.flush()
-            drain(one, other)
-        self.assertEqual((one.messages, other.messages), (100, 0))
-
     def test_wrapCountWraps(self) -> None:
         one, other = pair(SIZE, 2 * SIZE)
         for _ in range(65537):
@@ -232,20 +224,6 @@ class CursorTests(SynchronousTestCase):
         self.assertEqual(first.flags, ProducerFlags.WRITE_BLOCKED)
         self.assertEqual(ring.space, 0)
         self.assertEqual(ring.take(1, 1)[1:], (0, 0))
-
-    def test_wrappingWriteTakesTwo(self) -> None:
-        ring = Ring(SIZE, SIZE, 7)
-        ring.take(10000, 10000)
-        ring.received(fields(consumerCount=10000))
-        self.assertEqual(ring.take(12000, 12000), (10000, 6384, 5616))
-        sent = message(ring)
-        self.assertEqual((sent.producerWrap, sent.producerCount), (1, 5616))
-
-    def test_spaceEndsBlocking(self) -> None:
-        ring = Ring(SIZE, SIZE, 7)
-        ring.take(SIZE, SIZE)
-        self.assertEqual(ring.received(fields(consumerCount=5)), SPACE)
-        self.assertEqual(message(ring).flags, 0)
 
     def test_sequenceNumbersWrap(self) -> None:
         ring = Ring(SIZE, SIZE, 7)
@@ -378,13 +356,6 @@ class UpdateTests(SynchronousTestCase):
         message(self.ring)
         self.assertTrue(self.ring.consume(3000))
 
-    def test_dataCarriesUpdate(self) -> None:
-        self.ring.received(fields(producerWrap=1, flags=ProducerFlags.WRITE_BLOCKED))
-        self.assertTrue(self.ring.consume(5000))
-        sent = message(self.ring)
-        self.assertEqual((sent.consumerWrap, sent.consumerCount), (0, 5000))
-        self.assertFalse(self.ring.updateDue)
-
     def test_urgentByteStaysInOrder(self) -> None:
         urgent = ProducerFlags.URGENT_PENDING | ProducerFlags.URGENT_PRESENT
         self.ring.received(fields(producerCount=3))
@@ -396,10 +367,6 @@ class UpdateTests(SynchronousTestCase):
         self.assertEqual(message(self.ring).consumerCount, 14)
         self.assertIsNone(self.ring.urgentAt)
         self.assertFalse(self.ring.updateDue)
-
-    def test_pendingUrgentChangesNothing(self) -> None:
-        self.ring.received(fields(producerCount=3, flags=ProducerFlags.URGENT_PENDING))
-        self.assertFalse(self.ring.consume(3))
 
 
 class FailoverTests(SynchronousTestCase):

@@ -51,13 +51,6 @@ class RKeyTests(SynchronousTestCase):
         self.assertEqual(pair.server.outgoing(), [])
         self.assertEqual(pair.confirm()[0], [LinkConfirmed(), RKeyConfirmed(RKey(1))])
 
-    def test_firstContactNeedsNoConfirmRKey(self) -> None:
-        group = LinkGroup(Role.CLIENT, CLIENT)
-        group.agreed(RKey(5))
-        group.learn(RKey(6), 0x6000)
-        self.assertTrue(group.knows(RKey(5)))
-        self.assertEqual(group.target(RKey(6), 0x6000, 16384, 1), 0x6000)
-
     def test_unconfirmedBufferIsNotWritten(self) -> None:
         client = alone()
         client.learn(RKey(6), 0x6000)
@@ -116,10 +109,6 @@ class RKeyTests(SynchronousTestCase):
         self.assertEqual(self._answer(server, 1), [RKeysDeleted((RKey(1),))])
         self.assertEqual(self._answer(server, 2), [RKeysDeleted((RKey(2),))])
         self.assertEqual(self._answer(server, 2), [])
-
-    def test_laterAnswerCoversEarlierDeletions(self) -> None:
-        server = self._deletions(2)
-        self.assertEqual(self._answer(server, 2), [RKeysDeleted((RKey(1),)), RKeysDeleted((RKey(2),))])
 
     def test_answerWithoutKeysIsForOldest(self) -> None:
         server = self._deletions(2)
