@@ -136,13 +136,6 @@ class AgentTests(AgentCase):
         self.assertEqual(len([1 for lid, _ in self.wire.sent if lid == 1]), 1)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_close(self) -> None:
-        call = self.agent.SubnGet(NodeInfo, TO_2)
-        self.agent.close()
-        self.failureResultOf(call, DeviceUnavailable)
-        self.failureResultOf(self.agent.SubnGet(NodeInfo, TO_2), DeviceUnavailable)
-        self.agent.close()
-
 
 class TableTests(AgentCase):
     def records(self, count: int) -> list[NodeRecord]:
@@ -364,11 +357,6 @@ class PatienceTests(WiredTestCase):
         ):
             expected = 2 * lifetimeSeconds(code) + answering
             self.near(self.patience(path), expected)
-
-    def test_said(self) -> None:
-        self.near(self.patience(TO_2, timeoutSeconds=0.1), 0.1)
-        self.agent.timeoutSeconds = 0.2
-        self.near(self.patience(TO_2), 0.2)
 
     def answerTo(self, code: int, path: IBPath = TO_2) -> None:
         call = self.agent.PerformanceGet(ClassPortInfo, path)

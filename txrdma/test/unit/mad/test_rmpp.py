@@ -82,13 +82,6 @@ class ReceiverTests(SynchronousTestCase):
         self.assertEqual(self.receiver.take(), bytes(ROOM) + b"abcde")
         self.assertEqual((self.receiver.take(), self.receiver.accepted), (b"", 2))
 
-    def test_behindTheLast(self) -> None:
-        self.take(1, 21, last=True)
-        self.acknowledged()
-        self.take(2)
-        self.assertEqual([number for number, _ in self.acknowledged()], [1])
-        self.assertTrue(self.receiver.isDone)
-
     def test_gap(self) -> None:
         self.take(1)
         self.acknowledged()
@@ -219,12 +212,6 @@ class SenderTests(SynchronousTestCase):
         assert deadline is not None
         return deadline
 
-    def test_exact(self) -> None:
-        for length, count, output in ((0, 1, 20), (ROOM, 1, 220), (2 * ROOM, 2, 220)):
-            segments = Sender(bytes(length), ROOM, OVERHEAD, 0.0, window=10).outgoing(0.0)
-            self.assertEqual((len(segments), segments[-1].header.data2), (count, output))
-            self.assertTrue(segments[0].header.first and segments[-1].header.last)
-
     def test_window(self) -> None:
         self.assertEqual(self.numbers(), [1])
         self.acknowledge(1, 4)
@@ -267,14 +254,6 @@ class SenderTests(SynchronousTestCase):
         self.assertEqual(self.deadline(), due)
         self.acknowledge(5, 7, 0.02)
         self.assertEqual(self.numbers(0.02), [7])
-
-    def test_lateACK(self) -> None:
-        self.numbers()
-        self.acknowledge(1, 6)
-        self.numbers()
-        self.sender.expired(self.deadline())
-        self.assertIsNone(self.acknowledge(6, 8, 1.0))
-        self.assertEqual(self.numbers(1.0), [7, 8])
 
     def test_resend(self) -> None:
         """Without an ACK, segments are sent again from that point, with growing delays and a limit."""

@@ -158,13 +158,6 @@ class WireTests(SynchronousTestCase):
         self.assertEqual(pair.events[1], [Delivered(77, ADMINISTRATION, False)])
         self.quiet(pair)
 
-    def test_speed(self) -> None:
-        pair = Pair(4, 0.05)
-        pair.server.send(TABLE, bytes(10_000 * 112), TO_CLIENT, 0.0)
-        while not received(pair.events[0]):
-            pair.step()
-        self.assertLess(pair.now, 20.0)
-
     @settings(max_examples=60, deadline=None)
     @given(
         asked=st.integers(0, 5000),
@@ -514,17 +507,6 @@ class QuestionTests(AgentCase):
             call = self.agent.SubnAdmGetMulti(LONG_QUESTION, TO_2, retries=1)
             pass_(self.clock, 60, 0.05)
             self.failureResultOf(call, MADTimeoutError, MADTransferError)
-        self.quiet()
-
-    def test_cancelled(self) -> None:
-        served = self.serveAll(lambda request: PATHS)
-        call = self.agent.SubnAdmGetMulti(LONG_QUESTION, TO_2)
-        pass_(self.clock, 0.001)
-        call.addErrback(lambda failure: None)
-        call.cancel()
-        self.assertEqual(self.sentTypes(1)[-1], (RMPPType.ABORT, RMPPStatus.UNSPECIFIED))
-        pass_(self.clock, 1)
-        self.assertEqual(served.asked, [])
         self.quiet()
 
 

@@ -139,11 +139,6 @@ class RecodingTests(SynchronousTestCase):
             found, _ = self.ask(kind, modifier, record, "table", HOST)
             self.assertEqual(found, {"lid": 5, **output}, kind.__name__)
 
-    def test_ownPort(self) -> None:
-        for node, number in ((SWITCH, 0), (HOST, 1)):
-            found, _ = self.ask(PortInfo, 0, PortInfoRecord, "portInfo", node)
-            self.assertEqual(found["portNum"], number)
-
     def test_otherPort(self) -> None:
         """The other port of a host has another LID, which is read from the administration."""
 
@@ -318,10 +313,3 @@ class FabricTests(FabricTestCase):
     @staticmethod
     def cables(fabric: Any) -> set[frozenset[str]]:
         return {frozenset(map(str, link)) for link in fabric.links()}
-
-    def test_cancel(self) -> None:
-        call = self.transactor.SubnGet(PortInfo, route(1, 3))
-        self.assertIn("1 outstanding", repr(self.agent))
-        call.cancel()
-        self.failureResultOf(call)
-        self.assertIn(" 0 outstanding", repr(self.agent))

@@ -471,8 +471,3 @@ class RecentTests(SynchronousTestCase):
         self.assertEqual(len(recent), MOST_REMEMBERED)
         self.assertTrue(recent.isNew(-1, b"", REMEMBERED_SECONDS))
         self.assertEqual(len(recent), 1)
-
-    def test_content(self) -> None:
-        recent: Recent[int] = Recent()
-        reported = [recent.isNew(1, content, 0.0) for content in (b"a", b"a", b"b", b"b", b"a")]
-        self.assertEqual(reported, [True, False, True, False, True])

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.iba.linkheaders import FlowControl, LinkNextHeader, LRH
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GID, GUID, LID
-from txrdma.iba.verbs import NodeType, PortState
+from txrdma.iba.verbs import NodeType
 from txrdma.kit.wire import Layout
 from txrdma.mad import vendor
 from txrdma.mad.core.datagrams import datagramOf
@@ -113,14 +113,6 @@ class JSONTests(SynchronousTestCase):
             strange = smp.NodeDescription(nodeString=raw)
             self.assertEqual(strange.toDict(), {"nodeString": {"hex": raw.hex()}})
             self.assertEqual(smp.NodeDescription.fromDict(strange.toDict()), strange)
-
-    def test_inner(self) -> None:
-        record = sa.PortInfoRecord.fromDict({"endPortLID": 4, "portInfo": {"portState": "ACTIVE"}})
-        self.assertEqual(
-            record, sa.PortInfoRecord(endPortLID=LID(4), portInfo=smp.PortInfo(portState=PortState.ACTIVE))
-        )
-        table = smp.PKeyTable.fromDict({"pkeys": ["0xffff", *[0] * 31]})
-        self.assertEqual(table.pkeys[:2], (0xFFFF, 0))
 
     def test_wrong(self) -> None:
         cases: list[tuple[type[Layout], dict[str, object], str]] = [

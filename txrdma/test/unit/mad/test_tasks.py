@@ -316,27 +316,6 @@ class SizeTests(ScheduleTestCase):
         self.failureResultOf(done, CancelledError)
         self.assertEqual(made, 10_103)
 
-    def test_otherWaits(self) -> None:
-        clock = Clock()
-        made = 0
-
-        async def sleeps() -> None:
-            await deferLater(clock, 1.0)
-
-        def works() -> Iterator[Any]:
-            nonlocal made
-            for _ in range(10):
-                made += 1
-                yield sleeps()
-
-        done = self.schedule.run(mqueue=works())
-        seen = []
-        while not done.called:
-            seen.append(made)
-            clock.advance(1.0)
-        self.successResultOf(done)
-        self.assertEqual(seen, [3, 6, 9, 10])
-
     def test_noDeadlock(self) -> None:
 
         async def parent(depth: int) -> None:

@@ -216,11 +216,6 @@ class CallTests(UmadCase):
         self.clock.step()
         self.assertEqual(client.port._asked, {})  # type: ignore[attr-defined]  # a UmadPort
 
-    def test_full(self) -> None:
-        client = self.agent("roce0")
-        self.kernel.isFull = True
-        self.failureResultOf(client.PerformanceGet(PortCounters, self.path), ResourceExhausted)
-
     def test_hungUp(self) -> None:
         client = self.agent("roce0")
         waiting = client.PerformanceGet(PortCounters, self.path)
@@ -507,9 +502,6 @@ class BatchesTests(SynchronousTestCase):
         for raw in (b"dddd", b"e", b"", b"ffff", b"gggghhhh"):
             self.far.send(raw)
         self.assertEqual(self.batches.receive(), b"ddddffffgggg")
-
-    def test_nothing(self) -> None:
-        self.assertRaises(BlockingIOError, self.batches.receive)
 
     def test_noRoom(self) -> None:
         sent = 0
