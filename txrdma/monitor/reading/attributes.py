@@ -35,14 +35,9 @@ class Counters(Attribute):
 
 def _counters(kind: type[Attribute], names: tuple[str, ...]) -> type[Counters]:
     bits = {field.name: field.width for field in kind.fields}
-    content = {
-        "attributeID": kind.attributeID,
-        "rpcs": kind.rpcs,
-        "size": kind.size,
-        "decode": staticmethod(peeks(kind, names)),
-        "widths": {name: bits[name] for name in names},
-        "whole": kind,
-    }
+    widths = {name: bits[name] for name in names}
+    content = {"attributeID": kind.attributeID, "rpcs": kind.rpcs, "size": kind.size, "whole": kind}
+    content |= {"decode": staticmethod(peeks(kind, names)), "widths": widths}
     return type(f"_{kind.__name__}", (Counters,), content)  # private: not to be found by name
 
 

@@ -296,15 +296,9 @@ class CounterReader:
 
     def _stopsOf(self, node: Node) -> list[_PortReading]:
         end, guid = self._agent.port.endPort, node.guid
-        if node.isSwitch:  # one LID for all of its ports
-            if not node.lid:
-                return []
-            path = toLID(end, node.lid)
-            return [_PortReading((guid, port.number), path, hasLink(port)) for port in countingPorts(node)]
-        ports = [(port, port.lid) for port in countingPorts(node)]
-        return [
-            _PortReading((guid, port.number), toLID(end, lid), hasLink(port)) for port, lid in ports if lid
-        ]
+        ports = [(port, port.lid) for port in countingPorts(node)]  # a switch has one LID for all
+        paths = {lid: toLID(end, lid) for lid in {lid for _port, lid in ports if lid}}
+        return [_PortReading((guid, port.number), paths[lid], hasLink(port)) for port, lid in ports if lid]
 
     def _statesOf(self, node: Node) -> list[tuple[Port, IBPath]]:
         """Return the ports whose states are read, and the paths to them."""

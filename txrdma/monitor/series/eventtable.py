@@ -27,11 +27,7 @@ _COLUMNS: Final[Columns] = {
     "number": int,
     "at": float,
     "version": int,
-    "subject": str,
-    "kind": str,
-    "place": str,
-    "text": str,
-    "guid": str,
+    **dict.fromkeys(("subject", "kind", "place", "text", "guid"), str),
     "port": int,
     "detail": str,
 }

@@ -131,12 +131,8 @@ def _query(
     if peak:
         query += f' or max_over_time({METRIC}{{column="{peak}",{port}}}[{step}s])'
     last = begin + (end - 1 - begin) // step * step
-    return "query_range", {
-        "query": query,
-        "start": begin + step - _BETWEEN,
-        "end": last + step - _BETWEEN,
-        "step": step,
-    }
+    times = {"start": begin + step - _BETWEEN, "end": last + step - _BETWEEN, "step": step}
+    return "query_range", {"query": query, **times}
 
 
 def _points(several: Sequence[QueriedSeries], columns: Sequence[str], step: int) -> list[Point]:
