@@ -37,7 +37,8 @@ from txrdma.messages.interfaces import (
     IMessageProtocolFactory,
     IMessageServerEndpoint,
 )
-from txrdma.messages.protocol import MessageFactory, MessageProtocol, protocolFor
+from txrdma.messages.protocol import MessageFactory, MessageProtocol
+from txrdma.messages.transport import protocolFor
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)

@@ -154,3 +154,17 @@ class MessageTransport:
         """Close the connection as C{loseConnection} does, without waiting for the producer."""
         self._dismissProducer()
         self.loseConnection()
+
+
+def protocolFor(factory: Any, peer: object) -> Any:
+    """
+    Build a protocol.
+
+    @param factory: a factory of messages, or of streams.
+    @return: None if the factory rejects the connection.
+    @raise TypeError: the factory has built something else.
+    """
+    protocol = factory.buildProtocol(peer)
+    if protocol is not None and not callable(getattr(protocol, "makeConnection", None)):
+        raise TypeError(f"{factory!r} built {protocol!r}, which is not a protocol")
+    return protocol

@@ -21,7 +21,7 @@ from txrdma.messages.interfaces import (
     IMessageProtocolFactory,
     IMessageServerEndpoint,
 )
-from txrdma.messages.protocol import protocolFor
+from txrdma.messages.transport import protocolFor
 from txrdma.streams.connection import Declining, MessageEndT, MessageStreamTransport
 from txrdma.streams.transport import Address
 

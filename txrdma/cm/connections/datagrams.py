@@ -50,7 +50,7 @@ from txrdma.interfaces import IAddressHandle, IMulticast
 from txrdma.mad.ports.verbsport import grhFields
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
 from txrdma.messages.memory import octets
-from txrdma.messages.protocol import protocolFor
+from txrdma.messages.transport import protocolFor
 from txrdma.ports.softdevices import softDeviceTo
 from txrdma.verbs.devices import DeviceSpec
 

@@ -50,7 +50,7 @@ from txrdma.iba.types import GID
 from txrdma.kit.values import replace
 from txrdma.mad.layouts.values import PathMTU
 from txrdma.messages.interfaces import IMessageProtocolFactory
-from txrdma.messages.protocol import protocolFor
+from txrdma.messages.transport import protocolFor
 
 _log = Logger()
 
