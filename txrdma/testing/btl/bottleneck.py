@@ -1,6 +1,4 @@
-"""
-A bottleneck of a simulated network: a queue in front of a link, as in a switch.
-"""
+"""A bottleneck of a simulated network: a queue in front of a link, as in a switch."""
 
 from __future__ import annotations
 

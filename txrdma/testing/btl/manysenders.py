@@ -1,6 +1,4 @@
-"""
-Senders whose messages to one receiver pass a bottleneck of a simulated network.
-"""
+"""Senders whose messages to one receiver pass a bottleneck of a simulated network."""
 
 from __future__ import annotations
 

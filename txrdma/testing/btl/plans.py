@@ -1,6 +1,4 @@
-"""
-Plans of simulated modules of the byte transfer layer, which L{txrdma.testing.btl.scenario} runs.
-"""
+"""Plans of simulated modules of the byte transfer layer, which L{txrdma.testing.btl.scenario} runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-A self-signed certificate for conversations with TLS.
-"""
+"""A self-signed certificate for conversations with TLS."""
 
 from __future__ import annotations
 

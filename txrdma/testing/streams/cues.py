@@ -1,6 +1,4 @@
-"""
-The socket between a player and its stage, which carries reports to the stage and cues to the player.
-"""
+"""The socket between a player and its stage, which carries reports to the stage and cues to the player."""
 
 from __future__ import annotations
 

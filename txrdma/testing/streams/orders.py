@@ -1,6 +1,4 @@
-"""
-Orders to the processes of a conversation, each a line of JSON.
-"""
+"""Orders to the processes of a conversation, each a line of JSON."""
 
 from __future__ import annotations
 

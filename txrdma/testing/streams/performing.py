@@ -1,6 +1,4 @@
-"""
-One end of a conversation: a protocol that reports each call, and performs the steps of its script.
-"""
+"""One end of a conversation: a protocol that reports each call, and performs the steps of its script."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The producers that scripts can register: they write the text of their end, and report their calls.
-"""
+"""The producers that scripts can register: they write the text of their end, and report their calls."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Reports of a run of the matrix: transcripts side by side, results as JSON, and tables in Markdown.
-"""
+"""Reports of a run of the matrix: transcripts side by side, results as JSON, and tables in Markdown."""
 
 from __future__ import annotations
 

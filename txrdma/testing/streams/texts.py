@@ -1,6 +1,4 @@
-"""
-The endless texts that the ends of a conversation write, so that received data can be checked.
-"""
+"""The endless texts that the ends of a conversation write, so that received data can be checked."""
 
 from __future__ import annotations
 

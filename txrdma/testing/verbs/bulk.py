@@ -1,6 +1,4 @@
-"""
-Contract: long transfers by all operations arrive unchanged.
-"""
+"""Contract: long transfers by all operations arrive unchanged."""
 
 from __future__ import annotations
 

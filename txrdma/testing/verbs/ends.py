@@ -1,6 +1,4 @@
-"""
-Ends for tests of verbs: a queue pair with its resources, and two of them connected.
-"""
+"""Ends for tests of verbs: a queue pair with its resources, and two of them connected."""
 
 from __future__ import annotations
 

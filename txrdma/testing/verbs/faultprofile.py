@@ -1,6 +1,4 @@
-"""
-Random profiles of a simulated network's faults.
-"""
+"""Random profiles of a simulated network's faults."""
 
 from __future__ import annotations
 

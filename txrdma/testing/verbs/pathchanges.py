@@ -1,6 +1,4 @@
-"""
-Changes of a connection's paths in a simulation: cuts, migrations by command, and rearming.
-"""
+"""Changes of a connection's paths in a simulation: cuts, migrations by command, and rearming."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Plans of simulated queue pairs, which L{txrdma.testing.verbs.scenario} and C{clients} run.
-"""
+"""Plans of simulated queue pairs, which L{txrdma.testing.verbs.scenario} and C{clients} run."""
 
 from __future__ import annotations
 

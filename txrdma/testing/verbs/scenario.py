@@ -1,6 +1,4 @@
-"""
-A simulation of two queue pairs according to a plan, and the promises that must hold in it.
-"""
+"""A simulation of two queue pairs according to a plan, and the promises that must hold in it."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-Integration tests of L{txrdma.btl}.
-"""
+"""Integration tests of L{txrdma.btl}."""

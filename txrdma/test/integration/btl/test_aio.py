@@ -1,6 +1,4 @@
-"""
-Messages for coroutines of asyncio, on loops of asyncio and of uvloop.
-"""
+"""Messages for coroutines of asyncio, on loops of asyncio and of uvloop."""
 
 from __future__ import annotations
 

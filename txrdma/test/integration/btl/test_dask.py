@@ -1,6 +1,4 @@
-"""
-Dask's communication over C{btl://}: the conversations that Dask's own tests have with C{tcp://}.
-"""
+"""Dask's communication over C{btl://}: the conversations that Dask's own tests have with C{tcp://}."""
 
 from __future__ import annotations
 

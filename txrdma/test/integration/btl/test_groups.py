@@ -1,6 +1,4 @@
-"""
-Members of groups in one process, which join over sockets.
-"""
+"""Members of groups in one process, which join over sockets."""
 
 from __future__ import annotations
 

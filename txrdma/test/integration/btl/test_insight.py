@@ -1,6 +1,4 @@
-"""
-Counters of modules, and C{txrdma btl-stats}, which queries processes for them.
-"""
+"""Counters of modules, and C{txrdma btl-stats}, which queries processes for them."""
 
 from __future__ import annotations
 

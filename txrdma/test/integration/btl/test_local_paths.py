@@ -1,6 +1,4 @@
-"""
-Long messages of connections with several paths between devices of this host.
-"""
+"""Long messages of connections with several paths between devices of this host."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-A reactor in a thread of its own, and calls of another thread.
-"""
+"""A reactor in a thread of its own, and calls of another thread."""
 
 from __future__ import annotations
 

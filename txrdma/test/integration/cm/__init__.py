@@ -1,3 +1,1 @@
-"""
-Integration tests of L{txrdma.cm}.
-"""
+"""Integration tests of L{txrdma.cm}."""

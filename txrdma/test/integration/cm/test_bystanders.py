@@ -1,6 +1,4 @@
-"""
-An error in the application of one C{rdma:} connection does not affect others on real devices.
-"""
+"""An error in the application of one C{rdma:} connection does not affect others on real devices."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Endpoints for messages and their strings on a real reactor.
-"""
+"""Endpoints for messages and their strings on a real reactor."""
 
 from __future__ import annotations
 

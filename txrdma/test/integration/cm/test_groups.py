@@ -1,6 +1,4 @@
-"""
-IP multicast groups on loopback: software devices, and a UDP socket that another program might have.
-"""
+"""IP multicast groups on loopback: software devices, and a UDP socket that another program might have."""
 
 from __future__ import annotations
 

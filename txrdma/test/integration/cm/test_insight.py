@@ -1,6 +1,4 @@
-"""
-Counters of communication managers, and C{txrdma cm-stats}, which queries processes for them.
-"""
+"""Counters of communication managers, and C{txrdma cm-stats}, which queries processes for them."""
 
 from __future__ import annotations
 

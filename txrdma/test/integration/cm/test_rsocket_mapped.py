@@ -1,6 +1,4 @@
-"""
-Mapped memory of rsocket streams on a real reactor: transports, ends, invalid peers.
-"""
+"""Mapped memory of rsocket streams on a real reactor: transports, ends, invalid peers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-An application that raises affects only its own connection, over every transport.
-"""
+"""An application that raises affects only its own connection, over every transport."""
 
 from __future__ import annotations
 

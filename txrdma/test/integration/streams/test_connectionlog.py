@@ -1,6 +1,4 @@
-"""
-The log event at the end of a connection, over each transport.
-"""
+"""The log event at the end of a connection, over each transport."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-Integration tests of L{txrdma.unix}.
-"""
+"""Integration tests of L{txrdma.unix}."""

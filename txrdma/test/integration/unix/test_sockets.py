@@ -1,6 +1,4 @@
-"""
-Listeners on abstract UNIX sockets, with real ones.
-"""
+"""Listeners on abstract UNIX sockets, with real ones."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-Integration tests of L{txrdma.verbs}.
-"""
+"""Integration tests of L{txrdma.verbs}."""

@@ -1,6 +1,4 @@
-"""
-The contract of verbs devices with the software device, on every route.
-"""
+"""The contract of verbs devices with the software device, on every route."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The polling reactor: low latency, exact timers, and no load when idle.
-"""
+"""The polling reactor: low latency, exact timers, and no load when idle."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The logic of pyverbs devices, tested with a fake pyverbs.
-"""
+"""The logic of pyverbs devices, tested with a fake pyverbs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-For tests of connections: two simulated hosts, and protocols that record events.
-"""
+"""For tests of connections: two simulated hosts, and protocols that record events."""
 
 from __future__ import annotations
 

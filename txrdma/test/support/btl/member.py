@@ -1,6 +1,4 @@
-"""
-A member of a group for tests: C{txrdma btl-run -n 3 .../member.py ROLE}.
-"""
+"""A member of a group for tests: C{txrdma btl-run -n 3 .../member.py ROLE}."""
 
 from __future__ import annotations
 

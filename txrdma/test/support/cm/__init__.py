@@ -1,3 +1,1 @@
-"""
-Suites for the communication manager.
-"""
+"""Suites for the communication manager."""

@@ -1,6 +1,4 @@
-"""
-Runs an exchange repeatedly, and cancels it one step of time later in each run.
-"""
+"""Runs an exchange repeatedly, and cancels it one step of time later in each run."""
 
 from __future__ import annotations
 

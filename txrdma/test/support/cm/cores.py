@@ -1,6 +1,4 @@
-"""
-Copies of connections, and what identifies their states, for searches through all states.
-"""
+"""Copies of connections, and what identifies their states, for searches through all states."""
 
 from __future__ import annotations
 

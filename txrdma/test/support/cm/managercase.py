@@ -1,6 +1,4 @@
-"""
-The case of tests with two managers, joined by a network that loses and delays messages.
-"""
+"""The case of tests with two managers, joined by a network that loses and delays messages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Messages of the communication manager, one of each kind, and their datagrams.
-"""
+"""Messages of the communication manager, one of each kind, and their datagrams."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Base class for tests of message connections between two simulated hosts.
-"""
+"""Base class for tests of message connections between two simulated hosts."""
 
 from __future__ import annotations
 

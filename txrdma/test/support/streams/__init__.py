@@ -1,3 +1,1 @@
-"""
-For tests of conversations between two processes; C{make conversations} plays all of them.
-"""
+"""For tests of conversations between two processes; C{make conversations} plays all of them."""

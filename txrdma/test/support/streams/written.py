@@ -1,6 +1,4 @@
-"""
-Performances that were not played, but written line by line as the stage records them.
-"""
+"""Performances that were not played, but written line by line as the stage records them."""
 
 from __future__ import annotations
 

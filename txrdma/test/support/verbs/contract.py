@@ -1,6 +1,4 @@
-"""
-Ports of software devices that commands take down and up, for the contract of verbs devices.
-"""
+"""Ports of software devices that commands take down and up, for the contract of verbs devices."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The classes of pyverbs that txrdma uses, without a device: they record posts, and tests complete them.
-"""
+"""The classes of pyverbs that txrdma uses, without a device: they record posts, and tests complete them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-A test case with pyverbs devices on the fake library.
-"""
+"""A test case with pyverbs devices on the fake library."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-Unit tests of L{txrdma.btl}.
-"""
+"""Unit tests of L{txrdma.btl}."""

@@ -1,6 +1,4 @@
-"""
-Buffers whose items are not bytes, such as arrays of numbers.
-"""
+"""Buffers whose items are not bytes, such as arrays of numbers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Batches: many messages that are sent or received at once.
-"""
+"""Batches: many messages that are sent or received at once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Failures that end one connection of a module while a second connection of the module continues.
-"""
+"""Failures that end one connection of a module while a second connection of the module continues."""
 
 from __future__ import annotations
 

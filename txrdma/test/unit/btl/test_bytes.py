@@ -1,6 +1,4 @@
-"""
-Bytes of streams: two ends whose messages are exchanged in any order.
-"""
+"""Bytes of streams: two ends whose messages are exchanged in any order."""
 
 from __future__ import annotations
 

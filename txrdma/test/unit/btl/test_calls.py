@@ -1,6 +1,4 @@
-"""
-Calls of functions at the peer, and their answers.
-"""
+"""Calls of functions at the peer, and their answers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Congestion windows: their rules, and senders that share a simulated bottleneck.
-"""
+"""Congestion windows: their rules, and senders that share a simulated bottleneck."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The contract of message connections with the byte transfer layer.
-"""
+"""The contract of message connections with the byte transfer layer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Congestion marks: counts, their validation, and paths that do not transmit them.
-"""
+"""Congestion marks: counts, their validation, and paths that do not transmit them."""
 
 from __future__ import annotations
 

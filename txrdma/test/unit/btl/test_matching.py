@@ -1,6 +1,4 @@
-"""
-Matching of the interfaces of two processes.
-"""
+"""Matching of the interfaces of two processes."""
 
 from __future__ import annotations
 

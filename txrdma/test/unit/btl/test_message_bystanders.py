@@ -1,6 +1,4 @@
-"""
-A message application that raises affects only its own btl connection.
-"""
+"""A message application that raises affects only its own btl connection."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Modules of the byte transfer layer: messages, puts, ends, faults, and priorities.
-"""
+"""Modules of the byte transfer layer: messages, puts, ends, faults, and priorities."""
 
 from __future__ import annotations
 

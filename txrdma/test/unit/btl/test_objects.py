@@ -1,6 +1,4 @@
-"""
-Python objects as messages.
-"""
+"""Python objects as messages."""
 
 from __future__ import annotations
 

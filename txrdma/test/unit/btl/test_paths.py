@@ -1,6 +1,4 @@
-"""
-Several paths to one peer: their sum of rates, and the loss of one of them.
-"""
+"""Several paths to one peer: their sum of rates, and the loss of one of them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The MTU of a connection between software devices, whose datagrams may be longer than the MTUs of IBA.
-"""
+"""The MTU of a connection between software devices, whose datagrams may be longer than the MTUs of IBA."""
 
 from __future__ import annotations
 

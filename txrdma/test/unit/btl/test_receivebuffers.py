@@ -1,6 +1,4 @@
-"""
-Long messages between processes of one host: receive buffers in shared memory, and segments about them.
-"""
+"""Long messages between processes of one host: receive buffers in shared memory, and segments about them."""
 
 from __future__ import annotations
 

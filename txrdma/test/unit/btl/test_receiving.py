@@ -1,6 +1,4 @@
-"""
-Programs that wait for messages by tag: C{receive} and C{receiveMany}.
-"""
+"""Programs that wait for messages by tag: C{receive} and C{receiveMany}."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Long messages between hosts: RDMA writes them into receive buffers, and datagrams announce them.
-"""
+"""Long messages between hosts: RDMA writes them into receive buffers, and datagrams announce them."""
 
 from __future__ import annotations
 

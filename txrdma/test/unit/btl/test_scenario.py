@@ -1,6 +1,4 @@
-"""
-Simulations of the byte transfer layer: stored plans, and plans of fixed seeds.
-"""
+"""Simulations of the byte transfer layer: stored plans, and plans of fixed seeds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Programs that send: they wait until little is queued, and withdraw messages.
-"""
+"""Programs that send: they wait until little is queued, and withdraw messages."""
 
 from __future__ import annotations
 

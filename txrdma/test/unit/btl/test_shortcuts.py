@@ -1,6 +1,4 @@
-"""
-The fast path for single messages has the same effects as the general path.
-"""
+"""The fast path for single messages has the same effects as the general path."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Unknown clients: what they can make a listener send, store, or wait for.
-"""
+"""Unknown clients: what they can make a listener send, store, or wait for."""
 
 from __future__ import annotations
 

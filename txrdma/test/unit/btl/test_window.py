@@ -1,6 +1,4 @@
-"""
-Windows of the byte transfer layer: acknowledgements, losses and round trips.
-"""
+"""Windows of the byte transfer layer: acknowledgements, losses and round trips."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Packets of the byte transfer layer: their bytes, and invalid bytes.
-"""
+"""Packets of the byte transfer layer: their bytes, and invalid bytes."""
 
 from __future__ import annotations
 

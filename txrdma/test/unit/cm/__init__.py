@@ -1,3 +1,1 @@
-"""
-Unit tests of L{txrdma.cm}.
-"""
+"""Unit tests of L{txrdma.cm}."""

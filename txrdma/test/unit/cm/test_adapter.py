@@ -1,6 +1,4 @@
-"""
-The completion queue that the connections of one adapter share.
-"""
+"""The completion queue that the connections of one adapter share."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Tests for L{txrdma.cm.core.alternate}: each rule alone. L{test_searching} has every interleaving.
-"""
+"""Tests for L{txrdma.cm.core.alternate}: each rule alone. L{test_searching} has every interleaving."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-A message application that raises affects only its own connection, with C{ib:} and C{rdma:} endpoints.
-"""
+"""A message application that raises affects only its own connection, with C{ib:} and C{rdma:} endpoints."""
 
 from __future__ import annotations
 

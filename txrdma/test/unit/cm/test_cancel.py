@@ -1,6 +1,4 @@
-"""
-Every pending operation can be cancelled at every step, and leaves nothing.
-"""
+"""Every pending operation can be cancelled at every step, and leaves nothing."""
 
 from __future__ import annotations
 

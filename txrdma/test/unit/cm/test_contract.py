@@ -1,6 +1,4 @@
-"""
-The contract of message connections with the communication manager.
-"""
+"""The contract of message connections with the communication manager."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Credits and greetings: their encoding, and that no message ever finds the receive queue empty.
-"""
+"""Credits and greetings: their encoding, and that no message ever finds the receive queue empty."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Datagram services: found by their ports, used, lost and refused.
-"""
+"""Datagram services: found by their ports, used, lost and refused."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Endpoints for messages, their strings, and cancelled attempts.
-"""
+"""Endpoints for messages, their strings, and cancelled attempts."""
 
 from __future__ import annotations
 

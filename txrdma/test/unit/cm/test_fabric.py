@@ -1,6 +1,4 @@
-"""
-Managers at ports of a simulated InfiniBand fabric: messages use LIDs and links that may lose them.
-"""
+"""Managers at ports of a simulated InfiniBand fabric: messages use LIDs and links that may lose them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Late and forged messages: all old messages are repeated, and private data is invalid.
-"""
+"""Late and forged messages: all old messages are repeated, and private data is invalid."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Counters of communication managers, and the output of C{txrdma cm-stats}.
-"""
+"""Counters of communication managers, and the output of C{txrdma cm-stats}."""
 
 from __future__ import annotations
 

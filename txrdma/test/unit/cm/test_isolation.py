@@ -1,6 +1,4 @@
-"""
-Failures of one connection or request, or of its device, which affect no other one.
-"""
+"""Failures of one connection or request, or of its device, which affect no other one."""
 
 from __future__ import annotations
 

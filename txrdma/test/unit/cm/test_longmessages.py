@@ -1,6 +1,4 @@
-"""
-Long messages, which the receiver reads: limits, order, cancellation, and peers that break the rules.
-"""
+"""Long messages, which the receiver reads: limits, order, cancellation, and peers that break the rules."""
 
 from __future__ import annotations
 

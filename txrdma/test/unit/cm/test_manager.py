@@ -1,6 +1,4 @@
-"""
-Connections between hosts whose messages are lost, duplicated, delayed, or cross each other.
-"""
+"""Connections between hosts whose messages are lost, duplicated, delayed, or cross each other."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Host names in endpoints for messages.
-"""
+"""Host names in endpoints for messages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-State machines of opening and closing: requests in each state. L{test_searching} has every interleaving.
-"""
+"""State machines of opening and closing: requests in each state. L{test_searching} has every interleaving."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The peer of perftest's programs: both ends of ours, messages recorded from perftest, and impolite peers.
-"""
+"""The peer of perftest's programs: both ends of ours, messages recorded from perftest, and impolite peers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Connections through management ports: software devices with queue pairs 1, and Deferreds.
-"""
+"""Connections through management ports: software devices with queue pairs 1, and Deferreds."""
 
 from __future__ import annotations
 

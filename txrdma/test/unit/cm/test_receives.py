@@ -1,6 +1,4 @@
-"""
-Memory for receives: parts of regions, which connections reuse.
-"""
+"""Memory for receives: parts of regions, which connections reuse."""
 
 from __future__ import annotations
 

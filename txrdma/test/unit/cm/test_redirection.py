@@ -1,6 +1,4 @@
-"""
-Redirections of REQs and SIDR_REQs to another port, which clients follow once.
-"""
+"""Redirections of REQs and SIDR_REQs to another port, which clients follow once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Pings like librdmacm's C{rping}: recorded ones, between two hosts, and with peers that break the rules.
-"""
+"""Pings like librdmacm's C{rping}: recorded ones, between two hosts, and with peers that break the rules."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The core of rsockets: two ends that write into each other's memory, and peers that lie.
-"""
+"""The core of rsockets: two ends that write into each other's memory, and peers that lie."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Ends of rsocket streams, in simulated time.
-"""
+"""Ends of rsocket streams, in simulated time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Mapped memory of rsockets in the core: order, credits, unmapping, and invalid peers.
-"""
+"""Mapped memory of rsockets in the core: order, credits, unmapping, and invalid peers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Shared memory of rsocket streams: the contract of C{rdma:}, beside the bytes of the stream.
-"""
+"""Shared memory of rsocket streams: the contract of C{rdma:}, beside the bytes of the stream."""
 
 from __future__ import annotations
 

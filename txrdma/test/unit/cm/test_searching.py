@@ -1,6 +1,4 @@
-"""
-Two managers over one lossy path, through open, load, migrate and close: every interleaving.
-"""
+"""Two managers over one lossy path, through open, load, migrate and close: every interleaving."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The numbers of C{docs/cm.md}: each is that of the code, and what the page states about them holds.
-"""
+"""The numbers of C{docs/cm.md}: each is that of the code, and what the page states about them holds."""
 
 from __future__ import annotations
 

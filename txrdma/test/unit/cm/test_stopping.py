@@ -1,6 +1,4 @@
-"""
-Message connections whose reactor stops, in simulated time.
-"""
+"""Message connections whose reactor stops, in simulated time."""
 
 from __future__ import annotations
 

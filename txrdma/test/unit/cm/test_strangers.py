@@ -1,6 +1,4 @@
-"""
-Messages that belong to no connection of a manager, or have arbitrary contents.
-"""
+"""Messages that belong to no connection of a manager, or have arbitrary contents."""
 
 from __future__ import annotations
 

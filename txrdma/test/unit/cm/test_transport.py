@@ -1,6 +1,4 @@
-"""
-Connections for messages, on a simulated network: what protocols hear, and what is left afterwards.
-"""
+"""Connections for messages, on a simulated network: what protocols hear, and what is left afterwards."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-Unit tests of L{txrdma.streams}.
-"""
+"""Unit tests of L{txrdma.streams}."""

@@ -1,6 +1,4 @@
-"""
-The comparison detects every difference from TCP.
-"""
+"""The comparison detects every difference from TCP."""
 
 from __future__ import annotations
 

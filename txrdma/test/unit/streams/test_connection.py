@@ -1,6 +1,4 @@
-"""
-The end of a stream over a message connection.
-"""
+"""The end of a stream over a message connection."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Reports of a run: failures with both transcripts, tables, results for programs.
-"""
+"""Reports of a run: failures with both transcripts, tables, results for programs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Parsing of scripts.
-"""
+"""Parsing of scripts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Transcripts of the stage.
-"""
+"""Transcripts of the stage."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-Unit tests of L{txrdma.unix}.
-"""
+"""Unit tests of L{txrdma.unix}."""

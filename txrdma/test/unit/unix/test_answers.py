@@ -1,6 +1,4 @@
-"""
-Tests for L{txrdma.unix.answers}.
-"""
+"""Tests for L{txrdma.unix.answers}."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-L{txrdma.unix.lines}: lines of one reactor iteration are sent together, before it ends.
-"""
+"""L{txrdma.unix.lines}: lines of one reactor iteration are sent together, before it ends."""
 
 from __future__ import annotations
 

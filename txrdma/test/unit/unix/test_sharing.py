@@ -1,6 +1,4 @@
-"""
-Why processes of this machine can't share memory.
-"""
+"""Why processes of this machine can't share memory."""
 
 from __future__ import annotations
 

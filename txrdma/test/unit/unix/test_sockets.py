@@ -1,6 +1,4 @@
-"""
-Tests for L{txrdma.unix.sockets}.
-"""
+"""Tests for L{txrdma.unix.sockets}."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-Unit tests of L{txrdma.verbs}.
-"""
+"""Unit tests of L{txrdma.verbs}."""

@@ -1,6 +1,4 @@
-"""
-How long readers busy-poll before they sleep: tables of answers, and what they cost.
-"""
+"""How long readers busy-poll before they sleep: tables of answers, and what they cost."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The completion reader: it arms before it polls, delivers batches, and yields to others.
-"""
+"""The completion reader: it arms before it polls, delivers batches, and yields to others."""
 
 from __future__ import annotations
 

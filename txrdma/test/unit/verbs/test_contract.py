@@ -1,6 +1,4 @@
-"""
-The contract of verbs devices with the software device, in simulated time.
-"""
+"""The contract of verbs devices with the software device, in simulated time."""
 
 from __future__ import annotations
 

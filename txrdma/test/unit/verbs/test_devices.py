@@ -1,6 +1,4 @@
-"""
-Devices by name.
-"""
+"""Devices by name."""
 
 from __future__ import annotations
 

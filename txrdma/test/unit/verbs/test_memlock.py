@@ -1,6 +1,4 @@
-"""
-Transports of processes that may pin 8 MiB, which is the default of C{ulimit -l} for ordinary users.
-"""
+"""Transports of processes that may pin 8 MiB, which is the default of C{ulimit -l} for ordinary users."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Devices of pyverbs with a fake in place of the library, as far as that is possible.
-"""
+"""Devices of pyverbs with a fake in place of the library, as far as that is possible."""
 
 from __future__ import annotations
 

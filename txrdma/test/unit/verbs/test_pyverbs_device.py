@@ -1,6 +1,4 @@
-"""
-Devices of pyverbs with a fake in place of the library: leaks, suspension and removal.
-"""
+"""Devices of pyverbs with a fake in place of the library: leaks, suspension and removal."""
 
 from __future__ import annotations
 

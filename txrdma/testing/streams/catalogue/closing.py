@@ -1,6 +1,4 @@
-"""
-Conversations about closing and aborting connections: by either end, at any time, with data in flight.
-"""
+"""Conversations about closing and aborting connections: by either end, at any time, with data in flight."""
 
 from __future__ import annotations
 

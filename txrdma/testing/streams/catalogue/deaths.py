@@ -1,6 +1,4 @@
-"""
-Conversations whose processes end: in order, by signals, or abruptly; with data written or unread.
-"""
+"""Conversations whose processes end: in order, by signals, or abruptly; with data written or unread."""
 
 from __future__ import annotations
 

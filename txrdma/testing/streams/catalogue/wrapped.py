@@ -1,6 +1,4 @@
-"""
-Conversations with TLS, or with C{twistd smc-proxy} between the ends.
-"""
+"""Conversations with TLS, or with C{twistd smc-proxy} between the ends."""
 
 from __future__ import annotations
 

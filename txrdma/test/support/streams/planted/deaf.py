@@ -1,6 +1,4 @@
-"""
-The transport ignores C{pauseProducing}.
-"""
+"""The transport ignores C{pauseProducing}."""
 
 from __future__ import annotations
 

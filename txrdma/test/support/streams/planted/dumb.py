@@ -1,6 +1,4 @@
-"""
-The transport never sends a half-close.
-"""
+"""The transport never sends a half-close."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The process is killed by a signal at its first write.
-"""
+"""The process is killed by a signal at its first write."""
 
 from __future__ import annotations
 

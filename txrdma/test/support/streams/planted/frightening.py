@@ -1,6 +1,4 @@
-"""
-Every end is reported as C{ConnectionLost}.
-"""
+"""Every end is reported as C{ConnectionLost}."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The last received byte of a connection is lost.
-"""
+"""The last received byte of a connection is lost."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-One received byte is changed.
-"""
+"""One received byte is changed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Algorithms of collective operations, executed in memory and compared with plain Python.
-"""
+"""Algorithms of collective operations, executed in memory and compared with plain Python."""
 
 from __future__ import annotations
 

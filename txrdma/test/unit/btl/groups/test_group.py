@@ -1,6 +1,4 @@
-"""
-Groups of simulated hosts: operations, and what happens when a member fails.
-"""
+"""Groups of simulated hosts: operations, and what happens when a member fails."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Processes of a group, on a simulated reactor that starts none.
-"""
+"""Processes of a group, on a simulated reactor that starts none."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Elements of buffers and their reduction, with NumPy and without it.
-"""
+"""Elements of buffers and their reduction, with NumPy and without it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The rendezvous of a group, and the members' side of it, without sockets.
-"""
+"""The rendezvous of a group, and the members' side of it, without sockets."""
 
 from __future__ import annotations
 

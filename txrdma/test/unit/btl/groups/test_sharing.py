@@ -1,6 +1,4 @@
-"""
-How a member of a group waits for others that share memory with it, by a simulated clock.
-"""
+"""How a member of a group waits for others that share memory with it, by a simulated clock."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Terms of a member of a group: its environment, and its keys.
-"""
+"""Terms of a member of a group: its environment, and its keys."""
 
 from __future__ import annotations
 
