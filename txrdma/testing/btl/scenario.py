@@ -270,8 +270,7 @@ class Scenario:
         self.world.run(_LIMIT / 2, self._isEndReported)
         self.world.run(self.world.now + 1.0)
         check(
-            self._isEndReported(),
-            f"not reported: {[each for each in self.orders if self._isOpen(each)][:3]}",
+            self._isEndReported(), f"not reported: {[each for each in self.orders if self._isOpen(each)][:3]}"
         )
         self._close()
         self._judge()

@@ -160,12 +160,7 @@ class Host:
         return peer, back
 
     def share(
-        self,
-        peer: Peer,
-        back: Peer,
-        size: int,
-        isOutOfReach: Callable[[], bool],
-        delay: float | None = None,
+        self, peer: Peer, back: Peer, size: int, isOutOfReach: Callable[[], bool], delay: float | None = None
     ) -> None:
         """
         Let this host write into a receive buffer of another one.

@@ -211,10 +211,7 @@ class AtomicContract(AtomicEnds):
 
     def test_everyOutstanding(self) -> None:
         """Atomics complete with one outstanding operation, and with as many as the devices allow."""
-        most = min(
-            255,
-            *(min(d.limits.maxRDAtomic, d.limits.maxDestRDAtomic) for d in self.devices),
-        )
+        most = min(255, *(min(d.limits.maxRDAtomic, d.limits.maxDestRDAtomic) for d in self.devices))
         for count in {1, most}:
             settings = replace(PATIENT, maxRDAtomic=count, maxDestRDAtomic=count)
             alice, bob = self.pair(access=WITH_ATOMICS, settings=settings)

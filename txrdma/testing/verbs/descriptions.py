@@ -8,14 +8,7 @@ from __future__ import annotations
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import MTU
-from txrdma.iba.verbs import (
-    AtomicCapability,
-    GIDType,
-    LinkLayer,
-    NodeType,
-    PhysicalState,
-    PortState,
-)
+from txrdma.iba.verbs import AtomicCapability, GIDType, LinkLayer, NodeType, PhysicalState, PortState
 from txrdma.testing.verbs.ends import TwoEnds
 
 

@@ -275,10 +275,7 @@ class TwoEnds(Base):
             end.toRTS(settings)
 
     def pair(
-        self,
-        capacity: Capacity = USUAL,
-        access: Access = EVERYTHING,
-        settings: QPAttributes = PATIENT,
+        self, capacity: Capacity = USUAL, access: Access = EVERYTHING, settings: QPAttributes = PATIENT
     ) -> tuple[End, End]:
         """Return two connected ends, of which the second has this capacity and these access rights."""
         alice, bob = self.end(0), self.end(1, capacity=capacity, access=access)

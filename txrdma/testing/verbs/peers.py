@@ -127,12 +127,7 @@ class Peer:
     """
 
     def __init__(
-        self,
-        network: SimulatedNetwork,
-        noise: Random,
-        addresses: tuple[str, ...],
-        mtu: MTU,
-        plan: PeerPlan,
+        self, network: SimulatedNetwork, noise: Random, addresses: tuple[str, ...], mtu: MTU, plan: PeerPlan
     ) -> None:
         self.noise, self.plan = noise, plan
         self.device = network.device(*addresses, mtu=mtu, segments=plan.segments)

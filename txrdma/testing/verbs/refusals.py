@@ -213,11 +213,7 @@ class PostingContract(TwoEnds):
         """A queue pair refuses sends before RTS and receives before INIT, and retains nothing of them."""
         alice, bob = self.end(0), self.end(1)
         refused = SendRequest(1, Operation.SEND, inline=[b"refused"])
-        for step in (
-            lambda: None,
-            lambda: alice.toInit(),
-            lambda: alice.toRTR(bob),
-        ):
+        for step in (lambda: None, lambda: alice.toInit(), lambda: alice.toRTR(bob)):
             step()
             self.assertRaises(InvalidRequest, alice.queuePair.postSend, [refused])
         bobs = ReceiveRequest(1, [bob.segment()])

@@ -16,11 +16,7 @@ from twisted.internet.endpoints import (
     wrapClientTLS,
     wrapServerTLS,
 )
-from twisted.internet.error import (
-    CannotListenError,
-    ConnectError,
-    ConnectionRefusedError,
-)
+from twisted.internet.error import CannotListenError, ConnectError, ConnectionRefusedError
 from twisted.internet.task import deferLater
 
 from txrdma.btl import module as modules

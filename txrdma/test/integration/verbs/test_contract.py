@@ -13,12 +13,7 @@ from txrdma.iba.verbs import Status
 from txrdma.interfaces import IVerbsDevice
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.test.support.verbs.contract import Commanded
-from txrdma.testing.contracts import (
-    MigrationContract,
-    PortContract,
-    PortEventContract,
-    VerbsDeviceContract,
-)
+from txrdma.testing.contracts import MigrationContract, PortContract, PortEventContract, VerbsDeviceContract
 from txrdma.testing.reactors import RealTime
 
 

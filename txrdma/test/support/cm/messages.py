@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-from txrdma.cm.layouts.messages import (
-    APR,
-    DREP,
-    DREQ,
-    LAP,
-    MRA,
-    REJ,
-    REP,
-    REQ,
-    RTU,
-    SIDRREP,
-    SIDRREQ,
-)
+from txrdma.cm.layouts.messages import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU, SIDRREP, SIDRREQ
 from txrdma.mad.core.frames import frame
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
 

@@ -97,11 +97,7 @@ class PrivateDataTests(StrangerCase):
 
         addresses = IPAddresses("10.0.1.3", random.getrandbits(16), "10.0.1.2").toPrivateData()
         greeting = Greeting(
-            receives=lie(16),
-            privateLength=lie(8),
-            messageBytes=lie(32),
-            longest=lie(32),
-            magic=REQ_MAGIC,
+            receives=lie(16), privateLength=lie(8), messageBytes=lie(32), longest=lie(32), magic=REQ_MAGIC
         ).encode()
         fields: dict[str, Any] = {
             field.name: lie(field.width) for field in ConnectionData.fields if field.name != "reserved1"

@@ -15,10 +15,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections import sendqueue
-from txrdma.cm.connections.endpoints import (
-    AUTOMATIC,
-    Automatic,
-)
+from txrdma.cm.connections.endpoints import AUTOMATIC, Automatic
 from txrdma.cm.layouts.messages import APStatus
 from txrdma.cm.layouts.paths import isPath, pathFor, reversedPath
 from txrdma.cm.manager import ConnectionManager

@@ -282,10 +282,7 @@ class EndTests(MessagingCase):
             take = server.messageReceived
 
             def takeOne(
-                data: bytes,
-                immediate: int | None,
-                take: Any = take,
-                server: MessageRecorder = server,
+                data: bytes, immediate: int | None, take: Any = take, server: MessageRecorder = server
             ) -> None:
                 take(data, immediate)
                 server.transport.pauseProducing()

@@ -11,14 +11,7 @@ from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import Refused
-from txrdma.kit.proofs import (
-    _ServerFactory,
-    ClientProver,
-    MOST_UNPROVED,
-    PROOF_SECONDS,
-    Prover,
-    ServerProver,
-)
+from txrdma.kit.proofs import _ServerFactory, ClientProver, MOST_UNPROVED, PROOF_SECONDS, Prover, ServerProver
 
 ADDRESS = IPv4Address("TCP", "192.0.2.1", 4000)
 KEYS = [[bytes((*sorted((here, there)), 7)) for there in range(4)] for here in range(4)]

@@ -16,12 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, Status
-from txrdma.interfaces import (
-    ICompletionChannel,
-    ICompletionQueue,
-    IPollable,
-    IReactorPolling,
-)
+from txrdma.interfaces import ICompletionChannel, ICompletionQueue, IPollable, IReactorPolling
 from txrdma.verbs import completions
 from txrdma.verbs._busypoll import SpinBudget
 from txrdma.verbs.completions import CompletionReader

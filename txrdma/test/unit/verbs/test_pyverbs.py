@@ -14,16 +14,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.types import GID, LID, MTU, QPN
-from txrdma.iba.verbs import (
-    Access,
-    AddressVector,
-    MigrationState,
-    QPAttributes,
-    QPState,
-)
-from txrdma.interfaces import (
-    IVerbsDeviceStringParser,
-)
+from txrdma.iba.verbs import Access, AddressVector, MigrationState, QPAttributes, QPState
+from txrdma.interfaces import IVerbsDeviceStringParser
 from txrdma.test.support.verbs.fakepyverbs import FAKE, FakeError
 from txrdma.verbs import strings
 from txrdma.verbs.devices import openDevice

@@ -12,9 +12,7 @@ from twisted.internet.testing import MemoryReactorClock
 from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.iba.path import GMP_QKEY
 from txrdma.iba.verbs import AsyncEventKind, QPAttributes, QPState
-from txrdma.interfaces import (
-    AsyncEvent,
-)
+from txrdma.interfaces import AsyncEvent
 from txrdma.test.support.verbs.fakepyverbs import FakeError, Thing
 from txrdma.test.support.verbs.pyverbs_device import _inside, FakeDevice
 from txrdma.verbs.pyverbs import device as _pyverbs_device

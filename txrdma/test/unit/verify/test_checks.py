@@ -182,10 +182,7 @@ class CaseTests(SynchronousTestCase):
                 reasons.update({test.id().rpartition(".")[2]: reason for test, reason in result.skipped})
         self.assertEqual(
             reasons,
-            {
-                "test_compareAndSwap": "the device has no atomics",
-                "test_datagram": "iWARP has no datagrams",
-            },
+            {"test_compareAndSwap": "the device has no atomics", "test_datagram": "iWARP has no datagrams"},
         )
 
 

@@ -179,10 +179,7 @@ class RuleTests(SynchronousTestCase):
             (lambda each: each.barrier(), "another operation"),
             (lambda each: each.allreduce(there, into), "elements of another type"),
             (lambda each: each.allreduce(Elements(b"123", "sum"), into), "another type"),
-            (
-                lambda each: each.allreduce(short, into),
-                "4 bytes, and the buffer 8",
-            ),
+            (lambda each: each.allreduce(short, into), "4 bytes, and the buffer 8"),
         ):
             members = Members(2)
             next(other(members.algorithms[1]))
