@@ -134,9 +134,7 @@ class AsyncioTests(SynchronousTestCase):
         self.assertEqual(self.problems, [])
 
     def test_failures(self) -> None:
-        """
-        Exceptions of a server go to the loop, and its connection is closed; errors of C{connect} are raised.
-        """
+        """Exceptions of a server go to the loop, and close its connection; C{connect} raises its own."""
 
         async def serve(connection: aio.Connection) -> None:
             raise ZeroDivisionError("wrong")

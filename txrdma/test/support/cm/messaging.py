@@ -112,10 +112,7 @@ class MessagingCase(SteppedTime, SynchronousTestCase):
         return asked
 
     def assertNothingLeft(self, seconds: float = 60.0) -> None:
-        """
-        Assert that adapters, queue pairs, memory and timers of all connections are released, at once or
-        within a short time.
-        """
+        """Assert that adapters, queue pairs, memory and timers are all released within this time."""
         here = [key for key in adapters._adapters if key[0] is self.clock]
         self.wait(lambda: not any(key in adapters._adapters for key in here), seconds)
         for device in self.devices:

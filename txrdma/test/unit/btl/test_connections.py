@@ -518,9 +518,7 @@ class LossTests(HostsCase):
     faults = Faults(loss=0.05, duplication=0.05, jitterSeconds=0.002, late=0.01)
 
     def test_all(self) -> None:
-        """
-        All messages arrive once, ordered tags in order, and both ends close in order in spite of losses.
-        """
+        """All messages arrive once, ordered tags in order, and both ends close in order."""
         for seed in range(4):
             self.world.network.reseed(seed)
             client, server = self.connected()

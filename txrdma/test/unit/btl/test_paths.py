@@ -85,9 +85,7 @@ class RateTests(PathsCase):
         self.assertGreater(self.rate(RATE, RATE), 1.7 * one)
 
     def test_unequal(self) -> None:
-        """
-        Paths whose rates are 1:4 carry at least 85 % of their sum, and never less than the fast one alone.
-        """
+        """Paths whose rates are 1:4 carry at least 85 % of their sum: more than the fast one alone."""
         self.assertGreater(self.rate(RATE / 2, 2 * RATE), 0.85 * 2.5 * RATE)
 
 
@@ -97,9 +95,7 @@ class LostPathTests(PathsCase):
     slowBecause = "it simulates some ten thousand packets"
 
     def test_failover(self) -> None:
-        """
-        If a path fails under load, what is in flight on it is sent again on the other one after a round trip.
-        """
+        """What is in flight on a path that fails is sent again on the other one after a round trip."""
         self.connect(RATE, RATE)
         self.advance(0.2)
         failed, other = self.peer.sent.paths

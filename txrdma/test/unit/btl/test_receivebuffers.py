@@ -174,9 +174,7 @@ class SegmentTests(SegmentCase):
         self.assertEqual((self.counters.rdmaBytes, self.counters.rdmaSends), (300_001, 19))
 
     def test_outOfReach(self) -> None:
-        """
-        When the receive buffer fails during a message, packets carry the rest, and everything arrives once.
-        """
+        """When the receive buffer fails during a message, packets carry the rest; everything arrives once."""
         for each in range(3):
             self.begin(BadNetwork(loss=0.05 * each, jitter=0.001))
             data = Random(each).randbytes(600_000)
@@ -387,9 +385,7 @@ class OneHostMessageTests(OneHostCase, MessageTests):
     """Sent messages arrive, long ones through shared memory."""
 
     def test_untold(self) -> None:
-        """
-        Nothing is acknowledged before the application had its bytes, however much arrives in an iteration.
-        """
+        """Nothing is acknowledged before the application had its bytes, however much arrives at once."""
         client, server = self.connected()
         self.outcome(client.transport.send(TAG, bytes(WORTH_WAITING)))
         seen: list[int] = []
@@ -499,9 +495,7 @@ class OneHostEndTests(OneHostCase, EndTests):
         self.assertEqual(self.counters().chunkSends, 0)
 
     def test_portDown(self) -> None:
-        """
-        A message is written to shared memory while a port is down, and announced when the port is up again.
-        """
+        """A message is written while a port is down, and announced when the port is up again."""
         client, server = self.connected()
         self.outcome(client.transport.send(TAG, bytes(WORTH_WAITING)))
         self.hosts[1].device.setPortEnabled(1, False)

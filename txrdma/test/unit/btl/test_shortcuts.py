@@ -85,9 +85,7 @@ class SendTests(SynchronousTestCase):
         self.assertEqual(decodeSegment(packet.head + bytes(packet.payload)).kind, PACK)
 
     def test_answer(self) -> None:
-        """
-        A message is sent immediately if the previous one was acknowledged with the packet just received.
-        """
+        """A message is sent immediately if the packet just received has acknowledged the previous one."""
         self.send(context="told")
         self.come(FRAG, 0.001, _FIRST)
         self.assertEqual(self.send(now=0.001), COMMAND)
@@ -209,10 +207,7 @@ class ReceiveTests(SynchronousTestCase):
             self.assertEqual(quickPeer.sent.base, usualPeer.sent.base)
 
     def test_alone(self) -> None:
-        """
-        The next message of a peer takes the fast path, unless its address changed or other packets precede
-        it.
-        """
+        """The next message takes the fast path, but not from another address or behind other packets."""
         module, _peer = _module()
         packet = memoryview(Segment(FRAG, _NAMES[0], _FIRST, _FIRST - 1, 3, b"ping").encode())
         self.assertIsNone(module.receiveFast(COMMAND, _HERE, packet, 0.0))

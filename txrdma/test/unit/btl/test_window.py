@@ -119,9 +119,7 @@ class SendWindowTests(SynchronousTestCase):
 
     @given(st.data())
     def test_model(self, data: st.DataObject) -> None:
-        """
-        Each segment arrives once whatever acknowledgements come, in any order; invalid ones change nothing.
-        """
+        """Each segment arrives once whatever acknowledgements come; invalid ones change nothing."""
         window = SendWindow(data.draw(_SEQUENCES), ModuleCounters())
         first, sent, arrived = window.base, list[Sent](), set[int]()
         for _step in range(data.draw(st.integers(1, 20))):

@@ -166,9 +166,7 @@ class StrangerTests(StrangerCase):
         self.end()
 
     def test_flood(self) -> None:
-        """
-        A flood of REQs takes as many queue pairs as the backlog allows; the rest is dropped, and all end.
-        """
+        """REQs take as many queue pairs as the backlog allows; the rest is dropped, and all end."""
         before = len(self.devices[1]._queuePairs)
         most = 0
         for number in range(1, 1501):

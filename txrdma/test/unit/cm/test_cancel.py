@@ -178,9 +178,7 @@ class PathTests(CancelCase):
     addresses = (("10.0.1.1", "10.0.2.1"), ("10.0.1.2", "10.0.2.2"))
 
     def test_everywhere(self) -> None:
-        """
-        A path can be cancelled while it is loaded or armed: the connection continues, and closes in order.
-        """
+        """A path can be cancelled while it is loaded or armed; the connection continues in order."""
 
         def begin() -> Deferred[Any]:
             self.opening = self.opened()

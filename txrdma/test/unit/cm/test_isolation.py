@@ -152,10 +152,7 @@ class DeviceTests(MessagingCase):
         return client, server, neighbor
 
     def assertWorks(self, neighbor: MessageRecorder) -> None:
-        """
-        Assert that the other connection carries messages in both directions and closes in order, and nothing
-        remains.
-        """
+        """Assert that the other connection works in both directions, and leaves nothing behind."""
         neighbor.transport.sendMessage(b"there")
         self.served[1].transport.sendMessage(b"and back")
         self.wait(lambda: self.served[1].messages and neighbor.messages)

@@ -32,9 +32,7 @@ class Door:
 
 
 def machine(builder: TypeMachineBuilder[Any, Door]) -> Callable[[Door], Any]:
-    """
-    Return the machine of a closed door, which can be opened and locked, but not pushed while it is open.
-    """
+    """Return the machine of a door that can be opened and locked, but not pushed while it is open."""
     closed, locked, opened = (builder.state(name) for name in ("closed", "locked", "opened"))
 
     @closed.upon(Inputs.push).to(opened)

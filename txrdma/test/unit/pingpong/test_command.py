@@ -41,9 +41,7 @@ def bandwidth() -> Measurement:
 
 class OptionsTests(SynchronousTestCase):
     def test_usual(self) -> None:
-        """
-        Without a host the command is a server; with a host it measures sends, and with C{--local} everything.
-        """
+        """Without a host it serves; with one it measures sends, and with C{--local} everything."""
         self.assertTrue(parsed().isServer)
         series = parsed("192.0.2.1").series()
         self.assertEqual(series.transfers, (Transfer.SEND,))

@@ -272,9 +272,7 @@ class NetworksTests(SynchronousTestCase):
         )
 
     def test_interface(self) -> None:
-        """
-        A connection uses the interface with the local address; to a local address, the loopback interface.
-        """
+        """A connection uses the interface with its local address, or loopback if its peer is local."""
         for own, peer, name in (
             ("10.0.0.1", "10.0.0.2", "eth0"),
             ("10.0.0.1", "10.0.1.1", "lo"),

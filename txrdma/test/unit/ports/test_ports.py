@@ -147,9 +147,7 @@ class DeviceTests(TreeTestCase):
         self.assertEqual((port.pkeys(), port.rate, port.physicalState), ([], LinkRate(), PhysicalState.NOP))
 
     def test_netdevOfHardware(self) -> None:
-        """
-        Without a GID the interface is the one of the same hardware with the port's number, counted from 0.
-        """
+        """Without a GID the interface is that of the same hardware with the port's number minus one."""
         self.sysfs.device("mlx4_0")
         for number in (1, 2):
             self.sysfs.port("mlx4_0", number)

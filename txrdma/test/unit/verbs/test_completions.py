@@ -299,10 +299,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual((self.channel.taken, self.reactor.getDelayedCalls()), (0, []))
 
     def test_stopping(self) -> None:
-        """
-        After the reactor was stopped, nothing more is delivered in the same iteration, like a socket is read
-        once.
-        """
+        """After the reactor was stopped, nothing more is delivered in the same iteration, as of sockets."""
         reactor: Any = LookingReactor()
 
         def handle(batch: Sequence[Completion]) -> None:
@@ -485,9 +482,7 @@ class BusyPollingTests(SynchronousTestCase):
             self.read()
 
     def test_finds(self) -> None:
-        """
-        A completion that follows within a short time is found without an event; the reader arms only then.
-        """
+        """A completion that follows soon is found without an event; the reader arms only then."""
         self.queue.put(1)
         self.queue.later = 5
         self.read()

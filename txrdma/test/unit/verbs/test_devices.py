@@ -134,9 +134,7 @@ class StringTests(ParserCase):
         other.close()
 
     def test_sharedWhoseKeysAreTheSame(self) -> None:
-        """
-        Strings with the same keys in another order share a device, unless the parser distinguishes more.
-        """
+        """Strings with the same keys in another order share a device."""
         one, other = (sharedDevice(self.reactor, f"test:a:{keys}") for keys in ("x=1:y=2", "y=2:x=1"))
         self.assertEqual(len(self.parser.opened), 1)
         one.close()

@@ -62,9 +62,7 @@ class LeakTests(RemovableDevice):
         self.assertEqual([type(each).__name__ for each in Thing.log], ["CQ", "CompChannel"])
 
     def test_channel(self) -> None:
-        """
-        If only one descriptor is left, no completion channel is created, and the descriptor is free again.
-        """
+        """If only one descriptor is left, no completion channel is created, and it stays free."""
         self.patch(os, "eventfd", Mock(side_effect=OSError(errno.EMFILE, "no descriptor is left")))
         before = len(os.listdir("/dev/fd"))
         failure = self.assertRaises(ResourceExhausted, self.device.createChannel)
