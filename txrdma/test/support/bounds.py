@@ -123,10 +123,10 @@ BOUNDS: Final = {
     "cm.core.dispatcher.MOST_QUESTIONS": "cm.Dispatcher._asked",
     "fabric.creditloops.MOST_PATHS": "fabric.Lanes.levels",
     "fabric.excess.MOST_NODES": """
-        fabric.CounterReport.ports,silent fabric.DirectView._switches fabric.Fabric.nodes
+        fabric.CounterReport.ports,silent fabric.Fabric.nodes
         fabric.LIDSweep._links fabric.LaneSurvey._crossings fabric.Lanes.mappings fabric.RecordSweep._ends
         fabric.Refresh.touched,changed,_known,_loose fabric.RouteCheck.found,cyclic,_waits
-        fabric.SASweep._lids fabric.SAView._switches fabric.SteadyNames._nodes
+        fabric.SASweep._lids fabric._TableView._switches fabric.SteadyNames._nodes
         fabric.Sweep._lanes,_waiting,_open,_known fabric.Tables.linear,pkeys,lanes,firmware
         fabric._Congestion._congested fabric._Lane.waiting
         monitor.AlertTracker.sent,_unseen,_waiting,_leaving
