@@ -12,19 +12,16 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import react
 from twisted.python import usage
 from twisted.python.failure import Failure
 
-from txrdma.commands.common.options import BaseOptions, IReactor
+from txrdma.commands.common.options import BaseOptions, INTERRUPTED, IReactor
 from txrdma.commands.common.registry import command, COMMANDS, FABRICS, GROUPS
 from txrdma.error import RDMAError
-
-INTERRUPTED: Final = 130
-"""The exit status after Ctrl-C: 128 and SIGINT, as shells have it."""
 
 
 class TxrdmaOptions(BaseOptions):

@@ -17,9 +17,7 @@ from txrdma.btl.groups.launching import End, Launch
 from txrdma.btl.groups.terms import MOST_MEMBERS
 from txrdma.commands.common.interruption import Interruption
 from txrdma.commands.common.options import CommandOptions as BaseOptions
-
-INTERRUPTED = 130
-"""The exit status after Ctrl-C: 128 and SIGINT, as shells have it."""
+from txrdma.commands.common.options import INTERRUPTED
 
 
 class CommandOptions(BaseOptions):

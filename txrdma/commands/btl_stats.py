@@ -4,18 +4,14 @@ C{txrdma btl-stats}: counters of the byte transfer layer's modules, per process 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Any, TYPE_CHECKING
+from typing import Any
 
 from txrdma.btl.insight import NAMESPACE
 from txrdma.commands.common.counted import askedOfAll, number, withSums
 from txrdma.commands.common.tables import lines
 from txrdma.commands.common.watching import processTable, watch, WatchingOptions
 from txrdma.unix.answers import IUNIXReactor
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 class CommandOptions(WatchingOptions):
@@ -40,23 +36,15 @@ def summed(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return several
 
 
-def countersTable(found: Sequence[dict[str, Any]]) -> Table:
-    """Return a table of the nonzero counters that L{summed} returns, or of their rates."""
-    return processTable(("now", "counter", "value"), found, _cells, isRated=True)
-
-
 def _cells(entry: dict[str, Any]) -> tuple[str, ...]:
     gauges = entry["gauges"]
     counters = {name: value for name, value in entry["counters"].items() if value}
-    return (
-        lines(
-            f"{gauges['modules']} modules",
-            f"{gauges['peers']:,} peers",
-            f"{gauges['queuedBytes']:,} bytes queued",
-        ),
-        lines(*counters),
-        lines(*map(number, counters.values())),
-    )
+    now = [f"{gauges['modules']} modules", f"{gauges['peers']:,} peers"]
+    queued = f"{gauges['queuedBytes']:,} bytes queued"
+    return lines(*now, queued), lines(*counters), lines(*map(number, counters.values()))
+
+
+countersTable = partial(processTable, ("now", "counter", "value"), _cells, isRated=True)
 
 
 async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:

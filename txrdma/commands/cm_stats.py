@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, TYPE_CHECKING
+from typing import Any, Final
 
 from txrdma.cm.status import NAMESPACE
 from txrdma.commands.common.counted import askedOfAll, number, withSums
 from txrdma.commands.common.tables import lines
 from txrdma.commands.common.watching import processTable, watch, WatchingOptions
 from txrdma.unix.answers import IUNIXReactor
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 WHATS: Final = ("sent", "retried", "received", "duplicate", "stray", "dropped")
 """Counters of each kind of message, in the order of their columns."""
@@ -33,11 +29,6 @@ class CommandOptions(WatchingOptions):
     )
 
 
-def countersTable(found: Sequence[dict[str, Any]]) -> Table:
-    """Return a table of the counters that L{withSums} returns, or of their rates."""
-    return processTable(("connections", "message", *WHATS), found, _cells, isRated=True)
-
-
 def _cells(entry: dict[str, Any]) -> tuple[str, ...]:
     gauges, counters = entry["gauges"], entry["counters"]
     states = sorted(gauges["connections"].items())
@@ -48,6 +39,9 @@ def _cells(entry: dict[str, Any]) -> tuple[str, ...]:
         lines(*kinds),
         *(lines(*(number(count) if count else "-" for count in column)) for column in counts),
     )
+
+
+countersTable = partial(processTable, ("connections", "message", *WHATS), _cells, isRated=True)
 
 
 async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:

@@ -66,9 +66,8 @@ def _details(entry: dict[str, Any]) -> list[str]:
 
 def connectionsTable(entries: Sequence[dict[str, Any]], isDetailed: bool = False) -> Table:
     """Return a table of the entries that L{flat} returns."""
-    return processTable(
-        ("connection", "mode", "traffic and cursors"), entries, lambda entry: _cells(entry, isDetailed)
-    )
+    columns = ("connection", "mode", "traffic and cursors")
+    return processTable(columns, partial(_cells, isDetailed=isDetailed), entries)
 
 
 def _cells(entry: dict[str, Any], isDetailed: bool) -> tuple[str, ...]:

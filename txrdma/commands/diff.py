@@ -8,6 +8,7 @@ from typing import Any
 from twisted.python import usage
 
 from txrdma.commands.common import sweeping
+from txrdma.commands.common.options import INTERRUPTED
 from txrdma.commands.common.rows import printJSON
 from txrdma.error import RDMAError
 from txrdma.fabric.differences import Difference, differences
@@ -45,7 +46,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         raise SystemExit(NOT_CHECKED) from error
     if sweeping.isInterrupted(after):
         sweeping.printProblems(after)
-        raise SystemExit(sweeping.INTERRUPTED)
+        raise SystemExit(INTERRUPTED)
     found = differences(names.put(before), names.put(after))
     if options["json"]:
         printJSON([differenceDict(each) for each in found])

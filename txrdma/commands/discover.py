@@ -10,6 +10,7 @@ from typing import Any, Final
 from twisted.python import usage
 
 from txrdma.commands.common import sweeping
+from txrdma.commands.common.options import INTERRUPTED
 from txrdma.commands.common.rows import printJSON
 from txrdma.commands.formats.dot import dotText
 from txrdma.commands.formats.ibnetdiscover import listing
@@ -76,7 +77,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     elif form == "svg":
         if sweeping.isInterrupted(fabric):  # do not draw after Ctrl-C, since drawing also takes time
             sweeping.printProblems(fabric)
-            raise SystemExit(sweeping.INTERRUPTED)
+            raise SystemExit(INTERRUPTED)
         sys.stdout.write(await drawn(reactor, "\n".join(dotText(fabric, names))))
     elif form == "text" and options["chassis"]:
         sys.stdout.write("\n".join(listing(fabric, names, chassis(fabric))) + "\n")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TYPE_CHECKING
+from functools import partial
+from typing import Any
 
 from txrdma.commands.common.tables import lines, size
 from txrdma.commands.common.watching import entriesBy, processTable, watch, WatchingOptions
 from txrdma.smc.status.control import askAll, ControlAnswer
 from txrdma.unix.answers import IUNIXReactor
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 class CommandOptions(WatchingOptions):
@@ -54,18 +52,16 @@ def _buffers(buffers: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def groupsTable(entries: Sequence[dict[str, Any]]) -> Table:
-    """Return a table of the entries that L{flat} returns."""
-    return processTable(
-        ("group", "terms", "links", "buffers"),
-        entries,
-        lambda entry: (
-            lines(entry["name"], entry["peer"] and f"to {entry['peer']}", f"peer ID {entry['peerID']}"),
-            _terms(entry),
-            "\n".join(map(_link, entry["links"])),
-            _buffers(entry["buffers"]),
-        ),
+def _cells(entry: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        lines(entry["name"], entry["peer"] and f"to {entry['peer']}", f"peer ID {entry['peerID']}"),
+        _terms(entry),
+        "\n".join(map(_link, entry["links"])),
+        _buffers(entry["buffers"]),
     )
+
+
+groupsTable = partial(processTable, ("group", "terms", "links", "buffers"), _cells)
 
 
 async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:

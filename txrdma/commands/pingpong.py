@@ -28,7 +28,7 @@ from twisted.internet.task import LoopingCall
 from twisted.python import usage
 
 from txrdma.commands.common.interruption import Interruption
-from txrdma.commands.common.options import IReactor, TableOptions
+from txrdma.commands.common.options import INTERRUPTED, IReactor, TableOptions
 from txrdma.error import DeviceUnavailable
 from txrdma.interfaces import IVerbsDevice
 from txrdma.pingpong.compatible import Game, OneGame, playFirst
@@ -42,9 +42,6 @@ from txrdma.pingpong.session import Client, connect, Limits, PORT, Server, TestS
 from txrdma.ports.softdevices import softDeviceAt
 from txrdma.verbs.completions import ReaderReactor
 from txrdma.verbs.devices import openDevice
-
-INTERRUPTED: Final = 130
-"""Exit status of a client after Ctrl-C: 128 + SIGINT, as in shells."""
 
 _COMPATIBLE_SIZES: Final = {Transfer.SEND: 4096, Transfer.UD: 2048}
 _COMPATIBLE_MTU: Final = 1024

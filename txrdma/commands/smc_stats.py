@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TYPE_CHECKING
+from functools import partial
+from typing import Any
 
 from txrdma.commands.common.counted import number, withSums
 from txrdma.commands.common.tables import lines, size
 from txrdma.commands.common.watching import entriesBy, processTable, watch, WatchingOptions
 from txrdma.smc.status.control import askAll, ControlAnswer
 from txrdma.unix.answers import IUNIXReactor
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 class CommandOptions(WatchingOptions):
@@ -56,11 +54,6 @@ def _direction(counters: Mapping[str, Any], verb: str) -> str:
     return lines(*parts)
 
 
-def statisticsTable(entries: Sequence[dict[str, Any]]) -> Table:
-    """Return a table of the entries that L{entriesOf} or L{Rates.since} returns."""
-    return processTable(("connections", "sent", "received", "buffers"), entries, _cells, isRated=True)
-
-
 def _cells(entry: dict[str, Any]) -> tuple[str, ...]:
     counters, gauges = entry["counters"], entry["gauges"]
     return (
@@ -82,6 +75,9 @@ def _cells(entry: dict[str, Any]) -> tuple[str, ...]:
             f"{size(gauges['ringBytesUnread'])} unread",
         ),
     )
+
+
+statisticsTable = partial(processTable, ("connections", "sent", "received", "buffers"), _cells, isRated=True)
 
 
 async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:

@@ -13,6 +13,7 @@ from twisted.python import usage
 from txrdma.commands.common import options as common
 from txrdma.commands.common.devicedescriptions import chosen
 from txrdma.commands.common.interruption import Interruption
+from txrdma.commands.common.options import INTERRUPTED
 from txrdma.commands.common.progress import ProgressBar
 from txrdma.commands.common.rows import showRows
 from txrdma.verify.environment import examine
@@ -25,7 +26,6 @@ from txrdma.verify.supervisor import Supervisor
 from txrdma.verify.worker import Task
 
 PARTS = (*SUITES, "streams", "peer")
-INTERRUPTED = 130
 
 
 def _parts(text: str) -> tuple[str, ...]:

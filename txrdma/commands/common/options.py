@@ -18,6 +18,9 @@ from twisted.internet.interfaces import (
 )
 from twisted.python import usage
 
+INTERRUPTED: Final = 130
+"""The exit status after Ctrl-C: 128 and SIGINT, as shells have it."""
+
 
 class IReactor(IReactorCore, IReactorFDSet, IReactorTCP, IReactorThreads, IReactorTime, IReactorUNIX):
     """Parts of the reactor that commands use."""

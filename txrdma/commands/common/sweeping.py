@@ -13,6 +13,7 @@ from typing import Any, Final, TYPE_CHECKING
 from twisted.internet.defer import CancelledError
 from twisted.python import usage
 
+from txrdma.commands.common.options import INTERRUPTED
 from txrdma.commands.common.progress import ProgressBar
 from txrdma.commands.common.session import FabricOptions, opened, Session
 from txrdma.commands.common.values import count
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from txrdma.fabric.sasweep import SASweep
 
 METHODS = ("dr", "lid", "sa")
-INTERRUPTED: Final = 130
 INTERRUPTED_SWEEP: Final = "interrupted"
 """The kind of the problem that records the interruption of a sweep."""
 

@@ -62,8 +62,8 @@ def entriesBy(
 
 def processTable(
     columns: Sequence[str],
-    entries: Entries,
     cellsOf: Callable[[dict[str, Any]], Iterable[str]],
+    entries: Entries,
     isRated: bool = False,
 ) -> Table:
     """

@@ -13,7 +13,7 @@ from typing import Any
 from twisted.internet.defer import CancelledError
 
 import txrdma
-from txrdma.command import INTERRUPTED
+from txrdma.commands.common.options import INTERRUPTED
 from txrdma.fabric.errorcounters import CounterSurvey
 from txrdma.test.support.mad.commanding import NetFabricTestCase
 
