@@ -50,7 +50,6 @@ from txrdma.interfaces import IAddressHandle, IMulticast
 from txrdma.mad.ports.verbsport import grhFields
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
 from txrdma.messages.memory import octets
-from txrdma.messages.transport import protocolFor
 from txrdma.ports.softdevices import softDeviceTo
 from txrdma.verbs.devices import DeviceSpec
 
@@ -438,7 +437,7 @@ class DatagramGroupEndpoint:
 
 
 def _protocolOf(factory: IMessageProtocolFactory, address: IAddress) -> DatagramProtocol:
-    protocol: DatagramProtocol | None = protocolFor(factory, address)
+    protocol: DatagramProtocol | None = factory.buildProtocol(address)
     if protocol is None:
         raise InvalidRequest("the factory has no protocol for this service")
     return protocol
