@@ -167,6 +167,18 @@ class NotificationTests(SynchronousTestCase):
         closing.close()
         self.assertIs(closing.state, State.CLOSED)
 
+    def test_closeCompletesWhenPeerHasAll(self) -> None:
+        closing = after()
+        closing.close()
+        self.assertEqual(closing.events(), [Send(StateFlags.CLOSED)])
+        self.assertFalse(closing.over)
+        closing.delivered()
+        self.assertEqual(closing.events(), [Ended(Ending.DONE)])
+        self.assertTrue(closing.over)
+        closing.received(DONE | CLOSED, 77)
+        self.assertFalse(closing.readEnding)
+        self.assertEqual(closing.events(), [Released(True)])
+
     def test_abortFreesBufferAfterAnswer(self) -> None:
         closing = after()
         closing.abort()
