@@ -18,6 +18,8 @@ directed = st.builds(IBDRPath, **headers, drPath=routes, drSLID=lids, drDLID=lid
 
 
 class TextTests(SynchronousTestCase):
+    slowBecause = "Hypothesis runs many examples"
+
     @given(paths)
     def test_path(self, path: IBPath) -> None:
         self.assertEqual(IBPath.fromString(str(path)), path)
