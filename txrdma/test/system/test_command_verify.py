@@ -53,10 +53,12 @@ class VerifyTests(SynchronousTestCase):
     def test_report(self) -> None:
         """Tests run in another process, and a report is written without names and addresses."""
         report = self.verified("--quick", "--parts", "rdma")
-        self.assertEqual(report["parts"], {"rdma": {"passed": 20, "failed": 0, "skipped": 0}})
+        passed = report["parts"]["rdma"]["passed"]
+        self.assertEqual(report["parts"], {"rdma": {"passed": passed, "failed": 0, "skipped": 0}})
+        self.assertGreater(passed, 20)
         self.assertEqual(json.loads((self.folder / "txrdma-verify.json").read_text()), report)
         text = (self.folder / "txrdma-verify.md").read_text()
-        self.assertIn("| rdma | 20 | 0 | 0 |", text)
+        self.assertIn(f"| rdma | {passed} | 0 | 0 |", text)
         self.assertNotIn(os.uname().nodename, text)
 
     def test_peers(self) -> None:
