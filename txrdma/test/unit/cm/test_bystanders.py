@@ -32,6 +32,7 @@ class PreparedApplication(MessageApplication):
 class IBTests(MessageBystanderContract, MessagingCase):
     """C{ib:} endpoints, between two hosts with two ports each: both connections share an adapter."""
 
+    slowBecause = "each callback of each end is tried, on connections of their own"
     addresses = (("10.0.1.1", "10.0.2.1"), ("10.0.1.2", "10.0.2.2"))
     PROTOCOL = IPreparedProtocol
     APPLICATION = PreparedApplication
