@@ -90,8 +90,8 @@ class IRemoteMemory(Interface):
         @param memory: the number of bytes to allocate, which are zeros; or a writable, contiguous buffer
             (bytearray, mmap, NumPy array), which is used without copying and can be resized or closed again
             after L{ISharedMemory.close}, or after the end of the connection.
-        @raise txrdma.error.InvalidRequest: the buffer is read-only, empty or not contiguous, or the
-            connection has ended.
+        @raise txrdma.error.InvalidRequest: the buffer is read-only or not contiguous, the length is not from
+            1 byte to 4 GiB - 1, or the connection has ended.
         @raise txrdma.error.ResourceExhausted: memory is short.
         """
 
@@ -100,6 +100,7 @@ class IRemoteMemory(Interface):
         Read from memory that the peer shares.
 
         @raise txrdma.error.InvalidRequest: this is not within the memory, or the peer accepts no reads.
+        @raise TypeError: a number is not an integer; also of the other methods.
         """
 
     def write(name: bytes, data: Buffer, offset: int = 0) -> Deferred[None]:

@@ -203,7 +203,7 @@ class SharedDatagrams:
         self._datagramLinks.append(made)
         return made
 
-    def isJoined(self, datagramLink: DatagramLink, descriptor: int, doorbell: Doorbell) -> None:
+    def join(self, datagramLink: DatagramLink, descriptor: int, doorbell: Doorbell) -> None:
         """Attach the other device's box; raises ValueError or OSError if it can't be mapped."""
         try:
             box = mapBox(descriptor)

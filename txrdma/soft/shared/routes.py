@@ -143,7 +143,8 @@ class _ConnectedProcess(PeerProcess):
 
     # Messages of the peer. A handler removes descriptors that it keeps from the list.
 
-    def isJoined(self, parsed: Join, descriptors: list[int]) -> None:
+    def joinReceived(self, parsed: Join, descriptors: list[int]) -> None:
+        """Connect a queue pair to the peer's, whose box and doorbells the message names; or refuse it."""
         if len(descriptors) != 1:
             raise ValueError(f"an invitation needs one descriptor, not {len(descriptors)}")
         key = (parsed.source, parsed.destination)
@@ -201,7 +202,7 @@ class _ConnectedProcess(PeerProcess):
         doorbells = self._peerDoorbells.acquire(parsed.number)
         if doorbells is not None and (datagramLink := self.openDatagramLink()) is not None:
             try:
-                self._port.datagrams.isJoined(datagramLink, descriptors[0], doorbells.pop())
+                self._port.datagrams.join(datagramLink, descriptors[0], doorbells.pop())
                 return
             except OSError as error:
                 if error.errno not in NO_DESCRIPTORS:
@@ -241,7 +242,8 @@ class _ConnectedProcess(PeerProcess):
         notice = PairNotice(kind=RendezvousKind.LEAVE, source=source, destination=destination)
         self.send(notice.encode())
 
-    def left(self, parsed: PairNotice) -> None:
+    def leaveReceived(self, parsed: PairNotice) -> None:
+        """End the connection to a queue pair that the peer has closed."""
         invitation = self._invitations.pop((parsed.source, parsed.destination), None)
         if invitation is not None:
             _discard(*invitation)
@@ -289,7 +291,7 @@ class _ConnectedProcess(PeerProcess):
                 return
         answer(reply.replace(reach=Reach.BY_MESSAGES).encode(), ())
 
-    def accessed(
+    def accessRequested(
         self, parsed: AccessRequest, content: memoryview, answer: Callable[[bytes, tuple[int, ...]], None]
     ) -> None:
         connection = self.connection(parsed.source, parsed.destination)
@@ -375,7 +377,7 @@ class _Link:
         if peer is None or not self._greeted:
             raise ValueError("no HELLO was sent")
         if isinstance(parsed, Join):
-            peer.isJoined(parsed, descriptors)
+            peer.joinReceived(parsed, descriptors)
         elif isinstance(parsed, DoorbellNotice):
             peer.doorbellReceived(parsed, descriptors)
         elif isinstance(parsed, DatagramRingOffer):
@@ -383,9 +385,9 @@ class _Link:
         elif isinstance(parsed, RegionRequest):
             peer.regionRequested(parsed, self.line.send)
         elif isinstance(parsed, AccessRequest):
-            peer.accessed(parsed, content, self.line.send)
+            peer.accessRequested(parsed, content, self.line.send)
         elif isinstance(parsed, PairNotice) and parsed.kind is RendezvousKind.LEAVE:
-            peer.left(parsed)
+            peer.leaveReceived(parsed)
         elif isinstance(parsed, (PairNotice, RegionReply, AccessReply)):
             connection = peer.connection(parsed.source, parsed.destination)
             if connection is None:
@@ -393,7 +395,7 @@ class _Link:
             if isinstance(parsed, RegionReply):
                 connection.regionReceived(parsed, descriptors)
             elif isinstance(parsed, AccessReply):
-                connection.moved(parsed, content)
+                connection.accessReplied(parsed, content)
             else:
                 connection.nudged()
 

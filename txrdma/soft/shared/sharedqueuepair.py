@@ -333,7 +333,7 @@ class SharedQueuePair:
         what = b"".join(part(pieces, done, size)) if writing else b""
         self._peer.send(message.encode() + what)
 
-    def moved(self, answer: AccessReply, content: memoryview) -> None:
+    def accessReplied(self, answer: AccessReply, content: memoryview) -> None:
         """Handle the reply to an access request."""
         if self._moving is None:
             raise ValueError("unexpected access reply")

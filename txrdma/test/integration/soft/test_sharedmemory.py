@@ -186,13 +186,13 @@ class UnusedTests(RealCase):
         one.join(other)
         one.post(2, Operation.SEND, [one.segment(0, 5)])
         invitations: list[object] = []
-        isJoined = routes._ConnectedProcess.isJoined
+        joinReceived = routes._ConnectedProcess.joinReceived
 
         def record(process: Any, parsed: object, descriptors: list[int]) -> None:
-            isJoined(process, parsed, descriptors)  # type: ignore[arg-type]  # only passed on
+            joinReceived(process, parsed, descriptors)  # type: ignore[arg-type]  # only passed on
             invitations.append(parsed)
 
-        self.patch(routes._ConnectedProcess, "isJoined", record)
+        self.patch(routes._ConnectedProcess, "joinReceived", record)
         self.runUntil(lambda: invitations)
         other.join(one)
         other.receive(1, 0, 64)
