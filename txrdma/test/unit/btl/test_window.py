@@ -187,15 +187,25 @@ class SendWindowTests(SynchronousTestCase):
     def test_givesUp(self) -> None:
         """A peer is given up after the requested time, and not before some retries."""
         self.add(1)
-        now = 1000.0  # this process has slept
-        tries = 0
+        self.assertEqual(self.triesUntilGivenUp(), FEWEST_TRIES - 1)
+
+    def test_givesUpAfterProgress(self) -> None:
+        """Retries count from the last acknowledgement on."""
+        self.add(2)
+        self.resend(FIRST_TIMEOUT)
+        self.receive(0, 1.0)
+        self.assertEqual(self.triesUntilGivenUp(), FEWEST_TRIES)  # the first one sends the other lost segment
+
+    def triesUntilGivenUp(self) -> int:
+        """Return how often the window waits for an answer, after this process has slept."""
+        now, tries = 1000.0, 0
         while not self.window.expired(now):
             tries += 1
             if self.window.hasLost():
                 self.window.again(now)
             due = self.due()
             now = max(now, due)
-        self.assertEqual(tries, FEWEST_TRIES - 1)
+        return tries
 
     def test_refused(self) -> None:
         """A refused segment becomes an empty one, which is sent immediately; its message is reported."""
