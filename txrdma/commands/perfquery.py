@@ -134,7 +134,7 @@ class CommandOptions(FabricOptions):
             raise usage.UsageError(f"--kind {self['kind']}: there are {', '.join(KINDS)}")
         isSampled = KINDS[self["kind"]] in _SAMPLED
         if isSampled and (self["watch"] or self["reset"] or self["reset-only"]):
-            raise usage.UsageError(f"--kind {self['kind']}: --watch and --reset do not apply to samples")
+            raise usage.UsageError(f"--kind {self['kind']}: samples have no --watch, --reset, --reset-only")
         if self["watch"] and self["reset-only"]:
             raise usage.UsageError("--watch and --reset-only don't go together: there would be no rates")
         self["sampled"] = sampledCodes(self["sample"])

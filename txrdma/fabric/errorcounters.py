@@ -392,7 +392,7 @@ class CounterSurvey:
 
 
 def countingPorts(node: Node) -> list[Port]:
-    """Return the ports with counters: those of a host that are known; all of a switch, 0 if enhanced."""
+    """Return the ports with counters: the known ones of a host; those of a switch, and an enhanced port 0."""
     if not node.isSwitch:
         return [port for port in node.ports.values() if port.raw]
     first = 0 if node.switchInfo is not None and node.switchInfo.enhancedPort0 else 1

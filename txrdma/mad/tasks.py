@@ -62,7 +62,7 @@ class Runner:
         return self._begun(task, self._each(iterator, task))
 
     def run(self, work: Work | None, queue: Work | None, mqueue: Iterable[Any] | None) -> Deferred[Any]:
-        """Begin these; the returned Deferred fires when nothing is left: see C{MADSchedule.run}."""
+        """Begin pieces of work; the Deferred fires when nothing is left: see C{MADSchedule.run}."""
         if self._run is not None:
             for each in (work, queue):
                 if each is not None:

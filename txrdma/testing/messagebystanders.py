@@ -45,7 +45,7 @@ MISTAKES: Final[tuple[object, ...]] = (
     *(None, True, -1, 0, 1 << 33, 1 << 70, 1.5, float("nan"), "text", b"", bytes(16), bytes(5000)),
     *((), [1], {}, object(), Exception, memoryview(b"abcd")[::2], array("d", [1.0])),
 )
-"""Arguments that most methods cannot use."""
+"""Wrong arguments for calls of methods: most methods can use few of these."""
 
 _CALLS: Final = 40
 _RESULTS: Final[tuple[object, ...]] = (None, True, "text")

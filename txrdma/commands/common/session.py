@@ -144,7 +144,7 @@ class Session:
         return path
 
     async def nameAt(self, path: IBPath) -> str:
-        """Return the mapped name of the node at the end of a path; without a map C{""}, without a call."""
+        """Return the mapped name of the node at the end of a path; C{""} if there is no map."""
         from txrdma.mad.layouts.smp import NodeInfo
 
         if not self.names.names:

@@ -308,7 +308,7 @@ class CollectorFactory(Factory):
             connection.end("the collector ends")
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
-        """Return the protocol of a connection; None, which closes it, without a port or for too many."""
+        """Return the protocol of a connection; None closes it: there is no port, or too many connections."""
         if self._isPortLost or len(self.connections) >= MOST_MONITORS:
             return None
         protocol = CollectorProtocol(self)

@@ -48,7 +48,7 @@ COUNTERS: Final = (1, 2)
 """Indices of the attributes with counters of a port."""
 
 SERIES: Final = 0xFF
-"""In place of an index: a series; see L{encodeSeries}."""
+"""Marks a series of attributes, in place of an attribute's index; see L{encodeSeries}."""
 
 READ, REFUSED_PORT = b"\0", b"\1"
 """First byte of each port in the result of a series; after L{READ} come the attributes."""

@@ -208,7 +208,7 @@ class FindingLog:
         return max((entry.severity for entry in self.open.values()), default=None)
 
     def settlesIn(self, source: str, now: float) -> float | None:
-        """Return the seconds until another report of a source can raise a finding; None for no such."""
+        """Return the seconds until another report of a source can raise a finding; None if none can."""
         waits = [
             since + self._rules.raiseSeconds.get(source, 0.0)
             for key, since in self._pending.items()

@@ -54,7 +54,10 @@ BER_LIMIT: Final = TallyLimit("symbolErrorCounter", 2, 720.0)
 """Fewest symbol errors from which a bit error rate is computed, and the time in which they are counted."""
 
 _BER_LIMITS: Final = (BER_LIMIT, TallyLimit(UNCORRECTABLE, BER_LIMIT.most, BER_LIMIT.seconds))
-"""The same for uncorrectable FEC blocks. With PAM4 (HDR and later), corrected symbols are normal."""
+"""
+The limits for symbol errors, and for uncorrectable FEC blocks: with PAM4 (HDR and later), corrected symbols
+are normal.
+"""
 
 MOST_BIT_ERRORS: Final = 1e-14
 """Bit error rate above which a link is reported: UFM's rule, 3 errors in 12 minutes at 400 Gbit/s."""

@@ -102,7 +102,7 @@ class Notifier:
         self._recallAgain()
 
     def stop(self) -> Deferred[None]:
-        """Stop; fires when all channels have sent their messages, or their time limit has passed."""
+        """Stop. The Deferred fires when all channels have sent their messages, or after their time limit."""
         self._isStarted = False
         self._loop.stop()
         for timer in self._repeats:

@@ -126,18 +126,18 @@ class _SubnGet(Call):
         self.visit, self.onAnswer, self.onFailure = visit, onAnswer, onFailure
 
     def answered(self, answer: Any) -> None:
-        """Process an answer."""
+        """Process the answer to a request of the visit."""
         self.onAnswer(self.visit, answer)
 
     def failed(self, error: Exception) -> None:
-        """Process a failure."""
+        """Process the failure of a request of the visit."""
         self.onFailure(self.visit, error)
 
 
 def _step(
     process: Callable[Concatenate[CounterReader, _Visit, P], None],
 ) -> Callable[Concatenate[CounterReader, _Visit, P], None]:
-    """Decorate a step of a visit: an exception ends the visit, and one that has ended has no further step."""
+    """Decorate a step of a visit: an exception ends the visit; a visit that has ended skips the step."""
 
     @wraps(process)
     def step(reader: CounterReader, visit: _Visit, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -482,7 +482,7 @@ class CounterReader:
 
     @_step
     def _nameless(self, visit: _Visit, error: Exception) -> None:
-        """Take a node that does not answer NodeInfo for the known one."""
+        """Assume that a node that does not answer NodeInfo is still the known one."""
         if _isFatal(error):
             raise error
         self._identified(visit, isKnown=True)
@@ -562,7 +562,11 @@ class CounterReader:
         self._settle(visit)
 
     def _broken(self, visit: _Visit, error: Exception) -> None:
-        """End a visit that raised an exception: the round fails later, and at once without a port."""
+        """
+        End the visit of a node after an exception.
+
+        The round reads the other nodes, and then fails. If the management port is lost, it fails at once.
+        """
         if isinstance(error, DeviceUnavailable):
             done = self._done
             self._stop()

@@ -258,7 +258,7 @@ def causeFamilies(
     counters: Collection[str],
     common: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Family]:
-    """Yield metric families of causes, of ports that report some: for each counter those of its sum."""
+    """Yield a metric family for each cause of these counters, with the ports that report it."""
     for counter in counters:
         for cause, text in CAUSES.get(counter, {}).items():
             series = _caused(causes, cause, common)

@@ -68,7 +68,7 @@ COLUMN_FAMILIES: Final = (TRAFFIC, CORRECTIONS)
 
 
 def familyOf(counter: str) -> ColumnFamily:
-    """Return the columns among which a counter is; one without a history raises L{InvalidRequest}."""
+    """Return the columns that include a counter; raise L{InvalidRequest} if it has no history."""
     for family in COLUMN_FAMILIES:
         if counter in family.counters:
             return family

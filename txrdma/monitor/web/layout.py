@@ -204,7 +204,7 @@ def searchForm(path: str, query: dict[str, Any], label: str, *more: Part) -> Tag
 
 
 def choose(name: str, label: str, now: str | None, options: Iterable[str]) -> Tag:
-    """Choice among all and several options in a form."""
+    """A form's choice among several options, or all of them."""
     several = [
         tags.option(value.replace("-", " ") or "all", value=value)(
             **({"selected": "selected"} if value == (now or "") else {})

@@ -193,7 +193,7 @@ def _port(context: PageContext, values: Values) -> Answer:
 
 
 def _every(meter: Meter | None, take: Callable[[Meter, str], float | None], names: Iterable[str]) -> Answer:
-    """A figure of each of these counters of a meter; none without one."""
+    """Return what C{take} gives for each of these counters of a meter; nothing without a meter."""
     return {} if meter is None else {name: take(meter, name) for name in names}
 
 

@@ -117,7 +117,7 @@ class _WrongHost(Resource):
 
 
 def _probe(problem: Callable[[], str]) -> ReadOnly:
-    """Return the answer to a load balancer, which needs no credentials: 200, or 503 with the reason."""
+    """Answer the probe of a load balancer, which needs no credentials: 200, or 503 with the reason."""
 
     def answer(request: Request) -> bytes:
         why = problem()

@@ -218,7 +218,7 @@ class SharedQueuePair:
 
     @contextmanager
     def _isolated(self) -> Iterator[None]:
-        """Let an error of this queue pair's work fail only this queue pair, not the line to the process."""
+        """Fail only this queue pair if the work in the context raises: the line to the peer stays."""
         try:
             yield
         except Exception:

@@ -161,7 +161,7 @@ class PerfQueryTests(SharedFabricTestCase):
             (["1", "300"], "expected 0 to 255"),
             (["--kind", "foo"], "vlwait"),
             (["--watch", "1", "--reset-only"], "don't go together"),
-            (["--kind", "samples", "--reset"], "do not apply to samples"),
+            (["--kind", "samples", "--reset"], "samples have no"),
             (["1", "1", "0xfff"], "--mask"),
             (["--sample", "1,x"], "as 1,2,5"),
             (["--sample", "0"], "as 1,2,5"),
