@@ -81,14 +81,14 @@ class MessageTransport:
         self._seconds: Callable[[], float] = reactor.seconds
         self.record = ConnectionRecord(self.isClient, self.route, reactor.seconds())
         self._stopping = Stopping(reactor, self.protocol, self.leave, self.abortConnection)
-        self._call(self.protocol.makeConnection, self)
+        self._call(methodcaller("makeConnection", self), self.protocol)
 
     def _end(self, reason: Failure) -> None:
         """Stop the producer, log the end, and call C{connectionLost}. Streams log their end themselves."""
         self._dismissProducer()
         if not IClosesOnShutdown.providedBy(self.protocol):
             self.record.ended(self.kind, (self.getHost(), self.getPeer()), reason, self._seconds())
-        self._call(self.protocol.connectionLost, reason)
+        self._call(methodcaller("connectionLost", reason), self.protocol)
         stopping, self._stopping = self._stopping, None
         if stopping is not None:
             stopping.ended()

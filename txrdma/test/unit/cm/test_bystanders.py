@@ -12,7 +12,11 @@ from twisted.internet.interfaces import IListeningPort
 
 from txrdma.cm.interfaces import IPreparedProtocol
 from txrdma.test.support.cm.messaging import MessagingCase
-from txrdma.testing.messagebystanders import MessageApplication, MessageBystanderContract
+from txrdma.testing.messagebystanders import (
+    MessageApplication,
+    MessageApplications,
+    MessageBystanderContract,
+)
 
 _LENGTH = 64
 
@@ -75,6 +79,25 @@ class IBTests(MessageBystanderContract, MessagingCase):
         client.transport.sendMessage(b"by another path")
         self.wait(lambda: (client.paths and server.paths) or client.lost or server.lost)
         self.network.join(*(each[0] for each in self.addresses))
+
+    def test_incompleteProtocol(self) -> None:
+        """After the end of a protocol without C{connectionLost}, the reactor does not wait for it to stop."""
+        transports: list[Any] = []
+
+        class Incomplete:
+            def makeConnection(self, transport: Any) -> None:
+                transports.append(transport)
+
+        server = MessageApplications(self.APPLICATION)
+        port = self.listenWith(server)
+        self.protocolOf(self.connectWith(MessageApplications(Incomplete)))
+        self.waitUntil(lambda: server.built and server.built[0].isMade)
+        server.built[0].transport.abortConnection()
+        self.waitUntil(lambda: server.built[0].lost)
+        port.stopListening()
+        self.assertClean()
+        self.assertEqual(len(self.flushLoggedErrors(AttributeError)), 1)
+        self.assertIsNone(transports[0]._stopping)
 
 
 class RDMATests(IBTests):
