@@ -63,7 +63,13 @@ def sealedMemory(name: str, length: int, seals: int = 0) -> tuple[int, mmap.mmap
 
 
 def closeMapping(mapping: mmap.mmap) -> None:
-    """Unmap memory, now or when its last view is released."""
+    """
+    Unmap memory, now or when its last view is released.
+
+    PyPy's C{close} ignores views, which would be empty afterwards, so its garbage collector unmaps.
+    """
+    if sys.implementation.name == "pypy":
+        return
     try:
         mapping.close()
     except BufferError:

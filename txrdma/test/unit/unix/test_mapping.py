@@ -1,0 +1,39 @@
+"""
+Tests for L{txrdma.unix.mapping}.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from unittest import mock, skipIf
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.unix.mapping import closeMapping
+
+
+class CloseTests(SynchronousTestCase):
+    """Tests for the end of a mapping."""
+
+    def test_viewed(self) -> None:
+        """The views of a mapping that is closed stay valid."""
+        mapping = mmap.mmap(-1, mmap.PAGESIZE)
+        view = memoryview(mapping)[2:7]
+        view[:] = b"hello"
+        closeMapping(mapping)
+        self.assertEqual(bytes(view), b"hello")
+
+    @skipIf(sys.implementation.name == "pypy", "PyPy's garbage collector unmaps")
+    def test_unmapped(self) -> None:
+        """A mapping without views is unmapped at once."""
+        mapping = mmap.mmap(-1, mmap.PAGESIZE)
+        closeMapping(mapping)
+        self.assertTrue(mapping.closed)
+
+    def test_pypy(self) -> None:
+        """PyPy's mappings are not closed, because views would be empty afterwards."""
+        mapping = mmap.mmap(-1, mmap.PAGESIZE)
+        with mock.patch.object(sys.implementation, "name", "pypy"):
+            closeMapping(mapping)
+        self.assertFalse(mapping.closed)
