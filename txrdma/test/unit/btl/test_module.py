@@ -181,6 +181,34 @@ class MessageTests(ModuleTestCase):
         self.assertRaises(InvalidRequest, module.send, self.toBob, 1, b"")
 
 
+class UrgencyTests(ModuleTestCase):
+    """Urgent messages beside a message in chunks that is already being sent."""
+
+    def begun(self) -> bytes:
+        """Send the first chunks of a message that does not fit into the window."""
+        data = bytes(range(256)) * 400
+        self.send(data)
+        self.alice.turn()
+        [begun] = self.toBob.usual
+        self.assertTrue(0 < begun.begun < begun.total)
+        return data
+
+    def test_short(self) -> None:
+        """An urgent message in one packet is sent between the chunks."""
+        data = self.begun()
+        self.send(b"short", isUrgent=True)
+        self.run_(1.0)
+        self.assertEqual(self.messages(), [b"short", data])
+
+    def test_chunks(self) -> None:
+        """An urgent message in chunks waits for the one before: the peer may lack memory for both."""
+        data, urgent, usual = self.begun(), b"u" * 5000, b"usual"
+        self.send(usual)
+        self.send(urgent, isUrgent=True)
+        self.run_(1.0)
+        self.assertEqual(self.messages(), [data, urgent, usual])
+
+
 class DeferralTests(ModuleTestCase):
     """Processing of piggybacked acknowledgements is deferred, so that an answer is sent first."""
 
