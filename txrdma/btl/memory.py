@@ -22,6 +22,7 @@ from txrdma.btl.requests import Requests
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import Buffer
 from txrdma.messages.memory import MemoryName, sharable, SharedMemory
+from txrdma.unix.mapping import releaseView
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as AnyBuffer  # any object with the buffer protocol
@@ -96,7 +97,7 @@ class ConnectionMemory:
             self._core.regions.deregister(region)
             released = self._regions.pop(region)
             if released is not None:
-                released.release()
+                releaseView(released)
 
     def write(self, name: bytes, data: Buffer, offset: int, isClosing: bool, done: Done) -> None:
         """Write into memory that the peer shares."""

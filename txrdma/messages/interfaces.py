@@ -69,6 +69,8 @@ class ISharedMemory(Interface):
         """
         End the access of the peer, and release a shared buffer. Idempotent.
 
+        A buffer that another object has taken from C{view}, such as a NumPy array, is released with that.
+
         A later request of the peer fails, which may end the connection.
         """
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from mmap import mmap
+from pickle import PickleBuffer
 from random import Random
 from sys import byteorder
 from typing import Any, Final, TYPE_CHECKING
@@ -287,6 +288,20 @@ class RemoteMemoryContract(MessageEnds):
         numbers.append(1.0)
         mapped.close()
         self.assertEqual((one.ends, other.ends), ([], []))
+
+    def test_contractUsedBuffers(self) -> None:
+        """Both ends hear of the end although objects still use views of shared memory, as NumPy arrays do."""
+        one, other = self.connectedEnds()
+        for buffer in (100, bytearray(100), bytearray(100)):
+            shared = one.transport.share(buffer)
+            used = PickleBuffer(shared.view)
+            self.addCleanup(used.release)
+        shared.close()
+        waiting = other.transport.read(one.transport.share(10).name, 10)
+        self.assertEqual(self.successResultOf(self.finished(waiting)), bytes(10))
+        one.transport.loseConnection()
+        self.waitUntil(lambda: one.ends and other.ends)
+        self.assertEqual((one.ends, other.ends), (["ConnectionDone"], ["ConnectionDone"]))
 
     def test_contractInvalidMemory(self) -> None:
         """What is not within shared memory, is not a name, or cannot be shared raises C{InvalidRequest}."""

@@ -62,6 +62,14 @@ def sealedMemory(name: str, length: int, seals: int = 0) -> tuple[int, mmap.mmap
     return descriptor, mapping
 
 
+def releaseView(view: memoryview) -> None:
+    """Release a view, now or when the last object that uses it is gone, such as a NumPy array made of it."""
+    try:
+        view.release()
+    except BufferError:
+        pass  # the last of these objects releases the memory
+
+
 def closeMapping(mapping: mmap.mmap) -> None:
     """
     Unmap memory, now or when its last view is released.

@@ -20,6 +20,7 @@ from txrdma.error import ResourceExhausted
 from txrdma.iba.verbs import Access, AtomicCapability, Buffer, Operation, Segment, SendRequest
 from txrdma.interfaces import IMemoryRegion, IProtectionDomain, IQueuePair
 from txrdma.messages.memory import MemoryName
+from txrdma.unix.mapping import releaseView
 
 FIRST: Final = 1 << 32
 """The first identifier of send requests; smaller ones are slots of receives."""
@@ -78,7 +79,7 @@ class SendRegions:
         if isRegistered is not None:
             region.close()
             if isRegistered:
-                region.view.release()
+                releaseView(region.view)
 
     def close(self) -> None:
         """Deregister all memory."""

@@ -20,7 +20,7 @@ from txrdma.iba.types import LKey, RKey
 from txrdma.iba.verbs import Access, Buffer, Segment
 from txrdma.interfaces import IMemoryRegion
 from txrdma.soft.core.recent import RecentNumbers
-from txrdma.unix.mapping import closeMapping, sealedMemory
+from txrdma.unix.mapping import closeMapping, releaseView, sealedMemory
 from txrdma.unix.sharing import whyNoSharedMemory
 
 PAGE: Final = mmap.PAGESIZE
@@ -110,7 +110,7 @@ class Region:
         if self._mapping is None:
             return
         view, self.view = self.view, _EMPTY
-        view.release()
+        releaseView(view)
         if self.descriptor is not None:
             self._mapping[self.validOffset : self.validOffset + 8] = bytes(8)
             os.close(self.descriptor)

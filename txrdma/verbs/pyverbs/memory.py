@@ -19,6 +19,7 @@ from txrdma.interfaces import (
     IAddressHandle,
     IMemoryRegion,
 )
+from txrdma.unix.mapping import closeMapping, releaseView
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
 from txrdma.verbs.pyverbs.resourcetracker import keep, ResourceTracker
 
@@ -63,11 +64,8 @@ class PyverbsMemoryRegion:
         onClosed, self._onClosed = self._onClosed, _nobody
         if self._mapping is not None:
             view, self.view = self.view, _EMPTY
-            view.release()
-            try:
-                self._mapping.close()
-            except BufferError:
-                pass  # the last slice unmaps it
+            releaseView(view)
+            closeMapping(self._mapping)
             self._mapping = None
         onClosed(self)
 

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pickle import PickleBuffer
 from typing import Any
 
 from zope.interface.verify import verifyClass, verifyObject
@@ -447,11 +448,14 @@ class EndTests(FakeDevice):
         for call in calls:
             self.assertRaises(DeviceUnavailable, call)
         self.region.view[:5] = b"alive"
+        used = PickleBuffer(self.region.view)  # as a NumPy array uses it
+        self.addCleanup(used.release)
         closed = len(Thing.log)
         for thing in (self.queuePair, self.region, self.sends, self.receives, self.domain, self.device):
             thing.close()
             thing.close()
         self.assertEqual(len(Thing.log), closed)
+        self.assertEqual(bytes(used)[:5], b"alive")
 
     def test_eventLost(self) -> None:
         """A reader is woken even if the device is removed at the same time."""

@@ -8,6 +8,7 @@ import fcntl
 import mmap
 import os
 import sys
+from pickle import PickleBuffer
 from unittest import skipUnless
 
 from hypothesis import given
@@ -140,10 +141,10 @@ class SharedTests(SynchronousTestCase):
         for _ in range(50):
             keys.allocate(domain, 100_000, ALL).close()
         region = keys.allocate(domain, 100_000, ALL)
-        held = region.view[10:20]
+        held, used = region.view[10:20], PickleBuffer(region.view)
         region.close()
-        self.assertEqual(bytes(held), bytes(10))
-        del held
+        self.assertEqual((bytes(held), bytes(used)), (bytes(10), bytes(100_000)))
+        del held, used
         self.assertEqual(len(os.listdir("/proc/self/fd")), before)
 
     def test_withoutMemfds(self) -> None:
