@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections import adapter as adapters
 from txrdma.cm.connections import opening
+from txrdma.cm.connections.datagrams import DatagramClientEndpoint
 from txrdma.cm.connections.endpoints import (
     AUTOMATIC,
     IBClientEndpoint,
@@ -114,6 +115,16 @@ class NetworkTests(MessagingCase):
             self.assertEqual(protocol.transport.path.localGID, GID.fromIP(source))
             self.wait(lambda: self.served and self.served[-1].isMade)
             self.assertEqual(self.served.pop().transport.path.remoteGID, GID.fromIP(source))
+
+    def test_sourceOfDatagrams(self) -> None:
+        """Clients of datagram services send from the address of the destination's network, too."""
+        for source, destination in zip(*self.addresses, strict=True):
+            asked = self.connectTo(kind=DatagramClientEndpoint, host=destination)
+            adapter = adapters.adapterOf(self.clock, self.devices[0])
+            (question,) = adapter.own._resolving
+            self.assertEqual(question.path.sgid, GID.fromIP(source))
+            asked.cancel()
+            self.failureResultOf(asked, CancelledError)
 
     def test_rateOfPort(self) -> None:
         """A REQ has the rate of the port: kernels limit the rate of their packets to it."""

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.python.failure import Failure
 
 from txrdma.cm.connection import CMConnection
+from txrdma.cm.connections.datagrams import (
+    DatagramClientEndpoint,
+    DatagramProtocol,
+    DatagramServerEndpoint,
+)
 from txrdma.cm.core.events import ConnectionReplied, ConnectionRequested, Disconnected, Event
 from txrdma.cm.errors import Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason, REP, REQ, SIDRREP, SIDRStatus
@@ -137,6 +144,14 @@ class ManagerTests(PortCase):
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
         self.wait(lambda: all(each.state in ("TIMEWAIT", "FREE") for each in made))
 
+    def test_failedTimerIsSetAgain(self) -> None:
+        self.host.listen(SERVICE, self.hostEvent)
+        with patch.object(self.client, "_send"):  # the first REQ is lost
+            made = self.connect()
+        with patch.object(self.client._core, "expired", side_effect=RuntimeError("simulated")):
+            self.assertRaises(RuntimeError, self.wait, lambda: False)
+        self.wait(lambda: made.state == "ESTABLISHED")
+
 
 class DeviceTests(MessagingCase):
     """A queue pair whose device fails loses only its own connection."""
@@ -219,6 +234,8 @@ class DeviceTests(MessagingCase):
 class AttemptTests(MessagingCase):
     """An attempt to connect that fails at any step leaves nothing."""
 
+    slowBecause = "each verb of each kind of endpoint fails once"
+
     def attempt(self, privateData: Any, factory: Any = None) -> Deferred[Any]:
         """Connect with private data created by the transport."""
         return self.connectTo(factory, privateData=privateData)
@@ -232,27 +249,46 @@ class AttemptTests(MessagingCase):
         self.assertNothingLeft(0.0)
 
     def test_anyFailingVerbLeavesNothing(self) -> None:
-        self.calls, self.failing = 0, -1
-        for owner, name in VERBS:
-            self.countCalls(owner, name)
+        self.countAllCalls()
         port = self.serve()
+        self.assertGreater(self.failEach(self.ask, lambda client: client.transport.abortConnection()), 15)
+        port.stopListening()
+        self.assertNothingLeft()
+
+    def test_anyFailingVerbLeavesNoDatagramService(self) -> None:
+        self.countAllCalls()
+        service = MessageFactory(DatagramProtocol)
+        endpoint = DatagramServerEndpoint(self.clock, 7471, self.devices[0])
+        steps = self.failEach(lambda: endpoint.listen(service), lambda port: port.stopListening())
+        port = self.listenAt(service, DatagramServerEndpoint)
+        ask = partial(self.connectTo, service, DatagramClientEndpoint)
+        asked = self.failEach(ask, lambda client: client.transport.loseConnection())
+        self.assertEqual([steps > 8, asked > 8], [True, True], (steps, asked))
+        port.stopListening()
+        self.assertNothingLeft()
+
+    def failEach(self, ask: Callable[[], Deferred[Any]], end: Callable[[Any], object]) -> int:
+        """Ask, with the n-th verb failing, until none is left; return how many there are."""
         for number in range(100):
             self.calls, self.failing = 0, number
-            asked = self.ask()
-            self.wait(lambda: asked.called)  # noqa: B023
-            asked.addErrback(lambda failure: failure.trap(RDMAError))
-            client = self.successResultOf(asked)
-            if isinstance(client, MessageRecorder):
-                client.transport.abortConnection()
+            asked = ask()
+            self.wait(lambda asked=asked: asked.called)  # type: ignore[misc]  # mypy cannot infer the lambda
+            asked.addCallbacks(end, lambda failure: failure.trap(RDMAError))
+            self.successResultOf(asked)
             self.pause(60.0)
             device = self.devices[0]
             tables = device._queuePairs, device.domains, device._completionQueues, device._channels
             self.assertEqual([len(each) for each in tables], [0, 0, 0, 0], number)
             if self.calls <= number:
                 break
-        self.assertGreater(number, 15)
-        port.stopListening()
-        self.assertNothingLeft()
+        self.failing = -1
+        return number
+
+    def countAllCalls(self) -> None:
+        """Count the calls of all verbs."""
+        self.calls, self.failing = 0, -1
+        for owner, name in VERBS:
+            self.countCalls(owner, name)
 
     def countCalls(self, owner: type, name: str) -> None:
         """Count the calls of a verb, and have the n-th one fail."""

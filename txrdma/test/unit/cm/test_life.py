@@ -98,6 +98,9 @@ def step(world: World) -> Iterator[tuple[str, World]]:
     if found is None:
         return
     kind, what = found
+    if kind is LifeEventKind.FAILURE:
+        earlier = world.inbox[: world.inbox.index(found)]
+        assert not any(each is LifeEventKind.MESSAGE for each, _ in earlier), world
     if kind is LifeEventKind.MESSAGE:
         assert not world.isPaused, world
         assert what == world.delivered, world

@@ -185,10 +185,13 @@ class MigrationTests(TwoPortCase):
             self.result(ends[0].transport.loadAlternatePath(self.path(1)))
             self.pause(0.1)
             self.cut(0)
+            counters = ends[closing].transport.adapter.own.counters
+            answered = counters["received DREP"]
             ends[closing].transport.loseConnection()
             for end in ends:
                 self.wait(lambda lost=end.lost: lost)  # type: ignore[misc]  # mypy cannot infer the lambda
                 end.lost[0].trap(ConnectionDone)
+            self.assertEqual(counters["received DREP"], answered + 1)
             self.mend(0)
         self.assertNothingLeft()
 
