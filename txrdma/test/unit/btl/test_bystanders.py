@@ -9,7 +9,9 @@ from unittest.mock import Mock
 from txrdma.btl.core import peer as peerModule
 from txrdma.btl.core.peer import Peer
 from txrdma.btl.core.regions import Regions
+from txrdma.btl.core.window import SendWindow
 from txrdma.btl.lifeline import PeerConnection
+from txrdma.btl.module import ModulePort
 from txrdma.test.support.btl.hosts import HostsCase, TAG, TagRecorder
 
 
@@ -22,7 +24,7 @@ class BystanderTests(HostsCase):
         self.bystanders = self.connected()
 
     def raiseOnce(self, owner: Any, name: str, isMeant: Any = lambda *_arguments: True) -> None:
-        if owner in (Peer, Regions) and not (peerModule.__file__ or "").endswith(".py"):
+        if owner in (Peer, Regions, SendWindow) and not (peerModule.__file__ or "").endswith(".py"):
             raise SkipTest("compiled classes can't be patched")
         usual, raised = getattr(owner, name), list[bool]()
 
@@ -74,6 +76,33 @@ class BystanderTests(HostsCase):
             self.client, self.server = self.connected()
             for each in self.bystanders:
                 each.tagged.clear()
+
+    def test_eventOfFastPath(self) -> None:
+        """A message that the fast path cannot deliver ends only its connection."""
+        self.outcome(self.client.transport.send(TAG, b"first"))
+        self.pause(1.0)
+        delivered: list[object] = []
+        receive = ModulePort._receiveFast
+
+        def receiveFast(*arguments: Any) -> bool:
+            delivered.append(receive(*arguments))
+            return bool(delivered[-1])
+
+        self.patch(ModulePort, "_receiveFast", receiveFast)
+        lifeline = self.server.transport._lifeline
+        self.raiseOnce(PeerConnection, "handleEvent", lambda each, _event: each is lifeline)
+        self.client.transport.send(TAG, b"second").addErrback(lambda failure: None)
+        self.wait(lambda: delivered)
+        self.assertEqual(delivered, [True])
+        self.assertContained()
+
+    def test_repeated(self) -> None:
+        """A segment that cannot be sent again ends only its connection."""
+        mine = self.client.transport._peer.sent
+        self.raiseOnce(SendWindow, "again", lambda window, *_words: window is mine)
+        self.world.network.drop(lambda packet: len(packet.payload) > 1000, 1)
+        self.client.transport.send(TAG, bytes(3000)).addErrback(lambda failure: None)
+        self.assertContained()
 
     def test_turnEnded(self) -> None:
         """A failure at the end of a reactor iteration ends only its connection."""

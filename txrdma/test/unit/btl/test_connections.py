@@ -756,7 +756,9 @@ class LiarTests(HostsCase):
         """A peer that breaks a rule loses its connection, and no other connection is affected."""
         for tag, data in ((0xFFFD, (1 << 40).to_bytes(8, "big")), (0xFFFD, b"x"), (0xFFFC, b""),
                           (0xFFFB, b"12"), (0xFFF0, b""), (0xFFFE, b"123"), (0xFFFD, bytes(9)),
-                          (0xFFFC, bytes(25)), (0xFFFB, bytes(6)), (0xFFFB, bytes(5))):  # fmt: skip
+                          (0xFFFC, bytes(25)), (0xFFFB, bytes(6)), (0xFFFB, bytes(5)),
+                          (0xFFFD, bytes(11)), (0xFFFA, bytes(3)), (0xFFF9, b"1"), (0xFFF8, b"1"),
+                          (0xFFF7, bytes(5))):  # fmt: skip
             self.assertRefused((tag, data))
 
     def test_tooMuch(self) -> None:

@@ -143,13 +143,14 @@ class SilentTests(HostsCase):
         return client
 
     def test_others(self) -> None:
-        """Silent clients occupy no exchange and are closed quickly, while other clients connect."""
+        """Clients without a whole introduction occupy no exchange and are closed, while others connect."""
         self.patch(connections, "MOST_OPENING", 2)
         server = Recorders(TagRecorder)
         accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, server)
         silent = [AccumulatingProtocol() for _each in range(20)]
         for number, protocol in enumerate(silent):
-            self.client(accepting, protocol, "192.0.2.66", 40_000 + number)
+            client = self.client(accepting, protocol, "192.0.2.66", 40_000 + number)
+            client.write(bytes(INTRODUCTION_LENGTH - 1) if number % 2 else b"")
         opening = PeerOpening(self.hosts[0], self.hosts[0].device, Recorders(TagRecorder), True)
         self.client(accepting, opening.lifeline, "192.0.2.1", 41_000)
         self.outcome(opening.answer, connections.INTRODUCTION_SECONDS / 2)
