@@ -22,6 +22,9 @@ Search = Generator[None, None, T]
 MOST_SEARCHES: Final = 2
 """Largest number of searches that run at a time; each may hold sort keys of all rows in memory."""
 
+MOST_TRACES: Final = 2
+"""Largest number of paths that are traced at a time, each by one request to the fabric after the other."""
+
 MOST_RESULTS: Final = 32
 """Largest number of search results that are retained to answer equal requests; each has up to 1,000 rows."""
 
@@ -58,11 +61,16 @@ class _Shared(Generic[T]):
 
 
 class Searches:
-    """Runs searches, each until L{stop}."""
+    """
+    Runs searches, each until L{stop}.
+
+    @ivar traces: limits the paths that are traced at a time.
+    """
 
     def __init__(self, reactor: IReactorTime) -> None:
         self._cooperator = Cooperator(scheduler=lambda work: reactor.callLater(0.0, work))
         self._turns = DeferredSemaphore(MOST_SEARCHES)
+        self.traces = DeferredSemaphore(MOST_TRACES)
         self._results: dict[Hashable, _Shared[Any]] = {}
 
     def stop(self) -> None:

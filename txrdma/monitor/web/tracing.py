@@ -4,6 +4,7 @@ Paths of packets between two nodes, with the load of each hop.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from txrdma.error import RDMAError
@@ -33,7 +34,22 @@ TRACE_SCHEMA: Final = record(
 
 
 async def traced(context: PageContext, begin: Node, end: Node) -> dict[str, Any]:
-    """Path from one node to another by the forwarding tables of the switches, as JSON can carry it."""
+    """
+    Path from one node to another by the forwarding tables of the switches, as JSON can carry it.
+
+    Each hop costs several MADs, so few paths are traced at a time, and each once between two rounds of
+    readings.
+    """
+    searches, request = context.watch.searches, ("trace", context.watch.fabric, begin.guid, end.guid)
+    return await searches.shared(request, context.state, partial(_traced, context, begin, end))
+
+
+async def _traced(context: PageContext, begin: Node, end: Node) -> dict[str, Any]:
+    async with context.watch.searches.traces:
+        return await _trace(context, begin, end)
+
+
+async def _trace(context: PageContext, begin: Node, end: Node) -> dict[str, Any]:
     reason = ""
     hops: list[Hop] = []
     if not begin.lid or not end.lid:

@@ -144,7 +144,7 @@ class PageTests(PageTestCase):
         self.assertIn("expected a GUID", self.page("/trace?from=a&to=0x").text)
         self.fabric.cut("c")
         self.fabric.sweep()
-        self.assertIn("It does not get there", self.page("/trace?from=a&to=c").text)
+        self.assertIn("It does not get there", self.page("/trace?from=b&to=c").text)
 
     def test_missing(self) -> None:
         """Missing objects and invalid requests get an error page."""

@@ -8,13 +8,17 @@ import json
 from typing import Any
 
 from twisted.internet.error import ConnectionRefusedError
+from twisted.internet.task import deferLater
 
+from txrdma.fabric.routing import Hop
 from txrdma.monitor.diagnosis.findinglog import FindingEvent
 from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.series.level import DEFAULT_LEVELS
 from txrdma.monitor.series.promqlreader import PromQLReader
 from txrdma.monitor.series.remotesettings import RemoteSettings
+from txrdma.monitor.web import tracing
 from txrdma.monitor.web.openapi import description
+from txrdma.monitor.web.searches import MOST_TRACES
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.monitor.web.watch import Watch
 from txrdma.test.support.httpagents import PreparedAgent
@@ -217,6 +221,30 @@ class RESTTests(SiteTestCase):
         self.assertEqual([hop["name"] for hop in reported["hops"]], ["a", "left", "right", "c"])
         self.assertGreater(reported["hops"][0]["load"], 0.1)
         self.assertEqual([hop["exit"] for hop in reported["hops"]][-1], None)
+
+    def test_traces(self) -> None:
+        """However many paths are requested, two are traced at a time, and each once between two rounds."""
+        self.started()
+        ends = [self.guid(name) for name in "abcd"]
+        paths = [f"/api/v1/trace?from={one}&to={other}" for one in ends for other in ends if one != other]
+        active, most, traced = 0, 0, list[object]()
+
+        async def slowly(_view: object, *lids: int) -> list[Hop]:
+            nonlocal active, most
+            traced.append(lids)
+            active += 1
+            most = max(most, active)
+            await deferLater(self.clock, 0.1)
+            active -= 1
+            return []
+
+        self.patch(tracing, "trace", slowly)
+        connections = [Connection(self.site.factory) for _each in range(2 * len(paths))]
+        for connection, path in zip(connections, 2 * paths, strict=True):
+            connection.ask(path)
+        self.pump(0.1 * len(paths))
+        self.assertTrue(all(each.answer.json["isReached"] for each in connections))
+        self.assertEqual((most, len(traced), len(set(traced))), (MOST_TRACES, len(paths), len(paths)))
 
     def test_gone(self) -> None:
         """A client that disconnects while a path is traced gets no answer and causes no error."""
