@@ -8,7 +8,7 @@ before was set to zero in between, by another program or by a restart of its nod
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from operator import add, sub
 from typing import Final
@@ -66,6 +66,14 @@ class CounterLayout:
         )
 
 
+def intervalClock(seconds: Callable[[], float]) -> Callable[[], float]:
+    """
+    Return the clock for intervals beside a clock: its C{steadySeconds}, which is never set, if it has that.
+    """
+    steady: Callable[[], float] = getattr(seconds, "steadySeconds", seconds)
+    return steady
+
+
 class Meter:
     """
     The last reading of one port's counters, and their growth from reading to reading.
@@ -83,13 +91,14 @@ class Meter:
     """
 
     __slots__ = (
-        *("_first", "_isAnew", "grown", "isSilent", "layout", "readAt", "resetAt", "seconds", "values"),
+        *("_first", "_intervalAt", "_isAnew", "grown", "isSilent", "layout", "readAt", "resetAt"),
+        *("seconds", "values"),
     )
 
     def __init__(self, layout: CounterLayout) -> None:
         self.layout = layout
         self.values: tuple[int, ...] = ()
-        self.readAt = -inf
+        self.readAt = self._intervalAt = -inf
         self.seconds = 0.0
         self.grown = layout.nothing
         self._first: Sequence[int] = ()
@@ -97,15 +106,17 @@ class Meter:
         self._isAnew = False
         self.isSilent = False
 
-    def read(self, values: tuple[int, ...], now: float) -> bool:
+    def read(self, values: tuple[int, ...], now: float, intervalNow: float | None = None) -> bool:
         """
         Store a reading of all counters.
 
+        @param intervalNow: time of a clock that is never set, for C{seconds}; None if C{now} is one.
         @return: whether a counter has grown since the previous reading.
         """
         before, self.values = self.values, values
-        self.seconds = now - self.readAt if before else 0.0
-        self.readAt = now
+        intervalNow = now if intervalNow is None else intervalNow
+        self.seconds = intervalNow - self._intervalAt if before else 0.0
+        self.readAt, self._intervalAt = now, intervalNow
         self.isSilent = False
         if not before:
             self._first = values

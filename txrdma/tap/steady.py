@@ -21,6 +21,8 @@ class SteadyClock:
 
     If the system time is set back, the clock runs more slowly until the system time has caught up. If the
     system time is set forward, so is the clock.
+
+    @ivar steadySeconds: returns monotonic time in seconds, for intervals.
     """
 
     def __init__(
@@ -31,7 +33,7 @@ class SteadyClock:
         @param steady: returns monotonic time in seconds.
         """
         self._wall = wall
-        self._steady = steady
+        self.steadySeconds = steady
         self._last = wall()
         self._isSlow = False
         self._from = (0.0, 0.0)
@@ -50,7 +52,7 @@ class SteadyClock:
 
     def _slowed(self, now: float) -> float:
         """Return the time while the clock is ahead of the system time."""
-        steady = self._steady()
+        steady = self.steadySeconds()
         if not self._isSlow:
             self._isSlow = True
             self._from = (self._last, steady)

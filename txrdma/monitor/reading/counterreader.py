@@ -21,7 +21,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.fabric.errorcounters import countingPorts
 from txrdma.fabric.health import hasLink
 from txrdma.fabric.model import Node, Port
-from txrdma.fabric.portcounters import hasRestarted, Meter
+from txrdma.fabric.portcounters import hasRestarted, intervalClock, Meter
 from txrdma.fabric.refreshing import withoutArrival
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID
@@ -186,7 +186,7 @@ class CounterReader:
         self.backOff: BackOff[GUID] = BackOff(intervalSeconds, _MOST_BACK_OFF)
         self.readings = self.silences = self.stateReads = 0
         self.changed: set[GUID] = set()
-        self._seconds = reactor.seconds
+        self._seconds, self._intervalSeconds = reactor.seconds, intervalClock(reactor.seconds)
         self._agent = agent
         self._collectors = agent if isinstance(agent, CollectorPool) else None
         self._thresholds = thresholds
@@ -525,7 +525,8 @@ class CounterReader:
         now = self._seconds()
         self.readings += 1
         isFirst = not meter.values
-        if (meter.read(values, now) or meter.resetAt == now) and self._thresholds.isConcerned(meter, now):
+        hasGrown = meter.read(values, now, self._intervalSeconds())
+        if (hasGrown or meter.resetAt == now) and self._thresholds.isConcerned(meter, now):
             visit.doubted.append(stop)
         elif isFirst:
             self._thresholds.readFull(portKey, meter)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.errorcorrection import correctingPorts, formOf, namesOf, valuesOf
 from txrdma.fabric.model import Node, Port
-from txrdma.fabric.portcounters import CounterLayout, Meter
+from txrdma.fabric.portcounters import CounterLayout, intervalClock, Meter
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.kit.backoff import BackOff
@@ -59,7 +59,7 @@ class CorrectionReader:
         self.meters: dict[PortKey, Meter] = {}
         self._counted = counted
         self._thresholds = thresholds
-        self._seconds = seconds
+        self._seconds, self._intervalSeconds = seconds, intervalClock(seconds)
         self._capabilities: dict[GUID, int] = {}
         self._forms: dict[PortKey, tuple[object, type[Attribute] | None]] = {}
         self._unable: set[GUID] = set()
@@ -148,7 +148,7 @@ class CorrectionReader:
         if meter is None or meter.layout is not layout:
             meter = self.meters[portKey] = Meter(layout)
         now = self._seconds()
-        meter.read(valuesOf(answer, port.width), now)
+        meter.read(valuesOf(answer, port.width), now, self._intervalSeconds())
         if not self._thresholds.isConcerned(meter, now):
             return
         who = await rpcs.SubnGet(NodeInfo, path, **options)

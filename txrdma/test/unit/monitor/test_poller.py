@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from twisted.internet.task import deferLater
 
@@ -32,6 +33,7 @@ from txrdma.sim.fabric.agents import pma
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
+from txrdma.tap.steady import SteadyClock
 from txrdma.test.support.mad.simulated import FabricTestCase
 
 
@@ -193,6 +195,19 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.rate("left", 1), 0.0)
         meter = self.poller.meters[self.portKey("left", 2)]
         self.assertEqual(meter.total("portXmitData"), 80000)
+
+    def test_clockSet(self) -> None:
+        """Rates are right while the clock follows a system time that was set back, or forward."""
+        clock, changes = self.clock, [0.0]
+        seconds = SteadyClock(lambda: clock.seconds() + changes[-1], clock.seconds)
+        self.clock = cast("SimulatedClock", SimpleNamespace(seconds=seconds, callLater=clock.callLater))
+        self.poller, self.clock = self.made(), clock
+        self.fabric.growCounters("left", 2, portXmitData=1000.0)
+        self.started()
+        for change in (-3600.0, 3600.0):
+            changes.append(change)
+            self.pump(40.0)
+            self.assertAlmostEqual(self.rate("left", 2) or 0.0, 4000.0)
 
     def asked(self, seconds: float = 60.0) -> int:
         """Return the number of requests in a period."""
