@@ -10,6 +10,7 @@ from twisted.internet.defer import gatherResults
 from twisted.internet.endpoints import clientFromString
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.task import deferLater
+from twisted.python.context import theContextTracker
 from twisted.python.failure import Failure
 
 from txrdma.smc.common import reactoruse as presence
@@ -78,6 +79,8 @@ class LeftoversTests(EndsTestCase):
         """A server that raises when the client half-closes leaves nothing."""
         await self.begin()
         client, server = await self.pair(HalfCloseRecorder, Buggy)
+        contexts = theContextTracker.currentContext().contexts
+        before = list(contexts)
         client.transport.loseWriteConnection()
         await gatherResults([client.readEnded, server.lost])
         server.reason.trap(RuntimeError)
@@ -87,6 +90,7 @@ class LeftoversTests(EndsTestCase):
         await client.lost
         client.reason.trap(ConnectionDone)
         await self.assertNothingLeft()
+        self.assertEqual(contexts, before)
 
     async def test_writesToNobody(self) -> None:
         """A half-closed end whose peer has closed leaves nothing, and learns of the loss when it writes."""
