@@ -136,11 +136,12 @@ class SocketDirectory:
 
         @return: a non-blocking socket; None if there is no process, or it is not permitted.
         """
-        before = self._numberOf(name)
+        before = self._identityOf(name)
         try:
             connected = connectTo(kind, self._in(name))
         except OSError as error:
-            if error.errno == errno.ECONNREFUSED and before is not None and self._numberOf(name) == before:
+            isRefused = error.errno == errno.ECONNREFUSED
+            if isRefused and before is not None and self._identityOf(name) == before:
                 self.withdraw(name)
             return None
         if self.admits(connected):
@@ -154,13 +155,17 @@ class SocketDirectory:
         connected.close()
         return None
 
-    def _numberOf(self, name: str) -> int | None:
-        """Return the inode of a socket by name; None if there is none, or it is another kind of file."""
+    def _identityOf(self, name: str) -> tuple[int, int] | None:
+        """
+        Return inode and time of a socket by name; None if there is none, or it is another kind of file.
+
+        The number of an inode alone may be used again at once.
+        """
         try:
             value = os.lstat(self._in(name))
         except OSError:
             return None
-        return value.st_ino if stat.S_ISSOCK(value.st_mode) else None
+        return (value.st_ino, value.st_mtime_ns) if stat.S_ISSOCK(value.st_mode) else None
 
     def _in(self, name: str) -> str:
         return f"{self.path}/{name}"

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from shutil import rmtree
 from typing import cast
+from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -95,6 +96,25 @@ class MeetingPlaceTests(PlaceTestCase):
         self.assertRaises(FileExistsError, self.publish)
         self.assertEqual(os.listdir(self.directory.path), ["smc-1-a"])
         again.close()
+
+    def test_replacedMeanwhile(self) -> None:
+        """A name that another process takes during the search stays, even if it gets the same inode."""
+        self.publish().close()
+        os.utime(f"{self.directory.path}/smc-1-a", (1, 1))
+
+        def connectSlowly(kind: int, name: str | bytes) -> socket.socket:
+            try:
+                return unixsockets.connectTo(kind, name)
+            except OSError:
+                os.unlink(name)
+                self.publish()
+                raise
+
+        with patch.object(socketdirectory, "connectTo", connectSlowly):
+            self.assertIsNone(self.directory.connect(socket.SOCK_STREAM, "smc-1-a"))
+        found = self.directory.connect(socket.SOCK_STREAM, "smc-1-a")
+        assert found is not None
+        found.close()
 
     def test_file(self) -> None:
         """A file that is not a socket is not touched."""
