@@ -22,6 +22,7 @@ from txrdma.iba.verbs import Operation, Status
 from txrdma.interfaces import IDirectLane
 from txrdma.soft.device import openSoftDevice
 from txrdma.soft.shared import _doorbells, _rendezvous, peerprocess, unixpackets
+from txrdma.soft.shared._layout import HEADER_BYTES
 from txrdma.soft.shared._rendezvous import (
     Join,
     LAYOUTS,
@@ -224,7 +225,11 @@ class StrangerTests(StrangerCase):
 
     def test_invalidBoxes(self) -> None:
         """A box that can shrink or grow, or that has an impossible length, is refused."""
-        for length, seals in ((8192, 0), (8192, fcntl.F_SEAL_SHRINK), (12345, SIZE_SEALS)):
+        usual = HEADER_BYTES + 4096
+        for length, seals in (
+            *((usual, 0), (usual, fcntl.F_SEAL_SHRINK), (usual, fcntl.F_SEAL_GROW)),
+            (usual + 1, SIZE_SEALS),
+        ):
             with self.subTest(length=length, seals=seals):
                 box = os.memfd_create("test", os.MFD_ALLOW_SEALING)
                 os.ftruncate(box, length)

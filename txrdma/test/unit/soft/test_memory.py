@@ -10,6 +10,7 @@ import os
 import sys
 from pickle import PickleBuffer
 from unittest import skipUnless
+from unittest.mock import Mock
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import ProtectionError, ResourceExhausted
 from txrdma.iba.verbs import Access, Segment
+from txrdma.soft.core import memory
 from txrdma.soft.core.memory import Domain, KeyTable, PAGE, Region
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
@@ -88,6 +90,9 @@ class KeyTests(SynchronousTestCase):
             region.close()
         self.assertEqual(len(seen), 3000)
         self.assertTrue(all(0 < key < 1 << 32 for key in seen))
+        used = seen.pop()
+        self.patch(memory, "randbits", Mock(side_effect=[0, used, 5]))
+        self.assertEqual(self.allocate().rkey, 5)
 
     def test_allocationFailureIsResourceExhausted(self) -> None:
         self.assertRaises(ResourceExhausted, self.keys.allocate, self.domain, 1 << 62, ALL)
