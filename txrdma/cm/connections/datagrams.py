@@ -150,7 +150,7 @@ class DatagramTransport:
         self._adapter, self._protocol = adapter, protocol
         self._release = adapter.hold()
         self._shared: SharedCompletionQueue | None = None
-        self._handles: OrderedDict[AddressVector, IAddressHandle] = OrderedDict()
+        self._handles: OrderedDict[GID, IAddressHandle] = OrderedDict()
         self._free = list(range(SENDS))
         self._undo: list[Callable[[], None]] = []
         try:
@@ -303,14 +303,18 @@ class DatagramTransport:
         self._pair.postReceive(requests)
 
     def _handleTo(self, gid: GID) -> IAddressHandle:
-        address = AddressVector(gid, sgidIndex=self._index, port=self._port, hopLimit=_HOPS)
-        handle = self._handles.get(address)
+        handle = self._handles.get(gid)
         if handle is not None:
-            self._handles.move_to_end(address)
+            self._handles.move_to_end(gid)
             return handle
         if len(self._handles) >= _HANDLES:
             self._handles.popitem(last=False)[1].close()
-        handle = self._handles[address] = self._adapter.domain.createAddressHandle(address)
+        # The port may have addresses of several networks.
+        port, index = self._adapter.requireGID(self._adapter.sourceGID(gid))
+        if port != self._port:
+            index = self._index
+        address = AddressVector(gid, sgidIndex=index, port=self._port, hopLimit=_HOPS)
+        handle = self._handles[gid] = self._adapter.domain.createAddressHandle(address)
         return handle
 
     def _close(self) -> bool:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
-from unittest.mock import Mock
+from typing import Any, cast
+from unittest.mock import Mock, patch
 
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections import adapter as adapters
 from txrdma.cm.connections import opening
-from txrdma.cm.connections.datagrams import DatagramClientEndpoint
+from txrdma.cm.connections.datagrams import (
+    DatagramClientEndpoint,
+    DatagramPeer,
+    DatagramProtocol,
+    DatagramServerEndpoint,
+)
 from txrdma.cm.connections.endpoints import (
     AUTOMATIC,
     IBClientEndpoint,
@@ -23,7 +28,8 @@ from txrdma.cm.connections.endpoints import (
 from txrdma.cm.errors import Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.terms import KEEPALIVE, LONGEST
-from txrdma.error import InvalidRequest
+from txrdma.commands.resolve import CommandOptions, resolved
+from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, MTU
 from txrdma.mad.layouts.values import Rate
@@ -125,6 +131,31 @@ class NetworkTests(MessagingCase):
             self.assertEqual(question.path.sgid, GID.fromIP(source))
             asked.cancel()
             self.failureResultOf(asked, CancelledError)
+
+    def test_sourceOfAnswers(self) -> None:
+        """A datagram service answers from the address of the client's network, if its port has several."""
+        port = self.listenAt(MessageFactory(DatagramProtocol), DatagramServerEndpoint)
+        transport, network = port._transport, GID.fromIP("10.0.1.2")
+        adapter = transport._adapter
+        self.patch(adapter, "sourceGID", {GID.fromIP("10.0.1.1"): network}.__getitem__)
+        self.patch(adapter, "requireGID", {network: (transport._port, 7)}.__getitem__)
+        with patch.object(adapter.domain, "createAddressHandle", side_effect=RDMAError) as create:
+            self.assertRaises(
+                RDMAError, transport.write, b"", DatagramPeer(GID.fromIP("10.0.1.1"), transport.qpn)
+            )
+        ((address,), _) = create.call_args
+        self.assertEqual((address.sgidIndex, address.port), (7, transport._port))
+        port.stopListening()
+        self.assertNothingLeft()
+
+    def test_sourceOfCommand(self) -> None:
+        """C{txrdma resolve} shows the path from the address of the destination's network."""
+        for source, destination in zip(*self.addresses, strict=True):
+            options = {"what": destination, "device": self.devices[0], "bind": None, "number": 7}
+            asked = resolved(self.clock, cast("CommandOptions", {**options, "udp": False, "ask": False}))
+            found = self.successResultOf(Deferred.fromCoroutine(asked))
+            self.assertIn(f"sgid {GID.fromIP(source)}", found["path"])
+        self.assertNothingLeft()
 
     def test_rateOfPort(self) -> None:
         """A REQ has the rate of the port: kernels limit the rate of their packets to it."""
