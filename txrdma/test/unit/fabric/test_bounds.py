@@ -88,6 +88,13 @@ class MirageTests(BoundsTestCase):
         self.assertIn("others are left out", text)
         self.assertLess(mirage.asked, 10_000)
 
+    def test_neighbourhoodOfChain(self) -> None:
+        Mirage(self.fabric, (1, 2), ports=2)
+        search = Neighbourhood(self.agent, self.agent.port.endPort, MOST_HOPS + 10)
+        fabric: Fabric = self.answerTo(search.run(route(1)), 600)
+        longest = max(len(each.route.drPath) for each in fabric.nodes.values() if each.route is not None)
+        self.assertEqual(longest, MOST_HOPS)
+
     def test_chain(self) -> None:
         Mirage(self.fabric, (1, 2), ports=2)
         fabric = self.swept()
