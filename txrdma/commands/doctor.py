@@ -20,9 +20,9 @@ class CommandOptions(TableOptions):
         "Check what RDMA needs of this host: kernel modules, device files, links, GIDs and MTUs of ports, "
         "pyverbs, limits of memory and descriptors, socket buffers, and rights. Each problem is printed with "
         "the command that fixes it. Device files are opened and closed; nothing is changed or sent. The exit "
-        "status is 1 if something does not work, otherwise 0: advice does not count."
+        "status is 1 if something does not work, otherwise 0: hints do not count."
     )
-    optFlags = [["quiet", "q", "Leave out advice about speed and optional features."]]
+    optFlags = [["quiet", "q", "Leave out hints about speed and optional features."]]
 
 
 async def run(reactor: object, options: CommandOptions) -> None:
@@ -51,12 +51,12 @@ def _showTable(problems: Sequence[Problem]) -> None:
     table = makeTable("", "where", "what", "command")
     for each in problems:
         what = Text(each.text).append(f"\n{each.why}", "dim")
-        label = Text("problem", "red") if each.isNeeded else Text("advice")
+        label = Text("problem", "red") if each.isNeeded else Text("hint")
         table.add_row(label, Text(each.where), what, Text(each.fix), end_section=True)
     show(table)
 
 
 def _summary(problems: Sequence[Problem]) -> str:
     needed = sum(each.isNeeded for each in problems)
-    advice = len(problems) - needed
-    return f"{needed or 'no'} problem{'s' * (needed != 1)}, {advice or 'no'} advice"
+    hints = len(problems) - needed
+    return f"{needed or 'no'} problem{'s' * (needed != 1)}, {hints or 'no'} hint{'s' * (hints != 1)}"

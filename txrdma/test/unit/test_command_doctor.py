@@ -39,15 +39,15 @@ class ReportTests(SynchronousTestCase):
         self.assertEqual(status, 1)
         for part in ("eth0", "mlx5_ib is not loaded", NEEDED.why, "sudo modprobe mlx5_ib", ADVICE.fix):
             self.assertIn(part, text)
-        self.assertIn("1 problem, 1 advice", text)
+        self.assertIn("1 problem, 1 hint", text)
 
-    def test_advice(self) -> None:
-        """Advice does not set the exit status, and is left out by C{--quiet}."""
+    def test_hints(self) -> None:
+        """Hints do not set the exit status, and are left out by C{--quiet}."""
         text, status = self.reported([ADVICE])
         self.assertEqual(status, 0)
         self.assertIn("sudo modprobe smc", text)
         text, status = self.reported([ADVICE], "--quiet")
-        self.assertEqual((text, status), ("no problems, 1 advice\n", 0))
+        self.assertEqual((text, status), ("no problems, 1 hint\n", 0))
 
     def test_json(self) -> None:
         """JSON has all problems, and whether all is well."""
