@@ -246,6 +246,8 @@ class Run:
         try:
             process = subprocess.Popen(
                 [sys.executable, str(_WORKER), str(writeEnd), str(folder), str(self._options.root)],
+                env={"HYPOTHESIS_STORAGE_DIRECTORY": str(self._options.folder.resolve() / "hypothesis")}
+                | os.environ,
                 stdin=subprocess.PIPE,
                 stdout=self._log,
                 stderr=subprocess.STDOUT,

@@ -3,6 +3,7 @@ The tests, for trial.
 """
 
 import os
+import sys
 
 
 def _configureHypothesis() -> None:
@@ -27,8 +28,9 @@ def _configureHypothesis() -> None:
     settings.load_profile("txrdma")
 
 
-# The kernel suites do without it: in an emulated guest the import takes ten seconds, in each process.
-if os.environ.get("LAB") != "1":
+# The kernel suites do without it: in an emulated guest the import takes ten seconds, in each process. So do
+# programs that tests start with "python -m": while Python imports their packages, sys.argv[0] is "-m".
+if os.environ.get("LAB") != "1" and sys.argv[:1] != ["-m"]:
     _configureHypothesis()
 
 # No suite loads programs into this machine's kernel without saying so; processes that tests start inherit it.
