@@ -126,7 +126,7 @@ class FailingTests(TwoNetworksCase):
             self.world.network.faultsOf[host.address.replace("10.0.1.", f"10.0.{3 - trouble}.")] = _LOSSY
         client, server = self.connected()
         wanted: list[tuple[int, bytes]] = []
-        for number in range(40):
+        for number in range(24):
             tag = random.choice((TAG, ORDERED))
             wanted.append((tag, number.to_bytes(2, "big") + bytes(random.choice(_SIZES))))
         outcomes = []
@@ -134,7 +134,7 @@ class FailingTests(TwoNetworksCase):
             for end in (client, server):
                 outcomes.append(end.transport.send(tag, data))
                 end.transport.sendMessage(data)
-            if number == 20:
+            if number == 12:
                 self.pause(random.random() * 0.02)
                 self.cut(trouble)
         if random.random() < 0.5:

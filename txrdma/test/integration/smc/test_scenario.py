@@ -56,7 +56,7 @@ class SeedTests(SynchronousTestCase):
 
     def test_roce(self) -> None:
         """Seeds pass over RoCE."""
-        self.play("smc", range(32))
+        self.play("smc", range(20))
 
     def test_sharedMemory(self) -> None:
         """Seeds pass between processes that share memory."""

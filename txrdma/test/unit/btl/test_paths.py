@@ -69,10 +69,10 @@ class PathsCase(SynchronousTestCase):
     def rate(self, *rates: float) -> float:
         """Return the bytes per second that arrive by paths of these rates."""
         self.connect(*rates)
-        self.advance(0.2)
+        self.advance(0.15)
         before = self.received
-        self.advance(0.4)
-        return (self.received - before) * MESSAGE / 0.2
+        self.advance(0.3)
+        return (self.received - before) * MESSAGE / 0.15
 
 
 class RateTests(PathsCase):
@@ -114,19 +114,19 @@ class LostPathTests(PathsCase):
         self.connect(RATE, RATE)
         self.advance(0.2)
         self.network.failedPorts.add(1)
-        self.advance(0.5)
+        self.advance(0.4)
         before = self.received
-        self.advance(0.8)
-        self.assertGreater((self.received - before) * MESSAGE, 0.85 * 0.3 * RATE)
+        self.advance(0.55)
+        self.assertGreater((self.received - before) * MESSAGE, 0.85 * 0.15 * RATE)
         self.network.failedPorts.clear()
         failed = self.peer.sent.paths[1]
         # The answer to a probe is lost if a segment of the other path arrives at the same time.
         self.world.run(self.world.now + 4 * LONGEST_TIMEOUT, lambda: not failed.isSilent)
         self.assertFalse(failed.isSilent)
-        self.advance(self.world.now + 0.2)
+        self.advance(self.world.now + 0.1)
         sent = self.network.bottlenecks[1, 1].sent
-        self.advance(self.world.now + 0.3)
-        self.assertGreater(self.network.bottlenecks[1, 1].sent - sent, 0.7 * 0.3 * RATE / (MTU + OVERHEAD))
+        self.advance(self.world.now + 0.15)
+        self.assertGreater(self.network.bottlenecks[1, 1].sent - sent, 0.7 * 0.15 * RATE / (MTU + OVERHEAD))
 
     def test_all(self) -> None:
         """A peer is lost when all paths are silent for the time after which a peer is given up."""

@@ -40,7 +40,7 @@ class SearchTests(SynchronousTestCase):
     """
 
     slowBecause = "hundreds of thousands of steps are searched"
-    most: ClassVar[int] = 60_000
+    most: ClassVar[int] = 20_000
 
     def search(self, bounds: Bounds = ONE_LOAD, most: int | None = None) -> Found:
         """Search without a fault; a failure shows the shortest sequence of steps that leads to it."""

@@ -425,10 +425,10 @@ class WeatherTests(PollerTestCase):
     at = "h00000"
     options = {"latencySeconds": 0.0001}
     hosts = 8
-    seconds = 2400.0
-    leastChanges = 10
+    seconds = 1500.0
+    leastChanges = 8
     faults = 4
-    slowBecause = "Simulates most of an hour of a fabric that is polled every ten seconds."
+    slowBecause = "Simulates half an hour of a fabric that is polled every ten seconds."
 
     def net(self) -> Net:
         return fatTree(self.hosts)
@@ -456,7 +456,7 @@ class WeatherTests(PollerTestCase):
         self.assertGreater(len(record), self.leastChanges)
         self.assertEqual(self.output(), record)
         self.assertEqual(self.poller.findingLog.open, {})
-        self.pump(1800.0)
+        self.pump(900.0)
         self.assertEqual(self.output(), [])
         self.assertLessEqual(max(sizes) - min(sizes), 10)
         self.assertEqual(self.poller.statistics.overruns, 0)
