@@ -61,6 +61,7 @@ class Ended:
     Result of one test.
 
     @ivar seconds: from its begin to its end; C{waitedSeconds} is the part in which it waited for a processor.
+    @ivar cpuSeconds: processor time, also of processes that ended meanwhile.
     """
 
     test: str

@@ -15,6 +15,7 @@ import faulthandler
 import gc
 import json
 import os
+import resource
 import sys
 import threading
 import time
@@ -157,6 +158,11 @@ def outcomeOf(result: Any) -> tuple[str, str]:
     return "passed", ""
 
 
+def processorSeconds() -> float:
+    """Processor time of this process and of its children that have ended."""
+    return sum(sum(resource.getrusage(each)[:2]) for each in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
 class Worker:
     """Loads modules and runs their tests, one at a time."""
 
@@ -166,6 +172,7 @@ class Worker:
 
         self._reports = reports
         self._usage, self._stalls = usage, stalls
+        self._frozenModules = 0
         self._makeResult, self._makeSuite, self._loader = TestResult, TrialSuite, TestLoader()
 
     def report(self, **fields: object) -> None:
@@ -176,6 +183,10 @@ class Worker:
     def run(self, name: str, only: list[str] | None) -> None:
         """Run the tests of a module or a name inside it; of these only the given ones, if there is a list."""
         cases = list(flattened(self._loader.loadByName(name)))
+        if len(sys.modules) >= self._frozenModules + 100 or not gc.get_freeze_count():
+            gc.collect()
+            gc.freeze()  # many tests collect garbage, and then need not examine all modules
+            self._frozenModules = len(sys.modules)
         if only is not None:
             chosen = set(only)
             cases = [case for case in cases if case.id() in chosen]
@@ -187,10 +198,10 @@ class Worker:
     def _runCase(self, case: Any) -> None:
         self.report(event="started", test=case.id())
         self._usage.uses.clear()
-        cpu, waited, begun = time.process_time(), self._stalls.waited(), time.monotonic()
+        cpu, waited, begun = processorSeconds(), self._stalls.waited(), time.monotonic()
         outcome, text = self._outcomeOf(case)
         seconds, waitedSeconds = time.monotonic() - begun, self._stalls.waited() - waited
-        cpuSeconds = time.process_time() - cpu
+        cpuSeconds = processorSeconds() - cpu
         if outcome == "passed" and self._stalls.text and not hasattr(case, "blocksBecause"):
             # Once may be the fault of a disk that others keep busy: twice is the fault of the code.
             outcome, text = self._outcomeOf(case)
