@@ -34,6 +34,7 @@ from txrdma.mad.core.frames import frame
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
 from txrdma.mad.layouts.messages import MADRequest
 from txrdma.mad.layouts.values import PathMTU
+from txrdma.mad.ports import verbsport
 from txrdma.mad.ports.verbsport import VerbsPort
 from txrdma.mad.server import MADServer
 from txrdma.messages.protocol import MessageFactory
@@ -123,6 +124,8 @@ class Answers:
 
 class StrangerTests(StrangerCase):
     """The connection continues, and whatever unknown peers have caused ends."""
+
+    receives = verbsport.RECEIVES  # whatever they send is received
 
     def test_limits(self) -> None:
         """Every message with extreme bytes, even with one valid comm ID, changes no connection."""

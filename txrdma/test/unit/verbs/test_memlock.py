@@ -13,6 +13,7 @@ from txrdma.btl import channels, module
 from txrdma.cm.connections.receives import ReceiveMemory
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
 from txrdma.error import ResourceExhausted
+from txrdma.mad.ports import verbsport
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.soft.device import SoftDevice
 from txrdma.test.support.btl.hosts import HostsCase, TAG
@@ -98,6 +99,8 @@ class ModuleTests(HostsCase):
 
 class PinnedMessagingCase(MessagingCase):
     """Two hosts, of which the client's may pin 8 MiB."""
+
+    receives = verbsport.RECEIVES
 
     def setUp(self) -> None:
         self.patch(pinning, "mostPinned", lambda: LIMIT)
