@@ -56,7 +56,7 @@ class SeedTests(SynchronousTestCase):
 
     def test_roce(self) -> None:
         """Seeds pass over RoCE."""
-        self.play("smc", range(20))
+        self.play("smc", range(16))
 
     def test_sharedMemory(self) -> None:
         """Seeds pass between processes that share memory."""
@@ -64,7 +64,7 @@ class SeedTests(SynchronousTestCase):
 
     def test_twoPorts(self) -> None:
         """Seeds pass between hosts with two ports, one of which fails at a time."""
-        self.play("smc-two-ports", range(8))
+        self.play("smc-two-ports", range(6))
 
     def test_repeats(self) -> None:
         """A plan repeats its simulation, packet by packet."""

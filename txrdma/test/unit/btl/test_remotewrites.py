@@ -208,11 +208,11 @@ class RemoteLossTests(HostsCase):
     def test_some(self) -> None:
         """With losses of 1 % and 5 % RDMA writes few messages, and datagrams carry the others."""
         for loss in (0.01, 0.05):
-            seconds, written, chunks = self.measure(loss, 12)
-            self.assertLessEqual(written, 4)
-            self.assertGreater(chunks, 8 << 10)
+            seconds, written, chunks = self.measure(loss, 8)
+            self.assertLessEqual(written, 3)
+            self.assertGreater(chunks, 5 << 10)
             # Datagrams carry 30 to 45 MB/s, because they cost processor time.
-            self.assertLess(seconds, 12 / 30)
+            self.assertLess(seconds, 8 / 30)
 
     def test_resumes(self) -> None:
         """After a pause RDMA writes again, because the path may have become better."""

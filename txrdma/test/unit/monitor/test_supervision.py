@@ -211,9 +211,9 @@ class ChaosTests(PollerTestCase):
         self.started()
         self.fabric.cut("c")
         self.fabric.setCounters("left", 2, symbolErrorCounter=60, portRcvErrors=7)
-        self.pump(60.0)
+        self.pump(40.0)
         self.fabric.heal("c")
-        self.pump(60.0)
+        self.pump(40.0)
 
     def test_each(self) -> None:
         """Each function raises once: the poller continues and reports it."""

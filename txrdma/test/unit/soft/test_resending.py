@@ -231,8 +231,8 @@ class LateTests(ResendingCase):
                 self.connect(0.001)
                 self.network.faults = Faults(delaySeconds=0.001, jitterSeconds=jitter)
                 self.tries = 0
-                self.transfer(1000, 100, 1)
-                self.assertLess(self.tries, 30)
+                self.transfer(500, 100, 1)
+                self.assertLess(self.tries, 15)
 
     def test_reorderingCausesFewTimeouts(self) -> None:
         self.connect(0.001)
@@ -254,9 +254,9 @@ class LateTests(ResendingCase):
             self.again = self.clock.callLater(0.01, work)
 
         rest()
-        took = self.transfer(1000, 1 << 14)
+        took = self.transfer(400, 1 << 14)
         self.again.cancel()
-        alone = self.transfer(1000, 1 << 14)
+        alone = self.transfer(400, 1 << 14)
         self.assertLess(took, 1.2 * alone * (0.03 + 0.01) / 0.01)
 
 

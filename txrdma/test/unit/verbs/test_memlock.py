@@ -25,7 +25,7 @@ from txrdma.testing.smc.hosts import Host
 from txrdma.verbs import pinning
 
 LIMIT = 8 << 20
-EXCHANGED = 2 * LIMIT
+EXCHANGED = LIMIT
 """Bytes that all peers together send in each direction of a test."""
 
 PEERS = 4
