@@ -65,4 +65,4 @@ def normalize(archive: Path, seconds: int) -> None:
                 member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
                 member.pax_headers = {}
                 target.addfile(member, data)
-    archive.write_bytes(gzip.compress(packed.getvalue(), mtime=seconds))
+    archive.write_bytes(gzip.compress(packed.getvalue(), 6, mtime=seconds))

@@ -31,7 +31,7 @@ from txrdma.smc.group.groups import linkGroups
 from txrdma.test.support.namespaces import TwoHosts
 
 NETWORKS = ("10.77.0", "10.77.1", "10.77.2")
-KEEPALIVE = {"time": 2, "intvl": 1, "probes": 3}
+KEEPALIVE = {"time": 1, "intvl": 1, "probes": 3}
 """
 TCP keepalive of both namespaces (see tcp(7)), from which txrdma also derives the timeouts of RoCE links.
 """
