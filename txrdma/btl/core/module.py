@@ -679,7 +679,10 @@ class Module(FastPath):
                 each.assembly.excuse(now)
         while (peer := self._times.take(now)) is not None:
             if (due := peer.deadline(self._keepAlive)) is not None and due <= now:
-                self._expire(peer, now)
+                try:
+                    self._expire(peer, now)
+                except Exception as error:
+                    self.lose(peer, "a timer of the peer failed", error)
 
     def _expire(self, peer: Peer, now: float) -> None:
         if peer.state >= PEER_CLOSED and peer.lingerUntil <= now:

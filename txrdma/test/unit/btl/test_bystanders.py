@@ -104,6 +104,17 @@ class BystanderTests(HostsCase):
         self.client.transport.send(TAG, bytes(3000)).addErrback(lambda failure: None)
         self.assertContained()
 
+    def test_timer(self) -> None:
+        """A timer of a peer that fails ends only its connection; those of other peers expire."""
+        mine = self.client.transport._peer.sent
+        self.raiseOnce(SendWindow, "expired", lambda window, *_words: window is mine)
+        self.world.network.drop(lambda packet: len(packet.payload) > 500, 2)
+        lost = self.client.transport.send(TAG, bytes(700)).addErrback(lambda failure: None)
+        repeated = self.bystanders[0].transport.send(TAG, bytes(700))
+        self.wait(lambda: lost.called and repeated.called)
+        self.assertEqual(self.bystanders[1].tagged.pop(), (TAG, bytes(700)))
+        self.assertContained()
+
     def test_turnEnded(self) -> None:
         """A failure at the end of a reactor iteration ends only its connection."""
         lifeline = self.server.transport._lifeline
