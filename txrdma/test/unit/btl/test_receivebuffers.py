@@ -27,14 +27,7 @@ from txrdma.soft.device import SoftDevice
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.shared.sharedqueuepair import SharingReactor
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
-from txrdma.test.unit.btl.test_connections import (
-    EndTests,
-    LossTests,
-    MemoryTests,
-    MessageTests,
-    PressureTests,
-)
-from txrdma.test.unit.btl.test_contract import MessageContractTests
+from txrdma.test.unit.btl import test_connections, test_contract
 from txrdma.test.unit.btl.test_module import ModuleTestCase
 from txrdma.testing.btl.world import BadNetwork
 from txrdma.testing.smc.hosts import Host
@@ -381,7 +374,7 @@ class OneHostLongTests(OneHostCase, LongTests):
     mostFailing = (16 << 20, 3, 3 << 20)
 
 
-class OneHostMessageTests(OneHostCase, MessageTests):
+class OneHostMessageTests(OneHostCase, test_connections.MessageTests):
     """Sent messages arrive, long ones through shared memory."""
 
     def test_untold(self) -> None:
@@ -462,18 +455,18 @@ class OneHostMessageTests(OneHostCase, MessageTests):
             self.assertEqual((self.reliable(0), self.reliable(1)), ([], []))
 
 
-class OneHostMemoryTests(OneHostCase, MemoryTests):
+class OneHostMemoryTests(OneHostCase, test_connections.MemoryTests):
     """Puts and gets through shared memory."""
 
     def test_refused(self) -> None:
         """Short puts that are refused do not mention receive buffers."""
 
 
-class OneHostPressureTests(OneHostCase, PressureTests):
+class OneHostPressureTests(OneHostCase, test_connections.PressureTests):
     """An application that takes nothing pauses its peer, though memory is free."""
 
 
-class OneHostEndTests(OneHostCase, EndTests):
+class OneHostEndTests(OneHostCase, test_connections.EndTests):
     """Ends of connections with receive buffers."""
 
     def test_busyWithLong(self) -> None:
@@ -509,7 +502,7 @@ class OneHostEndTests(OneHostCase, EndTests):
         self.assertEqual((len(server.tagged), self.counters().rdmaMisses), (3, 0))
 
 
-class OneHostLossTests(OneHostCase, LossTests):
+class OneHostLossTests(OneHostCase, test_connections.LossTests):
     """Messages between processes of one host whose datagrams are lost, duplicated and reordered."""
 
     faults = Faults(loss=0.05, duplication=0.05, jitterSeconds=0.002, late=0.01)
@@ -531,5 +524,5 @@ class OneHostLossTests(OneHostCase, LossTests):
         self.assertNothingLeft()
 
 
-class OneHostContractTests(OneHostCase, MessageContractTests):
+class OneHostContractTests(OneHostCase, test_contract.MessageContractTests):
     """The contract of message connections, with shared memory."""
