@@ -3,7 +3,7 @@ The collectors of a monitor: each makes the calls for a share of the ports.
 
 Theory of operation. A port belongs to one of the connected collectors by its LID. Calls wait in a link, which
 sends them in batches and has a limited number of them under way. A collector that is lost, or returns nothing
-for longer than an answer may take, gives its calls back, and they are distributed anew. Without any
+for longer than an answer may take, gives its calls back, and the reader makes them again. Without any
 collector the monitor makes the calls itself.
 """
 
@@ -59,10 +59,20 @@ def _pauseAfter(failures: int) -> float:
 _INDICES: Final = {(rpc, kind.attributeID): index for index, (rpc, kind) in enumerate(wire.READABLE)}
 
 
-class Series(Call):
+class CollectedCall(Call):
+    """A call that a collector may make."""
+
+    __slots__ = ()
+
+    def lost(self) -> None:
+        """The collector is lost, and has not returned a result: make the call again."""
+        raise NotImplementedError
+
+
+class Series(CollectedCall):
     """Readings of the counters of several ports of a node, with one result."""
 
-    __slots__ = ("_failed", "collected", "lost", "size")
+    __slots__ = ("_failed", "_lost", "collected", "size")
 
     def __init__(
         self,
@@ -78,126 +88,38 @@ class Series(Call):
         @param lost: called instead if the collector is lost; C{failed}: if the series fails otherwise.
         """
         super().__init__(RPCS["PerformanceGet"], ClassPortInfo, b"", 0, NO_KEYS, 0)
-        self.size, self.collected, self.lost, self._failed = size, collected, lost, failed
+        self.size, self.collected, self._lost, self._failed = size, collected, lost, failed
 
     def failed(self, error: Exception) -> None:
         """The series has failed."""
         self._failed(error)
 
+    def lost(self) -> None:
+        """The collector of the series is lost."""
+        self._lost()
+
 
 class _PendingCall(NamedTuple):
     """A call with its path, and what a message says of it."""
 
-    call: Call
+    call: CollectedCall
     path: IBPath
     what: int
     content: bytes
 
 
-class _Link:
+class _Link(MessageConnection):
     """
-    Makes calls, of which a limited number is under way.
+    A connection with a collector, which makes calls, of which a limited number is under way.
 
     @ivar waiting: calls that are not under way yet.
     """
 
-    def __init__(self, most: int) -> None:
-        self.waiting: dict[Call, _PendingCall] = {}
-        self._most = most
-        self._isFilling = False
-
-    def _pendingCount(self) -> int:
-        """Return the number of calls under way."""
-        raise NotImplementedError
-
-    def _send(self, asked: _PendingCall) -> None:
-        raise NotImplementedError
-
-    def _drop(self, call: Call) -> None:
-        """Give up a call under way, if it is one of this link's."""
-        raise NotImplementedError
-
-    def issue(self, asked: _PendingCall) -> None:
-        """Make a call now or later."""
-        self.waiting[asked.call] = asked
-        self.fill()
-
-    def forget(self, call: Call) -> None:
-        """Give up a call, if it is one of this link's."""
-        if self.waiting.pop(call, None) is None:
-            self._drop(call)
-
-    def fill(self) -> None:
-        """Start calls up to the limit; one that ends at once returns to the outer loop."""
-        if self._isFilling:
-            return
-        self._isFilling = True
-        try:
-            while self.waiting and self._pendingCount() < self._most:
-                self._send(self.waiting.pop(next(iter(self.waiting))))
-        finally:
-            self._isFilling = False
-
-
-class _Relayed(Call):
-    """A call that the monitor makes itself, in place of another call object, to know when it ends."""
-
-    __slots__ = ("link", "original")
-
-    def __init__(self, link: _LocalLink, original: Call) -> None:
-        super().__init__(
-            *(original.rpc, original.kind, original.content, original.modifier, NO_KEYS, original.mask)
-        )
-        self.link = link
-        self.original = original
-
-    def answered(self, answer: Any) -> None:
-        """Pass the answer on."""
-        if self.link.ended(self):
-            self.original.answered(answer)
-
-    def failed(self, error: Exception) -> None:
-        """Pass the error on."""
-        if self.link.ended(self):
-            self.original.failed(error)
-
-
-class _LocalLink(_Link):
-    """Calls that the monitor makes itself."""
-
-    def __init__(self, agent: MADAgent, timeoutSeconds: float, retries: int, most: int) -> None:
-        super().__init__(most)
-        self._agent, self._timeoutSeconds, self._retries = agent, timeoutSeconds, retries
-        self._running: dict[Call, _Relayed] = {}
-
-    def _pendingCount(self) -> int:
-        return len(self._running)
-
-    def _send(self, asked: _PendingCall) -> None:
-        call = self._running[asked.call] = _Relayed(self, asked.call)
-        self._agent.issue(call, asked.path, self._timeoutSeconds, self._retries)
-
-    def _drop(self, call: Call) -> None:
-        relayed = self._running.pop(call, None)
-        if relayed is not None:
-            relayed.forget(relayed)
-
-    def ended(self, relayed: _Relayed) -> bool:
-        """Start the next call; return whether this one was not given up."""
-        if self._running.get(relayed.original) is not relayed:
-            return False
-        del self._running[relayed.original]
-        self.fill()
-        return True
-
-
-class _RemoteLink(MessageConnection, _Link):
-    """A connection with a collector."""
-
     MAX_LENGTH = wire.MOST_BYTES
 
     def __init__(self, collector: _Collector) -> None:
-        _Link.__init__(self, wire.MOST_CALLS)
+        self.waiting: dict[Call, _PendingCall] = {}
+        self._isFilling = False
         self._collector = collector
         self._open: dict[int, _PendingCall] = {}
         self._identifiers = count(1)
@@ -205,8 +127,29 @@ class _RemoteLink(MessageConnection, _Link):
         self._flushing, self._watching = Timer(collector.reactor), Timer(collector.reactor)
         self._received = 0
 
-    def _pendingCount(self) -> int:
-        return len(self._open)
+    def issue(self, asked: _PendingCall) -> None:
+        """Make a call now or later."""
+        asked.call.forget = self._forget
+        self.waiting[asked.call] = asked
+        self._fill()
+
+    def _forget(self, call: Call) -> None:
+        """Give up a call."""
+        if self.waiting.pop(call, None) is None:
+            asked = self._open.get(getattr(call, "identifier", 0))
+            if asked is not None and asked.call is call:
+                del self._open[call.identifier]
+
+    def _fill(self) -> None:
+        """Start calls up to the limit; one that ends at once returns to the outer loop."""
+        if self._isFilling:
+            return
+        self._isFilling = True
+        try:
+            while self.waiting and len(self._open) < wire.MOST_CALLS:
+                self._send(self.waiting.pop(next(iter(self.waiting))))
+        finally:
+            self._isFilling = False
 
     def connectionMade(self) -> None:
         """Send the settings; the collector has proved that it has the key."""
@@ -236,17 +179,12 @@ class _RemoteLink(MessageConnection, _Link):
         if not self._watching.isPending:
             self._watch()
 
-    def _drop(self, call: Call) -> None:
-        asked = self._open.get(getattr(call, "identifier", 0))
-        if asked is not None and asked.call is call:
-            del self._open[call.identifier]
-
     def _complete(self, result: Result) -> None:
         """Pass a result on; the next call starts first, so that the collector is never idle."""
         asked = self._open.pop(result.identifier, None)
         if asked is None:  # it was given up
             return
-        self.fill()
+        self._fill()
         call, path, name = asked.call, asked.path, asked.call.rpc.name
         if result.kind == wire.SILENT:
             self._collector.pool.late += self._collector.retries + 1
@@ -279,7 +217,7 @@ class _RemoteLink(MessageConnection, _Link):
                 self._watch()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Return all calls to the pool."""
+        """Give all calls back."""
         self._flushing.stop()
         self._watching.stop()
         calls = [*self._open.values(), *self.waiting.values()]
@@ -325,7 +263,7 @@ class _Collector(Factory):
         self.reactor = pool.reactor
         self.timeoutSeconds, self.retries = pool.timeoutSeconds, pool.retries
         self.mostSeconds = self.timeoutSeconds * (self.retries + 1) + GRACE_SECONDS
-        self.link: _RemoteLink | None = None
+        self.link: _Link | None = None
         self.pool = pool
         self._endpoint = ProvedClientEndpoint(self.reactor, endpoint, wire.MONITOR, wire.COLLECTOR, pool.key)
         self._missingSince = self.reactor.seconds()
@@ -334,7 +272,7 @@ class _Collector(Factory):
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
         """Return the protocol of a new connection."""
-        return _RemoteLink(self)
+        return _Link(self)
 
     def connect(self, factory: IProtocolFactory) -> Deferred[Any]:
         """Connect with the collector, and log the reason if that fails."""
@@ -351,18 +289,19 @@ class _Collector(Factory):
             self.link.transport.abortConnection()
         return stopped
 
-    def joined(self, link: _RemoteLink) -> None:
+    def joined(self, link: _Link) -> None:
         """Both ends have proved that they have the key."""
         _log.info("the collector {name} is connected", name=self.name)
         self.link = link
 
     def left(self, calls: Sequence[_PendingCall]) -> None:
-        """The connection has ended: distribute its calls anew."""
+        """The connection has ended: its calls are made again, by others."""
         if self.link is not None:
             self.link = None
             self._missingSince = self.reactor.seconds()
             _log.warn("the collector {name} is lost", name=self.name)
-        self.pool.distribute(calls)
+        for each in calls:
+            each.call.lost()
 
     def findings(self) -> list[Finding]:
         """Return a finding if the collector is missing."""
@@ -377,7 +316,6 @@ class CollectorPool:
     """
     Makes the calls of a monitor by its collectors.
 
-    @ivar mostCalls: calls that the reader may make at a time.
     @ivar sent: calls that were sent to collectors; C{late}: time-outs that they have reported.
     """
 
@@ -399,16 +337,24 @@ class CollectorPool:
         """
         self.reactor, self.key = reactor, key
         self.timeoutSeconds, self.retries = timeoutSeconds, retries
-        self.mostCalls = wire.MOST_CALLS * len(collectors)
         self.sent = self.late = 0
         self._agent = agent
-        self._local = _LocalLink(agent, timeoutSeconds, retries, maxOutstanding)
+        self._maxOutstanding = maxOutstanding
         self._collectors = [_Collector(self, name, endpoint) for name, endpoint in collectors.items()]
 
     @property
     def port(self) -> IMADPort:
         """The management port of this process."""
         return self._agent.port
+
+    @property
+    def _links(self) -> list[_Link]:
+        return [each.link for each in self._collectors if each.link is not None]
+
+    @property
+    def mostCalls(self) -> int:
+        """Return the number of calls that the reader may make at a time, by the present collectors."""
+        return wire.MOST_CALLS * len(self._links) or self._maxOutstanding
 
     def start(self) -> None:
         """Connect, and connect again when a connection ends, until L{stop}."""
@@ -419,38 +365,26 @@ class CollectorPool:
         """Close all connections."""
         return gatherResults([each.stop() for each in self._collectors])
 
-    def issue(
-        self, call: Call, path: IBPath, timeoutSeconds: float | None = None, retries: int | None = None
-    ) -> None:
-        """Make a call, as L{MADAgent} does. The timeout and the retries are those of the pool."""
-        call.forget = self._forget
-        what = _INDICES[call.rpc.name, call.kind.attributeID]
-        self.distribute((_PendingCall(call, path, what, call.content),))
+    def issue(self, call: CollectedCall, path: IBPath, timeoutSeconds: float, retries: int) -> None:
+        """
+        Make a call by the collector of its port, or by the agent if there is none.
+
+        Collectors have the timeout and the retries of the pool.
+        """
+        links = self._links
+        if links:
+            what = _INDICES[call.rpc.name, call.kind.attributeID]
+            links[path.dlid % len(links)].issue(_PendingCall(call, path, what, call.content))
+        else:
+            self._agent.issue(call, path, timeoutSeconds, retries)
 
     def issueSeries(self, call: Series, path: IBPath, attributes: Iterable[int], ports: bytes) -> bool:
         """Read the attributes with these IDs of the ports of a LID. Returns False without a collector."""
-        if not any(each.link for each in self._collectors):
-            return False
-        call.forget = self._forget
-        what = wire.encodeSeries((_INDICES["PerformanceGet", each] for each in attributes), ports)
-        self.distribute((_PendingCall(call, path, wire.SERIES, what),))
-        return True
-
-    def distribute(self, calls: Iterable[_PendingCall]) -> None:
-        """Make calls by the collectors of their ports, or by the agent."""
-        links: list[_Link] = [each.link for each in self._collectors if each.link is not None]
-        for asked in calls:
-            if links:
-                links[asked.path.dlid % len(links)].issue(asked)
-            elif isinstance(asked.call, Series):
-                asked.call.lost()
-            else:
-                self._local.issue(asked)
-
-    def _forget(self, call: Call) -> None:
-        for link in (self._local, *(each.link for each in self._collectors)):
-            if link is not None:
-                link.forget(call)
+        links = self._links
+        if links:
+            what = wire.encodeSeries((_INDICES["PerformanceGet", each] for each in attributes), ports)
+            links[path.dlid % len(links)].issue(_PendingCall(call, path, wire.SERIES, what))
+        return bool(links)
 
     def findings(self) -> list[Finding]:
         """Return findings about missing collectors."""

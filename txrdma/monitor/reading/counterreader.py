@@ -9,6 +9,7 @@ This is the monitor's busiest code, so it uses neither Deferreds nor coroutines.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial, wraps
 from itertools import takewhile
@@ -29,13 +30,12 @@ from txrdma.kit.backoff import BackOff
 from txrdma.kit.wire import Buffer
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import NO_KEYS
-from txrdma.mad.core.transactions import Call
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.attributes import Attribute, RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.paths import toLID
-from txrdma.monitor.collecting.pool import CollectorPool, Series
+from txrdma.monitor.collecting.pool import CollectedCall, CollectorPool, Series
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
 from txrdma.monitor.reading.attributes import kindOf, ReadingKind
 from txrdma.monitor.reading.fec import NO_ATTRIBUTE
@@ -69,7 +69,7 @@ class _PortReading:
         self.requests: tuple[bytes, ...] = ()
 
 
-class _Visit(Call):
+class _Visit(CollectedCall):
     """Requests to one node, one after the other; the same object serves all of them."""
 
     __slots__ = (
@@ -90,7 +90,7 @@ class _Visit(Call):
         self.doubted: list[_PortReading] = []
         self.states: list[tuple[Port, IBPath]] = []
         self.state = _SubnGet(self, _RawPortInfo, reader._stated, reader._stateless)
-        self.asking: Call = self
+        self.asking: CollectedCall = self
 
     def answered(self, answer: Any) -> None:
         """Process an answer, and send the next request."""
@@ -99,6 +99,10 @@ class _Visit(Call):
     def failed(self, error: Exception) -> None:
         """Continue after a refusal; end the visit of a silent node."""
         self.reader._failed(self, error)
+
+    def lost(self) -> None:
+        """Continue the visit, by others than the collector that is lost."""
+        self.reader._lost(self)
 
 
 class _RawPortInfo(PortInfo):
@@ -110,7 +114,7 @@ class _RawPortInfo(PortInfo):
         return bytes(buffer[offset : offset + PortInfo.size])
 
 
-class _SubnGet(Call):
+class _SubnGet(CollectedCall):
     """Request of a visit beside those for counters; methods of the reader get its outcome."""
 
     __slots__ = ("onAnswer", "onFailure", "visit")
@@ -132,6 +136,10 @@ class _SubnGet(Call):
     def failed(self, error: Exception) -> None:
         """Process the failure of a request of the visit."""
         self.onFailure(self.visit, error)
+
+    def lost(self) -> None:
+        """Continue the visit."""
+        self.visit.lost()
 
 
 def _step(
@@ -199,6 +207,7 @@ class CounterReader:
         self._choose = choose
         self._visits: dict[GUID, _Visit] = {}
         self._waiting: Iterator[_Visit] = iter(())
+        self._interrupted: deque[_Visit] = deque()
         self._running: dict[_Visit, None] = {}
         self._isFilling = False
         self._done: Deferred[None] | None = None
@@ -286,6 +295,8 @@ class CounterReader:
             before, visit.stops = visit.stops, self._stopsOf(node)
             self._readdressed(before, visit.stops)
             visit.version = version
+        visit.at = 0
+        visit.doubted.clear()
         if isWhole:
             visit.pending = visit.stops
             visit.states = self._statesOf(node)
@@ -324,6 +335,7 @@ class CounterReader:
     def _stop(self) -> None:
         self._done = None
         self._waiting = iter(())
+        self._interrupted.clear()
         running, self._running = self._running, {}
         for visit in running:
             visit.asking.forget(visit.asking)
@@ -335,14 +347,12 @@ class CounterReader:
         self._isFilling = True
         isAll = False
         try:
-            while len(self._running) < self._maxOutstanding:
-                visit = next(self._waiting, None)
+            while len(self._running) < self._mostVisits():
+                visit = self._interrupted.popleft() if self._interrupted else next(self._waiting, None)
                 if visit is None:
                     isAll = True
                     break
                 self._running[visit] = None
-                visit.at = visit.part = 0
-                visit.doubted.clear()
                 self._resume(visit)
         finally:
             self._isFilling = False
@@ -356,9 +366,20 @@ class CounterReader:
 
     @_step
     def _resume(self, visit: _Visit) -> None:
-        """Read the next port, also after its collector is lost."""
+        """Begin a visit, or continue it after a collector is lost."""
         visit.asking = visit
-        self._ask(visit)
+        visit.part = 0
+        self._continue(visit)
+
+    def _lost(self, visit: _Visit) -> None:
+        """Continue a visit whose collector is lost, when there is room for it."""
+        if visit in self._running:
+            del self._running[visit]
+            self._interrupted.append(visit)
+            self._fill()
+
+    def _mostVisits(self) -> int:
+        return self._maxOutstanding if self._collectors is None else self._collectors.mostCalls
 
     def _ask(self, visit: _Visit) -> None:
         stop = visit.pending[visit.at]
@@ -385,7 +406,7 @@ class CounterReader:
             kind.size,
             partial(self._collected, visit, len(numbers)),
             partial(self._failed, visit),
-            partial(self._resume, visit),
+            visit.lost,
         )
         if self._collectors.issueSeries(series, path, kind.attributes, numbers):
             return True

@@ -171,7 +171,7 @@ class FabricPoller:
             settings.intervalSeconds,
             settings.timeoutSeconds,
             RETRIES,
-            self._mostCalls(),
+            settings.maxOutstanding,
             self._sign,
             self._nodeSilent,
             self._lidIsWrong,
@@ -244,7 +244,7 @@ class FabricPoller:
         self._settings = settings
         self._check = check
         self.findingLog.change(rules)
-        self._reader.change(settings.intervalSeconds, settings.timeoutSeconds, self._mostCalls())
+        self._reader.change(settings.intervalSeconds, settings.timeoutSeconds, settings.maxOutstanding)
         self._run(Deferred.fromCoroutine(self._judgeTouched()))
 
     def resume(self, findingLog: FindingLog, presence: Presence, journal: Journal) -> None:
@@ -262,10 +262,6 @@ class FabricPoller:
             loop.stop()
         self._cancelAll()
         return Deferred.fromCoroutine(self._leave())
-
-    def _mostCalls(self) -> int:
-        """Return the number of calls that the reader of counters may make at a time."""
-        return self._settings.maxOutstanding if self._collectors is None else self._collectors.mostCalls
 
     async def _leave(self) -> None:
         if self._collectors is not None:

@@ -37,7 +37,7 @@ BOUNDS: Final = {
         monitor.ConfigReader.mistakes,_wrong monitor.EventHub._edges monitor.FabricPoller._running
         monitor.MaintainedFiles.problems,_written monitor.Notifier._repeats,_queues
         monitor.SupervisedLoop._waiting monitor.Supervisor.loops monitor.Tallies._limits
-        monitor._Link.waiting monitor._LocalLink._running monitor._RemoteLink._open,_requests
+        monitor.CounterReader._interrupted monitor._Link.waiting,_open,_requests
         smc.AnnouncementChannel._open smc.Flow.context,pending smc._LoopbackReceiver._addresses
         smc._Memory.searches,strange smc._Search.waiting soft.HostInterfaces._recent soft.KeyTable._regions
         soft.Members.routes
