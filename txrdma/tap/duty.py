@@ -5,12 +5,14 @@ samples for a time series engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
+from itertools import islice
 from typing import Any, Final
 
+from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
@@ -41,6 +43,9 @@ _log = Logger()
 
 _TLS: Final = "OpenSSL"
 _SNAPPY: Final = "cramjam"
+
+_PIECE: Final = 2000
+"""Number of ports whose rows are made between two pauses."""
 
 
 def requireTLS(what: str) -> None:
@@ -225,9 +230,17 @@ class Duty:
     def _writers(self) -> list[HistoryWriter | RemoteWriter]:
         return [one for one in (self.writer, self.remote) if one is not None]
 
-    def keep(self, since: float) -> None:
+    async def keep(self, since: float) -> None:
         """Add the rows of all ports that were read since a time to the history, and to that of the engine."""
-        rows = self._rowsSince(since) if self._writers() else []
+        if self._writers():
+            for number, rows in enumerate(self._rowsSince(since)):
+                if number:
+                    await deferLater(self._reactor, 0.0)
+                self._add(rows)
+        found: list[Finding] = [found for one in self._writers() for found in one.findings()]
+        self._poller.report("history", found)
+
+    def _add(self, rows: list[Row]) -> None:
         if self.writer is not None:
             self.writer.add(rows)
         if self.remote is not None:
@@ -236,20 +249,18 @@ class Duty:
             if self._isSure():
                 self.remote.add(self._unsure)
                 self._unsure = []
-        found: list[Finding] = [found for one in self._writers() for found in one.findings()]
-        self._poller.report("history", found)
 
-    def _rowsSince(self, since: float) -> list[Row]:
-        """Return history rows of all ports that were read since a time."""
+    def _rowsSince(self, since: float) -> Iterator[list[Row]]:
+        """Yield history rows of all ports that were read since a time, in pieces of some milliseconds."""
         now = self._reactor.seconds()
-        read = ((rowOf, self._poller.meters), (correctionRowOf, self._poller.corrections.meters))
-        rows = (
-            make(portKey, meter, now)
-            for make, meters in read
-            for portKey, meter in meters.items()
-            if meter.readAt >= since
-        )
-        return [row for row in rows if row is not None]
+        for make, meters in (
+            (rowOf, self._poller.meters),
+            (correctionRowOf, self._poller.corrections.meters),
+        ):
+            left = iter(list(meters.items()))
+            while some := list(islice(left, _PIECE)):
+                rows = (make(portKey, meter, now) for portKey, meter in some if meter.readAt >= since)
+                yield [row for row in rows if row is not None]
 
     def findings(self) -> list[Finding]:
         """Return findings about channels and files that failed."""

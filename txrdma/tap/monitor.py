@@ -298,7 +298,7 @@ class MonitorService(MultiService):
             with _log.failuresHandled("while {event!r} was reported", event=event):
                 receive(event)
 
-    def _read(self, since: float) -> None:
+    async def _read(self, since: float) -> None:
         """Pass the readings of a round to history, files and pages; an error in one does not stop others."""
         step, duty = self.poller.rounds.step, self._duty
         with step("notifying systemd"):
@@ -307,7 +307,7 @@ class MonitorService(MultiService):
             self.poller.report("clock", self._clockFindings())
         if duty is not None:
             with step("adding to the history"):
-                duty.keep(since)
+                await duty.keep(since)
             with step("writing files"):
                 duty.files.update(self.poller)
             self.poller.report("notifications", duty.findings())

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Final
 from weakref import finalize
 
-from twisted.internet.defer import CancelledError, Deferred, DeferredLock
+from twisted.internet.defer import CancelledError, Deferred, DeferredLock, maybeDeferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -140,7 +140,8 @@ class FabricPoller:
         @param agent: sends the requests; the poller does not close it. When its port is lost, the poller
             waits until the agent has opened it again.
         @param notify: called with each finding that is raised or cleared.
-        @param onRound: called after each round of readings with the time at which it began.
+        @param onRound: called after each round of readings with the time at which it began; the next round
+            waits for its Deferred or coroutine.
         @param check: yields the faults that the answers to a sweep show, and None for pauses.
         @param supervisor: supervises the loops of the poller beside others; it runs while the poller does.
         @param collectors: processes that read counters and states of ports for the poller, which connects
@@ -670,7 +671,7 @@ class FabricPoller:
             with step("checking what has changed"):
                 await self._judgeTouched()
         with step("reporting a round"):
-            self._onRound(began)
+            await maybeDeferred(self._onRound, began)
 
     async def _readStates(
         self, schedule: MADSchedule, refresh: Refresh, nodes: list[Node], stateNodes: set[GUID]

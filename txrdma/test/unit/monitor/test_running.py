@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from twisted.internet import reactor as theReactor
+from twisted.internet.defer import Deferred
 from twisted.internet.selectreactor import SelectReactor
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -75,13 +76,13 @@ class SteadyClockTests(SynchronousTestCase):
         config = parseConfig('port = "sim:fattree:4"\nweb.listen = ""\nfindings.clear = 0')
         service = MonitorService(reactor, config, aheadSeconds=lambda: ahead[0])
         self.addCleanup(service._agent.close)
-        service._read(0.0)
+        self.successResultOf(Deferred.fromCoroutine(service._read(0.0)))
         [entry] = service.poller.findingLog.open.values()
         self.assertEqual(entry.finding.kind, "clock-ahead")
         self.assertIn("7200 s ahead", entry.finding.text)
         self.assertIn("restart the monitor", entry.advice)
         ahead[0] = 1.0
-        service._read(0.0)
+        self.successResultOf(Deferred.fromCoroutine(service._read(0.0)))
         self.assertEqual(dict(service.poller.findingLog.open), {})
 
     def test_timers(self) -> None:

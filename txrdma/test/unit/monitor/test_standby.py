@@ -23,10 +23,12 @@ from txrdma.kit.lease import Execute, FileLease, Lease, LEASE_SECONDS, RENEW_SEC
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.events import notifier
 from txrdma.monitor.garbage import GarbageCollection
+from txrdma.monitor.series.history import HistoryWriter
+from txrdma.monitor.series.rows import Row
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
-from txrdma.tap import monitor
+from txrdma.tap import duty, monitor
 from txrdma.tap.duty import Threads
 from txrdma.tap.monitor import MonitorService
 from txrdma.test.support.monitor.fetching import Answer, fetch
@@ -255,6 +257,28 @@ class TakeoverTests(StandbyTestCase):
         first.isSuspended = True
         world.run(RENEW_SECONDS)
         self.assertTrue(second.isActive)
+
+    def test_pieces(self) -> None:
+        """The rows of a round are added in pieces, between which the reactor serves others."""
+        self.patch(duty, "_PIECE", 7)
+        process = self.world.started("h00000")
+        added: list[object] = []
+
+        def add(writer: HistoryWriter, rows: list[Row]) -> None:
+            added.append(len(rows))
+            process.clock.callLater(0.0, added.append, "others")
+
+        self.patch(HistoryWriter, "add", add)
+        poller = process.service.poller
+        while poller.statistics.turns < 2:
+            self.world.run(STEP)
+        readings = poller.statistics.readings
+        added.clear()
+        self.world.run(INTERVAL)
+        self.assertEqual(set(added[::2]), {"others"})
+        sizes = [size for size in added[1::2] if isinstance(size, int)]
+        self.assertLessEqual(max(sizes), 7)
+        self.assertEqual(sum(sizes), poller.statistics.readings - readings)
 
     def test_pages(self) -> None:
         """A standby names the active monitor, is healthy but not ready, and exports no series of ports."""

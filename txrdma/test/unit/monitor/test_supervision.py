@@ -312,11 +312,12 @@ class ServiceTests(SynchronousTestCase):
             *((duty.files, "update"), (service.site.hub, "fabricChanged")),
         ]
         names = [name for _owner, name in parts]
+        self.patch(duty, "_rowsSince", lambda since: [[]])
         for broken in names:
             self.calls.clear()
             for owner, name in parts:
                 self.broken(owner, name, name == broken)
-            service._read(0.0)
+            self.successResultOf(Deferred.fromCoroutine(service._read(0.0)))
             self.assertEqual(self.calls, names)
             self.assertIn(broken, service.poller.rounds.problem)
             self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
