@@ -92,6 +92,10 @@ class Reader:
         if self._pausedAt is None:
             self._request.write(_ALIVE)
 
+    def release(self) -> None:
+        """Break the reference cycle of the request and its producer."""
+        self._request.producer = None
+
     def end(self) -> None:
         """End the answer: the monitor stops."""
         self._request.unregisterProducer()
@@ -225,6 +229,7 @@ class EventHub:
     def remove(self, reader: Reader) -> None:
         """Forget a reader whose connection is gone."""
         self.readers.pop(reader, None)
+        reader.release()
 
     def close(self) -> None:
         """End all answers: the monitor stops."""

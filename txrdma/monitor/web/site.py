@@ -206,11 +206,11 @@ class MonitorFactory(Site):
         if self._connections >= MOST_CONNECTIONS:
             return None
         protocol: Any = super().buildProtocol(addr)  # type: ignore[no-untyped-call]  # of Twisted's
-        lost = protocol.connectionLost
 
         def connectionLost(reason: Failure) -> None:
             self._connections -= 1
-            lost(reason)
+            del protocol.connectionLost  # a reference cycle
+            protocol.connectionLost(reason)
 
         protocol.connectionLost = connectionLost
         self._connections += 1

@@ -16,8 +16,10 @@ from txrdma.fabric.model import Node
 from txrdma.monitor import garbage
 from txrdma.monitor.garbage import COMPLETE_SECONDS, GarbageCollection
 from txrdma.monitor.series.exposition import exposed
+from txrdma.test.support.monitor.fetching import Connection
 from txrdma.test.unit.monitor.test_exposition import parsed
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
+from txrdma.test.unit.monitor.test_rest import SiteTestCase
 
 
 class Cycle:
@@ -157,3 +159,24 @@ class ReplacedFabricTests(PollerTestCase):
     def nodes(self) -> int:
         """Return the number of nodes of all models."""
         return sum(type(one) is Node for one in gc.get_objects())
+
+
+class ConnectionTests(SiteTestCase):
+    """Connections that end while nothing collects garbage."""
+
+    def test_ended(self) -> None:
+        """Connections and requests that have ended are freed without a garbage collection."""
+        self.addCleanup(gc.enable if gc.isenabled() else gc.disable)
+        gc.collect()
+        gc.disable()
+        self.started()
+        for path in ("/", "/nodes", "/api/v1/ports", "/api/v1/events", "/metrics", "/static/monitor.css"):
+            with self.subTest(path):
+                connection = Connection(self.site.factory)
+                connection.ask(path)
+                self.pump(1.0)
+                died = ref(connection.protocol)
+                connection.close()
+                connection.transport.producer = None  # other transports forget it, too
+                del connection
+                self.assertIsNone(died())
