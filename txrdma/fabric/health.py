@@ -201,7 +201,7 @@ def _nameFindings(fabric: Fabric) -> Iterator[Finding]:
         if node.description:
             named[node.description].append(node)
     for name, nodes in named.items():
-        if len({node.systemImageGUID for node in nodes}) > 1:
+        if len(nodes) > 1 and len({node.systemImageGUID for node in nodes}) > 1:
             first, *others = sorted(nodes, key=lambda node: node.guid.raw)
             text = f"{name!r} is the name of {len(others)} more, {others[0].guid} for one"
             yield Finding("duplicate-name", str(first), text, first.guid)
@@ -212,8 +212,9 @@ def _machineFindings(fabric: Fabric) -> Iterator[Finding]:
     machines: dict[GUID, dict[str, Node]] = defaultdict(dict)
     for node in sorted(fabric.hosts(), key=lambda node: node.guid.raw):
         words = node.description.split()
-        if words and node.systemImageGUID != _ZERO:
-            machines[node.systemImageGUID].setdefault(words[0], node)
+        machine = node.systemImageGUID
+        if words and machine != _ZERO:
+            machines[machine].setdefault(words[0], node)
     for names in machines.values():
         if len(names) > 1:
             first, *others = names.values()
