@@ -454,9 +454,9 @@ class Fabric:
         return True
 
 
-def breakUp(nodes: Mapping[GUID, Node]) -> None:
+def breakUp(nodes: Iterable[Node]) -> None:
     """Break the reference cycles of unused nodes and ports: they are freed without a garbage collection."""
-    for node in nodes.values():
+    for node in nodes:
         for port in node._ports:
             if port is not None:
                 port.peer = None

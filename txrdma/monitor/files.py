@@ -10,9 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from txrdma.fabric.advice import Severity
@@ -29,6 +32,9 @@ _log = Logger()
 
 _FIT: Final = frozenset(("duplicate-name", "firmware", "remote-errors", "unbalanced"))
 """Kinds of findings at a host or at the port that leads to it which are no reason to leave it alone."""
+
+_PIECE: Final = 50
+"""Number of lines that are made between two pauses."""
 
 
 @frozen
@@ -95,7 +101,8 @@ class MaintainedFiles:
     @ivar problems: reasons for which files could not be written, by their paths.
     """
 
-    def __init__(self, settings: FileSettings) -> None:
+    def __init__(self, reactor: IReactorTime, settings: FileSettings) -> None:
+        self._reactor = reactor
         self.problems: dict[str, str] = {}
         self._settings = settings
         self._written: dict[str, str] = {}
@@ -108,28 +115,34 @@ class MaintainedFiles:
         self._written.clear()
         self._version = -1
 
-    def update(self, poller: FabricPoller) -> None:
-        """Write the files whose content has changed."""
+    async def update(self, poller: FabricPoller) -> None:
+        """Write the files whose content has changed, which is made in pieces of some milliseconds."""
         fabric, settings = poller.fabric, self._settings
         if fabric is None:
             return
         if settings.unfit:
             switches = {guid for guid, gone in poller.presence.nodes.items() if not gone.beyond}
             unfit = unfitHosts(fabric, poller.findingLog.open.values(), switches)
-            self._write(settings.unfit, (f"{name}\t{why}" for name, why in unfit.items()))
+            await self._write(settings.unfit, (f"{name}\t{why}" for name, why in unfit.items()))
         if poller.version != self._version:
             self._version = poller.version
+            if len(fabric.nodes) > _PIECE:
+                await deferLater(self._reactor, 0.0)
             if settings.slurm:
-                self._write(settings.slurm, slurmText(fabric, NodeNames()))
+                await self._write(settings.slurm, slurmText(fabric, NodeNames()))
             if settings.nodeNames:
-                self._write(settings.nodeNames, nodeNamesText(fabric))
+                await self._write(settings.nodeNames, nodeNamesText(fabric))
 
     def findings(self) -> list[Finding]:
         """Return findings about files that could not be written."""
         return [Finding("file-failed", path, why) for path, why in self.problems.items()]
 
-    def _write(self, path: str, lines: Iterable[str]) -> None:
-        text = "".join(f"{line}\n" for line in lines)
+    async def _write(self, path: str, lines: Iterable[str]) -> None:
+        left, text = iter(lines), ""
+        while piece := list(islice(left, _PIECE)):
+            text += "".join(f"{line}\n" for line in piece)
+            if len(piece) == _PIECE:
+                await deferLater(self._reactor, 0.0)
         if self._written.get(path) == text:
             return
         beside = Path(f"{path}.new")

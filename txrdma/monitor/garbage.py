@@ -29,7 +29,7 @@ _log = Logger()
 MOST_UNFROZEN: Final = 50_000
 """Number of objects beyond which those that survive a collection are frozen."""
 
-MOST_COLLECTED: Final = 150_000
+MOST_COLLECTED: Final = 80_000
 """Number of objects beyond which they are frozen without a collection, which would take more than 50 ms."""
 
 COMPLETE_SECONDS: Final = 3600.0
@@ -39,8 +39,11 @@ MOST_GROWTH: Final = 1.5
 """Growth of the number of frozen objects since a complete collection after which another one follows."""
 
 _CHECK_SECONDS: Final = 0.25
-_THRESHOLDS: Final = (10_000, 5, 1 << 30)
-"""Thresholds of generations: the oldest one is collected by checks only."""
+_THRESHOLDS: Final = (2000, 5, 1 << 30)
+"""
+Thresholds of generations: the oldest one is collected by checks only. Rows of a history have thirty values
+each, so that a collection of ten thousand new ones takes up to 130 ms.
+"""
 
 _BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Upper bounds of the pauses in each bucket of the histogram, in seconds."""

@@ -153,7 +153,7 @@ class Duty:
         self._threads = threads
         self._isSure = isSure
         self._channels = channelsOf(reactor, config)
-        self.files = MaintainedFiles(config.files)
+        self.files = MaintainedFiles(reactor, config.files)
         self._unsure: list[Row] = []
         self._findingLog, self._presence, self._journal = FindingLog(config.rules), Presence(), Journal()
 
@@ -257,9 +257,10 @@ class Duty:
             (rowOf, self._poller.meters),
             (correctionRowOf, self._poller.corrections.meters),
         ):
-            left = iter(list(meters.items()))
+            left = iter(list(meters))
             while some := list(islice(left, _PIECE)):
-                rows = (make(portKey, meter, now) for portKey, meter in some if meter.readAt >= since)
+                read = ((portKey, meters[portKey]) for portKey in some if portKey in meters)
+                rows = (make(portKey, meter, now) for portKey, meter in read if meter.readAt >= since)
                 yield [row for row in rows if row is not None]
 
     def findings(self) -> list[Finding]:

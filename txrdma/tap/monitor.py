@@ -309,7 +309,7 @@ class MonitorService(MultiService):
             with step("adding to the history"):
                 await duty.keep(since)
             with step("writing files"):
-                duty.files.update(self.poller)
+                await duty.files.update(self.poller)
             self.poller.report("notifications", duty.findings())
         with step("updating pages"):
             self.site.hub.fabricChanged()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 from weakref import finalize
 
@@ -93,6 +93,12 @@ _LATER_SHARE: Final = 4
 
 _PIECE: Final = 2000
 """Number of nodes beyond which the processing of a sweep has pauses."""
+
+_SWITCHES: Final = 32
+"""Number of nodes whose ports are examined between two pauses."""
+
+_FREED: Final = 200
+"""Number of nodes that are freed between two pauses."""
 
 _LEAST_OUTSTANDING: Final = 8
 UNSUBSCRIBED_SECONDS: Final = 60.0
@@ -183,6 +189,7 @@ class FabricPoller:
         self.congestion = CongestionReader(self.meters)
         self._optional = (self.details, self.corrections, self.congestion)
         self._rotation: deque[Node] = deque()
+        self._replaced: deque[Mapping[GUID, Node]] = deque()
         self._signs: dict[GUID, None] = {}
         self._newGUIDs: set[GUID] = set()
         self._touched: set[GUID] = set()
@@ -345,7 +352,7 @@ class FabricPoller:
         self._pauseSeconds = None
         try:
             fabric = await sweep.run()
-            finalize(fabric, breakUp, fabric.nodes).atexit = False  # when another one has replaced it
+            finalize(fabric, self._replaced.append, fabric.nodes).atexit = False  # called in any thread
             await self._pause(fabric)
             if len(fabric.nodes) >= _FEWEST_NODES:
                 managers = None
@@ -672,6 +679,17 @@ class FabricPoller:
                 await self._judgeTouched()
         with step("reporting a round"):
             await maybeDeferred(self._onRound, began)
+        with step("freeing former nodes"):
+            await self._breakUp()
+
+    async def _breakUp(self) -> None:
+        """Free the nodes of fabrics that others have replaced."""
+        while self._replaced:
+            left = iter(self._replaced.popleft().values())
+            while some := list(islice(left, _FREED)):
+                breakUp(some)
+                if len(some) == _FREED:
+                    await deferLater(self._reactor, 0.0)
 
     async def _readStates(
         self, schedule: MADSchedule, refresh: Refresh, nodes: list[Node], stateNodes: set[GUID]
@@ -679,7 +697,11 @@ class FabricPoller:
         """Read the states of changed nodes, and optional counters of C{stateNodes}."""
         changed = [node for node in nodes if node.guid in self._reader.changed]
         wereRead = [node for node in nodes if node.guid in stateNodes]
-        optional = [(one, node) for one in self._optional for node in wereRead if one.isWanted(node)]
+        optional = []
+        for number, node in enumerate(wereRead, 1):
+            optional += [(one, node) for one in self._optional if one.isWanted(node)]
+            if not number % _SWITCHES:
+                await deferLater(self._reactor, 0.0)
         states = (self._readState(refresh, node) for node in changed)
         reasons = (self._readOptional(reader, node, schedule) for reader, node in optional)
         await schedule.run(mqueue=chain(states, reasons))

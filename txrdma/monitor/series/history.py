@@ -18,7 +18,7 @@ from txrdma.error import RDMAError
 from txrdma.fabric.health import Finding
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.diagnosis.thresholds import PortKey
-from txrdma.monitor.series.historystore import HistoryStore, Point
+from txrdma.monitor.series.historystore import free, HistoryStore, Point
 from txrdma.monitor.series.rows import Row
 from txrdma.monitor.supervisor import SupervisedLoop
 
@@ -153,6 +153,7 @@ class HistoryWriter(BatchWriter):
         self._events.clear()
         try:
             dropped = await self._inThread(self._store.write, rows, int(self._wallSeconds()), events)
+            self._inThread(free, rows)  # which the thread pool still refers to
         except BaseException:
             self._rows[:0] = rows
             self._events = deque([*events, *self._events], maxlen=MOST_EVENTS)

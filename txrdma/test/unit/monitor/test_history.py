@@ -32,7 +32,7 @@ class FakeStore:
     def write(self, rows: list[Row], now: int, events: list[FabricEvent]) -> int:
         if self.error is not None:
             raise self.error
-        self.batches.append(rows)
+        self.batches.append(list(rows))
         self.events += events
         return 0
 

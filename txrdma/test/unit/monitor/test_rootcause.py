@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.fabric.advice import Severity
@@ -116,7 +117,8 @@ class LeafTests(PollerTestCase):
         self.assertEqual([one.finding["guid"] for one in sent], [str(leaf.node.guid)])
         self.assertEqual({entry.severity for entry in gone}, {Severity.WARNING})
         path = Path(self.mktemp())
-        MaintainedFiles(FileSettings(unfit=str(path))).update(self.poller)
+        files = MaintainedFiles(self.clock, FileSettings(unfit=str(path)))
+        self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
         unfit = [line.partition("\t")[0] for line in path.read_text().splitlines()]
         self.assertEqual(unfit, names)  # jobs must not run there, whatever the cause is
 

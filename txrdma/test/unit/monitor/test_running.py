@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.commands import monitor as command
 from txrdma.fabric.linkload import busiest
 from txrdma.fabric.nodenames import parseNodeNames
+from txrdma.monitor import files as filesModule
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.findinglog import FindingRules
 from txrdma.monitor.diagnosis.tallies import TallyLimit
@@ -139,24 +140,37 @@ class FileTests(PollerTestCase):
         folder = Path(self.mktemp())
         folder.mkdir()
         paths = {name: folder / name for name in ("slurm", "unfit", "names")}
-        files = MaintainedFiles(FileSettings(*map(str, paths.values())))
+        files = MaintainedFiles(self.clock, FileSettings(*map(str, paths.values())))
         self.started()
-        files.update(self.poller)
+        self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
         self.assertIn("SwitchName=left Nodes=a,b\n", paths["slurm"].read_text())
         self.assertEqual(paths["unfit"].read_text(), "")
         names = parseNodeNames(paths["names"].read_text())
         self.assertEqual(names.name(self.fabric.node("left").guid), "left")
         before = paths["slurm"].stat().st_ino
-        files.update(self.poller)
+        self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
         self.assertEqual(paths["slurm"].stat().st_ino, before)
         self.fabric.cut("c")
         self.fabric.setCounters("left", 2, symbolErrorCounter=60)
         self.pump(30.0)
-        files.update(self.poller)
+        self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
         lines = paths["unfit"].read_text().splitlines()
         self.assertEqual([line.partition(":")[0] for line in lines], ["b\tsymbol-errors", "c\tnode-gone"])
         self.assertIn("SwitchName=right Nodes=b\n", paths["slurm"].read_text())
         self.assertEqual(sorted(path.name for path in folder.iterdir()), ["names", "slurm", "unfit"])
+
+    def test_pieces(self) -> None:
+        """A long file is made in pieces, between which the reactor serves others."""
+        self.patch(filesModule, "_PIECE", 2)
+        path = Path(self.mktemp())
+        files = MaintainedFiles(self.clock, FileSettings(nodeNames=str(path)))
+        self.started()
+        done = Deferred.fromCoroutine(files.update(self.poller))
+        self.assertNoResult(done)
+        self.assertFalse(path.exists())
+        self.clock.advance(0.0)
+        self.successResultOf(done)
+        self.assertEqual(len(path.read_text().splitlines()), len(self.sweptFabric.nodes))
 
     def test_namesakes(self) -> None:
         """A host that takes the name of another or of a lost host makes no other host unfit."""
@@ -193,9 +207,9 @@ class FileTests(PollerTestCase):
         folder = Path(self.mktemp())
         folder.mkdir()
         paths = {name: str(folder / name / "x") for name in ("slurm", "unfit")}
-        files = MaintainedFiles(FileSettings(**paths, nodeNames=str(folder / "names")))
+        files = MaintainedFiles(self.clock, FileSettings(**paths, nodeNames=str(folder / "names")))
         self.started()
-        files.update(self.poller)
+        self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
         self.assertEqual(
             {(one.kind, one.where) for one in files.findings()},
             {("file-failed", one) for one in paths.values()},
@@ -203,7 +217,7 @@ class FileTests(PollerTestCase):
         self.assertTrue((folder / "names").exists())
         for name in paths:
             (folder / name).mkdir()
-        files.update(self.poller)
+        self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
         self.assertEqual(files.findings(), [])
         self.assertTrue(all(Path(path).exists() for path in paths.values()))
 

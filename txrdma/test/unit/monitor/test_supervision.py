@@ -295,11 +295,11 @@ class ServiceTests(SynchronousTestCase):
         self.calls: list[str] = []
 
     def broken(self, owner: object, name: str, isBroken: bool) -> None:
-        def called(*args: object) -> list[object]:
+        def called(*args: object) -> object:
             self.calls.append(name)
             if isBroken:
                 raise ValueError(name)
-            return []
+            return succeed(None) if name == "update" else []
 
         self.patch(owner, name, called)
 
