@@ -21,9 +21,9 @@ from txrdma.monitor.web import rest
 from txrdma.monitor.web.html import failed, flattened, sendPage
 from txrdma.monitor.web.layout import badge, head, health, Part, table, tags
 from txrdma.monitor.web.openapi import description
-from txrdma.monitor.web.parameters import inQuery, Wrong
-from txrdma.monitor.web.rest import answerLater, ReadOnly, sendJSON, sendLater
-from txrdma.monitor.web.routes import FINDING_ROWS, overview, ROUTES, RowSource, WebRoute
+from txrdma.monitor.web.parameters import inQuery
+from txrdma.monitor.web.rest import answerLater, ReadOnly, sendJSON
+from txrdma.monitor.web.routes import FINDING_ROWS, Missing, overview, ROUTES, RowSource, WebRoute
 from txrdma.monitor.web.scrapes import Scrapes
 from txrdma.monitor.web.site import MonitorFactory, MonitorSite, putCommon
 from txrdma.monitor.web.watch import PageContext
@@ -117,14 +117,15 @@ class FabricsSite:
 
     def _listRows(self, route: WebRoute, rows: RowSource, request: Request) -> bytes | int:
         """Send rows of all fabrics, such as C{/api/v1/ports}, with the name of each in a column."""
+        return answerLater(request, self._sendRows(route, rows, request), rest.failed)
+
+    async def _sendRows(self, route: WebRoute, rows: RowSource, request: Request) -> None:
         if request.postpath:
-            return sendJSON(request, 404, {"error": "this is below /fabrics/NAME/api/v1"})
-        try:
-            values = inQuery(route.parameters, request.args)
-        except Wrong as error:
-            return sendJSON(request, 400, {"error": str(error)})
-        page = rows.page(list(self._contexts().values()), values)
-        return answerLater(request, sendLater(request, page), rest.failed)
+            raise Missing("this is below /fabrics/NAME/api/v1")
+        values = inQuery(route.parameters, request.args)
+        page = await rows.page(list(self._contexts().values()), values)
+        request.write(sendJSON(request, 200, page))
+        request.finish()
 
     def _describe(self, request: Request) -> bytes:
         """Send the description of the REST interface of all fabrics."""

@@ -15,7 +15,7 @@ from twisted.web.template import flattenString, Tag
 
 from txrdma.kit.pathprefix import addPrefix, prefixOf
 from txrdma.monitor.web.layout import frame, tags
-from txrdma.monitor.web.pages import Page, PAGES
+from txrdma.monitor.web.pages import PAGES
 from txrdma.monitor.web.parameters import inPath, inQuery, Wrong
 from txrdma.monitor.web.rest import answerLater, sendText
 from txrdma.monitor.web.routes import Missing
@@ -74,13 +74,8 @@ async def _page(segments: Sequence[bytes], query: Mapping[bytes, list[bytes]], c
     for page in PAGES:
         path = inPath(page.path, page.parameters, segments)
         if path is not None:
-            return await _filled(page, context, {**path, **inQuery(page.parameters, query)})
+            return await page.make(context, {**path, **inQuery(page.parameters, query)})
     raise Missing("there is no such page")
-
-
-async def _filled(page: Page, context: PageContext, values: dict[str, object]) -> Tag:
-    made = page.make(context, values)
-    return made if isinstance(made, Tag) else await made
 
 
 def _mistake(context: PageContext, heading: str, text: str) -> Tag:

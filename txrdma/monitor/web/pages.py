@@ -56,13 +56,15 @@ from txrdma.monitor.web.parameters import listing, Parameter, TIME
 from txrdma.monitor.web.routes import (
     CHANGE_ROWS,
     FINDING_ROWS,
+    GUID_PARAMETER,
     LINK_ROWS,
     NODE_ROWS,
     nodeOf,
+    PORT_PARAMETER,
     portOf,
     RowSource,
 )
-from txrdma.monitor.web.tables import CHANGES, FINDINGS, GUID_TEXT, LINKS, NODES, PORTS, SEVERITIES, TEXT
+from txrdma.monitor.web.tables import CHANGES, FINDINGS, LINKS, NODES, PORTS, SEVERITIES, TEXT
 from txrdma.monitor.web.tracing import traced
 from txrdma.monitor.web.watch import NODE_TYPES, PageContext, printable
 
@@ -88,12 +90,12 @@ class Page:
     Page for people at one path.
 
     @ivar path: path with the names of parameters in braces.
-    @ivar make: makes the page, at once or later.
+    @ivar make: makes the page.
     """
 
     path: str
     parameters: tuple[Parameter, ...]
-    make: Callable[[PageContext, Values], Tag | Coroutine[Any, Any, Tag]]
+    make: Callable[[PageContext, Values], Coroutine[Any, Any, Tag]]
 
 
 # Pages.
@@ -190,7 +192,7 @@ async def _links(context: PageContext, values: Values) -> Tag:
     return frame(context, "/links", "Links", [form, listed])
 
 
-def _node(context: PageContext, values: Values) -> Tag:
+async def _node(context: PageContext, values: Values) -> Tag:
     node = nodeOf(context, values["guid"])
     row = NODES.toDict(context, node)
     found = [entry for entry in context.open if entry.finding.guid == node.guid]
@@ -232,7 +234,7 @@ def _portCells(row: Row) -> list[Part]:
     ]
 
 
-def _port(context: PageContext, values: Values) -> Tag:
+async def _port(context: PageContext, values: Values) -> Tag:
     port = portOf(context, values)
     node, row = port.node, PORTS.toDict(context, port)
     meter = context.meter(port)
@@ -423,16 +425,14 @@ def _pathSection(trace: Row) -> Tag:
     return section("Path", said, table("Hops", heads, rows, "There is no hop."), name="path")
 
 
-_GUID: Final = Parameter("guid", GUID_TEXT, "GUID of a node", isInPath=True)
-_NUMBER: Final = Parameter("port", {"type": "integer", "minimum": 0, "maximum": 255}, "Port", isInPath=True)
 _NAME: Final = {**TEXT, "maxLength": 200}
 _RANGE: Final = Parameter("range", {"type": "string", "enum": [text for _, text in _RANGES]}, "Range of time")
 
 PAGES: Final = (
     Page("", (), _overview),
     Page("/nodes", listing(NODES, "type"), _nodes),
-    Page("/nodes/{guid}", (_GUID,), _node),
-    Page("/nodes/{guid}/ports/{port}", (_GUID, _NUMBER, _RANGE), _port),
+    Page("/nodes/{guid}", (GUID_PARAMETER,), _node),
+    Page("/nodes/{guid}/ports/{port}", (GUID_PARAMETER, PORT_PARAMETER, _RANGE), _port),
     Page("/links", listing(LINKS), _links),
     Page("/findings", listing(FINDINGS, "severity"), _findings),
     Page("/changes", (Parameter("since", TIME, "Since"), *listing(CHANGES, "kind")), _changes),

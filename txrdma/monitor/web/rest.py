@@ -5,7 +5,7 @@ The REST interface over HTTP: requests to routes, answers as JSON.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -70,20 +70,12 @@ def answerREST(watch: Watch, request: Request) -> bytes | int:
     """Answer a request below C{/api/v1}, at once or when the fabric or the history has answered."""
     if request.postpath == [b"openapi.json"]:
         return sendJSON(request, 200, description(prefixOf(request)))
-    try:
-        route, values = _routed(request)
-        answer = route.answer(watch.context(), values)
-    except Wrong as error:
-        return sendJSON(request, 400, {"error": str(error)})
-    except Missing as error:
-        return sendJSON(request, 404, {"error": str(error)})
-    if isinstance(answer, dict):
-        return sendJSON(request, 200, answer)
-    return answerLater(request, _send(watch, request, answer), failed)
+    return answerLater(request, _send(watch, request), failed)
 
 
-async def _send(watch: Watch, request: Request, answer: Awaitable[dict[str, Any] | list[bytes]]) -> None:
-    made = await answer
+async def _send(watch: Watch, request: Request) -> None:
+    route, values = _routed(request)
+    made = await route.answer(watch.context(), values)
     if isinstance(made, dict):
         made = [sendJSON(request, 200, made)]
     else:
@@ -98,12 +90,6 @@ def _routed(request: Request) -> tuple[WebRoute, dict[str, Any]]:
         if path is not None:
             return route, {**path, **inQuery(route.parameters, request.args)}
     raise Missing("there is no such resource; /api/v1/openapi.json describes all")
-
-
-async def sendLater(request: Request, answer: Awaitable[dict[str, Any]]) -> None:
-    """Send an answer in JSON when it is made."""
-    request.write(sendJSON(request, 200, await answer))
-    request.finish()
 
 
 def failed(failure: Failure, request: Request) -> None:

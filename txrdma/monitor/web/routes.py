@@ -8,8 +8,6 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
-from twisted.internet.defer import Deferred
-
 from txrdma.error import InvalidRequest
 from txrdma.fabric.metricnames import CAUSE_FAMILIES, FAMILIES
 from txrdma.fabric.model import Node, Port
@@ -90,8 +88,7 @@ class RowSource:
         request = (self, search, tuple(one.watch.fabric for one in contexts), tuple(sorted(values.items())))
         state = [context.state for context in contexts]
         searches = contexts[0].watch.searches
-        found = searches.result(request, state, search(parts, values, self.rank))
-        return await found if isinstance(found, Deferred) else found
+        return await searches.result(request, state, search(parts, values, self.rank))
 
 
 @frozen
@@ -102,7 +99,7 @@ class WebRoute:
     @ivar path: path with the names of parameters in braces.
     @ivar name: name of the operation.
     @ivar schema: JSON schema of the answer.
-    @ivar answer: makes the answer, at once or later; in pieces of JSON if it is large.
+    @ivar answer: makes the answer; in pieces of JSON if it is large.
     @ivar rows: rows of a listing, which can be those of several fabrics; None for another answer.
     """
 
@@ -111,7 +108,7 @@ class WebRoute:
     text: str
     parameters: tuple[Parameter, ...]
     schema: Schema
-    answer: Callable[[PageContext, Values], Answer | Coroutine[Any, Any, Answer | list[bytes]]]
+    answer: Callable[[PageContext, Values], Coroutine[Any, Any, Answer | list[bytes]]]
     rows: RowSource | None = None
 
 
@@ -166,7 +163,7 @@ def portOf(context: PageContext, values: Values) -> Port:
     return port
 
 
-def _node(context: PageContext, values: Values) -> Answer:
+async def _node(context: PageContext, values: Values) -> Answer:
     node = nodeOf(context, values["guid"])
     found = [FINDINGS.toDict(context, one) for one in context.open if one.finding.guid == node.guid]
     return {
@@ -178,7 +175,7 @@ def _node(context: PageContext, values: Values) -> Answer:
     }
 
 
-def _port(context: PageContext, values: Values) -> Answer:
+async def _port(context: PageContext, values: Values) -> Answer:
     port = portOf(context, values)
     meter, corrections = context.meter(port), context.corrections(port)
     names = () if corrections is None else corrections.layout.names
@@ -213,6 +210,10 @@ def _findingRank(entry: Entry) -> tuple[float, ...]:
     return 0, entry.clearedAt
 
 
+async def _overview(context: PageContext, values: Values) -> Answer:
+    return overview(context)
+
+
 async def _history(context: PageContext, values: Values) -> Answer:
     if context.watch.reader is None:
         raise Missing("no history is stored; set history.file in the configuration")
@@ -236,8 +237,7 @@ async def _trace(context: PageContext, values: Values) -> Answer:
 
 async def _topology(context: PageContext, values: Values) -> list[bytes]:
     watch = context.watch
-    found = watch.searches.result(("topology", watch.fabric), context.state, topology(context))
-    return await found if isinstance(found, Deferred) else found
+    return await watch.searches.result(("topology", watch.fabric), context.state, topology(context))
 
 
 # Schemas.
@@ -279,8 +279,8 @@ _POINT: Final = record(
 )
 _HISTORY: Final = record(begin=NUMBER, end=NUMBER, points=rowsOf(_POINT))
 
-_GUID: Final = Parameter("guid", GUID_TEXT, "GUID of a node", isInPath=True)
-_PORT: Final = Parameter("port", {**COUNT, "maximum": 255}, "Number of a port", isInPath=True)
+GUID_PARAMETER: Final = Parameter("guid", GUID_TEXT, "GUID of a node", isInPath=True)
+PORT_PARAMETER: Final = Parameter("port", {**COUNT, "maximum": 255}, "Number of a port", isInPath=True)
 _COUNTER: Final = Parameter("counter", choice(*STORED_COUNTERS), "Counter; data is in octets", isInPath=True)
 _FINDING_FILTERS: Final = ("severity", "kind", "guid", "port", "isOpen")
 
@@ -295,19 +295,17 @@ CHANGE_ROWS: Final = RowSource(
 )
 
 ROUTES: Final = (
-    WebRoute(
-        "/overview", "overview", "Is all well?", (), _OVERVIEW, lambda context, values: overview(context)
-    ),
+    WebRoute("/overview", "overview", "Is all well?", (), _OVERVIEW, _overview),
     listingRoute(
         *("/nodes", "Nodes: switches, then hosts, then routers"),
         listing(NODES, "type", "isSilent"),
         NODE_ROWS,
     ),
-    WebRoute("/nodes/{guid}", "node", "A node with its ports and findings", (_GUID,), _NODE, _node),
+    WebRoute("/nodes/{guid}", "node", "A node with its ports and findings", (GUID_PARAMETER,), _NODE, _node),
     listingRoute("/ports", "Ports of all nodes", listing(PORTS, "guid", "state", "isLinked"), PORT_ROWS),
     WebRoute(
         *("/ports/{guid}/{port}", "port", "A port with its counters"),
-        (_GUID, _PORT),
+        (GUID_PARAMETER, PORT_PARAMETER),
         _more(PORTS.schema, **dict.fromkeys(_OF_COUNTERS, _COUNTERS)),
         _port,
     ),
@@ -320,7 +318,7 @@ ROUTES: Final = (
     WebRoute(
         *("/history/{guid}/{port}/{counter}", "history", "Growth of a counter over time"),
         (
-            *(_GUID, _PORT, _COUNTER),
+            *(GUID_PARAMETER, PORT_PARAMETER, _COUNTER),
             Parameter("begin", TIME, "Seconds since 1970; an hour before the end without"),
             Parameter("end", TIME, "Seconds since 1970; now without"),
             Parameter(

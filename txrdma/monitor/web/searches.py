@@ -77,34 +77,33 @@ class Searches:
         """End all searches."""
         self._cooperator.stop()
 
-    def result(self, request: Hashable, state: object, search: Search[T]) -> T | Deferred[T]:
+    async def result(self, request: Hashable, state: object, search: Search[T]) -> T:
         """Return the result of a search, at once if that is known, or short; equal requests share it."""
-        known = self._results.get(request)
-        if known is not None and known.state == state:
-            return known.found[0] if known.found else known.wait()
-        try:
-            next(search)
-        except StopIteration as end:
-            only: T = end.value
-            return only
-        return self._share(request, state, self._run(search))
+        if not self._isKnown(request, state):
+            try:
+                next(search)
+            except StopIteration as end:
+                only: T = end.value
+                return only
+        return await self.shared(request, state, lambda: self._run(search))
 
     def shared(
         self, request: Hashable, state: object, make: Callable[[], Coroutine[Any, Any, T]]
     ) -> Deferred[T]:
         """Return the result of a coroutine, which equal requests share as that of a search."""
-        known = self._results.get(request)
-        if known is None or known.state != state:
-            return self._share(request, state, make())
-        return succeed(known.found[0]) if known.found else known.wait()
-
-    def _share(self, request: Hashable, state: object, work: Coroutine[Any, Any, T]) -> Deferred[T]:
+        if self._isKnown(request, state):
+            known = self._results[request]
+            return succeed(known.found[0]) if known.found else known.wait()
         shared = self._results[request] = _Shared[T](state)
         done = shared.wait()
-        shared.work = Deferred.fromCoroutine(work)
+        shared.work = Deferred.fromCoroutine(make())
         shared.work.addCallback(shared.found.append)
         shared.work.addBoth(self._ended, request, shared)
         return done
+
+    def _isKnown(self, request: Hashable, state: object) -> bool:
+        known = self._results.get(request)
+        return known is not None and known.state == state
 
     async def _run(self, search: Search[T]) -> T:
         found: list[T] = []

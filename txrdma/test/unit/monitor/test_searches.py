@@ -42,14 +42,15 @@ class SearchesTests(SynchronousTestCase):
         return f"{name} found"
 
     def begin(self, name: str, state: object = 0, pieces: int = 3) -> Deferred[str]:
-        found = self.searches.result(name, state, self.search(name, pieces))
-        assert isinstance(found, Deferred)
-        return found
+        return self.result(name, state, self.search(name, pieces))
+
+    def result(self, name: str, state: object, search: Search[str]) -> Deferred[str]:
+        return Deferred.fromCoroutine(self.searches.result(name, state, search))
 
     def test_short(self) -> None:
         """A search of one piece has its result at once, and is not retained."""
         for _ in range(2):
-            self.assertEqual(self.searches.result("a", 0, self.search("a", 0)), "a found")
+            self.assertEqual(self.successResultOf(self.begin("a", pieces=0)), "a found")
         self.assertEqual(self.begun, ["a", "a"])
 
     def test_shared(self) -> None:
@@ -57,7 +58,7 @@ class SearchesTests(SynchronousTestCase):
         several = [self.begin("a") for _ in range(3)]
         self.clock.pump([0.0] * 5)
         self.assertEqual([self.successResultOf(one) for one in several], ["a found"] * 3)
-        self.assertEqual(self.searches.result("a", 0, self.search("a")), "a found")
+        self.assertEqual(self.successResultOf(self.begin("a")), "a found")
         self.assertEqual(self.begun, ["a"])
         newer = self.begin("a", state=1)
         self.clock.pump([0.0] * 5)
@@ -85,10 +86,9 @@ class SearchesTests(SynchronousTestCase):
             yield
             raise ValueError
 
-        several = [self.searches.result("a", 0, broken()) for _ in range(2)]
+        several = [self.result("a", 0, broken()) for _ in range(2)]
         self.clock.pump([0.0] * 3)
         for one in several:
-            assert isinstance(one, Deferred)
             self.failureResultOf(one, ValueError)
         again = self.begin("a")
         self.clock.pump([0.0] * 5)
@@ -111,9 +111,10 @@ class SearchesTests(SynchronousTestCase):
         for number in range(MOST_RESULTS + 1):
             self.begin(str(number))
             self.clock.pump([0.0] * 5)
-        known = [self.searches.result(str(number), 0, self.search("")) for number in range(MOST_RESULTS + 1)]
-        self.assertIsInstance(known[0], Deferred)
-        self.assertEqual(known[1:], [f"{number} found" for number in range(1, MOST_RESULTS + 1)])
+        oldest, *known = [self.begin(str(number)) for number in range(MOST_RESULTS + 1)]
+        self.assertNoResult(oldest)
+        found = [self.successResultOf(one) for one in known]
+        self.assertEqual(found, [f"{number} found" for number in range(1, MOST_RESULTS + 1)])
 
     def test_stopped(self) -> None:
         """A site that stops ends the requests that wait."""
