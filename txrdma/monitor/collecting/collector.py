@@ -30,8 +30,7 @@ from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.paths import toLID
 from txrdma.mad.portwatch import PortEvent, PortLost
 from txrdma.monitor.collecting import wire
-from txrdma.monitor.collecting.connection import MessageConnection
-from txrdma.monitor.collecting.wire import Request, Result
+from txrdma.monitor.collecting.wire import MessageConnection, Request, Result
 
 MOST_MONITORS: Final = 8
 """Most monitors that are connected to a collector."""
@@ -161,8 +160,6 @@ class _Series(_Forwarded):
 @implementer(IPushProducer)
 class CollectorProtocol(MessageConnection):
     """A connection from a monitor."""
-
-    MAX_LENGTH = wire.MOST_BYTES
 
     factory: CollectorFactory
 

@@ -35,8 +35,7 @@ from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError
 from txrdma.mad.layouts.attributes import RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.monitor.collecting import wire
-from txrdma.monitor.collecting.connection import MessageConnection
-from txrdma.monitor.collecting.wire import Request, Result
+from txrdma.monitor.collecting.wire import MessageConnection, Request, Result
 
 _log = Logger()
 
@@ -114,8 +113,6 @@ class _Link(MessageConnection):
 
     @ivar waiting: calls that are not under way yet.
     """
-
-    MAX_LENGTH = wire.MOST_BYTES
 
     def __init__(self, collector: _Collector) -> None:
         self.waiting: dict[Call, _PendingCall] = {}

@@ -61,27 +61,11 @@ class Tally:
         return self._sum
 
 
-@frozen
-class Exceeded(Generic[Key]):
-    """
-    A limit that a port exceeds at present.
-
-    @ivar key: identity of the port, as passed to L{Tallies.add}.
-    @ivar count: errors within the window of the limit.
-    """
-
-    key: Key
-    limit: TallyLimit
-    count: int
-
-
 class Tallies(Generic[Key]):
-    """Errors of all ports within the windows of some limits."""
+    """Errors of all ports within the windows of some limits, which L{change} sets."""
 
-    def __init__(self, limits: Iterable[TallyLimit]) -> None:
+    def __init__(self) -> None:
         self._limits: dict[str, list[TallyLimit]] = {}
-        for limit in limits:
-            self._limits.setdefault(limit.counter, []).append(limit)
         self._tallies: dict[tuple[Key, TallyLimit], Tally] = {}
 
     def change(self, limits: Iterable[TallyLimit]) -> None:
@@ -113,13 +97,13 @@ class Tallies(Generic[Key]):
         """Forget ports that have left the fabric."""
         self._tallies = {key: tally for key, tally in self._tallies.items() if isKnown(key[0])}
 
-    def exceeded(self, now: float) -> list[Exceeded[Key]]:
-        """Return the limits that are exceeded at present, and drop sums that are zero again."""
+    def exceeded(self, now: float) -> list[tuple[Key, TallyLimit, int]]:
+        """Return ports, the limits that each exceeds, and the sums; drop sums that are zero again."""
         found = []
         for (key, limit), tally in list(self._tallies.items()):
             count = tally.sum(now)
             if count > limit.most:
-                found.append(Exceeded(key, limit, count))
+                found.append((key, limit, count))
             elif not count:
                 del self._tallies[key, limit]
         return found

@@ -104,8 +104,8 @@ class ErrorThresholds:
         mostBitErrors: float | None = None,
     ) -> None:
         """@param mostBitErrors: rate of bit errors beyond which a link is reported; None for no report."""
-        self._tallies: Tallies[PortKey] = Tallies([])
-        self._bitErrors: Tallies[PortKey] = Tallies([])
+        self._tallies: Tallies[PortKey] = Tallies()
+        self._bitErrors: Tallies[PortKey] = Tallies()
         self.change(limits, flaps, mostBitErrors)
         self._downs: dict[PortKey, list[tuple[float, int]]] = {}
         self._links: dict[PortKey, list[PortKey]] = {}
@@ -237,11 +237,10 @@ class ErrorThresholds:
         """
         found = []
         ends = self._downEnds(fabric, now, gone)
-        for beyond in self._tallies.exceeded(now):
-            limit = beyond.limit
-            counted = f"{shownName(limit.counter)} {beyond.count} in {_period(limit.seconds)}"
+        for portKey, limit, count in self._tallies.exceeded(now):
+            counted = f"{shownName(limit.counter)} {count} in {_period(limit.seconds)}"
             kind = _KINDS.get(limit.counter, "errors")
-            found.append(_at(fabric, kind, beyond.key, f"{counted}, {limit.most} are allowed"))
+            found.append(_at(fabric, kind, portKey, f"{counted}, {limit.most} are allowed"))
         for portKey, full in self._full.items():
             names, target = ", ".join(map(shownName, full)), _target(fabric, portKey[0])
             text = f"{names} cannot count further; this clears it: txrdma errors --clear {target}"
@@ -252,17 +251,17 @@ class ErrorThresholds:
     def _bitErrorFindings(self, fabric: Fabric, now: float) -> list[Finding]:
         """Return findings of bit errors: for each port by symbol errors or by uncorrectable blocks."""
         worst: dict[PortKey, tuple[float, str]] = {}
-        for beyond in self._bitErrors.exceeded(now):
-            port, errors, what = _portAt(fabric, beyond.key), beyond.count, ""
+        for portKey, limit, count in self._bitErrors.exceeded(now):
+            port, errors, what = _portAt(fabric, portKey), count, ""
             if port is None:
                 continue
-            if beyond.limit.counter == UNCORRECTABLE:
+            if limit.counter == UNCORRECTABLE:
                 errors, what = wrongBits(port, errors), " blocks beyond correction"
-            rate = bitErrorRate(port, errors, beyond.limit.seconds)
-            if rate > max(self._mostBitErrors, worst.get(beyond.key, (0.0, ""))[0]):
+            rate = bitErrorRate(port, errors, limit.seconds)
+            if rate > max(self._mostBitErrors, worst.get(portKey, (0.0, ""))[0]):
                 shown = f"{'at least ' * bool(what)}{rate:.1e}, {self._mostBitErrors:.0e} is allowed"
-                counted = f"{beyond.count}{what} in {_period(beyond.limit.seconds)}"
-                worst[beyond.key] = rate, f"its rate of bit errors is {shown}: {counted}"
+                counted = f"{count}{what} in {_period(limit.seconds)}"
+                worst[portKey] = rate, f"its rate of bit errors is {shown}: {counted}"
         return [_at(fabric, "symbol-ber", portKey, text) for portKey, (_rate, text) in worst.items()]
 
     def _downEnds(

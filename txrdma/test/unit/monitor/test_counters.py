@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.fabric.portcounters import CounterLayout, hasRestarted, Meter
 from txrdma.kit.backoff import BackOff
-from txrdma.monitor.diagnosis.tallies import Exceeded, Tallies, Tally, TallyLimit
+from txrdma.monitor.diagnosis.tallies import Tallies, Tally, TallyLimit
 
 LAYOUT = CounterLayout({"data": 32, "errors": 4, "wide": 64}, {"data": 4, "wide": 4})
 FULL = 0xFFFF_FFFF
@@ -164,12 +164,13 @@ class TallyTests(SynchronousTestCase):
     def test_limits(self) -> None:
         """A port above a limit is reported with its count until the errors have left the window."""
         few, many = TallyLimit("errors", 2, 60.0), TallyLimit("errors", 100, 3600.0)
-        tallies: Tallies[str] = Tallies([few, many])
+        tallies: Tallies[str] = Tallies()
+        tallies.change([few, many])
         tallies.add("a", "errors", 2, 0.0)
         tallies.add("b", "other", 500, 0.0)
         self.assertEqual(tallies.exceeded(1.0), [])
         tallies.add("a", "errors", 1, 2.0)
-        self.assertEqual(tallies.exceeded(3.0), [Exceeded("a", few, 3)])
+        self.assertEqual(tallies.exceeded(3.0), [("a", few, 3)])
         self.assertEqual(tallies.exceeded(62.0), [])
         self.assertEqual(len(tallies), 1)
         self.assertEqual((tallies.exceeded(3700.0), len(tallies)), ([], 0))
