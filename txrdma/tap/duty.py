@@ -37,7 +37,7 @@ from txrdma.monitor.series.history import HistoryWriter, InThread
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.remotesettings import RemoteSettings
 from txrdma.monitor.series.remotewriter import MOST_ROWS, RemoteWriter
-from txrdma.monitor.series.rows import correctionRowOf, Row, rowOf
+from txrdma.monitor.series.rows import CORRECTIONS, Row, rowOf, TRAFFIC
 
 _log = Logger()
 
@@ -253,14 +253,16 @@ class Duty:
     def _rowsSince(self, since: float) -> Iterator[list[Row]]:
         """Yield history rows of all ports that were read since a time, in pieces of some milliseconds."""
         now = self._reactor.seconds()
-        for make, meters in (
-            (rowOf, self._poller.meters),
-            (correctionRowOf, self._poller.corrections.meters),
+        for family, meters in (
+            (TRAFFIC, self._poller.meters),
+            (CORRECTIONS, self._poller.corrections.meters),
         ):
             left = iter(list(meters))
             while some := list(islice(left, _PIECE)):
                 read = ((portKey, meters[portKey]) for portKey in some if portKey in meters)
-                rows = (make(portKey, meter, now) for portKey, meter in read if meter.readAt >= since)
+                rows = (
+                    rowOf(family, portKey, meter, now) for portKey, meter in read if meter.readAt >= since
+                )
                 yield [row for row in rows if row is not None]
 
     def findings(self) -> list[Finding]:

@@ -30,6 +30,8 @@ class ColumnFamily:
     @ivar head: prefix of the names of the tables.
     @ivar counters: counters that are stored; data in octets.
     @ivar peaks: columns of the highest rates, by counter.
+    @ivar bounded: counters whose growth is unknown while they are at their maximum: those with peaks, or all
+        without any, such as those of error correction, which reach it within hours at HDR.
     @ivar columns: columns of the tables; C{names} are the same in SQL. C{summed} are those of a coarser row
         in SQL, and C{replaced} says how an existing row is changed.
     @ivar seriesNames: names of the series of a row's values in another engine, in their order.
@@ -39,6 +41,7 @@ class ColumnFamily:
         self.head = head
         self.counters = counters
         self.peaks = peaks
+        self.bounded = tuple(peaks) or counters
         self.columns: Columns = {
             "port": int,
             "at": int,
@@ -98,24 +101,24 @@ class Row(NamedTuple):
 
 
 class _Plan:
-    """The order of a layout's counters in a row, computed once for all ports."""
+    """The order of a layout's counters in a row of a family, computed once for all ports."""
 
-    __slots__ = ("columns", "data", "still")
+    __slots__ = ("bounded", "columns", "still")
 
-    def __init__(self, layout: CounterLayout) -> None:
+    def __init__(self, family: ColumnFamily, layout: CounterLayout) -> None:
         known = [
             (layout.indices.get(name), layout.unit(name) if name in layout.indices else 1)
-            for name in COUNTERS
+            for name in family.counters
         ]
         self.columns = known
         self.still: list[float | None] = [None if index is None else 0 for index, _unit in known]
-        self.data = [(column, *known[column]) for column in map(COUNTERS.index, TRAFFIC.peaks)]
+        self.bounded = [(column, *known[column]) for column in map(family.counters.index, family.bounded)]
 
 
 _planOf = lru_cache(maxsize=64)(_Plan)
 
 
-def rowOf(portKey: PortKey, meter: Meter, at: float) -> Row | None:
+def rowOf(family: ColumnFamily, portKey: PortKey, meter: Meter, at: float) -> Row | None:
     """
     Return the last growth of a port's counters as a row; None without two readings, and in a gap.
 
@@ -125,39 +128,18 @@ def rowOf(portKey: PortKey, meter: Meter, at: float) -> Row | None:
     if meter.isSilent or seconds <= 0:
         return None
     layout, grown = meter.layout, meter.grown
-    plan = _planOf(layout)
+    plan = _planOf(family, layout)
     if grown is layout.nothing:
         counts = plan.still.copy()
     else:
         counts = [None if index is None else grown[index] * unit for index, unit in plan.columns]
-    peaks: list[float | None] = []
-    for column, index, unit in plan.data:
+    rates: list[float | None] = []
+    for column, index, unit in plan.bounded:
         if index is None or layout.isFull(index, meter.values[index]):
             counts[column] = None
-            peaks.append(None)
+            rates.append(None)
         else:
-            peaks.append(grown[index] * unit / seconds)
+            rates.append(grown[index] * unit / seconds)
     if max(grown) >= _MOST >> 3:  # octets of words
         counts = [None if count is None or count >= _MOST else count for count in counts]
-    return Row(portKey, int(at), (seconds, *counts, *peaks))
-
-
-def correctionRowOf(portKey: PortKey, meter: Meter, at: float) -> Row | None:
-    """
-    Return the last growth of a port's error correction counters as a row; None without two readings, and in a
-    gap.
-
-    These counters have 32 bits and are never cleared by the monitor. At HDR they may reach their maximum
-    within hours; then their growth is unknown.
-
-    @param at: time of the last reading in seconds since 1970, unlike the reactor's time.
-    """
-    seconds, layout = meter.seconds, meter.layout
-    if meter.isSilent or seconds <= 0:
-        return None
-    counts: list[float | None] = []
-    for name in CORRECTIONS.counters:
-        index = layout.indices.get(name)
-        isKnown = index is not None and not layout.isFull(index, meter.values[index])
-        counts.append(meter.grown[index] if index is not None and isKnown else None)
-    return Row(portKey, int(at), (seconds, *counts), CORRECTIONS)
+    return Row(portKey, int(at), (seconds, *counts, *rates[: len(family.peaks)]), family)

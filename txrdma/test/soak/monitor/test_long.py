@@ -29,7 +29,7 @@ from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.series.exposition import exposed, guidText, labels
 from txrdma.monitor.series.historystore import HistoryStore
-from txrdma.monitor.series.rows import rowOf
+from txrdma.monitor.series.rows import rowOf, TRAFFIC
 from txrdma.monitor.web.metrics import Metrics
 from txrdma.monitor.web.watch import Watch
 from txrdma.sim.nets.fattree import fatTree
@@ -136,7 +136,7 @@ class ChurnTests(PollerTestCase):
 
     def stored(self, since: float) -> None:
         now = self.clock.seconds()
-        rows = (rowOf(portKey, meter, now) for portKey, meter in self.poller.meters.items())
+        rows = (rowOf(TRAFFIC, portKey, meter, now) for portKey, meter in self.poller.meters.items())
         self.store.write([row for row in rows if row is not None], int(now))
 
     def scraped(self) -> list[str]:

@@ -33,7 +33,6 @@ from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.level import DEFAULT_LEVELS, Level
 from txrdma.monitor.series.rows import (
     ColumnFamily,
-    correctionRowOf,
     CORRECTIONS,
     COUNTERS,
     Row,
@@ -101,9 +100,9 @@ class StoreContract(SynchronousTestCase):
         """A reading is stored with data in octets, and unknown values as unknown."""
         meter = Meter(LAYOUT)
         meter.read((10, 1, 5), 100.0)
-        self.assertIsNone(rowOf(PORT, meter, 5000.0))
+        self.assertIsNone(rowOf(TRAFFIC, PORT, meter, 5000.0))
         meter.read((30, 4, 5), 110.0)
-        row = rowOf(PORT, meter, 5010.7)
+        row = rowOf(TRAFFIC, PORT, meter, 5010.7)
         assert row is not None
         self.assertEqual((row.at, row.values[0], row.values[1], row.values[-2]), (5010, 10.0, 80, 8.0))
         self.store.write([row], 5011)
@@ -112,18 +111,18 @@ class StoreContract(SynchronousTestCase):
         (point,) = self.store.series(PORT, "vl15Dropped", 5000, 6000, "readings")
         self.assertIsNone(point.grown)
         meter.read((0xFFFF_FFFF, 4, 5), 120.0)
-        row = rowOf(PORT, meter, 5020.0)
+        row = rowOf(TRAFFIC, PORT, meter, 5020.0)
         assert row is not None
         self.assertEqual((row.values[1], row.values[-2]), (None, None))
         meter.missed()
-        self.assertIsNone(rowOf(PORT, meter, 5030.0))
+        self.assertIsNone(rowOf(TRAFFIC, PORT, meter, 5030.0))
 
     def test_unbelievable(self) -> None:
         """Impossible growth is not stored, because it would distort sums and peaks."""
         meter = Meter(LAYOUT)
         meter.read((0, 0, 0), 0.0)
         meter.read((0, 0, (1 << 64) - 2), 1.0)
-        row = rowOf(PORT, meter, 60.0)
+        row = rowOf(TRAFFIC, PORT, meter, 60.0)
         assert row is not None
         self.store.write([row], 600)
         self.store.write([], 6000)
@@ -134,18 +133,18 @@ class StoreContract(SynchronousTestCase):
         """Error correction counters are stored as rows; missing and full counters are unknown."""
         meter = Meter(CORRECTION_LAYOUT)
         meter.read((0, 10, 20, 0), 100.0)
-        self.assertIsNone(correctionRowOf(PORT, meter, 5000.0))
+        self.assertIsNone(rowOf(CORRECTIONS, PORT, meter, 5000.0))
         meter.read((1, 15, 0xFFFF_FFFF, 0), 160.0)
-        row = correctionRowOf(PORT, meter, 5060.5)
+        row = rowOf(CORRECTIONS, PORT, meter, 5060.5)
         self.assertEqual(row, (PORT, 5060, (60.0, 1, 5, None), CORRECTIONS))
         older = Meter(CounterLayout({UNCORRECTABLE: 32, CORRECTED: 32}))
         older.read((0, 0), 0.0)
         older.read((0, 4), 60.0)
-        row = correctionRowOf(PORT, older, 60.0)
+        row = rowOf(CORRECTIONS, PORT, older, 60.0)
         assert row is not None
         self.assertEqual(row.values, (60.0, 0, 4, None))
         meter.missed()
-        self.assertIsNone(correctionRowOf(PORT, meter, 5120.0))
+        self.assertIsNone(rowOf(CORRECTIONS, PORT, meter, 5120.0))
 
     def corrected(self, begin: int, end: int, level: str) -> list[tuple[int, float, int | None]]:
         points = self.store.series(PORT, CORRECTED, begin, end, level)
