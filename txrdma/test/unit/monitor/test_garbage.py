@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.fabric.model import Node
 from txrdma.monitor import garbage
 from txrdma.monitor.garbage import COMPLETE_SECONDS, GarbageCollection
+from txrdma.monitor.reading import poller
 from txrdma.monitor.series.exposition import exposed
 from txrdma.test.support.monitor.fetching import Connection
 from txrdma.test.unit.monitor.test_exposition import parsed
@@ -159,6 +160,15 @@ class ReplacedFabricTests(PollerTestCase):
     def nodes(self) -> int:
         """Return the number of nodes of all models."""
         return sum(type(one) is Node for one in gc.get_objects())
+
+
+class ReplacedInPiecesTests(ReplacedFabricTests):
+    """The same with pauses after each node, as in a large fabric."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        for name in ("_FREED", "_SWITCHES"):
+            self.patch(poller, name, 1)
 
 
 class ConnectionTests(SiteTestCase):
