@@ -1,12 +1,13 @@
 """
-The C{txrdma} command: what this host has, what its connections are doing, and how fast it is.
+The C{txrdma} command: parses the command line, and runs one of the modules of L{txrdma.commands}.
 
-Each command is a module of L{txrdma.commands}; this is the way there.
+Errors that a user can cause are printed in one line, without a traceback.
 """
 
 from __future__ import annotations
 
 import gc
+import io
 import os
 import signal
 import sys
@@ -15,11 +16,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import CannotListenError, ConnectError
 from twisted.internet.task import react
 from twisted.python import usage
 from twisted.python.failure import Failure
 
-from txrdma.commands.common.options import BaseOptions, INTERRUPTED, IReactor
+from txrdma.commands.common.options import BaseOptions, discardOutput, INTERRUPTED, IReactor
 from txrdma.commands.common.registry import command, COMMANDS, FABRICS, GROUPS
 from txrdma.error import RDMAError
 
@@ -32,7 +34,7 @@ class TxrdmaOptions(BaseOptions):
     subCommands = [[each.name, None, each.makeOptions, each.summary] for each in COMMANDS]
 
     def getUsage(self, width: int | None = None) -> str:
-        """As Twisted's, with the commands in groups."""
+        """Return Twisted's help, with the commands in groups."""
         text = super().getUsage(width)
         if hasattr(self, "subOptions"):
             return text
@@ -53,13 +55,17 @@ class TxrdmaOptions(BaseOptions):
 
 
 async def _carryOut(reactor: IReactor, options: TxrdmaOptions) -> None:
-    assert options.subCommand is not None  # or postOptions would have refused
+    assert options.subCommand is not None  # checked by postOptions
     try:
         await command(options.subCommand).load().run(reactor, options.subOptions)
         sys.stdout.flush()
-    except BrokenPipeError:  # "| head" has seen enough; what is still buffered must not fail at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except RDMAError as error:
+    except BrokenPipeError:  # the reader has closed the pipe, for example "| head"
+        discardOutput()
+    except (RDMAError, OSError, ConnectError, CannotListenError) as error:
+        try:
+            sys.stdout.flush()
+        except OSError:  # for example, the disk is full
+            discardOutput()
         raise SystemExit(f"txrdma {options.subCommand}: {error}") from error
 
 
@@ -69,7 +75,7 @@ def run(reactor: IReactor, options: TxrdmaOptions) -> Deferred[None]:
 
 
 def _interruptible(reactor: IReactor, options: TxrdmaOptions) -> Deferred[None]:
-    """The same, but Ctrl-C cancels it where the command lets that happen."""
+    """Run the command of parsed options; Ctrl-C cancels it if C{isCancelledByInterrupts} is set."""
     done = run(reactor, options)
     if options.subOptions.isCancelledByInterrupts:
         done.addErrback(_cancelled)
@@ -84,17 +90,27 @@ def _cancelled(failure: Failure) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The console script."""
+    """Run a command line, by default that of the process, and exit: the entry point of the console script."""
+    _openStreams()
     try:
         options, reactor = _asked(sys.argv[1:] if arguments is None else arguments)
         with _interruptsLater(reactor):
             react(_interruptible, (options,), reactor)
-    except KeyboardInterrupt:  # while the reactor does not hear of it
+    except KeyboardInterrupt:  # before the reactor handles SIGINT, or after it has stopped
         raise SystemExit(INTERRUPTED) from None
 
 
+def _openStreams() -> None:
+    """Replace closed standard streams by the null device; write characters that an encoding lacks escaped."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def _asked(arguments: Sequence[str]) -> tuple[TxrdmaOptions, Any]:
-    """The options, and a reactor for the command that they name."""
+    """Return the parsed options, and a reactor for their command."""
     options = TxrdmaOptions()  # type: ignore[no-untyped-call]  # of Twisted's
     with _importing():
         try:
@@ -102,7 +118,7 @@ def _asked(arguments: Sequence[str]) -> tuple[TxrdmaOptions, Any]:
         except usage.UsageError as error:
             name = f"txrdma {options.subCommand}" if options.subCommand else "txrdma"
             raise SystemExit(f"{name}: {error}\nTry: {name} --help") from None
-        assert options.subCommand is not None  # or postOptions would have refused
+        assert options.subCommand is not None  # checked by postOptions
         asked = command(options.subCommand)
         asked.prepare(options.subOptions)
         return options, _reactorWithoutTLS() if asked.group == FABRICS else _reactor()

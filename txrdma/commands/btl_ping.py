@@ -56,7 +56,9 @@ class CommandOptions(BaseOptions):
     def postOptions(self) -> None:
         if bool(self["host"]) == bool(self["server"]):
             raise usage.UsageError("expected HOST, or --server")
-        self.checkRanges(("port", 0, 65535), ("count", 1, 1 << 40), ("size", 0, 1 << 26))
+        self.checkRanges(
+            ("port", 0, 65535), ("count", 1, 1 << 40), ("size", 0, 1 << 26), ("interval", 0, 3600)
+        )
 
 
 @implementer(IMessageProtocolFactory)

@@ -29,8 +29,9 @@ from twisted.python import usage
 
 from txrdma.commands.common.interruption import Interruption
 from txrdma.commands.common.options import INTERRUPTED, IReactor, TableOptions
-from txrdma.error import DeviceUnavailable
+from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.interfaces import IVerbsDevice
+from txrdma.kit.listening import mistakeIn
 from txrdma.pingpong.compatible import Game, OneGame, playFirst
 from txrdma.pingpong.compatible import PORT as COMPATIBLE_PORT
 from txrdma.pingpong.link import ACK_TIMEOUT
@@ -121,6 +122,10 @@ class CommandOptions(TableOptions):
             raise usage.UsageError(f"--mtu {self['mtu']}: expected 256, 512, 1024, 2048 or 4096")
         if self["size"] and not all(0 < size <= LARGEST for size in self["size"]):
             raise usage.UsageError(f"--size: expected 1 to {LARGEST} bytes")
+        if self["listen"] and self["listen"].isdigit():
+            self["listen"] = f"tcp:{self['listen']}"
+        if self["listen"] and (mistake := mistakeIn(self["listen"])):
+            raise usage.UsageError(f"--listen {self['listen']}: {mistake}")
         if self["size"] and self["all"]:
             raise usage.UsageError("--size and --all exclude each other")
         if self["host"] and (self["local"] or self["listen"]):
@@ -241,9 +246,12 @@ async def _listening(
     reactor: IPingPongReactor, options: CommandOptions, factory: IProtocolFactory, usualPort: int
 ) -> AsyncIterator[None]:
     """Listen with a factory while the context is active."""
-    where = options["listen"] or str(usualPort)
-    description = f"tcp:{where}" if where.isdigit() else where
-    port: IListeningPort = await serverFromString(reactor, description).listen(factory)
+    description = options["listen"] or f"tcp:{usualPort}"
+    try:
+        endpoint = serverFromString(reactor, description)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"--listen {description}: {error}") from error
+    port: IListeningPort = await endpoint.listen(factory)
     if description == "stdio:":
         yield  # no port to report or to close
         return
@@ -285,13 +293,16 @@ def report(line: str) -> None:
 def endpointFor(
     reactor: IPingPongReactor, options: CommandOptions, usualPort: int = PORT
 ) -> IStreamClientEndpoint:
-    """Return the endpoint for connections to the server."""
+    """Return the endpoint for connections to the server; raise L{InvalidRequest} for an invalid string."""
     host = options["host"]
     if options["local"]:
         return _localServer(reactor, options)
     if ":" not in host or isIPv6Address(host):
         return HostnameEndpoint(reactor, host, usualPort)
-    return cast(IStreamClientEndpoint, clientFromString(reactor, host))
+    try:
+        return cast(IStreamClientEndpoint, clientFromString(reactor, host))
+    except (TypeError, ValueError) as error:  # of an unknown kind, or with too many or too few parts
+        raise InvalidRequest(f"{host} is not a client endpoint string: {error}") from error
 
 
 def _localServer(reactor: IPingPongReactor, options: CommandOptions) -> IStreamClientEndpoint:

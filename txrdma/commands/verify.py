@@ -67,6 +67,11 @@ class CommandOptions(common.CommandOptions):
     ]
 
     def postOptions(self) -> None:
+        self.checkRanges(
+            ("port", 1, 255), ("to-port", 1, 255), ("tcp-port", 0, 65535), ("patience", 0.01, 1000)
+        )
+        if not Path(self["output"]).parent.is_dir():
+            raise usage.UsageError(f"--output {self['output']}: its folder does not exist")
         if self["serve"] and (self["peer"] or self["to"] or self["parts"]):
             raise usage.UsageError("--serve is for one device, without --peer, --to and --parts")
         if self["peer"] and (self["to"] or self["parts"]):
@@ -136,7 +141,7 @@ def _write(found: dict[str, Any], options: CommandOptions) -> None:
     if options["output"] != "-":
         for suffix, text in ((".json", json.dumps(found, indent=2) + "\n"), (".md", asMarkdown(found))):
             path = Path(options["output"] + suffix)
-            path.write_text(text)
+            path.write_text(text, encoding="utf-8")
             print(f"report: {path}", file=sys.stderr)
 
 

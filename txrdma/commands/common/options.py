@@ -26,6 +26,11 @@ class IReactor(IReactorCore, IReactorFDSet, IReactorTCP, IReactorThreads, IReact
     """Parts of the reactor that commands use."""
 
 
+def discardOutput() -> None:
+    """Discard further and buffered output, which would fail at exit because nobody reads it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class BaseOptions(usage.Options):
     """Base of the options of C{txrdma} itself and of its commands."""
 
@@ -35,7 +40,7 @@ class BaseOptions(usage.Options):
             print(self)
             sys.stdout.flush()
         except BrokenPipeError:  # for example after "| head"
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            discardOutput()
         raise SystemExit(0)
 
     def opt_version(self) -> None:

@@ -12,8 +12,9 @@ import subprocess
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+from twisted.internet.error import CannotListenError, DNSLookupError
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -96,6 +97,12 @@ class OptionsTests(SynchronousTestCase):
             (["linkgroups", "5"], "only --watch"),
             (["smc-stats", "--watch", "1", "2"], "only --watch"),
             (["smc-stats", "--timeout", "0"], "0.05"),
+            (["btl-ping", "host", "--interval", "-1"], "0 to 3600"),
+            (["pingpong", "--listen", "99999"], "0 to 65535"),
+            (["pingpong", "--listen", "nothing:1"], "no kind of endpoint"),
+            (["verify", "--tcp-port", "99999"], "0 to 65535"),
+            (["verify", "--patience", "nan"], "0.01 to 1000"),
+            (["verify", "--output", "/nowhere/report"], "folder"),
         ):
             output = self.refused(*arguments)
             self.assertIn(words, output)
@@ -154,16 +161,40 @@ class OptionsTests(SynchronousTestCase):
         self.assertIn(later, ("found later", "not installed"))
 
     def test_failure(self) -> None:
-        """A failure is reported in one line with the name of the command and by the exit status."""
-
-        async def fail(reactor: object, options: object) -> None:
-            raise DeviceUnavailable("it is gone")
-
-        self.patch(devices, "run", fail)
+        """Errors of devices, files, names and ports are reported in one line with the name of the command."""
         options = TxrdmaOptions()
         options.parseOptions(["devices"])
-        failure = self.failureResultOf(run(cast(IReactor, None), options), SystemExit)
-        self.assertEqual(failure.value.code, "txrdma devices: it is gone")
+        for error in (
+            *(DeviceUnavailable("it is gone"), FileNotFoundError(2, "not there", "report.csv")),
+            *(DNSLookupError("no such host"), CannotListenError("", 80, OSError(13, "not permitted"))),
+        ):
+
+            async def fail(reactor: object, options: object, error: Exception = error) -> None:
+                raise error
+
+            self.patch(devices, "run", fail)
+            failure = self.failureResultOf(run(cast(IReactor, None), options), SystemExit)
+            self.assertEqual(failure.value.code, f"txrdma devices: {error}")
+
+    def test_standardStreams(self) -> None:
+        """Closed standard streams, a full disk, and names that cannot be encoded cause no traceback."""
+        for words, ending, status, errors in (
+            ("devices", "<&- >&-", 0, ""),
+            ("decode", "<&-", 1, "no management datagram"),
+            ("pnet", ">/dev/full", 1, "No space left"),
+            (f"nodes --load {self.snapshot()}", "| grep -qF 'h\\xf6st'", 0, ""),
+        ):
+            command = f"{sys.executable} -m txrdma {words} {ending}"
+            settings: dict[str, Any] = {"env": {**os.environ, "PYTHONIOENCODING": "ascii"}, "timeout": 60}
+            done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, **settings)
+            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (status, status), done.stderr)
+            self.assertIn(errors, done.stderr)
+
+    def snapshot(self) -> str:
+        """Return the path of a net file with a host whose name is not in ASCII."""
+        path: str = self.mktemp()
+        Path(path).write_text('Switch 1 "S"\n[1] "H"[1]\nHca 1 "H" # "h\xf6st"\n[1] "S"[1]\n', "utf-8")
+        return path
 
     def test_abbreviation(self) -> None:
         """An unknown command is not taken for an abbreviation of another one."""
