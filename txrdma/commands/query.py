@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.python import usage
+
 from txrdma.commands.common import attributefields
 from txrdma.commands.common.attributefields import assigned, attributeDict
 from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.session import confirmed, FabricOptions, opened, Session, TARGETS, where
-from txrdma.commands.common.values import count, field
+from txrdma.commands.common.values import count, field, unsigned
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.mad.core.frames import Keys
@@ -34,19 +36,17 @@ class CommandOptions(FabricOptions):
         ["yes", "y", "Do not ask for confirmation before a change."],
     ]
     optParameters = [
-        ["modifier", "m", 0, "Attribute modifier.", count],
-        ["smkey", None, 0, "SM_Key for SA calls.", count],
-        ["bkey", None, 0, "B_Key for BM calls.", count],
-        ["cckey", None, 0, "CC_Key for CongMgt calls.", count],
+        ["modifier", "m", 0, "Attribute modifier.", unsigned(32)],
+        ["smkey", None, 0, "SM_Key for SA calls.", unsigned(64)],
+        ["bkey", None, 0, "B_Key for BM calls.", unsigned(64)],
+        ["cckey", None, 0, "CC_Key for CongMgt calls.", unsigned(64)],
         ["class", None, None, "Management class of Vend calls, as 0x0a.", count],
-        ["oui", None, 0, "OUI of Vend calls with a class from 0x30 on.", count],
+        ["oui", None, 0, "OUI of Vend calls with a class from 0x30 on.", unsigned(24)],
     ]
 
     def parseArgs(self, rpc: str = "", attribute: str = "", *rest: str) -> None:
         if not attribute:
-            from twisted.python.usage import UsageError
-
-            raise UsageError("expected RPC and ATTRIBUTE, as SubnGet NodeInfo")
+            raise usage.UsageError("expected RPC and ATTRIBUTE, as SubnGet NodeInfo")
         self["rpc"], self["attribute"] = rpc, attribute
         isTarget = bool(rest) and "=" not in rest[0]
         self["target"] = rest[0] if isTarget else ""

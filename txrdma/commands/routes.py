@@ -63,7 +63,10 @@ class RouteTables:
 def span(text: str) -> range:
     """Parse a range of LIDs, such as C{"7"} or C{"3-9"}; raise C{ValueError} for another text."""
     first, sign, last = text.partition("-")
-    low, high = int(first, 0), int(last if sign else first, 0)
+    try:
+        low, high = int(first, 0), int(last if sign else first, 0)
+    except ValueError:
+        low = high = -1
     if not 0 <= low <= high <= 0xFFFF:
         raise ValueError("expected a LID, or a range as 3-9")
     return range(low, high + 1)

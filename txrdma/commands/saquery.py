@@ -12,8 +12,8 @@ from txrdma.commands.common.attributefields import attributeDict, kindNamed, Nam
 from txrdma.commands.common.options import columns
 from txrdma.commands.common.rows import printJSON, showRows
 from txrdma.commands.common.session import confirmed, FabricOptions, opened, Session, TARGETS
-from txrdma.commands.common.values import count
 from txrdma.commands.common.values import field as nameAndValue
+from txrdma.commands.common.values import unsigned
 from txrdma.error import InvalidRequest
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.tracerecords import traceOf
@@ -147,8 +147,8 @@ class CommandOptions(FabricOptions):
     ]
     optParameters = [
         ["columns", "c", "", "Columns of --table, as lid,name: components, or name for the node's name."],
-        ["modifier", "m", None, "Attribute modifier.", count],
-        ["smkey", None, 0, "SM_Key; some SAs return more with the right one.", count],
+        ["modifier", "m", None, "Attribute modifier.", unsigned(32)],
+        ["smkey", None, 0, "SM_Key; some SAs return more with the right one.", unsigned(64)],
     ]
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from twisted.python import usage
 from txrdma.commands.common.attributefields import assigned, attributeDict
 from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.session import confirmed, FabricOptions, opened, Session, TARGETS, where
-from txrdma.commands.common.values import count
+from txrdma.commands.common.values import unsigned
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBPath
 from txrdma.mad.layouts.smp import SMInfo
@@ -31,7 +31,7 @@ class CommandOptions(FabricOptions):
         ["control", "c", "", "Send a control packet: " + ", ".join(CONTROLS) + "."],
         ["state", None, "", "--control: state: NOT_ACTIVE, DISCOVERING, STANDBY or MASTER."],
         ["priority", "p", "", "--control: priority, 0 to 15."],
-        ["activity", "a", "", "--control: the activity count.", count],
+        ["activity", "a", "", "--control: the activity count.", unsigned(32)],
     ]
 
     def parseArgs(self, target: str = "") -> None:

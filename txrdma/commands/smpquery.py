@@ -12,7 +12,7 @@ from txrdma.commands.common.attributefields import attributeDict, kindNamed, Nam
 from txrdma.commands.common.options import columns
 from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.session import FabricOptions, opened, Session, TARGETS, where
-from txrdma.commands.common.values import count
+from txrdma.commands.common.values import count, unsigned
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import NodeType
@@ -213,7 +213,9 @@ class CommandOptions(FabricOptions):
         *columns(*((kind.name, kind.aliases) for kind in KINDS), ("Address", "Addr")),
     )
     optFlags = [["extended", "x", "PortInfo: set bit 31 of the modifier, for extended speeds."]]
-    optParameters = [["modifier", "m", None, "Attribute modifier. [default: chosen by attribute]", count]]
+    optParameters = [
+        ["modifier", "m", None, "Attribute modifier. [default: chosen by attribute]", unsigned(32)]
+    ]
 
     def parseArgs(self, attribute: str = "", target: str = "", port: str = "0") -> None:
         kind = None if attribute.lower() in _ADDRESS else kindNamed(KINDS, attribute)

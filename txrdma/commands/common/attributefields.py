@@ -200,7 +200,8 @@ def queried(record: type[Record], pairs: Iterable[Pair]) -> Query[Any]:
 
     C{name[3]} is an element of an array; other elements are not compared.
 
-    @raise InvalidRequest: there is no such component, or the value does not fit.
+    @raise InvalidRequest: there is no such component, it has no mask bit for each element, or the value does
+        not fit.
     """
     masks, _ = componentsOf(record)
     known = {name.lower(): name for name in masks}
@@ -220,6 +221,8 @@ def queried(record: type[Record], pairs: Iterable[Pair]) -> Query[Any]:
             continue
         zeros = values.get(component, read(field, "0"))
         values[component] = _oneOf(field, zeros, int(match[2]), text)
+        if masks[component].bit_count() != len(zeros):
+            raise InvalidRequest(f"{name}: the SA compares {component} as a whole, not single elements")
         first = masks[component] & -masks[component]
         partial[component] = partial.get(component, 0) | first << int(match[2])
     try:

@@ -68,6 +68,10 @@ _ENFORCED: Final = "Parameter type enforcement failed: "
 """Prefix of Twisted's message about a value that could not be converted."""
 
 
+_EXPECTED: Final[dict[object, str]] = {int: "expected a whole number", float: "expected a number"}
+"""Messages about values that Python's types could not convert."""
+
+
 def _named(name: str, coerce: Callable[[str], object]) -> Callable[[str], object]:
     """Wrap a conversion so that its L{ValueError} begins with the name and text of the option."""
 
@@ -75,7 +79,7 @@ def _named(name: str, coerce: Callable[[str], object]) -> Callable[[str], object
         try:
             return coerce(text)
         except ValueError as error:
-            raise ValueError(f"--{name} {text}: {error}") from error
+            raise ValueError(f"--{name} {text}: {_EXPECTED.get(coerce, error)}") from error
 
     return named
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from twisted.python import usage
 
 
@@ -25,6 +27,18 @@ def count(text: str) -> int:
     if value < 0:
         raise ValueError("expected a number, 0 or more")
     return value
+
+
+def unsigned(width: int) -> Callable[[str], int]:
+    """Return a parser like L{count} for numbers of at most C{width} bits."""
+
+    def parse(text: str) -> int:
+        value = count(text)
+        if value >> width:
+            raise ValueError(f"expected a number of {width} bits")
+        return value
+
+    return parse
 
 
 def field(text: str) -> tuple[str, str]:

@@ -102,6 +102,9 @@ class OptionsTests(SynchronousTestCase):
             (["pingpong", "--listen", "nothing:1"], "no kind of endpoint"),
             (["verify", "--tcp-port", "99999"], "0 to 65535"),
             (["verify", "--patience", "nan"], "0.01 to 1000"),
+            (["verify", "--port", "first"], "--port first: expected a whole number"),
+            (["routes", "--lids", "x"], "a range as 3-9"),
+            (["nodes", "--mkey", f"{1 << 64}"], "64 bits"),
             (["verify", "--output", "/nowhere/report"], "folder"),
         ):
             output = self.refused(*arguments)

@@ -145,9 +145,15 @@ class SAQueryTests(SharedFabricTestCase):
             (("SMIR",), "lid", [8]),
             (("LFTR", "9/0"), "blockNum", [0]),
             (("NR", "lid=77"), "lid", []),
+            (("GIR", "lid=1", "guids[0]=0x100001"), "blockNum", [0]),
         ):
             reported = self.output("saquery", *arguments, "--json").json
             self.assertEqual([each["fields"][field] for each in reported], values, arguments)
+
+    def test_singleElement(self) -> None:
+        """An element of a component that has one bit for all its elements cannot be selected."""
+        status = self.output("saquery", "NR", "nodeString[3]=65").status
+        self.assertIn("nodeString as a whole", str(status))
 
     def test_texts(self) -> None:
         self.assertEqual(self.output("saquery", "NR").out.count("# NodeRecord"), 9)
