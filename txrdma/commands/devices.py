@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 from twisted.python import usage
@@ -10,6 +9,7 @@ from twisted.python import usage
 from txrdma.commands.common.devicechoice import deviceChoiceFor, linesOf
 from txrdma.commands.common.devicedescriptions import chosen, describeAll, describeDevice
 from txrdma.commands.common.options import TableOptions
+from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.tables import show
 from txrdma.commands.formats.devicetables import devicesTable, deviceTables
 from txrdma.error import DeviceUnavailable
@@ -46,7 +46,10 @@ async def run(reactor: object, options: CommandOptions) -> None:
     """Run C{txrdma devices}; JSON always has all values."""
     if options["for"]:
         choice = deviceChoiceFor(options["for"])
-        print(json.dumps(asdict(choice), indent=2) if options["json"] else "\n".join(linesOf(choice)))
+        if options["json"]:
+            printJSON(asdict(choice))
+        else:
+            print(*linesOf(choice), sep="\n")
         return
     if options["device"] is None:
         descriptions = describeAll(reactor)
@@ -55,7 +58,7 @@ async def run(reactor: object, options: CommandOptions) -> None:
         if "ports" not in descriptions[0]:
             raise DeviceUnavailable(descriptions[0]["error"])
     if options["json"]:
-        print(json.dumps(descriptions, indent=2))
+        printJSON(descriptions)
     elif options["verbose"]:
         for description in descriptions:
             for table in deviceTables(description):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import os
 import signal
 import sys
@@ -29,6 +28,7 @@ from twisted.python import usage
 
 from txrdma.commands.common.interruption import Interruption
 from txrdma.commands.common.options import INTERRUPTED, IReactor, TableOptions
+from txrdma.commands.common.rows import printJSON
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.interfaces import IVerbsDevice
 from txrdma.kit.listening import mistakeIn
@@ -272,9 +272,8 @@ async def play(reactor: IPingPongReactor, options: CommandOptions, interruption:
         interruption.then = game.interrupt
 
     if options["host"]:
-        measurement = await playFirst(
-            endpointFor(reactor, options, COMPATIBLE_PORT), side, test, mtu, playing
-        )
+        endpoint = endpointFor(reactor, options, COMPATIBLE_PORT)
+        measurement = await playFirst(endpoint, side, test, mtu, playing)
     else:
         interruption.then = factory.done.cancel
         async with _listening(reactor, options, factory, COMPATIBLE_PORT):
@@ -381,7 +380,7 @@ def _showProgress(running: Running) -> None:
 
 def _printAll(measurements: Sequence[Measurement], options: CommandOptions) -> None:
     if options["json"]:
-        print(json.dumps([asDict(measurement) for measurement in measurements], indent=2))
+        printJSON([asDict(measurement) for measurement in measurements])
     elif measurements and options.showsTables:
         from txrdma.commands.formats.pingpongtables import showAll
 

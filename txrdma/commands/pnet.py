@@ -4,7 +4,6 @@ C{txrdma pnet}: the table of physical networks, by which C{device=auto} finds th
 
 from __future__ import annotations
 
-import json
 from math import inf
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +12,7 @@ from twisted.python import usage
 
 from txrdma.commands.common import options as commandOptions
 from txrdma.commands.common.options import columns
+from txrdma.commands.common.rows import printJSON
 from txrdma.error import InvalidRequest
 from txrdma.ports.pnet import kernelTable, Networks, readText, tableFile, writeText
 from txrdma.ports.pnettable import parseTable, PNETEntry, Table, withEntry, withoutEntries
@@ -62,7 +62,10 @@ async def run(reactor: object, options: CommandOptions) -> None:
     if options["action"] != _SHOW and not options["json"]:
         return
     found = described(path, table, kernels, Networks.read())
-    print(json.dumps(found, indent=2) if options["json"] else "\n".join(linesOf(found)))
+    if options["json"]:
+        printJSON(found)
+    else:
+        print(*linesOf(found), sep="\n")
 
 
 def _changed(text: str, options: CommandOptions) -> str:

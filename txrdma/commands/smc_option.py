@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import grp
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -12,6 +11,7 @@ from twisted.python import usage
 
 from txrdma.commands.common import options as commandOptions
 from txrdma.commands.common.options import columns
+from txrdma.commands.common.rows import printJSON
 from txrdma.smc.signalling.option.carrier import PINS
 from txrdma.smc.signalling.option.filesystems import cgroupRoot
 from txrdma.smc.signalling.option.installing import inspect, install, Installation, remove, Users
@@ -78,10 +78,9 @@ async def run(reactor: object, options: CommandOptions) -> None:
         remove(pins)
     installation = inspect(pins)
     if options["json"]:
-        print(json.dumps(asdict(installation), indent=2))
+        printJSON(asdict(installation))
     else:
-        for line in columns(*rows(installation)):
-            print(line)
+        print(*columns(*rows(installation)), sep="\n")
 
 
 def rows(found: Installation) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from txrdma.commands.common.devicedescriptions import chosen
 from txrdma.commands.common.interruption import Interruption
 from txrdma.commands.common.options import INTERRUPTED
 from txrdma.commands.common.progress import ProgressBar
-from txrdma.commands.common.rows import showRows
+from txrdma.commands.common.rows import printJSON, showRows
 from txrdma.verify.environment import examine
 from txrdma.verify.host import Host
 from txrdma.verify.report import asMarkdown, asReport, namesOf, redacted
@@ -135,7 +135,7 @@ async def _serve(reactor: Any, options: CommandOptions) -> None:
 def _write(found: dict[str, Any], options: CommandOptions) -> None:
     """Print a report, and write its files."""
     if options["json"]:
-        print(json.dumps(found, indent=2))
+        printJSON(found)
     else:
         _print(found)
     if options["output"] != "-":

@@ -102,7 +102,7 @@ def _ends(host: str) -> tuple[str, str]:
 
 
 def linesOf(choice: DeviceChoice) -> Iterator[str]:
-    """Return an outlook as lines of text."""
+    """Return the choice of a device as lines of text."""
     device = choice.device or "none: plain TCP"
     if choice.port is not None:
         device += f", port {choice.port}"

@@ -1,10 +1,13 @@
-"""Long lists as rows: a table by C{rich} on a terminal; aligned columns in a pipe, and for many rows."""
+"""
+Long lists as rows: a table by C{rich} on a terminal that is wide enough; otherwise aligned columns.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Sequence
+from shutil import get_terminal_size
 
 from txrdma.commands.common.tables import haveTables, makeTable, show
 from txrdma.iba.types import GUID
@@ -12,19 +15,23 @@ from txrdma.iba.types import GUID
 _SHORT = 300
 """Maximum rows of a table by C{rich}, which takes a millisecond per row."""
 
+_FRAME = 3
+"""Width of the frame of a column; a table that is too wide would break GUIDs and names into pieces."""
+
 
 def showRows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows with a heading."""
-    if sys.stdout.isatty() and len(rows) <= _SHORT and haveTables():
+    cells = [[str(cell) for cell in row] for row in (columns, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    isNarrow = sum(widths) + _FRAME * len(widths) >= get_terminal_size().columns
+    if sys.stdout.isatty() and len(rows) <= _SHORT and not isNarrow and haveTables():
         from rich.text import Text
 
         table = makeTable(*columns)
-        for row in rows:
-            table.add_row(*(Text(str(cell)) for cell in row))
+        for row in cells[1:]:
+            table.add_row(*map(Text, row))
         show(table)
         return
-    cells = [[str(cell) for cell in row] for row in (columns, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for line in cells:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 

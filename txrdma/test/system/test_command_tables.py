@@ -5,12 +5,13 @@ Commands that show tables, with and without C{rich}.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -56,11 +57,11 @@ ROWS: Final = {
 """Commands that print rows without C{rich}, with a part of the first line, and arguments."""
 
 
-def run(program: str, *arguments: str) -> tuple[int, str, str]:
-    """Return a command's exit status, output and errors."""
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60
-    )
+def run(program: str, *arguments: str, columns: int = 200) -> tuple[int, str, str]:
+    """Return a command's exit status, output and errors on a terminal of this width."""
+    settings: dict[str, Any] = {"env": {**os.environ, "COLUMNS": str(columns)}, "timeout": 60}
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, **settings)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -133,3 +134,9 @@ class WithoutRichTests(SynchronousTestCase):
             status, out, complaints = run(RUN, name, *(_SIMULATED if name == "links" else ()))
             self.assertEqual((status, complaints), (0, ""))
             self.assertIn("\N{BOX DRAWINGS LIGHT VERTICAL}", out)
+
+    def test_narrow(self) -> None:
+        """On a terminal that is too narrow for a table, rows are aligned columns with whole GUIDs."""
+        status, out, complaints = run(RUN, "nodes", *_SIMULATED, columns=40)
+        self.assertEqual((status, complaints), (0, ""))
+        self.assertIn("host    0x0000000000100000  1      1     h00000\n", out)
