@@ -106,10 +106,10 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         service = makeService(reactor, replace(config, listen=options["listen"]), fabric)
         faults = FaultGenerator(fabric, options["seed"])
         service.startService()
-        faults.start(hasFaults=not options["calm"])
         ended: Deferred[None] = Deferred()
         reactor.addSystemEventTrigger("before", "shutdown", lambda: ended)  # wait for the history's thread
         try:
+            faults.start(hasFaults=not options["calm"])
             where = await service.address()
             print(f"The page is at {urlOf(where)} and Ctrl-C ends it.", flush=True)
             await Deferred()

@@ -78,8 +78,9 @@ class FaultGenerator:
             return
         self._callLater(20.0, self._degradeCable)
         self._callLater(35.0, self._flap)
-        self._callLater(50.0, self._powerOff)
-        self._callLater(120.0, self._hang)
+        if self._hosts:
+            self._callLater(50.0, self._powerOff)
+            self._callLater(120.0, self._hang)
 
     def stop(self) -> None:
         """Cancel scheduled changes of traffic and faults; current ones remain."""
@@ -102,7 +103,7 @@ class FaultGenerator:
 
     def _update(self) -> None:
         self._callLater(TURN_SECONDS, self._update)
-        wanted = int(len(self._hosts) * STREAMS_PER_HOST)
+        wanted = int(len(self._hosts) * STREAMS_PER_HOST) if len(self._hosts) > 1 else 0
         ended = max(1, wanted // 20)
         self._streams = self._streams[ended:] if len(self._streams) >= wanted else self._streams
         for _ in range(wanted - len(self._streams)):

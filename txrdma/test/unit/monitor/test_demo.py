@@ -81,3 +81,14 @@ class WeatherTests(SynchronousTestCase):
                 sums[at] += meter.rate(counter) or 0.0
         self.assertGreater(sums[0], 1e9)
         self.assertAlmostEqual(sums[0] / sums[1], 1.0, delta=0.05)
+
+    def test_fewHosts(self) -> None:
+        """Without hosts beside those of the monitor and the subnet manager, there is no traffic."""
+        for hosts in range(1, 5):
+            clock = SimulatedClock()
+            faults = FaultGenerator(SimulatedFabric(clock, netOf(hosts)))
+            faults.start()
+            for _ in range(150):
+                clock.advance(1.0)
+            self.assertEqual(bool(faults.log), hosts > 2, hosts)
+            faults.stop()
