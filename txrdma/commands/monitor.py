@@ -14,6 +14,7 @@ from txrdma.commands.common.values import count, seconds
 from txrdma.error import ResourceExhausted
 from txrdma.fabric.advice import Severity
 from txrdma.fabric.linkload import busiest
+from txrdma.fabric.texts import printable
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, MOST_BIT_ERRORS
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.settings import PollerSettings
@@ -139,16 +140,13 @@ def screenOf(poller: FabricPoller, links: int) -> Group:
     for entry in entries:
         found = entry.finding
         cells = (entry.severity.name.lower(), found.kind, found.where, found.text)
-        findings.add_row(*(Text(_plain(cell)) for cell in cells), style=_STYLES[entry.severity])
+        findings.add_row(*(Text(printable(cell)) for cell in cells), style=_STYLES[entry.severity])
     busy = Table("Link from", "To", "Load", "Gbit/s", box=None, expand=True)
     for load in [] if poller.fabric is None else busiest(poller.fabric, poller.sent, links):
         share = f"{100 * load.share:.0f} %" if load.share is not None else ""
-        busy.add_row(*(Text(_plain(cell)) for cell in (load.port, load.peer, share, f"{load.gigabits:.2f}")))
+        busy.add_row(
+            *(Text(printable(cell)) for cell in (load.port, load.peer, share, f"{load.gigabits:.2f}"))
+        )
     well = Text("all is well", style="green")
     shown = busy if busy.row_count else Text("no link carries data")
     return Group(Text(summaryOf(poller)), findings if entries else well, shown)
-
-
-def _plain(text: str) -> str:
-    """Replace control characters by spaces: names come from the fabric, and may contain any bytes."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -14,7 +14,6 @@ from txrdma.commands.common.session import opened, Session, TARGETS
 from txrdma.commands.common.sweeping import printProblems, SweepOptions, swept
 from txrdma.commands.common.values import count
 from txrdma.error import InvalidRequest
-from txrdma.fabric.health import endPorts
 from txrdma.fabric.model import Fabric, Problem
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.routeuse import BALANCE_COLUMNS, balances, usesOf
@@ -229,7 +228,7 @@ async def _read(session: Session, tables: list[RouteTables], fabric: Fabric) -> 
 
 def _owners(fabric: Fabric, names: NodeNames) -> dict[int, str]:
     owners = {}
-    for port in endPorts(fabric):
+    for port in fabric.endPorts():
         if port.lid:
             info = port.node.info
             name = names.name(port.node.guid, port.node.description)

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from txrdma.error import InvalidRequest
 from txrdma.fabric.health import Finding, hasLink
 from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.texts import readText
 from txrdma.kit.values import frozen
 
 _NODE: Final = re.compile(r'(?:Switch|Ca|Hca|Rt|Router)\s+\d+\s+"([^"]+)".*', re.IGNORECASE)
@@ -78,10 +78,7 @@ def readCables(path: str) -> CablePlan:
 
     @raise InvalidRequest: the file cannot be read or is invalid.
     """
-    try:
-        return parseCables(Path(path).read_text(encoding="utf-8"), path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"topology {path}: {error}") from error
+    return parseCables(readText("topology", path), path)
 
 
 def _plain(name: str) -> str:

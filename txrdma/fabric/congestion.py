@@ -19,6 +19,7 @@ from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Port
 from txrdma.fabric.rates import dataRate
 from txrdma.fabric.tables import MELLANOX, PortKey
+from txrdma.fabric.texts import listed
 
 CONGESTED: Final = 0.1
 """Share of time for which a port waits above which it is congested."""
@@ -31,8 +32,6 @@ MOST_CAUSES: Final = 200
 
 _TICK_OF_PORT: Final = 7
 """Tick of NVIDIA's switches from Quantum on, which count octets of the port and not of a lane."""
-
-_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +100,8 @@ class _Congestion:
             kind, text = self._describe(cause)
             if victims:
                 shown = sorted(victims, key=lambda each: (-self._share(each), str(each)))
-                names = ", ".join(f"{each} ({self._share(each):.0%})" for each in shown[:_SHOWN])
-                more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
-                text += f"; because of it wait {names}{more}"
+                names = listed([f"{each} ({self._share(each):.0%})" for each in shown])
+                text += f"; because of it wait {names}"
             yield Finding(kind, str(cause), text, cause.node.guid, cause.number)
 
     def _victims(self) -> dict[Port, list[Port]]:

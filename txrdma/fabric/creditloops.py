@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from txrdma.error import DeviceUnavailable
-from txrdma.fabric.health import endPorts, Finding
+from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Port
 from txrdma.fabric.routeuse import Linear
 from txrdma.fabric.routing import NO_PORT
@@ -179,8 +179,7 @@ class LaneSurvey:
         self._fabric = fabric
         self._linear = linear
         self._links = frozenset(within)
-        ends = (port for port in endPorts(fabric) if not port.node.isSwitch)
-        self.lids = {lid for port in ends for lid in range(port.lid, port.lid + (1 << port.lmc))}
+        self.lids = {lid for port in fabric.endPorts() if not port.node.isSwitch for lid in port.lids}
         self._lanes = Lanes()
         self._crossings: dict[Crossing, None] = {}
 

@@ -15,6 +15,7 @@ from twisted.internet.defer import Deferred
 
 from txrdma.error import InvalidRequest
 from txrdma.fabric.model import Node, Port
+from txrdma.fabric.texts import readText
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.mad.errors import MADError, MADFailure
@@ -161,11 +162,8 @@ def readThresholds(path: str = "") -> Thresholds:
     """
     if not path and not DEFAULT_THRESHOLDS.exists():
         return Thresholds()
-    try:
-        named = path or str(DEFAULT_THRESHOLDS)
-        return parseThresholds(Path(named).read_text(encoding="utf-8"), named)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"thresholds {path or DEFAULT_THRESHOLDS}: {error}") from error
+    named = path or str(DEFAULT_THRESHOLDS)
+    return parseThresholds(readText("thresholds", named), named)
 
 
 # Counters.

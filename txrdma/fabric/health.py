@@ -149,23 +149,16 @@ def _linkFindings(fabric: Fabric) -> Iterator[Finding | None]:
 # Identifiers.
 
 
-def endPorts(fabric: Fabric) -> Iterator[Port]:
-    """
-    Return the ports that can have LIDs: port 0 of switches, and ports of other nodes, if PortInfo is known.
-    """
-    return (port for port in fabric.ports() if port.raw and (port.number == 0) == port.node.isSwitch)
-
-
 def _identifierFindings(fabric: Fabric) -> Iterator[Finding | None]:
     owners: dict[int, Port] = {}
-    for number, port in enumerate(endPorts(fabric), 1):
+    for number, port in enumerate(fabric.endPorts(), 1):
         if not number % _PIECE:
             yield None
         if not port.lid:
             if port.node.isSwitch or hasLink(port):
                 yield _about("no-lid", port, "it has no LID")
             continue
-        lids = range(port.lid, port.lid + (1 << port.lmc))
+        lids = port.lids
         if lids[-1] > _HIGHEST_UNICAST:
             yield _about("bad-lid", port, f"its LIDs {lids[0]} to {lids[-1]} are not for unicast")
         for lid in lids:
@@ -305,7 +298,7 @@ async def managerFindings(rpcs: RPCs, endPort: MADEndPort, fabric: Fabric) -> li
             masters.setdefault(info.guid, f"LID {port.lid}")
 
     others = (
-        port for port in endPorts(fabric) if _capabilities(port.raw) & _IS_SM and port.lid != endPort.smLID
+        port for port in fabric.endPorts() if _capabilities(port.raw) & _IS_SM and port.lid != endPort.smLID
     )
     await schedule.run(mqueue=(ask(port) for port in list(others) if port.lid))
     if len(masters) > 1:
@@ -316,7 +309,7 @@ async def managerFindings(rpcs: RPCs, endPort: MADEndPort, fabric: Fabric) -> li
 
 def recordedManagers(fabric: Fabric) -> list[Finding]:
     """Return faults of subnet management in a snapshot: ports whose SM differs from that of most ports."""
-    ports = [port for port in endPorts(fabric) if hasLink(port) and port.lid]
+    ports = [port for port in fabric.endPorts() if hasLink(port) and port.lid]
     if not ports:
         return []
     masters = Counter(port.info.masterSMLID for port in ports)
@@ -327,7 +320,7 @@ def recordedManagers(fabric: Fabric) -> list[Finding]:
 
 
 def _otherManagers(fabric: Fabric, lid: int, description: str = "ours") -> Iterator[Finding]:
-    for port in endPorts(fabric):
+    for port in fabric.endPorts():
         masters = _masterLID(port.raw)
         if masters != lid and hasLink(port) and port.lid:
             text = f"its subnet manager is at LID {masters}, {description} at LID {lid}"

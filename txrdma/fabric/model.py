@@ -19,6 +19,7 @@ from txrdma.fabric.linkspeeds import (
     supportedSpeeds,
     wantsAsking,
 )
+from txrdma.fabric.texts import printable
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
@@ -102,6 +103,12 @@ class Port:
     def lmc(self) -> int:
         """LID mask control (LMC) in the port's PortInfo; 0 while that is unknown."""
         return lmcIn(self.raw) if self.raw else 0
+
+    @property
+    def lids(self) -> range:
+        """All LIDs of a port that has its own: as many as its LMC says; empty for none."""
+        lid = self.lid
+        return range(lid, lid + (1 << self.lmc)) if lid else range(0)
 
     @property
     def end(self) -> bytes:
@@ -214,10 +221,7 @@ class Node:
         """
         Readable name of the node: C{"leaf 3 (0002:c903:0001:0002)"}; unprintable characters become spaces.
         """
-        text = self.description
-        if not text.isprintable():
-            text = "".join(letter if letter.isprintable() else " " for letter in text)
-        return f"{text or 'a node'} ({self.guid})"
+        return f"{printable(self.description) or 'a node'} ({self.guid})"
 
     @property
     def info(self) -> NodeInfo:
@@ -386,6 +390,10 @@ class Fabric:
                 if port is not None:
                     yield port
 
+    def endPorts(self) -> Iterator[Port]:
+        """Ports that can have LIDs: port 0 of switches, and ports of other nodes, if PortInfo is known."""
+        return (port for port in self.ports() if port.raw and (port.number == 0) == port.node.isSwitch)
+
     def links(self) -> Iterator[tuple[Port, Port]]:
         """Links of the fabric, each once; the port with the lower node GUID and port number is first."""
         for port in self.ports():
@@ -398,22 +406,14 @@ class Fabric:
 
     def byLID(self, lid: int) -> Port | None:
         """Return the port to which this LID belongs, including the LIDs of its LMC range."""
-        for port in self.ports():
-            if port.raw and (port.number == 0 or not port.node.isSwitch):
-                base = lidIn(port.raw)
-                if base and base <= lid < base + (1 << port.lmc):
-                    return port
-        return None
+        return next((port for port in self.endPorts() if lid in port.lids), None)
 
     def byLIDs(self) -> dict[int, Port]:
         """Return the ports by each of their LIDs; for a duplicate LID, the first port."""
         found: dict[int, Port] = {}
-        for port in self.ports():
-            if port.raw and (port.number == 0 or not port.node.isSwitch):
-                base = lidIn(port.raw)
-                if base:
-                    for lid in range(base, base + (1 << port.lmc)):
-                        found.setdefault(lid, port)
+        for port in self.endPorts():
+            for lid in port.lids:
+                found.setdefault(lid, port)
         return found
 
     def byGUID(self, guid: GUID) -> Port | Node | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, TYPE_CHECKING
 
 from txrdma.error import InvalidRequest
+from txrdma.fabric.texts import printable, readText
 from txrdma.iba.types import GUID
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class NodeNames:
         Return the name of a node in the map, or else its description with unprintable characters as spaces.
         """
         known = self.names.get(guid)
-        return cleaned(description) if known is None else known
+        return printable(description) if known is None else known
 
     def put(self, fabric: Fabric) -> Fabric:
         """Set the descriptions of a fabric's nodes to their names, and return the fabric."""
@@ -43,13 +44,6 @@ class NodeNames:
     def guids(self, name: str) -> Iterator[GUID]:
         """Return the GUIDs of all nodes with this name in the map."""
         return (guid for guid, known in self.names.items() if known == name)
-
-
-def cleaned(description: str) -> str:
-    """Return a node description with unprintable characters replaced by spaces."""
-    if description.isprintable():
-        return description
-    return "".join(letter if letter.isprintable() else " " for letter in description)
 
 
 def parseNodeNames(text: str, name: str = "node-name map") -> NodeNames:
@@ -84,7 +78,7 @@ def _named(entry: str) -> str | None:
 def nodeNamesText(fabric: Fabric) -> Iterator[str]:
     """Return the lines of a map with the names of a fabric's nodes, for infiniband-diags and OpenSM."""
     for node in fabric.ordered():
-        name = cleaned(node.description).replace('"', "'").strip()
+        name = printable(node.description).replace('"', "'").strip()
         if name:
             yield f'0x{int(node.guid):016x} "{name}"'
 
@@ -110,7 +104,4 @@ def readNodeNames(path: str = "") -> NodeNames:
 
 
 def _read(path: Path) -> NodeNames:
-    try:
-        return parseNodeNames(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"node-name map {path}: {error}") from error
+    return parseNodeNames(readText("node-name map", path), str(path))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from txrdma.fabric.errorcounters import DATA_COUNTERS, UNICAST_COUNTERS
 from txrdma.fabric.linkspeeds import DATA_GIGABITS
 from txrdma.fabric.model import Port
 from txrdma.mad.layouts.attributes import Attribute
@@ -15,11 +16,7 @@ WORD: Final = 4
 
 _NO_COUNTERS: Final = ("portSelect", "counterSelect", "counterSelect2", "opCode")
 
-_RATED: Final = ("portXmitData", "portRcvData", "portXmitPkts", "portRcvPkts")
-_CASTS: Final = tuple(
-    f"port{cast}{direction}Pkts" for cast in ("Unicast", "Multicast") for direction in ("Xmit", "Rcv")
-)
-TRAFFIC: Final = (*_RATED, *_CASTS)
+TRAFFIC: Final = (*DATA_COUNTERS, *UNICAST_COUNTERS)
 
 
 def bitErrorRate(port: Port, errors: float, seconds: float) -> float:

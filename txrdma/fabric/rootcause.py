@@ -7,7 +7,7 @@ A missing switch explains the nodes that only it led to. A bad link has several 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -21,8 +21,6 @@ OF_LINK: Final = (
     *("integrity-errors", "receive-errors"),
 )
 """Kinds of findings that one bad link has at both of its ends, that which tells most first."""
-
-_SHOWN: Final = 3
 
 
 def causesOfLoss(missing: Collection[GUID], links: Iterable[tuple[PortKey, PortKey]]) -> dict[GUID, GUID]:
@@ -52,12 +50,6 @@ def causesOfLoss(missing: Collection[GUID], links: Iterable[tuple[PortKey, PortK
                 causes[peer] = causes[guid]
                 waiting.append(peer)
     return {guid: cause for guid, cause in causes.items() if guid != cause}
-
-
-def namesOf(names: Sequence[str]) -> str:
-    """Return the first of several names, and how many more there are: C{"a, b, c and 15 more"}."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 def groupedByLink(fabric: Fabric, found: Iterable[Finding]) -> list[Finding]:

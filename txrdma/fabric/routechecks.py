@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 from txrdma.fabric.creditloops import cyclic, exhaust, Link, loopFindings
-from txrdma.fabric.health import endPorts, Finding
+from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.routeuse import balances, Linear
 from txrdma.fabric.routing import NO_PORT
+from txrdma.fabric.texts import listed
 from txrdma.iba.path import MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.mad.rpcs import RPCs
 
-_SHOWN: Final = 3
 _UNEVEN: Final = 1.25
 """Ratio to the mean number of LIDs above which a link counts as unevenly used."""
 
@@ -60,7 +60,7 @@ class RouteCheck:
         """Run the check, and yield after the LIDs of each port."""
         ends: list[Port] = []
         sources: set[int] = set()
-        for port in endPorts(self._fabric):
+        for port in self._fabric.endPorts():
             if not port.node.isSwitch and port.lid and port.peer is not None:
                 ends.append(port)
                 at = self._index.get(port.peer.node.guid)
@@ -68,7 +68,7 @@ class RouteCheck:
                     sources.add(at)
         ordered = sorted(sources)
         for end in ends:
-            for lid in range(end.lid, end.lid + (1 << end.lmc)):
+            for lid in end.lids:
                 self._follow(end, lid, ordered)
             yield
         self._loops()
@@ -111,9 +111,8 @@ class RouteCheck:
             if why:
                 broken.setdefault(why, []).append(source)
         for why, switches in broken.items():
-            shown = ", ".join(str(self._nodes[each]) for each in switches[:_SHOWN])
-            more = f" and {len(switches) - _SHOWN} more" if len(switches) > _SHOWN else ""
-            text = f"LID {lid} is not reached from {shown}{more}: packets go {why}"
+            names = listed([self._nodes[each] for each in switches])
+            text = f"LID {lid} is not reached from {names}: packets go {why}"
             self.found.append(Finding("unreachable-lid", str(end), text, end.node.guid, end.number))
 
     def _loops(self) -> None:

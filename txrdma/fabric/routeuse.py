@@ -7,12 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from txrdma.fabric.health import endPorts
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.routing import NO_PORT
 from txrdma.iba.types import GUID
-from txrdma.iba.verbs import NodeType
 
 Linear = Mapping[GUID, bytes]
 """Linear forwarding tables by switch GUID; a table contains the output port number of each LID."""
@@ -162,9 +160,9 @@ def _hops(links: Mapping[GUID, list[tuple[int, GUID]]], start: GUID) -> dict[GUI
 def _owners(fabric: Fabric) -> dict[int, Port]:
     """Return the ports of hosts and routers by each of their LIDs."""
     owners: dict[int, Port] = {}
-    for port in endPorts(fabric):
-        if port.lid and port.node.type is not NodeType.SWITCH:
-            owners.update(dict.fromkeys(range(port.lid, port.lid + (1 << port.lmc)), port))
+    for port in fabric.endPorts():
+        if not port.node.isSwitch:
+            owners.update(dict.fromkeys(port.lids, port))
     return owners
 
 

@@ -7,7 +7,7 @@ Follows InfiniBand Architecture vol. 1, 15.2.5 (records). The SA does not list n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import count, islice
+from itertools import count
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, DeferredList
@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 
 from txrdma.fabric.excess import Bounds, MOST_NODES, MOST_PROBLEMS
 from txrdma.fabric.model import Fabric, isSame, Node, Port, Problem
+from txrdma.fabric.texts import listed
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import PhysicalState
 from txrdma.mad.errors import MADError, MADFailure
@@ -22,8 +23,6 @@ from txrdma.mad.layouts.sa import LinkRecord, NodeRecord, PortInfoRecord, Record
 from txrdma.mad.rpcs import RPCs
 
 _TABLES: Final[tuple[type[Record], ...]] = (NodeRecord, LinkRecord, PortInfoRecord, SwitchInfoRecord)
-_SHOWN: Final = 3
-"""Largest number of examples of missing records in a problem's text."""
 
 
 class RecordSweep:
@@ -200,6 +199,4 @@ def missingLinks(fabric: Fabric, links: Iterable[LinkRecord]) -> Iterator[Proble
 
 def _incomplete(what: str, missing: list[str]) -> Iterator[Problem]:
     if missing:
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        text = f"{what}: {', '.join(islice(missing, _SHOWN))}{more}"
-        yield Problem("incomplete", "SA", text)
+        yield Problem("incomplete", "SA", f"{what}: {listed(missing)}")

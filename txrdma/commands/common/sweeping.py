@@ -23,6 +23,7 @@ from txrdma.fabric.excess import MOST_HOPS, MOST_NODES
 from txrdma.fabric.model import described, Fabric, Problem
 from txrdma.fabric.nodenames import NodeNames, readNodeNames
 from txrdma.fabric.snapshots import dump, load
+from txrdma.fabric.texts import readText
 from txrdma.iba.path import IBDRPath
 
 if TYPE_CHECKING:
@@ -214,14 +215,14 @@ def loaded(path: str) -> Fabric:
 
     @raise InvalidRequest: the file cannot be read, or is not a snapshot.
     """
+    text = readText("snapshot", path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
         if text.lstrip().startswith(("{", "[")):
             return load(json.loads(text))
         from txrdma.sim.netfabrics import readFabric  # rarely needed
 
         return readFabric(text, path)
-    except (OSError, ValueError) as error:
+    except (RecursionError, ValueError) as error:
         raise InvalidRequest(f"snapshot {path}: {error}") from error
 
 

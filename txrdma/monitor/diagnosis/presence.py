@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Node, Port
-from txrdma.fabric.rootcause import causesOfLoss, namesOf
+from txrdma.fabric.rootcause import causesOfLoss
+from txrdma.fabric.texts import listed
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
 from txrdma.kit.values import record
@@ -286,7 +287,7 @@ class Presence:
         for guid, gone in self.nodes.items():
             text, names = _seenAt(gone.beyond), behind.get(guid)
             if names:
-                text += f", and with it {len(names)} nodes behind it: {namesOf(names)}"
+                text += f", and with it {len(names)} nodes behind it: {listed(names)}"
             one = Finding("node-gone", gone.where, text, guid)
             cause = causes.get(guid)
             if cause is not None:

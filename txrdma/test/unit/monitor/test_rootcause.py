@@ -13,7 +13,8 @@ from txrdma.fabric.advice import Severity
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric
-from txrdma.fabric.rootcause import causesOfLoss, groupedByLink, namesOf
+from txrdma.fabric.rootcause import causesOfLoss, groupedByLink
+from txrdma.fabric.texts import listed
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent
 from txrdma.monitor.events.alerts import AlertRules, AlertTracker
@@ -52,8 +53,8 @@ class LossTests(SynchronousTestCase):
 
     def test_names(self) -> None:
         """A list of names is short."""
-        self.assertEqual(namesOf("abc"), "a, b, c")
-        self.assertEqual(namesOf(list("abcde")), "a, b, c and 2 more")
+        self.assertEqual(listed("abc"), "a, b, c")
+        self.assertEqual(listed("abcde"), "a, b, c and 2 more")
 
 
 class LinkTests(FabricTestCase):

@@ -1,0 +1,37 @@
+"""Texts about a fabric: printable names, lists of names, and files that users name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from txrdma.error import InvalidRequest
+
+_SHOWN: Final = 3
+
+
+def printable(text: str) -> str:
+    """Return a text from the fabric, which may contain any bytes, with spaces for unprintable characters."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def listed(names: Sequence[object]) -> str:
+    """Return the first of several names, and how many more there are: C{"a, b, c and 15 more"}."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(str, names[:_SHOWN])) + more
+
+
+def readText(what: str, path: str | Path) -> str:
+    """
+    Read a text file in UTF-8.
+
+    @param what: kind of the file, for the message of an error.
+    @raise InvalidRequest: the file cannot be read, or is not in UTF-8.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{what} {path}: {error}") from error
