@@ -66,7 +66,7 @@ NAMES: Final = (
         "startTLS on a stream of ours.", "startTLS raises ImportError. The tls: wrapper does not need it."),
     PrivateName(_REACTOR, "_newTimedCalls", ("txrdma.verbs.polling",), "The reactor has work: end a spin."),
     PrivateName(_REACTOR, "_justStopped", ("txrdma.verbs.polling",), "The reactor stops: end a spin."),
-    PrivateName(_SERVICE, "_raiseSynchronously", ("txrdma.tap.monitor", "txrdma.tap.proxy"),
+    PrivateName(_SERVICE, "_raiseSynchronously", ("txrdma.tap.listening",),
         "twistd exits if the port is in use, as with strports.service.",
         "The error is logged, and twistd continues."),
     PrivateName(_SERVICE, "_waitingForPort", ("txrdma.tap.monitor",),

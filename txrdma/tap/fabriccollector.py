@@ -17,7 +17,7 @@ from txrdma.mad.ports import defaultMADPort, openMADPort
 from txrdma.monitor.collecting.collector import collectorEndpoint, CollectorFactory
 from txrdma.monitor.config import secretIn
 from txrdma.monitor.reading.settings import PollerSettings
-from txrdma.tap.monitor import listeningService
+from txrdma.tap.listening import ListeningService
 
 _log = Logger()
 
@@ -53,8 +53,10 @@ class Options(usage.Options):
             raise usage.UsageError(str(error)) from error
 
 
-class CollectorService(MultiService):
+class CollectorService(ListeningService):
     """A collector: its management port, and the connections of monitors."""
+
+    command = "fabric-collector"
 
     def __init__(self, reactor: Any, options: Options) -> None:
         """
@@ -70,8 +72,7 @@ class CollectorService(MultiService):
         self.agent = MADAgent(reactor, reopen(), reopen=reopen)
         self.factory = CollectorFactory(reactor, self.agent, options["outstanding"])
         proved = collectorEndpoint(reactor, endpoint, options["key"])
-        self.listening = listeningService(proved, self.factory)
-        self.listening.setServiceParent(self)
+        self.listening = self.listen(proved, self.factory)
 
     def startService(self) -> None:
         """Listen."""

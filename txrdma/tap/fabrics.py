@@ -7,7 +7,6 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
 
@@ -17,7 +16,8 @@ from txrdma.kit.webaccess import readAccess
 from txrdma.monitor.config import MonitorConfig
 from txrdma.monitor.garbage import GarbageCollection
 from txrdma.monitor.web.fabrics import FabricsSite
-from txrdma.tap.monitor import endpointOf, listeningService, MonitorService
+from txrdma.tap.listening import ListeningService
+from txrdma.tap.monitor import endpointOf, MonitorService
 from txrdma.tap.systemd import SystemNotifier
 
 _log = Logger()
@@ -49,13 +49,15 @@ class _Notifier(SystemNotifier):
         """Do nothing: the process notifies once."""
 
 
-class FabricsService(MultiService):
+class FabricsService(ListeningService):
     """
     The monitors of several fabrics.
 
     @ivar monitors: services by the names of their fabrics.
     @ivar site: serves the pages of all.
     """
+
+    command = "fabric-monitor"
 
     def __init__(
         self,
@@ -90,7 +92,7 @@ class FabricsService(MultiService):
         sites = {name: one.site for name, one in self.monitors.items()}
         self.site = FabricsSite(reactor, sites, access, garbage)
         if endpoint is not None:
-            listeningService(endpoint, self.site.factory).setServiceParent(self)
+            self.listen(endpoint, self.site.factory)
         garbage.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
 
     def _isAlive(self) -> bool:

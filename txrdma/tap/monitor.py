@@ -16,7 +16,6 @@ from twisted.application.internet import StreamServerEndpointService
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.endpoints import clientFromString, serverFromString
-from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IAddress, IListeningPort, IStreamClientEndpoint, IStreamServerEndpoint
 from twisted.logger import Logger
 from twisted.web.client import Agent
@@ -44,6 +43,7 @@ from txrdma.monitor.supervisor import SupervisedLoop, Supervisor
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.monitor.web.watch import Watch
 from txrdma.tap.duty import channelsOf, Duty, requireTLS, Threads
+from txrdma.tap.listening import CANNOT_LISTEN, ListeningService
 from txrdma.tap.systemd import SystemNotifier
 
 _log = Logger()
@@ -51,9 +51,6 @@ _log = Logger()
 _TLS: Final = "OpenSSL"
 _PLAIN: Final = ("tcp:", "tcp4:", "tcp6:", "smc:")
 """Prefixes of endpoint strings without encryption."""
-
-_CANNOT_LISTEN: Final = (CannotListenError, OSError, OverflowError)
-"""Errors of listening at an address; L{OverflowError} is that of a port number above 65535."""
 
 _AHEAD_SECONDS: Final = 60.0
 """Seconds by which the clock may be ahead of the system time without a finding."""
@@ -143,13 +140,6 @@ def collectorsOf(reactor: Any, config: MonitorConfig, agent: MADAgent) -> Collec
     return CollectorPool(reactor, agent, endpoints, key, seconds, RETRIES, most)
 
 
-def listeningService(endpoint: IStreamServerEndpoint, factory: Any) -> StreamServerEndpointService:
-    """Return the service that listens; if the port is in use, twistd exits, as in strports."""
-    listening = StreamServerEndpointService(endpoint, factory)
-    listening._raiseSynchronously = True
-    return listening
-
-
 def statusOf(poller: FabricPoller) -> str:
     """Return the status of a fabric in one line, for C{systemctl status}."""
     nodes = 0 if poller.fabric is None else len(poller.fabric.nodes)
@@ -160,13 +150,15 @@ def statusOf(poller: FabricPoller) -> str:
     return f"{nodes} nodes: {state}"
 
 
-class MonitorService(MultiService):
+class MonitorService(ListeningService):
     """
     The monitor of one fabric: its management port, poller, history and pages.
 
     @ivar poller: polls the fabric while the service runs.
     @ivar site: serves the pages.
     """
+
+    command = "fabric-monitor"
 
     def __init__(
         self,
@@ -233,8 +225,7 @@ class MonitorService(MultiService):
         self.site = MonitorSite(reactor, self._watch, config.counters, access, garbage)
         self._listening: StreamServerEndpointService | None = None
         if endpoint is not None:
-            self._listening = listeningService(endpoint, self.site.factory)
-            self._listening.setServiceParent(self)
+            self._listening = self.listen(endpoint, self.site.factory)
         if garbage is not None:
             garbage.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
 
@@ -379,17 +370,6 @@ class MonitorService(MultiService):
             port.addCallbacks(listens, bound.errback)
         return bound
 
-    def privilegedStartService(self) -> None:
-        """
-        Start listening, before C{twistd} drops its privileges.
-
-        @raise SystemExit: listening failed: the port is in use, or a permission is missing.
-        """
-        try:
-            super().privilegedStartService()  # type: ignore[no-untyped-call]  # of Twisted's
-        except (*_CANNOT_LISTEN, RDMAError) as error:
-            raise SystemExit(f"fabric-monitor: {error}") from error
-
     def startService(self) -> None:
         """
         Start polling and listening.
@@ -398,7 +378,7 @@ class MonitorService(MultiService):
         """
         try:
             super().startService()  # type: ignore[no-untyped-call]  # of Twisted's
-        except _CANNOT_LISTEN as error:
+        except CANNOT_LISTEN as error:
             raise DeviceUnavailable(str(error)) from error
         _log.info("watches the fabric of {port}", port=self._agent.port.name)
         self._threads.start()

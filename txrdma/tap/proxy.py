@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from zope.interface import implementer
 
-from twisted.application.internet import StreamServerEndpointService
 from twisted.application.service import IService, MultiService
 from twisted.internet import interfaces
 from twisted.internet.defer import Deferred, DeferredList
@@ -21,6 +20,7 @@ from twisted.python.failure import Failure
 
 from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.logs import RateLimitedLogger
+from txrdma.tap.listening import ListeningService
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
@@ -235,8 +235,10 @@ class ProxyFactory(Factory):
             self.statistics.backwards += side.received
 
 
-class ProxyService(MultiService):
+class ProxyService(ListeningService):
     """A listening proxy that logs its statistics when it stops."""
+
+    command = "smc-proxy"
 
     GRACE_SECONDS = 5.0
     """Seconds until open connections are aborted at shutdown."""
@@ -251,9 +253,7 @@ class ProxyService(MultiService):
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._reactor = reactor
         self.factory = ProxyFactory(target, targetName)
-        listening = StreamServerEndpointService(server, self.factory)
-        listening._raiseSynchronously = True  # if the port is in use twistd exits, as with strports.service
-        listening.setServiceParent(self)
+        self.listen(server, self.factory)
 
     def stopService(self) -> Deferred[None]:
         """Stop listening, close the connections, and log the statistics."""

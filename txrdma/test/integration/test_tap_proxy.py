@@ -22,7 +22,7 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
 from txrdma.smc.group.groups import closeLinkGroups
-from txrdma.tap.proxy import IStreamTransport, ProxyService
+from txrdma.tap.proxy import IStreamTransport, makeService, Options, ProxyService
 from txrdma.test.support.smc.ends import reactor
 from txrdma.testing.protocols import HalfCloseRecorder
 
@@ -157,6 +157,13 @@ class ProxyTests(TestCase):
         client.transport.loseConnection()
         await client.lost
         await server.lost
+
+    def test_cannotListen(self) -> None:
+        """An address at which listening fails, and a port in use, end C{twistd} with one line."""
+        options = Options()
+        options.parseOptions(["--listen", "tcp:0:interface=192.0.2.1", "--connect", "tcp:127.0.0.1:1"])
+        error = self.assertRaises(SystemExit, makeService(options).privilegedStartService)
+        self.assertIn("smc-proxy: Couldn't listen on 192.0.2.1", str(error))
 
     async def test_shutdown(self) -> None:
         """Stopping the service ends live connections in good order."""
