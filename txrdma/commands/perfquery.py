@@ -18,22 +18,18 @@ from txrdma.commands.common.session import confirmed, FabricOptions, opened, Ses
 from txrdma.commands.common.values import count, portNumbers
 from txrdma.commands.common.values import seconds as timeOption
 from txrdma.error import InvalidRequest
+from txrdma.fabric.errorcorrection import REED_SOLOMON
+from txrdma.fabric.errorcounters import ALL_PORTS, CounterCapabilities
 from txrdma.fabric.rates import added, changed, counterNames, errorNames, Increase, Rates, TRAFFIC, WORD
 from txrdma.iba.path import IBPath
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts import pma
 from txrdma.mad.layouts.attributes import Attribute
-from txrdma.mad.layouts.capabilities import PerformanceCapability2
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.pma import PerformanceCapability, PortCounters, PortCountersExtended
 from txrdma.mad.layouts.smp import NodeInfo, PortInfoExtended, SwitchInfo
-from txrdma.mad.layouts.values import FECMode
 from txrdma.mad.schedule import MADSchedule
-
-ALL_PORTS: Final = 0xFF
-_ADDITIONAL: Final = PerformanceCapability2.ADDITIONAL_PORT_COUNTERS_EXTENDED
-"""The bit of CapabilityMask2 in ClassPortInfo for extended error counters (IBA 16.1.3.1)."""
 
 _CLEARED: Final = {PortCounters: {"counterSelect2": 1}, PortCountersExtended: {"counterSelect2": 0xFFFFFFFF}}
 """Select fields besides C{counterSelect} of a Set that clears counters."""
@@ -142,28 +138,19 @@ class CommandOptions(FabricOptions):
 
 @dataclass(frozen=True, slots=True)
 class CounterSource:
-    """Ports to read, and the ClassPortInfo of their performance management agent."""
+    """Ports to read, and the capabilities of their performance management agent."""
 
     path: IBPath
-    info: ClassPortInfo
+    able: CounterCapabilities
     ports: Sequence[int]
     isSum: bool
 
-    def can(self, capability: PerformanceCapability) -> bool:
-        """Return whether the agent has one of these capabilities."""
-        return bool(self.info.capabilityMask & capability)
-
-    @property
-    def hasExtended(self) -> bool:
-        """Whether the agent has 64-bit counters."""
-        return self.can(PerformanceCapability.EXTENDED_WIDTH | PerformanceCapability.EXTENDED_WIDTH_NO_IETF)
-
     def hides(self, kind: type[Attribute]) -> frozenset[str]:
         """Return the names of an attribute's fields that this agent does not support."""
-        if kind is PortCountersExtended and not self.info.capabilityMask2 & _ADDITIONAL:
+        if kind is PortCountersExtended and not self.able.hasWideErrors:
             names = [field.name for field in PortCountersExtended.fields]
             return frozenset(["counterSelect2", *names[names.index("symbolErrorCounter") :]])
-        if kind is PortCounters and not self.can(PerformanceCapability.XMIT_WAIT):
+        if kind is PortCounters and not self.able.mask & PerformanceCapability.XMIT_WAIT:
             return frozenset(("counterSelect2", "portXmitWait"))
         return frozenset()
 
@@ -184,7 +171,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     kind = KINDS[options["kind"]]
     with opened(reactor, options) as session:
         counted = await counterSource(session)
-        if kind is PortCountersExtended and not counted.hasExtended:
+        if kind is PortCountersExtended and not counted.able.isWide:
             raise InvalidRequest(f"{where(counted.path)} has no 64-bit counters")
         if kind is pma.PortExtendedSpeedsCounters and await _correctsByReedSolomon(session, counted):
             kind = pma.PortExtendedSpeedsCountersRSFEC
@@ -209,34 +196,35 @@ async def counterSource(session: Session) -> CounterSource:
     options = session.options
     path = await session.toServices(options["target"])
     info = await session.rpcs.PerformanceGet(ClassPortInfo, path)
+    able = CounterCapabilities(info.capabilityMask, info.capabilityMask2)
     wantsAll, loops, ports = options["all-ports"], options["loop-ports"], options["ports"]
     if ports and not wantsAll:
-        return CounterSource(path, info, ports, False)
+        return CounterSource(path, able, ports, False)
     node = await session.agent.SubnGet(NodeInfo, path)
     isSwitch = node.nodeType is NodeType.SWITCH
     if not ports and not loops and not wantsAll and not isSwitch:
-        return CounterSource(path, info, [node.localPortNum], False)
+        return CounterSource(path, able, [node.localPortNum], False)
     first = 1
     if isSwitch and loops and (await session.agent.SubnGet(SwitchInfo, path)).enhancedPort0:
         first = 0  # base port 0 has no counters
     every = ports or (range(first, node.numPorts + 1) if isSwitch else [node.localPortNum])
     if loops:
-        return CounterSource(path, info, every, False)
-    if not ports and info.capabilityMask & PerformanceCapability.ALL_PORT_SELECT:
-        return CounterSource(path, info, [ALL_PORTS], False)
-    return CounterSource(path, info, every, True)
+        return CounterSource(path, able, every, False)
+    if not ports and able.hasSums:
+        return CounterSource(path, able, [ALL_PORTS], False)
+    return CounterSource(path, able, every, True)
 
 
 async def _correctsByReedSolomon(session: Session, counted: CounterSource) -> bool:
     """Return whether extended speeds use RS-FEC counters, by the PortInfoExtended of the first port."""
-    if not counted.can(PerformanceCapability.RS_FEC):
+    if not counted.able.mask & PerformanceCapability.RS_FEC:
         return False
     port = 1 if counted.ports[0] in (0, ALL_PORTS) else counted.ports[0]
     try:
         answers = await session.agent.SubnGet(PortInfoExtended, counted.path, port)
     except MADError:
         return False
-    return answers.fecModeActive in (FECMode.RS_FEC, FECMode.LOW_LATENCY_RS_FEC)
+    return answers.fecModeActive in REED_SOLOMON
 
 
 async def readAll(session: Session, counted: CounterSource, kind: type[Attribute]) -> list[Any]:
@@ -348,7 +336,7 @@ def watched(counted: CounterSource, kind: type[Attribute], isConfirmed: bool) ->
     @param isConfirmed: read only this attribute; otherwise, if the port has 64-bit counters, read these, and
         the error counters that they lack.
     """
-    if isConfirmed or not counted.hasExtended:
+    if isConfirmed or not counted.able.isWide:
         return [Watched(kind, [name for name in counterNames(kind) if name not in counted.hides(kind)])]
     wide = watched(counted, PortCountersExtended, True)
     hidden = counted.hides(PortCounters)
@@ -422,7 +410,7 @@ def _ratesRow(rates: Rates) -> list[str]:
     others += [f"{name} is full: clear it" for name in rates.increase.saturated]
     others += [f"{name} was cleared" for name in rates.increase.cleared]
     return [
-        "all" if rates.port == 0xFF else str(rates.port),
+        "all" if rates.port == ALL_PORTS else str(rates.port),
         f"{rates.perSecond('portXmitData', WORD) / 1e6:,.3f}",
         f"{rates.perSecond('portRcvData', WORD) / 1e6:,.3f}",
         f"{rates.perSecond('portXmitPkts'):,.0f}",

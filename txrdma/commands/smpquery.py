@@ -13,6 +13,7 @@ from txrdma.commands.common.options import columns
 from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.session import FabricOptions, opened, Session, TARGETS, where
 from txrdma.commands.common.values import count, unsigned
+from txrdma.fabric.routing import FIRST_MULTICAST, NO_PORT, ports, positions
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import NodeType
@@ -27,8 +28,6 @@ Answers = list[tuple[int, Any]]
 
 _ADDRESS: Final = ("address", "addr")
 _EXTENDED_SPEEDS: Final = 1 << 31
-_FIRST_MULTICAST: Final = 0xC000
-_NO_PORT: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +49,10 @@ class AttributeKind(NamedAttribute):
 async def _pkeyBlocks(session: Session, path: IBPath, port: int) -> list[int]:
     info = await session.rpcs.SubnGet(NodeInfo, path)
     capacity = info.partitionCap
-    if info.nodeType == 2 and port:
+    isSwitch = info.nodeType is NodeType.SWITCH
+    if isSwitch and port:
         capacity = (await session.rpcs.SubnGet(SwitchInfo, path)).partitionEnforcementCap
-    ofSwitch = port if info.nodeType == 2 else 0
+    ofSwitch = port if isSwitch else 0
     return [smp.PKeyTable.modifier(block, ofSwitch) for block in range(-(-capacity // 32))]
 
 
@@ -63,7 +63,7 @@ async def _guidBlocks(session: Session, path: IBPath, port: int) -> list[int]:
 
 async def _lanePorts(session: Session, path: IBPath, port: int) -> list[int]:
     info = await session.rpcs.SubnGet(NodeInfo, path)
-    if info.nodeType != 2:
+    if info.nodeType is not NodeType.SWITCH:
         return [0]
     return [smp.SLtoVLMappingTable.modifier(source, port) for source in range(info.numPorts + 1)]
 
@@ -89,10 +89,10 @@ async def _multicastBlocks(session: Session, path: IBPath, port: int) -> list[in
     node = await session.rpcs.SubnGet(NodeInfo, path)
     info = await session.rpcs.SubnGet(SwitchInfo, path)
     capacity, top = info.multicastFDBCap, info.multicastFDBTop
-    if _FIRST_MULTICAST <= top < _FIRST_MULTICAST + capacity:
-        capacity = top - _FIRST_MULTICAST + 1
-    positions = node.numPorts // 16 + 1
-    return [position << 28 | block for block in range(-(-capacity // 32)) for position in range(positions)]
+    if FIRST_MULTICAST <= top < FIRST_MULTICAST + capacity:
+        capacity = top - FIRST_MULTICAST + 1
+    every = range(positions(node.numPorts))
+    return [position << 28 | block for block in range(-(-capacity // 32)) for position in every]
 
 
 async def _port(session: Session, path: IBPath, port: int) -> list[int]:
@@ -141,7 +141,7 @@ def _linearLines(answers: Answers) -> Iterator[str]:
     yield "LID     port"
     for modifier, answer in answers:
         for index, port in enumerate(answer.ports):
-            if port != _NO_PORT:
+            if port != NO_PORT:
                 yield f"{modifier * 64 + index:<#8x}{port:03}"
 
 
@@ -154,15 +154,14 @@ def _randomLines(answers: Answers) -> Iterator[str]:
 
 
 def _multicastLines(answers: Answers) -> Iterator[str]:
-    ports: dict[int, list[int]] = {}
+    groups: dict[int, list[int]] = {}
     for modifier, answer in answers:
         position, block = modifier >> 28, modifier & 0x1FF
         for index, mask in enumerate(answer.portMasks):
             if mask:
-                found = ports.setdefault(_FIRST_MULTICAST + block * 32 + index, [])
-                found += (position * 16 + bit for bit in range(16) if mask >> bit & 1)
+                groups.setdefault(FIRST_MULTICAST + block * 32 + index, []).extend(ports(mask, position))
     yield "MLID    ports"
-    for mlid, found in sorted(ports.items()):
+    for mlid, found in sorted(groups.items()):
         yield f"{mlid:<#8x}{','.join(map(str, found))}"
 
 

@@ -42,7 +42,8 @@ _FULL: Final = 0xFFFF_FFFF
 _SLOWEST: Final = int(LaneSpeed.FDR)
 _PAM4: Final = int(LaneSpeed.HDR)
 _FEWEST_WRONG: Final = 8
-_BY_REED_SOLOMON: Final = frozenset((FECMode.RS_FEC, FECMode.LOW_LATENCY_RS_FEC))
+REED_SOLOMON: Final = frozenset((FECMode.RS_FEC, FECMode.LOW_LATENCY_RS_FEC))
+"""Modes of error correction by Reed-Solomon codes."""
 
 
 def wrongBits(port: Port, blocks: int) -> int:
@@ -82,7 +83,7 @@ async def formOf(
     except MADError:  # PAM4 lanes have no other code
         isReedSolomon = port.activeSpeed >= _PAM4
     else:
-        isReedSolomon = answer.fecModeActive in _BY_REED_SOLOMON
+        isReedSolomon = answer.fecModeActive in REED_SOLOMON
     return PortExtendedSpeedsCountersRSFEC if isReedSolomon else PortExtendedSpeedsCounters
 
 

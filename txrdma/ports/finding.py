@@ -43,10 +43,10 @@ def getEndPort(spelling: str | None = None, root: str | Path = SYS) -> EndPort:
 def _byName(spelling: str, known: list[RDMADevice]) -> EndPort | None:
     for device in known:
         if spelling == device.name:
-            ports = device.ports
-            if not ports:
+            best = _best(device)
+            if best is None:
                 raise DeviceUnavailable(f"{device.name} has no ports")
-            return next((port for port in ports if port.state == PortState.ACTIVE), ports[0])
+            return best
         if spelling.startswith((f"{device.name}/", f"{device.name}:")):
             number = spelling[len(device.name) + 1 :]
             if number.isdecimal():
@@ -105,6 +105,7 @@ def portsOf(device: RDMADevice) -> list[EndPort]:
 
 
 def _best(device: RDMADevice) -> EndPort | None:
+    """Return the first active port of a device, or else its first port; None if it has none."""
     ports = device.ports
     return next((port for port in ports if port.state == PortState.ACTIVE), ports[0] if ports else None)
 

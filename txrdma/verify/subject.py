@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, Final
 
 from txrdma.error import DeviceUnavailable
@@ -11,6 +12,7 @@ from txrdma.iba.verbs import AtomicCapability, DeviceAttributes, LinkLayer, Node
 from txrdma.kit.values import frozen
 from txrdma.ports import devices, RDMADevice
 from txrdma.ports.network import HostNetwork
+from txrdma.ports.sysfs import SYS
 from txrdma.verbs.devices import openDevice
 
 KERNELS: Final = "pyverbs:"
@@ -61,7 +63,7 @@ class TestedPort:
             raise DeviceUnavailable(f"port {port} of {device} has no GID: see txrdma doctor")
         index = usualGID(table)
         entry = table[index]
-        kernels = _kernels(device)
+        kernels = kernelDevice(device)
         driver = "soft" if kernels is None else kernels.driver or kernels.description or "unknown"
         facts = {
             "driver": driver,
@@ -91,7 +93,7 @@ class TestedPort:
     @property
     def kernelName(self) -> str:
         """Name of the device in the kernel; empty for others."""
-        return self.device.removeprefix(KERNELS) if self.device.startswith(KERNELS) else ""
+        return kernelName(self.device)
 
     @property
     def hasAtomics(self) -> bool:
@@ -102,9 +104,14 @@ class TestedPort:
         return self.attributes.nodeType is NodeType.RNIC
 
 
-def _kernels(device: str) -> RDMADevice | None:
-    """Return the kernel's device of a device string, or None."""
-    return next((each for each in devices() if f"{KERNELS}{each.name}" == device), None)
+def kernelName(device: str) -> str:
+    """Return the name in the kernel of a device string's device; empty for other devices."""
+    return device.removeprefix(KERNELS).removeprefix("name=") if device.startswith(KERNELS) else ""
+
+
+def kernelDevice(device: str, root: str | Path = SYS) -> RDMADevice | None:
+    """Return the kernel's device of a device string; None for other devices, and if there is none."""
+    return next((each for each in devices(root) if each.name == kernelName(device)), None)
 
 
 def _addressOf(netdev: str) -> str:

@@ -18,18 +18,16 @@ from txrdma.interfaces import IVerbsDevice
 from txrdma.ports import devices, EndPort, getEndPort, RDMADevice
 from txrdma.ports.sysfs import EndPortAttributes, SYS
 from txrdma.verbs.devices import availableDevices, deviceKinds, openDevice
+from txrdma.verify.subject import kernelDevice, KERNELS
 
 Description = dict[str, Any]
 """Values of a device by name, for JSON."""
-
-_KERNELS = "pyverbs:"
-"""Prefix of device strings for kernel devices."""
 
 
 def describeAll(reactor: object, root: str | Path = SYS) -> list[Description]:
     """Return descriptions of all available devices, and of kernel devices that are not, with the reason."""
     names = availableDevices()
-    names += [f"{_KERNELS}{each.name}" for each in devices(root) if f"{_KERNELS}{each.name}" not in names]
+    names += [f"{KERNELS}{each.name}" for each in devices(root) if f"{KERNELS}{each.name}" not in names]
     return [describeDevice(reactor, name, root) for name in names]
 
 
@@ -42,7 +40,7 @@ def chosen(spelling: str, root: str | Path = SYS) -> str:
     if spelling.partition(":")[0] in deviceKinds():
         return spelling
     try:
-        return f"{_KERNELS}{getEndPort(spelling, root).device.name}"
+        return f"{KERNELS}{getEndPort(spelling, root).device.name}"
     except DeviceUnavailable as error:
         known = ", ".join(availableDevices())
         raise DeviceUnavailable(f"{error}; device strings that could be opened: {known}") from None
@@ -62,21 +60,13 @@ def describeDevice(reactor: object, name: str, root: str | Path = SYS) -> Descri
             description["error"] = str(error)
         finally:
             device.close()
-    kernels = _ofKernel(name, root)
+    kernels = kernelDevice(name, root)
     if kernels is not None:
         try:
             _addKernels(description, kernels)
         except DeviceUnavailable as error:
             description.setdefault("error", str(error))
     return description
-
-
-def _ofKernel(name: str, root: str | Path) -> RDMADevice | None:
-    """Return the kernel device of a device string, or None."""
-    if not name.startswith(_KERNELS):
-        return None
-    wanted = name.removeprefix(_KERNELS).removeprefix("name=")
-    return next((each for each in devices(root) if each.name == wanted), None)
 
 
 def _opened(device: IVerbsDevice) -> Description:

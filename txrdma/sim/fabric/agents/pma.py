@@ -10,13 +10,13 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final, NamedTuple
 
+from txrdma.fabric.errorcorrection import REED_SOLOMON
 from txrdma.kit.rawfields import poke
 from txrdma.mad.layouts import pma
 from txrdma.mad.layouts.attributes import Attribute, Method
 from txrdma.mad.layouts.capabilities import PerformanceCapability2
 from txrdma.mad.layouts.messages import ClassPortInfo, MADHeader, MADStatus
 from txrdma.mad.layouts.pma import PerformanceCapability
-from txrdma.mad.layouts.values import FECMode
 from txrdma.sim.fabric.agents import sampling
 from txrdma.sim.fabric.agents.sampling import Samplers
 from txrdma.sim.fabric.model.counters import SimulatedCounters
@@ -97,7 +97,6 @@ Attributes with counters, by attribute ID. Counters have the names of their fiel
 
 
 _REED_SOLOMON: Final = _group(pma.PortExtendedSpeedsCountersRSFEC)
-_REED_SOLOMON_MODES: Final = frozenset((FECMode.RS_FEC, FECMode.LOW_LATENCY_RS_FEC))
 
 
 class PerformanceManagementAgents:
@@ -152,7 +151,7 @@ class PerformanceManagementAgents:
         ports = _selected(port, reply[_DATA + 1])
         if not ports:
             return MADStatus.INVALID_FIELD
-        if group.kind is pma.PortExtendedSpeedsCounters and correctionOf(ports[0]) in _REED_SOLOMON_MODES:
+        if group.kind is pma.PortExtendedSpeedsCounters and correctionOf(ports[0]) in REED_SOLOMON:
             group = _REED_SOLOMON
         now = self._seconds()
         if method == SET:

@@ -24,7 +24,7 @@ from txrdma.verify.problems import problem
 from txrdma.verify.quirks import explanationOf, Known
 from txrdma.verify.report import asMarkdown, asReport, namesOf, redacted
 from txrdma.verify.streams import providersOf
-from txrdma.verify.subject import TestedPort
+from txrdma.verify.subject import kernelName, TestedPort
 from txrdma.verify.suites import casesOf, quirksOf
 from txrdma.verify.transports import clientDevice, connecting, listening, serverDevice
 from txrdma.verify.worker import Task
@@ -287,3 +287,10 @@ class ReportTests(SynchronousTestCase):
         ):
             self.assertEqual(redacted(text, names), expected)
         self.assertEqual(redacted({"a": [1, None, "node7"]}, names), {"a": [1, None, "HOST"]})
+
+
+class SubjectTests(SynchronousTestCase):
+    def test_kernelName(self) -> None:
+        """A device of the kernel has the same name in both forms of its device string."""
+        for device, name in (("pyverbs:mlx5_0", "mlx5_0"), ("pyverbs:name=mlx5_0", "mlx5_0"), ("soft", "")):
+            self.assertEqual(kernelName(device), name)
