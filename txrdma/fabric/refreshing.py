@@ -29,7 +29,7 @@ AttributeT = TypeVar("AttributeT", bound=Attribute)
 
 class Refresh:
     """
-    Refresh of some nodes of a fabric, which is modified: await L{look} for each node, then L{finish}.
+    Refresh of some nodes of a fabric, which is modified: await L{refresh} for each node, then L{finish}.
 
     @ivar touched: GUIDs of nodes that were queried, that gained or lost a link, or that were removed.
     @ivar changed: nodes with a changed PortInfo, link or node description.

@@ -27,7 +27,7 @@ class Conversation(Protocol):
     """
     Protocol that sends messages, and receives them one at a time.
 
-    Its end is reported by L{hear} and C{broken}; messages sent later are discarded.
+    Its end is reported by L{receive} and C{broken}; messages sent later are discarded.
 
     @ivar opened: fires when the transport is connected.
     @ivar broken: fires once, with the error that has ended the conversation.
@@ -58,7 +58,7 @@ class Conversation(Protocol):
 
         @param seconds: timeout; None for no timeout.
         @raise Refused: the peer has sent C{trouble}.
-        @raise PeerLost: the connection is lost or the timeout has expired.
+        @raise ConversationLost: the connection is lost or the timeout has expired.
         @raise WireError: the message is invalid or of another kind.
         """
         message = await self._next(seconds)

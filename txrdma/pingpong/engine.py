@@ -1,11 +1,13 @@
 """
 The roles of a test: one end sends requests and measures, the other end answers.
 
-The measuring end calls L{measure} after the other end has called L{answer}. The roles communicate only
-through the queue pairs; L{txrdma.pingpong.session} coordinates them::
+The roles communicate only through the queue pairs; L{txrdma.pingpong.session} coordinates them: the
+answering end starts first::
 
-    far = answer(there, test)
-    measurement = await measure(here, test)
+    far, near = answering(there, test), asking(here, test)
+    far.start()
+    near.start()
+    measurement = await near.done
     far.stop()
 """
 
@@ -15,12 +17,9 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from twisted.internet.defer import Deferred
-
 from txrdma.iba.verbs import Completion, Operation
 from txrdma.pingpong.activity import Activity, Requests, STALL_SECONDS
 from txrdma.pingpong.link import MeasuredLink
-from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import Measure, PATTERNS, Test, Transfer
 
 _OPERATIONS: Final = {
@@ -52,20 +51,6 @@ def answering(link: MeasuredLink, test: Test, stallSeconds: float = STALL_SECOND
     elif test.measure is Measure.LATENCY and not test.transfer.isOneSided:
         role = Echo
     return role(link, test, stallSeconds)
-
-
-def answer(link: MeasuredLink, test: Test) -> Activity:
-    """Start the answering role of a test, which runs until C{conclude} or C{stop}."""
-    activity = answering(link, test)
-    activity.start()
-    return activity
-
-
-def measure(link: MeasuredLink, test: Test) -> Deferred[Measurement]:
-    """Run the measuring role of a test. The Deferred fires with the local measurement."""
-    activity = asking(link, test)
-    activity.start()
-    return activity.done
 
 
 class _Asking(Activity):

@@ -270,7 +270,7 @@ class MeasuredLink:
         )
 
     def fail(self, error: Exception) -> None:
-        """Record the failure of the link, and report it to C{taker} and C{broken}."""
+        """Record the failure of the link, and report it to C{user} and C{broken}."""
         if self.error is None:
             self.error = error
             if self.user is not None:

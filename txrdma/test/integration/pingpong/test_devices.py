@@ -11,7 +11,7 @@ from twisted.internet.test.reactormixins import ReactorBuilder
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.pingpong.engine import answer, asking
+from txrdma.pingpong.engine import answering, asking
 from txrdma.pingpong.link import MeasuredLink
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import Measure, Test, Transfer
@@ -46,7 +46,8 @@ class DeviceTests(_Case):
         here, there = links
         here.connect(there.here)
         there.connect(here.here)
-        far, near = answer(there, test), asking(here, test)
+        far, near = answering(there, test), asking(here, test)
+        far.start()
         near.start()
         measurement = self.wait(reactor, near.done)
         remote = self.wait(reactor, far.conclude(near.messages))
