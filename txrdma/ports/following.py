@@ -32,21 +32,21 @@ _log = Logger()
 
 @frozen
 class DeviceAdded:
-    """There is a new RDMA device, C{name}; its ports follow as L{PortAdded}."""
+    """The RDMA device C{name} was added; its ports follow as L{PortAdded}."""
 
     name: str
 
 
 @frozen
 class DeviceRemoved:
-    """An RDMA device is gone, and its ports with it."""
+    """The RDMA device C{name} and its ports were removed."""
 
     name: str
 
 
 @frozen
 class PortAdded:
-    """A port was found, on a new device or one that we know."""
+    """A port was added, with a new device or to a known one."""
 
     device: str
     port: int
@@ -56,9 +56,9 @@ class PortAdded:
 @frozen
 class RDMAPortChanged:
     """
-    One attribute of a port is different now.
+    An attribute of a port has changed.
 
-    @ivar attribute: its name in L{EndPortAttributes}: C{"state"}, C{"lid"}, C{"gidTable"}...
+    @ivar attribute: name of the attribute in L{EndPortAttributes}, such as C{"state"} or C{"lid"}.
     """
 
     device: str
@@ -104,7 +104,7 @@ def view(root: str | Path = SYS, known: Mapping[str, DeviceView] | None = None) 
 
 
 def differences(before: Mapping[str, DeviceView], after: Mapping[str, DeviceView]) -> Iterator[Change]:
-    """Changes between two views."""
+    """Yield the changes between two views."""
     for name, old in before.items():
         if name not in after or after[name].identity != old.identity:
             yield DeviceRemoved(name)
@@ -136,7 +136,7 @@ class EndPortWatcher:
         interval: float = INTERVAL,
     ) -> None:
         """
-        @param root: where sysfs is.
+        @param root: path at which sysfs is mounted.
         @param network: reports that something may have changed; None to open one. Without netlink, devices
             are only polled, every C{interval} seconds.
         """
@@ -217,9 +217,9 @@ def follow(
     reactor: INetworkReactor, listener: Listener, root: str | Path = SYS, network: HostNetwork | None = None
 ) -> EndPortWatcher:
     """
-    Have C{listener} called with what changes among the RDMA devices and ports of this host.
+    Call C{listener} with changes of the RDMA devices and ports of this host.
 
-    @return: started; C{stop} ends it, C{seen} is what there is.
+    @return: a watcher, which is started.
     """
     watcher = EndPortWatcher(reactor, listener, root, network)
     watcher.start()
@@ -227,4 +227,4 @@ def follow(
 
 
 def _nobody(changes: Sequence[Change]) -> None:
-    """Listener after L{EndPortWatcher.stop}."""
+    """Ignore changes: the listener after L{EndPortWatcher.stop}."""

@@ -58,7 +58,7 @@ _INET6: Final = 10
 
 @frozen
 class NetlinkMessage:
-    """One message of netlink, its header taken off."""
+    """A netlink message without its header."""
 
     type: int
     flags: int
@@ -71,8 +71,8 @@ class InterfaceAddress:
     """
     An IP address of an interface.
 
-    @ivar ip: without a zone.
-    @ivar isUsable: IPv6's duplicate address detection has finished.
+    @ivar ip: the address, without a zone.
+    @ivar isUsable: whether IPv6's duplicate address detection has finished without finding a duplicate.
     """
 
     ip: str
@@ -83,11 +83,11 @@ class InterfaceAddress:
 @frozen
 class NetworkInterface:
     """
-    An interface of this host, as it was when it was asked for.
+    A network interface of this host at the time of the query.
 
-    @ivar mtu: that of IP.
-    @ivar isUp: it was taken up by its administrator.
-    @ivar hasCarrier: it could carry traffic: there is a link.
+    @ivar mtu: MTU of IP packets in bytes.
+    @ivar isUp: whether the administrator has brought the interface up.
+    @ivar hasCarrier: whether the interface has a link.
     @ivar hardwareAddress: 6 bytes on Ethernet, 20 on IP over InfiniBand.
     """
 
@@ -102,31 +102,31 @@ class NetworkInterface:
 
     @property
     def mac(self) -> MACAddress | None:
-        """Its address on Ethernet; None where it has another sort, or none."""
+        """Ethernet address of the interface; None for other types of interfaces."""
         return MACAddress(self.hardwareAddress) if len(self.hardwareAddress) == 6 else None
 
     @property
     def isRunning(self) -> bool:
-        """Whether packets can pass at present."""
+        """Whether the interface is up and has a link."""
         return self.isUp and self.hasCarrier
 
 
 def dumpRequest(kind: int, sequence: int) -> bytes:
-    """Ask for all links (C{GETLINK}) or for all addresses (C{GETADDR})."""
+    """Return a request for all links (C{GETLINK}) or all addresses (C{GETADDR})."""
     payload = _LINK.pack(0, 0, 0, 0, 0) if kind == GETLINK else _ADDRESS.pack(0, 0, 0, 0, 0)
     return request(kind, payload, sequence, DUMP)
 
 
 def request(kind: int, payload: bytes, sequence: int = 0, flags: int = 0) -> bytes:
-    """Ask for something."""
+    """Return a request of this type with its netlink header."""
     return _HEADER.pack(_HEADER.size + len(payload), kind, _REQUEST | flags, sequence, 0) + payload
 
 
 def messages(datagram: bytes) -> Iterator[NetlinkMessage]:
     """
-    Take a datagram apart.
+    Yield the messages in a datagram.
 
-    @raise WireError: a length in it is wrong.
+    @raise WireError: a message is truncated, or its length is invalid.
     """
     offset = 0
     while offset < len(datagram):
@@ -140,7 +140,7 @@ def messages(datagram: bytes) -> Iterator[NetlinkMessage]:
 
 
 def errorOf(message: NetlinkMessage) -> int:
-    """The errno of an C{ERROR} message, or that which ends a dump; 0 when all is well."""
+    """Return the errno of an C{ERROR} or C{DONE} message; 0 for success."""
     return -int(_ERROR.unpack_from(message.payload)[0]) if len(message.payload) >= _ERROR.size else 0
 
 
@@ -148,7 +148,7 @@ def interfacesFrom(
     links: Sequence[NetlinkMessage], addresses: Sequence[NetlinkMessage]
 ) -> list[NetworkInterface]:
     """
-    Interfaces by index, from the dumps of links and addresses.
+    Return the interfaces, ordered by index, from the dumps of links and addresses.
 
     @raise WireError: a message is too short for its type.
     """
@@ -164,10 +164,12 @@ def interfaceOf(
     address: str, links: Sequence[NetlinkMessage], addresses: Sequence[NetlinkMessage]
 ) -> NetworkInterface | None:
     """
-    As L{interfaceWith}, from the two dumps: takes apart only what can be meant, as there may be hundreds.
+    Return the interface with this IP address, as L{interfaceWith}, from the dumps of links and addresses.
 
-    @raise ValueError: it is not an IP address.
-    @raise WireError: as L{interfacesFrom}.
+    Only messages that may concern the address are decoded, since a host may have hundreds of interfaces.
+
+    @raise ValueError: the text is not an IP address.
+    @raise WireError: a message is too short for its type.
     """
     raw = _ipOf(address).packed
     near = {_index(m, _ADDRESS) for m in addresses if raw in m.payload} | {_LOOPBACK_INDEX, None}
@@ -182,10 +184,11 @@ def interfaceOf(
 
 def interfaceWith(address: str, interfaces: Sequence[NetworkInterface]) -> NetworkInterface | None:
     """
-    Which of them has this IP address; of the loopback interface's IPv4 network all addresses are ours.
+    Return the interface with this IP address; None without one. All addresses of the loopback interface's
+    IPv4 network belong to it.
 
-    @param address: may name a zone, as in C{"fe80::1%eth0"}.
-    @raise ValueError: it is not an IP address.
+    @param address: IP address, with a zone if it is link-local: C{"fe80::1%eth0"}.
+    @raise ValueError: the text is not an IP address.
     """
     wanted, zone = _ipOf(address), address.partition("%")[2]
     for interface in interfaces:
@@ -202,9 +205,9 @@ def interfaceWith(address: str, interfaces: Sequence[NetworkInterface]) -> Netwo
 
 def parseEvent(datagram: bytes) -> dict[str, str]:
     """
-    The variables of a kobject event: C{ACTION}, C{DEVPATH}, C{SUBSYSTEM}...
+    Return the variables of a kobject event, such as C{ACTION}, C{DEVPATH} and C{SUBSYSTEM}.
 
-    Empty for other messages, such as those of udev in the same family.
+    They are empty for other messages of the same family, such as those of udev.
     """
     head, *variables = datagram.split(b"\0")
     if b"@" not in head:
@@ -221,7 +224,7 @@ def _ipOf(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def _index(message: NetlinkMessage, layout: struct.Struct) -> int | None:
-    """Index of the interface that a message is about; None if it is truncated or about no interface."""
+    """Return the index of a message's interface; None if it is truncated or concerns no interface."""
     if len(message.payload) < layout.size or message.type not in (NEWLINK, NEWADDR):
         return None
     index: int = layout.unpack_from(message.payload)[2 if layout is _LINK else 4]
@@ -233,7 +236,7 @@ def _aligned(length: int) -> int:
 
 
 def attributesOf(payload: bytes, offset: int, layout: str) -> dict[int, bytes]:
-    """Values by type of the attributes that follow the fixed part of a message."""
+    """Return the values of the attributes after the fixed part of a message, by type."""
     found: dict[int, bytes] = {}
     while len(payload) - offset >= _ATTRIBUTE.size:
         length, kind = _ATTRIBUTE.unpack_from(payload, offset)
@@ -267,12 +270,12 @@ def _interface(payload: bytes, addresses: dict[int, list[InterfaceAddress]]) -> 
 
 
 def _address(payload: bytes) -> tuple[int, InterfaceAddress] | None:
-    """Which interface has which; None for families that are not IP."""
+    """Return an interface's index and its address; None for families other than IP."""
     if len(payload) < _ADDRESS.size:
         raise WireError("ifaddrmsg", len(payload), f"{_ADDRESS.size} bytes are needed")
     family, prefixLength, shortFlags, _scope, index = _ADDRESS.unpack_from(payload)
     attributes = attributesOf(payload, _ADDRESS.size, "ifaddrmsg")
-    # On a point-to-point link the one is ours, the other the peer's.
+    # On a point-to-point link, LOCAL is the address of this host, and ADDRESS that of the peer.
     raw = attributes.get(_ADDRESS_LOCAL, attributes.get(_ADDRESS_ADDRESS, b""))
     if (family, len(raw)) not in ((_INET, 4), (_INET6, 16)):
         return None

@@ -49,9 +49,9 @@ _log = Logger()
 
 def gateways(routes: Path = _ROUTES) -> frozenset[str]:
     """
-    The interfaces that lead to routers, by IPv4, in the network namespace of this thread.
+    Return the interfaces with IPv4 routes to gateways, in the network namespace of this thread.
 
-    @param routes: the file in which Linux lists routes; nothing is known without it.
+    @param routes: the kernel's file with routes; the result is empty if it cannot be read.
     """
     try:
         lines = [line.split() for line in routes.read_text().splitlines()[1:]]
@@ -61,7 +61,7 @@ def gateways(routes: Path = _ROUTES) -> frozenset[str]:
 
 
 class INetworkReactor(IReactorFDSet, IReactorTime):
-    """What a watch needs of a reactor."""
+    """Parts of the reactor that a watch uses."""
 
 
 Listener = Callable[[], None]
@@ -70,13 +70,13 @@ Listener = Callable[[], None]
 
 class HostNetwork:
     """
-    The interfaces of the network namespace in which the thread was when this was created.
+    View of the network interfaces in the network namespace in which the calling thread was at creation.
 
-    Its opener closes it.
+    It must be closed by its creator.
     """
 
     SETTLING = 0.05
-    """Seconds for more changes to come before listeners are told of the first."""
+    """Seconds from the first of several changes to the call of the listeners."""
 
     def __init__(self, asking: socket.socket, routes: socket.socket, events: socket.socket) -> None:
         """
@@ -99,9 +99,9 @@ class HostNetwork:
     @classmethod
     def open(cls) -> HostNetwork:
         """
-        The network namespace that this thread is in.
+        Return a view of the network namespace of this thread.
 
-        @raise DeviceUnavailable: this is not Linux, or netlink is forbidden here.
+        @raise DeviceUnavailable: the system is not Linux, or does not permit netlink.
         """
         if sys.platform != "linux":
             raise DeviceUnavailable(
@@ -124,14 +124,14 @@ class HostNetwork:
 
     def interfaces(self) -> list[NetworkInterface]:
         """
-        All interfaces with all their addresses, by index.
+        Return all interfaces with their addresses, ordered by index.
 
-        @raise DeviceUnavailable: this was closed, or the kernel does not answer.
+        @raise DeviceUnavailable: the view is closed, or the kernel does not answer.
         """
         return netlink.interfacesFrom(*self._dumps())
 
     def _dumps(self) -> tuple[list[NetlinkMessage], list[NetlinkMessage]]:
-        """All links, and all addresses."""
+        """Return the messages about all links, and about all addresses."""
         if self._closed:
             raise DeviceUnavailable("this view of the network is closed")
         try:
@@ -141,24 +141,24 @@ class HostNetwork:
 
     def interfaceOf(self, address: str) -> NetworkInterface | None:
         """
-        The interface that has this IP address at present.
+        Return the interface that has this IP address; None without one.
 
-        @raise ValueError: it is not an IP address.
-        @raise DeviceUnavailable: as L{interfaces}.
+        @raise ValueError: the text is not an IP address.
+        @raise DeviceUnavailable: the view is closed, or the kernel does not answer.
         """
         return netlink.interfaceOf(address, *self._dumps())
 
     def interface(self, name: str) -> NetworkInterface | None:
-        """The interface of this name."""
+        """Return the interface with this name; None without one."""
         return next((each for each in self.interfaces() if each.name == name), None)
 
     def watch(self, reactor: INetworkReactor, listener: Listener) -> Callable[[], None]:
         """
         Call C{listener} shortly after interfaces, addresses or RDMA devices have changed, once for many.
 
-        @param reactor: the same for all that watch through this object.
-        @return: ends it.
-        @raise DeviceUnavailable: this was closed, or one may not listen here.
+        @param reactor: the reactor; all watches of a view use the same.
+        @return: a function that ends the watch.
+        @raise DeviceUnavailable: the view is closed, or the system does not permit notifications.
         """
         if self._closed:
             raise DeviceUnavailable("this view of the network is closed")
@@ -221,7 +221,7 @@ class HostNetwork:
                     listener()
 
     def _dump(self, kind: int) -> list[NetlinkMessage]:
-        """The whole answer to a question, from between two changes."""
+        """Return the messages of a dump, which is repeated if a change interrupted it."""
         for _ in range(_TRIES):
             sequence = next(self._sequence) & 0xFFFFFFFF
             self._asking.sendto(netlink.dumpRequest(kind, sequence), (0, 0))
@@ -237,7 +237,7 @@ class HostNetwork:
                 continue  # not the kernel
             for message in netlink.messages(datagram):
                 if message.sequence != sequence:
-                    continue  # of a question that we have given up
+                    continue  # the answer to an earlier request, which timed out
                 code = netlink.errorOf(message) if message.type in (netlink.ERROR, netlink.DONE) else 0
                 if code:
                     raise OSError(code, os.strerror(code))
@@ -248,7 +248,7 @@ class HostNetwork:
 
 @implementer(IReadDescriptor)
 class _Reader:
-    """One socket on the reactor, while there are listeners."""
+    """A netlink socket for notifications; it is on the reactor while there are listeners."""
 
     def __init__(
         self,
@@ -300,7 +300,7 @@ class _Reader:
 
 
 def _isRoute(datagram: bytes) -> bool:
-    return True  # the groups have chosen
+    return True  # all messages of the groups are relevant
 
 
 def _isOfRDMA(datagram: bytes) -> bool:

@@ -1,5 +1,5 @@
 """
-The physical networks of this host, read: tables, interfaces and RDMA ports together.
+Physical networks of this host: reads the tables, the network interfaces and the RDMA ports.
 
 L{txrdma.ports.pnettable} has the rules. The tables are the file that C{TXRDMA_PNET} of the environment
 names, or C{/etc/txrdma/pnet.conf}, and behind it the kernel's own, which it keeps for AF_SMC sockets.
@@ -46,15 +46,15 @@ _DEEPEST: Final = 8
 
 
 def tableFile() -> Path:
-    """The file with the table: C{TXRDMA_PNET} of the environment, or the usual one."""
+    """Return the path of the table: C{TXRDMA_PNET} of the environment, or L{USUAL_FILE}."""
     return Path(os.environ.get("TXRDMA_PNET") or USUAL_FILE)
 
 
 def readText(path: Path) -> str:
     """
-    The text of a table, which is empty where there is no file.
+    Return the text of a table; empty if the file does not exist.
 
-    @raise OSError: it can't be read.
+    @raise OSError: the file cannot be read.
     """
     try:
         return path.read_text()
@@ -82,9 +82,9 @@ def writeText(path: Path, text: str) -> None:
 
 def kernelTable() -> Table:
     """
-    The kernel's own table, which is empty where it has none: it is asked only when it has AF_SMC sockets.
+    Return the kernel's table; empty if the kernel does not support AF_SMC sockets.
 
-    @raise OSError: it has some, and does not answer.
+    @raise OSError: the kernel supports them, and does not answer.
     """
     try:
         protocols = Path(_PROTOCOLS).read_text()
@@ -100,7 +100,7 @@ def kernelTable() -> Table:
             answers = _asked(asking, pnettable.familyOf(answer), pnettable.tableRequest(), DUMP)
             return pnettable.tableOf(answers)
         except (WireError, ValueError) as error:
-            raise OSError(f"the kernel's PNET table is not to be understood: {error}") from error
+            raise OSError(f"the kernel's PNET table cannot be decoded: {error}") from error
 
 
 def _asked(asking: socket.socket, kind: int, payload: bytes, flags: int = 0) -> Iterator[NetlinkMessage]:
@@ -118,7 +118,7 @@ def _asked(asking: socket.socket, kind: int, payload: bytes, flags: int = 0) -> 
 
 
 def tables() -> tuple[Table, ...]:
-    """The tables that count, the first one first; one that can't be read is left out, and logged."""
+    """Return the tables in order of precedence; one that cannot be read is logged and omitted."""
     found: list[Table] = []
     path = tableFile()
     try:
@@ -133,7 +133,7 @@ def tables() -> tuple[Table, ...]:
 
 
 def rdmaPorts(root: str | Path = SYS) -> list[RDMAPort]:
-    """The RDMA ports of this host, with the interfaces that they are on; without those of iWARP."""
+    """Return the RDMA ports of this host with their network interfaces, except iWARP ports."""
     found = []
     for device in devices(root):
         try:
@@ -144,12 +144,12 @@ def rdmaPorts(root: str | Path = SYS) -> list[RDMAPort]:
                 isActive = port.state is PortState.ACTIVE
                 found.append(RDMAPort(device.name, port.number, frozenset(netdevs - {""}), isActive))
         except DeviceUnavailable:
-            continue  # it has just gone
+            continue  # removed meanwhile
     return found
 
 
 def beneath(interface: str, root: str | Path = SYS) -> list[str]:
-    """An interface, followed by its lower interfaces if it is a VLAN or a bond."""
+    """Return an interface, followed by its lower interfaces if it is a VLAN or a bond."""
     found = [interface]
     for each in found:  # it grows meanwhile
         if len(found) < _DEEPEST:
@@ -192,21 +192,22 @@ class Networks:
 
     def interfaceOf(self, own: str, peer: str) -> NetworkInterface | None:
         """
-        The interface of a connection: that of our address, or the loopback one when the peer has one of ours.
+        Return the interface of a connection: the loopback interface if the peer's address is local.
 
-        @param own: the address of our end, and C{peer} that of the other.
+        @param own: IP address of the local end.
+        @param peer: IP address of the remote end.
         """
         if interfaceWith(peer, self.interfaces) is not None:
             return next((each for each in self.interfaces if each.isLoopback), None)
         return interfaceWith(own, self.interfaces)
 
     def portFor(self, own: str, peer: str) -> PNETFinding:
-        """The RDMA port for a connection between two addresses, the first of them ours."""
+        """Return the RDMA port for connections from a local address to a peer's address."""
         interface = self.interfaceOf(own, peer)
         if interface is None:
             return PNETFinding(None, f"no network interface has the address {own}")
         return self.portOf(interface)
 
     def portOf(self, interface: NetworkInterface) -> PNETFinding:
-        """The RDMA port for connections by an interface."""
+        """Return the RDMA port for connections by an interface."""
         return portFor(beneath(interface.name, self.root), self.ports, self.tables)

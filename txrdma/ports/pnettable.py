@@ -1,5 +1,5 @@
 """
-Physical networks: which RDMA ports belong to which network interfaces, from a table or by themselves.
+Physical networks: the RDMA ports of network interfaces, by a table or by the hardware.
 
 Follows the Linux kernel's rules for SMC, see smc_pnet(8): an interface with the name of a physical network
 (its PNET ID) goes with the ports of that name only; any other one with the ports that are on it.
@@ -37,7 +37,7 @@ _PNETID_DEVICE: Final = 3
 _PNETID_PORT: Final = 4
 
 CONTROLLER: Final = 16
-"""The message type of generic netlink by which families are asked for."""
+"""The message type of requests for generic netlink families."""
 
 
 @frozen
@@ -55,9 +55,9 @@ class PNETEntry:
     @classmethod
     def of(cls, network: str, member: str) -> PNETEntry:
         """
-        Check the names; the network's is made upper case, as the kernel does it.
+        Return the entry for these names; the network's is converted to upper case, as in the kernel.
 
-        @raise ValueError: one of them can't be a name.
+        @raise ValueError: a name is invalid.
         """
         if not _NETWORK.fullmatch(network.upper()) or not network.isascii():
             raise ValueError(f"{network!r} is not a network name: 1 to 16 letters and digits")
@@ -79,7 +79,7 @@ Table = tuple[PNETEntry, ...]
 
 def parseTable(text: str) -> Table:
     """
-    The entries of a table, in its order.
+    Parse the text of a table, and return its entries in order.
 
     @raise ValueError: a line is malformed, or a member is in two networks; the message has its number.
     """
@@ -101,7 +101,7 @@ def parseTable(text: str) -> Table:
 
 def withEntry(text: str, entry: PNETEntry) -> str:
     """
-    The text with one more entry, at its end; unchanged when it has that already.
+    Return the text of a table with an entry appended, unless it has this entry already.
 
     @raise ValueError: the member is in another network, or the text is malformed.
     """
@@ -116,9 +116,11 @@ def withEntry(text: str, entry: PNETEntry) -> str:
 
 def withoutEntries(text: str, network: str, members: Iterable[str] = ()) -> str:
     """
-    The text without some members of a network, or without the network if none are given; comments stay.
+    Return the text of a table without some members of a network, by default without the network.
 
-    @raise ValueError: it has no such network or member, or is malformed.
+    Comments are retained.
+
+    @raise ValueError: the table has no such network or member, or is malformed.
     """
     table, wanted = parseTable(text), set(members)
     network = network.upper()
@@ -147,7 +149,7 @@ def withoutEntries(text: str, network: str, members: Iterable[str] = ()) -> str:
 
 
 def familyRequest(name: str) -> bytes:
-    """The payload of the question for a family of generic netlink, to be sent with the type L{CONTROLLER}."""
+    """Return the payload of a request for a generic netlink family, which has the type L{CONTROLLER}."""
     value = name.encode("ascii") + b"\0"
     attribute = struct.pack("=HH", 4 + len(value), _FAMILY_NAME) + value + bytes(-len(value) % 4)
     return _GENERIC.pack(_GET_FAMILY, 1, 0) + attribute
@@ -155,7 +157,7 @@ def familyRequest(name: str) -> bytes:
 
 def familyOf(message: NetlinkMessage) -> int:
     """
-    The message type of the requested generic netlink family.
+    Return the message type of the requested generic netlink family.
 
     @raise WireError: the answer does not contain it.
     """
@@ -166,15 +168,15 @@ def familyOf(message: NetlinkMessage) -> int:
 
 
 def tableRequest() -> bytes:
-    """The payload of the question for the kernel's table, to be sent as a dump to the family SMC_PNETID."""
+    """Return the payload of a request for the kernel's table: a dump of the family SMC_PNETID."""
     return _GENERIC.pack(_PNETID_GET, 1, 0)
 
 
 def tableOf(answers: Iterable[NetlinkMessage]) -> Table:
     """
-    The kernel's table, from its answers; what can't be a name is left out.
+    Return the kernel's table from its answers, without entries whose names are invalid.
 
-    @raise WireError: an answer is cut off.
+    @raise WireError: an answer is truncated.
     """
     return tuple(entry for message in answers for entry in _entriesOf(message))
 
@@ -206,10 +208,10 @@ def _text(value: bytes) -> str:
 @frozen
 class RDMAPort:
     """
-    An RDMA port, as far as it matters for the choice.
+    An RDMA port that connections may use.
 
-    @ivar interfaces: the network interfaces that it is on.
-    @ivar isActive: it has a link, and can be used.
+    @ivar interfaces: network interfaces of the same hardware.
+    @ivar isActive: whether the port is in state Active.
     """
 
     device: str
@@ -228,9 +230,9 @@ class PNETFinding:
     """
     The RDMA port for an interface, or the reason why there is none.
 
-    @ivar port: None when there is none.
-    @ivar reason: in words.
-    @ivar network: the PNET ID of the interface, if it has one.
+    @ivar port: the RDMA port; None if there is none.
+    @ivar reason: why this port was chosen, or why there is none, without a full stop.
+    @ivar network: the PNET ID of the interface; empty if it has none.
     """
 
     port: RDMAPort | None
@@ -239,17 +241,17 @@ class PNETFinding:
 
 
 def networkOf(member: str, tables: Iterable[Table]) -> str:
-    """The network that a member belongs to, by the first table that has it; empty when none has."""
+    """Return the network of a member, by the first table that names it; empty if none does."""
     return next((each.network for table in tables for each in table if each.member == member), "")
 
 
 def portFor(interfaces: Sequence[str], ports: Sequence[RDMAPort], tables: Sequence[Table]) -> PNETFinding:
     """
-    Find the RDMA port for connections by an interface; the first active one counts.
+    Return the RDMA port for connections by an interface: the first active one that belongs to it.
 
     @param interfaces: the interface, followed by its lower interfaces if it is a VLAN or a bond.
-    @param ports: all that there are.
-    @param tables: the first one that names an interface or a port counts.
+    @param ports: all RDMA ports of the host.
+    @param tables: tables of physical networks; the first one that names an interface or a port is used.
     """
     named = ((each, networkOf(each, tables)) for each in interfaces)
     interface, network = next(((each, found) for each, found in named if found), (interfaces[0], ""))

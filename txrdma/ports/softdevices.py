@@ -18,7 +18,7 @@ from txrdma.ports.network import HostNetwork
 
 _LOOPBACK: Final = 127 << 24
 _SPARED: Final = 1 << 16
-"""Addresses at either end of 127.0.0.0/8 that people choose by hand."""
+"""Number of addresses at either end of 127.0.0.0/8 that are not used, since users choose these."""
 
 
 def someLoopback() -> str:
@@ -28,12 +28,12 @@ def someLoopback() -> str:
 
 @lru_cache(1)
 def ownLoopback(process: int) -> str:
-    """The loopback address of a process, which is unlikely to be used elsewhere."""
+    """Return the loopback address of a process, which other processes are unlikely to use."""
     return someLoopback()
 
 
 def _canShare(address: str) -> bool:
-    """Whether this user can share port 4791 of an address, which another user may have."""
+    """Return whether this user can bind port 4791 of an address, which another user may have."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:
@@ -44,13 +44,13 @@ def _canShare(address: str) -> bool:
 
 
 def softDeviceAt(address: str) -> str:
-    """The string of the software device at an IP address; a link-local one has a zone."""
+    """Return the string of the software device at an IP address; a link-local one has a zone."""
     return "soft:" + address.replace(":", "\\:")
 
 
 def softDeviceListening(interface: str) -> str:
     """
-    The string of the software device of a server.
+    Return the string of the software device of a server.
 
     @param interface: an IP address of this host; C{0.0.0.0} is all of its IPv4 addresses, and C{::} all
         addresses, except for link-local ones.
@@ -74,12 +74,12 @@ def softDeviceListening(interface: str) -> str:
 
 def softDeviceTo(host: str) -> str:
     """
-    The string of the software device at the address from which this host sends to another one.
+    Return the string of the software device at the address from which this host sends to another one.
 
-    Where C{host} is this host itself, it is at the same address. If another user has port 4791 there, it is
-    at a loopback address that only this process has, by IPv4.
+    For an address of this host it is at the same address, or, if another user has port 4791 there, at a
+    loopback address of this process (IPv4 only).
 
-    @raise InvalidRequest: this host has no route to it.
+    @raise InvalidRequest: there is no route to the host.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
