@@ -36,12 +36,13 @@ class CommandOptions(PartOptions):
 async def run(reactor: Any, options: CommandOptions) -> None:
     """Run C{txrdma links}: print each link once, or each port."""
     fabric, names = await fabricOf(reactor, options)
-    if options["line"]:
-        for port in chosen(fabric, {**options, "all": True}):
+    ports = chosen(fabric, {**options, "all": options["all"] or options["line"]})
+    if options["line"] and not options["json"]:
+        for port in ports:
             print(iblinkinfoLine(port, names))
         endWith(fabric)
         return
-    links = [linkDict(port, names, options["enabled"]) for port in chosen(fabric, options)]
+    links = [linkDict(port, names, options["enabled"]) for port in ports]
     if options["below"]:
         links = [link for link in links if link["to"] and (link["couldBe"] or link["state"] != "ACTIVE")]
     if options["json"]:

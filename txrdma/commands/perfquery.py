@@ -128,9 +128,10 @@ class CommandOptions(FabricOptions):
         self["kind"] = ALIASES.get(kind.replace("-", "_"), kind)
         if self["kind"] not in KINDS:
             raise usage.UsageError(f"--kind {self['kind']}: there are {', '.join(KINDS)}")
-        isSampled = KINDS[self["kind"]] in _SAMPLED
+        what = "--sample" if self["sample"] else f"--kind {self['kind']}"
+        isSampled = self["sample"] or KINDS[self["kind"]] in _SAMPLED
         if isSampled and (self["watch"] or self["reset"] or self["reset-only"]):
-            raise usage.UsageError(f"--kind {self['kind']}: samples have no --watch, --reset, --reset-only")
+            raise usage.UsageError(f"{what}: samples have no --watch, --reset, --reset-only")
         if self["watch"] and self["reset-only"]:
             raise usage.UsageError("--watch and --reset-only don't go together: there would be no rates")
         self["sampled"] = sampledCodes(self["sample"])

@@ -162,6 +162,7 @@ class PerfQueryTests(SharedFabricTestCase):
             (["--kind", "foo"], "vlwait"),
             (["--watch", "1", "--reset-only"], "don't go together"),
             (["--kind", "samples", "--reset"], "samples have no"),
+            (["--sample", "1,2", "--reset"], "--sample: samples have no"),
             (["1", "1", "0xfff"], "--mask"),
             (["--sample", "1,x"], "as 1,2,5"),
             (["--sample", "0"], "as 1,2,5"),

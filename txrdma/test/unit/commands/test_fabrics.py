@@ -56,6 +56,7 @@ class LinksTests(NetFabricTestCase):
         self.assertEqual({(link["physicalState"], link["to"]) for link in down}, {("POLLING", None)})
         self.assertEqual(len(down), 2 * 8 + 5 - 14)
         self.assertEqual(len(self.printed("links", "--line").splitlines()), 2 * 8 + 5)
+        self.assertEqual(self.answerTo("links", "--line"), self.answerTo("links", "--all"))
 
     def test_below(self) -> None:
         for end in (self.fabric.port("left", 2), self.fabric.port("b", 1)):
