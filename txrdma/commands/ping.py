@@ -13,6 +13,7 @@ from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.serving import served, stopped
 from txrdma.commands.common.session import FabricOptions, opened, Session, TARGETS
 from txrdma.commands.common.values import count, seconds
+from txrdma.fabric.texts import printable
 from txrdma.iba.path import IBPath
 from txrdma.mad.errors import MADFailure
 from txrdma.mad.vendor import OpenIBPing, servePing
@@ -137,7 +138,8 @@ async def _ask(session: Session, path: IBPath, pings: Pings) -> None:
             pings.sent -= 1  # interrupted before its answer or timeout
             raise
         pings.times.append(reactor.seconds() - begun)
-        pings.names.append(answer.text)
+        name = printable(answer.text)
+        pings.names.append(name)
         if not (options["json"] or options["flood"]):
             time = f"{pings.times[-1] * 1e3:.3f} ms"
-            print(f"Pong from {answer.text} ({options['target']}): time {time}", flush=True)
+            print(f"Pong from {name} ({options['target']}): time {time}", flush=True)

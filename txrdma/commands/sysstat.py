@@ -9,6 +9,7 @@ from twisted.python import usage
 from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.serving import served
 from txrdma.commands.common.session import FabricOptions, opened, TARGETS
+from txrdma.fabric.texts import printable
 from txrdma.mad.vendor import OpenIBCPUInfo, OpenIBHostInfo, OpenIBSystemPing, serveSysstat, VendorText
 
 KINDS: Final[dict[str, type[VendorText]]] = {
@@ -56,4 +57,5 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         printJSON(answers)
         return
     for kind, text in answers.items():
-        print("sysstat ping succeeded" if kind == "ping" else text.rstrip("\n"))
+        lines = ["sysstat ping succeeded"] if kind == "ping" else text.splitlines()
+        print(*map(printable, lines), sep="\n")

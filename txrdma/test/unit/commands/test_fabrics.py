@@ -241,6 +241,19 @@ class VendorCommandTests(NetFabricTestCase):
         answer = self.answerTo("ping", self.lid("c"), "-c", "20", "--flood")
         self.assertEqual((answer["name"], answer["received"]), ("c.example", 20))
 
+    def test_controlCharacters(self) -> None:
+        """Names and texts that nodes send are printed without control characters, in errors as well."""
+        self.fabric.node("c").description = "\x1b[2Jhost"
+        lid = self.lid("c")
+        for words in (
+            *(("ping", lid, "-c", "1"), ("sysstat", lid), ("routes", lid), ("trace", lid), ("nodes",)),
+            ("trace", lid, "77"),
+        ):
+            output = self.output(*words)
+            everything = f"{output.out}{output.errors}{output.status}"
+            self.assertIn("[2Jhost", everything, words)
+            self.assertNotIn("\x1b", everything, words)
+
     def test_nobody(self) -> None:
         self.fabric.silence("c")
         answer = self.answerTo("ping", self.lid("c"), "-c", "2", "-t", "0.1")
