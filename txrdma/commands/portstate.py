@@ -153,12 +153,7 @@ def _cuts(changes: Sequence[PortChange]) -> bool:
 
 
 async def _done(
-    session: Session,
-    path: IBPath,
-    node: NodeInfo,
-    port: int,
-    changes: Sequence[PortChange],
-    isEntry: bool,
+    session: Session, path: IBPath, node: NodeInfo, port: int, changes: Sequence[PortChange], isEntry: bool
 ) -> dict[str, Any]:
     """Change a port if requested, print it, and return its entry for JSON."""
     info = await (session.agent if changes else session.rpcs).SubnGet(PortInfo, path, port)
@@ -203,12 +198,7 @@ def _showFields(info: PortInfo) -> None:
 
 
 async def _changed(
-    session: Session,
-    path: IBPath,
-    port: int,
-    info: PortInfo,
-    changes: Sequence[PortChange],
-    isEntry: bool,
+    session: Session, path: IBPath, port: int, info: PortInfo, changes: Sequence[PortChange], isEntry: bool
 ) -> PortInfo:
     """Change fields of a port, and return its new PortInfo."""
     fields: dict[str, str] = {}

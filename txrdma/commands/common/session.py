@@ -63,13 +63,7 @@ class FabricOptions(CommandOptions):
     ]
     optParameters = [
         ["device", "d", "", "Port: umad:mlx5_0/1, ibsim:NODE, sim:fattree:128... [default: the first]"],
-        [
-            "timeout",
-            "t",
-            None,
-            "Seconds until a request is sent again. [default: the subnet's]",
-            seconds,
-        ],
+        ["timeout", "t", None, "Seconds until a request is sent again. [default: the subnet's]", seconds],
         ["retries", None, RETRIES, "Retransmissions of a request without an answer.", count],
         ["mkey", None, 0, "M_Key of the fabric's ports.", unsigned(64)],
         ["node-names", None, "", "Node-name map: lines of a GUID and a name in quotes."],

@@ -143,17 +143,8 @@ async def _sweptAround(session: Session, isPartial: bool, withLinks: bool) -> Fa
     rpcs = SATransactor(session.agent, session.endPort) if method == "sa" else session.agent
     start = await session.toManagement(options["target"])
     with ProgressBar("asking") as progress:
-        sweep = Neighbourhood(
-            *(
-                rpcs,
-                session.endPort,
-                hops,
-                withLinks,
-                method != "dr",
-                options["outstanding"],
-                options["nodes"],
-            )
-        )
+        most = options["outstanding"], options["nodes"]
+        sweep = Neighbourhood(rpcs, session.endPort, hops, withLinks, method != "dr", *most)
         sweep.progress = progress if progress.isShown else None
         try:
             await sweep.run(start)

@@ -10,13 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.command import TxrdmaOptions
 from txrdma.commands import saquery, smpquery
-from txrdma.commands.common.attributefields import (
-    assigned,
-    attributeNamed,
-    attributesOf,
-    kindNamed,
-    queried,
-)
+from txrdma.commands.common.attributefields import assigned, attributeNamed, attributesOf, kindNamed, queried
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import NodeType
