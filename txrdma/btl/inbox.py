@@ -86,6 +86,7 @@ class Inbox:
         """
         self._report = report
         self._tags: dict[int, _Arrived] = {}
+        self._unreceived: set[int] = set()  # tags of which the program has not received any message
         self._bytes = 0
         self._end: Exception | None = None
 
@@ -101,6 +102,7 @@ class Inbox:
             if view.readonly:
                 raise InvalidRequest("a read-only buffer cannot receive a message")
         there = self._tags.setdefault(tag, _Arrived())
+        self._unreceived.discard(tag)
 
         def cancel(_: Deferred[Any]) -> None:
             there.requests.remove(request)
@@ -154,8 +156,9 @@ class Inbox:
         """Return the messages of a tag in which the peer sends."""
         there = self._tags.get(tag)
         if there is None:
-            if len(self._tags) >= MOST_TAGS:
+            if len(self._unreceived) >= MOST_TAGS:
                 raise PeerViolation(f"messages of more than {MOST_TAGS} tags were not received")
+            self._unreceived.add(tag)
             there = self._tags[tag] = _Arrived()
         return there
 
@@ -207,6 +210,7 @@ class Inbox:
         if there.requests:
             raise InvalidRequest(f"the program waits for a message of tag {tag}, which cannot have a handler")
         del self._tags[tag]
+        self._unreceived.discard(tag)
         self._bytes -= sum(len(each) + MESSAGE for each in there.messages)
         return there.messages
 

@@ -111,7 +111,7 @@ BOUNDS: Final = {
         btl.Group._values btl.Joining._proved,_connecting btl.Members.transports,_connections,left,_missed
         btl.Rendezvous._lines,_addresses,_left btl.SharedAlgorithms._views btl.Slots._sleeps,_woken,others
     """,
-    "btl.inbox.MOST_TAGS": "btl.Inbox._tags",
+    "btl.inbox.MOST_TAGS": "btl.Inbox._tags,_unreceived",
     "btl.inbox.MOST_UNRECEIVED": "btl.BTL._received btl._Arrived.messages",
     "btl.lifeline.MOST_EARLY": "btl.PeerConnection._early",
     "btl.receivebuffers.MOST_WRITES": "btl.RemoteReceiveBuffers._lengths",

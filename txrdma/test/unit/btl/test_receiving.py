@@ -220,6 +220,19 @@ class LiarTests(HostsCase):
         self.patch(inbox, "MOST_TAGS", 10)
         self.assertRefused(*[(100 + number, b"x") for number in range(11)])
 
+    def test_receivedTags(self) -> None:
+        """Tags of which the program has received a message, or which have got a handler, do not count."""
+        self.patch(inbox, "MOST_TAGS", 10)
+        client, server = self.connected()
+        for tag in range(100, 121):
+            self.outcome(client.transport.send(tag, b"x"))
+            if tag % 2:
+                server.transport.setHandler(tag, lambda data: None)
+            else:
+                self.assertEqual(self.outcome(server.transport.receive(tag)), b"x")
+        ends = client, server
+        self.assertRefused(*[(200 + number, b"x") for number in range(11)], ends=ends)
+
     def test_bytes(self) -> None:
         """A peer may not send too many bytes that nobody receives, in whatever number of tags."""
         self.patch(inbox, "MOST_UNRECEIVED", 10_000)
