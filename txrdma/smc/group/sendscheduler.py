@@ -347,6 +347,7 @@ class SendScheduler:
         try:
             return flow.send(requests)
         except Exception:
+            flow.isDirty = False  # the caller removes it from the list, and the abort adds it again
             flow.owner.abortOnError()
             return True
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast
+from unittest import SkipTest
 
 from twisted.internet.defer import gatherResults
 from twisted.internet.error import ConnectionLost
 from twisted.logger import formatEvent, globalLogPublisher, ILogObserver
 
 from txrdma.iba.verbs import AsyncEventKind
+from txrdma.smc.flow import flow
 from txrdma.smc.group import group as groupModule
 from txrdma.smc.group.attachment import WINDOW
 from txrdma.smc.group.groups import linkGroups
@@ -165,6 +167,26 @@ class FailureTests(RaceTestCase):
         poor.loseWriteConnection()
         for here, _ in pairs:
             here.transport.write(b"hello")
+        self.checkOthers(pairs)
+
+    def test_flushed(self) -> None:
+        """An exception while one connection is notified of its flush aborts only that connection."""
+        pairs = self.begin()
+        poor = pairs[1][0].transport
+        self.breakable(Stream, "wasFlushed", lambda link, stream: stream is poor.stream, once=True)
+        poor.loseWriteConnection()
+        for here, _ in pairs:
+            here.transport.write(b"hello")
+        self.checkOthers(pairs)
+
+    def test_sending(self) -> None:
+        """An exception while one connection sends by the fast path aborts only that connection."""
+        if not (flow.__file__ or "").endswith(".py"):
+            raise SkipTest("compiled classes can't be patched")
+        pairs = self.begin()
+        poor = pairs[1][0].transport
+        self.breakable(flow.Flow, "send", lambda link, flow: flow is poor.stream.flow, once=True)
+        poor.write(b"hello")
         self.checkOthers(pairs)
 
     def test_fillingAlways(self) -> None:
