@@ -32,7 +32,8 @@ from txrdma.soft.device import SoftDevice
 
 SERVICE = 0x1000000000000042
 BLOCK = 1 << 16
-TERMS = Terms(messageBytes=BLOCK, receives=16, sends=16, retryCount=2)  # a third of the time until a migration
+# Fewer retries take a third of the time until a migration.
+TERMS = Terms(messageBytes=BLOCK, receives=16, sends=16, retryCount=2)
 CUTS = 2
 
 
