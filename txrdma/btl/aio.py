@@ -27,7 +27,7 @@ from txrdma.btl.groups.group import Group
 from txrdma.btl.groups.joining import JOIN_SECONDS
 from txrdma.btl.lifeline import DeviceSpecs
 from txrdma.btl.transport import BTLMessageTransport
-from txrdma.error import InvalidRequest
+from txrdma.error import InvalidRequest, Refused
 from txrdma.messages.protocol import MessageFactory, MessageProtocol
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ async def connect(host: str, port: int, device: DeviceSpecs = None) -> Connectio
     """
     Connect to a listener of the byte transfer layer.
 
-    @param host: a name or an IP address.
+    @param host: an IP address, or a name, whose addresses are tried in turn until there is a listener.
     @param device: a device, or several over which messages are striped: see L{DeviceSpecs}.
     @raise RDMAError: as the Deferred of L{txrdma.btl.connections.ClientEndpoint.connect}.
     @raise InvalidRequest: the name has no address.
@@ -232,13 +232,18 @@ async def connect(host: str, port: int, device: DeviceSpecs = None) -> Connectio
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise InvalidRequest(f"no address of {host}: {error}") from error
-    family, _kind, _protocol, _name, address = found[0]
-    reactor = currentReactor()
-    endpoint = TCP6ClientEndpoint if family == socket.AF_INET6 else TCP4ClientEndpoint
-    stream = endpoint(reactor, str(address[0]), port, TIMEOUT)
+    reactor, refusals = currentReactor(), []
     factory = MessageFactory(lambda: _Protocol(lambda connection: None))
-    protocol: _Protocol = await future(ClientEndpoint(reactor, stream, device).connect(factory))
-    return protocol.connection
+    for family, _kind, _protocol, _name, address in found:
+        endpoint = TCP6ClientEndpoint if family == socket.AF_INET6 else TCP4ClientEndpoint
+        stream = endpoint(reactor, str(address[0]), port, TIMEOUT)
+        try:
+            protocol: _Protocol = await future(ClientEndpoint(reactor, stream, device).connect(factory))
+        except Refused as error:
+            refusals.append(error)
+        else:
+            return protocol.connection
+    raise refusals[0]
 
 
 async def listen(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 from array import array
 from collections.abc import Coroutine
 from importlib import import_module
 from typing import Any
-from unittest import SkipTest
+from unittest import mock, SkipTest
 
 from twisted.internet.error import ConnectionDone
 from twisted.trial.unittest import SynchronousTestCase
@@ -152,6 +153,29 @@ class AsyncioTests(SynchronousTestCase):
         self.runLoop(main())
         (problem,) = self.problems
         self.assertEqual(str(problem["exception"]), "wrong")
+
+    def test_addresses(self) -> None:
+        """A client tries each address of a name, such as those of C{localhost} by IPv6 and by IPv4."""
+
+        async def serve(connection: aio.Connection) -> None:
+            await connection.ended()
+
+        async def main() -> None:
+            server = await aio.listen(serve, "127.0.0.1", 0, THERE)
+            port = server.address.port
+            found = [
+                (socket.AF_INET6, socket.SOCK_STREAM, 0, "", ("::1", port, 0, 0)),
+                (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port)),
+            ]
+            loop, resolve = asyncio.get_running_loop(), mock.AsyncMock(return_value=found)
+            with mock.patch.object(loop, "getaddrinfo", resolve):
+                connection = await aio.connect("both.example", port, HERE)
+                await connection.close()
+                await server.close()
+                with self.assertRaises(Refused):
+                    await aio.connect("both.example", port, HERE)
+
+        self.runLoop(main())
 
     def test_group(self) -> None:
         """A program that was started alone is a group."""
