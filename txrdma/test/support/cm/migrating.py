@@ -32,8 +32,7 @@ from txrdma.soft.device import SoftDevice
 
 SERVICE = 0x1000000000000042
 BLOCK = 1 << 16
-# Fewer retries take a third of the time until a migration.
-TERMS = Terms(messageBytes=BLOCK, receives=16, sends=16, retryCount=2)
+TERMS = Terms(messageBytes=BLOCK, receives=16, sends=16, retryCount=3)  # half the time until a migration
 CUTS = 2
 
 
