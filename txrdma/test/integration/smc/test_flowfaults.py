@@ -22,7 +22,7 @@ def contact(case: FlowTestCase) -> Iterator[None]:
 def returning(case: FlowTestCase) -> Iterator[None]:
     """A port of both hosts is up again: the client requests a link, and the server adds it."""
     case.enable(1, False)
-    case.talkers(4)
+    case.talkers(2)
     yield
     case.enable(1, True)
 

@@ -175,7 +175,7 @@ class BottleneckTests(SynchronousTestCase):
             (4, 32, 0.04, 0.06, 0.7, 0.0),
             (16, 32, 0.05, 0.075, 0.7, 0.0),  # two packets each
             (64, 64, 0.04, 0.06, 0.5, 0.0),  # equal shares take longer
-            (4, 32, 0.05, 0.15, 0.6, 0.025),  # pauses of all hosts, of 1 to 20 ms
+            (4, 32, 0.03, 0.1, 0.6, 0.025),  # pauses of all hosts, of 1 to 20 ms
         ):
             with self.subTest(senders=senders, pauses=pauses):
                 many = ManySenders(senders, 100_000, depth, pauses=pauses)
@@ -202,7 +202,7 @@ class BottleneckTests(SynchronousTestCase):
 
     def test_cubic(self) -> None:
         """Beside a sender with the window of CUBIC each gets from a quarter to three quarters."""
-        many = ManySenders(1, 20_000, 100, 0.0005)
+        many = ManySenders(1, 10_000, 50, 0.0005)
         other = CubicFlow(many.world.call, many.bottleneck, 0.001, MTU)
         many.world.call(0.2, lambda: other.fill(0.2))
         many.world.run(0.6)
