@@ -176,8 +176,21 @@ class Requests:
 class Caller(Requests):
     """The calls of this end."""
 
-    def __init__(self, send: Callable[[Buffer], None], sendCancel: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        send: Callable[[Buffer], None],
+        sendCancel: Callable[[bytes], None],
+        withdrawn: Callable[[], None],
+    ) -> None:
+        """
+        @param withdrawn: called when a call was cancelled, so that fewer bytes may be queued.
+        """
         super().__init__(send, lambda number: sendCancel(CANCEL.pack(number)))
+        self._withdrawn = withdrawn
+
+    def _cancel(self, number: int) -> None:
+        super()._cancel(number)
+        self._withdrawn()
 
     def _maySend(self, length: int) -> bool:
         unanswered = len(self._sent)

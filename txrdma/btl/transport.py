@@ -131,7 +131,7 @@ class BTLMessageTransport(MessageTransport):
         self._isAborted = False
         self._overheadSent = self._overheadReceived = 0  # bytes that are not the application's
         self._reason: Failure | None = None  # of the end, while messages are queued for a paused protocol
-        self._caller = Caller(self._sendCall, partial(self._sendInternal, _CANCEL))
+        self._caller = Caller(self._sendCall, partial(self._sendInternal, _CANCEL), self._resume)
         self._answerer = Answerer(self, self._sendAnswer)
         self._peer.order.tags.update((_GET, _RECEIVED, _UNLIMITED, _ANSWER))
 
@@ -213,6 +213,7 @@ class BTLMessageTransport(MessageTransport):
     def _recall(self, done: Done) -> None:
         """Withdraw a message of which nothing was sent."""
         if self._lifeline is not None and (self._outbox.recall(done) or self._peer.recall(done)):
+            self._resume()
             self._proceed()
 
     def ready(self) -> Deferred[None]:
@@ -524,6 +525,14 @@ class BTLMessageTransport(MessageTransport):
 
     def eventsReported(self) -> None:
         """Send queued messages, resume the producer, and close the connection if requested."""
+        self._resume()
+        if self.progressed is not None:
+            self.progressed()
+        if self.disconnecting:
+            self._proceed()
+
+    def _resume(self) -> None:
+        """Resume the producer, and fire the Deferreds of L{ready}, if little is queued."""
         if self._isProducerPaused and self._waitingBytes() <= FULL // 2:
             self._resumeProducer()
         if self._ready and self._waitingBytes() <= FULL // 2:
@@ -531,10 +540,6 @@ class BTLMessageTransport(MessageTransport):
             ready, self._ready = self._ready, []
             for each in ready:
                 each.callback(None)
-        if self.progressed is not None:
-            self.progressed()
-        if self.disconnecting:
-            self._proceed()
 
     def ended(self, reason: Failure) -> None:
         """

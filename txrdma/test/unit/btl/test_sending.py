@@ -5,10 +5,12 @@ from __future__ import annotations
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
+from txrdma.btl import requests
 from txrdma.btl.errors import MessageFailed
 from txrdma.btl.transport import FULL
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG
 from txrdma.test.unit.btl import test_receivebuffers
+from txrdma.testing.protocols import ProducerRecorder
 
 WAITED = 7
 
@@ -48,6 +50,37 @@ class ReadyTests(HostsCase):
             self.assertEqual((data[0], len(data)), (number, 100_000))
         self.successResultOf(produced)
         self.assertLessEqual(max(most), FULL + 100_000)
+
+    def test_withdrawn(self) -> None:
+        """It fires, and a producer is resumed, when the messages that were queued have been cancelled."""
+        client, _server = self.connected()
+        producer = ProducerRecorder()
+        client.transport.registerProducer(producer, True)
+        sent = [client.transport.send(WAITED, bytes(1 << 20)) for _ in range(6)]
+        self.wait(lambda: client.transport._peer.queuedBytes == 0)
+        ready = client.transport.ready()
+        self.assertNoResult(ready)
+        self.assertEqual(producer.calls, ["pause"])
+        for each in sent:
+            if not each.called:
+                each.cancel()
+                self.failureResultOf(each, CancelledError)
+        self.successResultOf(ready)
+        self.assertEqual(producer.calls, ["pause", "resume"])
+
+    def test_withdrawnCalls(self) -> None:
+        """It fires when the calls that were queued have been cancelled."""
+        client, server = self.connected()
+        server.transport.answer(TAG, lambda data: Deferred())
+        client.transport.call(TAG, bytes(requests.MOST_CALL_BYTES // 2)).addErrback(lambda _: None)
+        calls = [client.transport.call(TAG, bytes(requests.MOST_CALL_BYTES // 2)) for _ in range(2)]
+        self.wait(lambda: client.transport._peer.queuedBytes == 0)
+        ready = client.transport.ready()
+        self.assertNoResult(ready)
+        for each in calls:
+            each.cancel()
+            self.failureResultOf(each, CancelledError)
+        self.successResultOf(ready)
 
     def test_end(self) -> None:
         """It fails at the end of the connection, and can be cancelled."""
