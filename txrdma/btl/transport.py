@@ -288,7 +288,9 @@ class BTLMessageTransport(MessageTransport):
             return
         if not self._isAborted:
             self._handlers[tag] = handler
-        if not inOrder:
+        if inOrder:
+            self._peer.order.tags.discard(tag)
+        else:
             self._peer.order.tags.add(tag)
         self.deliverMessages([(tag, memoryview(each)) for each in queued])
 

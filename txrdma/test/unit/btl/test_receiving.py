@@ -14,6 +14,7 @@ from txrdma.btl.core.flow import MESSAGE, WINDOW
 from txrdma.btl.errors import MessageFailed
 from txrdma.btl.transport import _RECEIVED, _UNLIMITED
 from txrdma.error import InvalidRequest
+from txrdma.sim.network import Faults
 from txrdma.test.support.btl.hosts import HostsCase, TAG
 from txrdma.test.unit.btl import test_receivebuffers
 
@@ -206,6 +207,23 @@ class EndTests(HostsCase):
             self.assertEqual(len(self.outcome(server.transport.receive(WAITED))), 1_000_000)
         self.wait(lambda: client.lost and server.lost)
         self.assertEqual((client.why(), server.why()), (ConnectionDone.__name__,) * 2)
+
+
+class HandlerOrderTests(HostsCase):
+    """The order of a tag with a handler, on a network that reorders packets."""
+
+    faults = Faults(jitterSeconds=0.001)
+
+    def test_changed(self) -> None:
+        """The last call of C{setHandler} determines whether messages are delivered in order."""
+        client, server = self.connected()
+        everything = [bytes([number]) * 900 for number in range(250)]
+        for inOrder in (False, True, False, True):
+            received: list[bytes] = []
+            server.transport.setHandler(WAITED, lambda data: received.append(bytes(data)), inOrder)  # noqa: B023  # used in this round only
+            self.outcome(client.transport.sendMany(WAITED, everything))
+            self.assertEqual(sorted(received), everything)
+            self.assertEqual(received == everything, inOrder)
 
 
 class LiarTests(HostsCase):
