@@ -458,7 +458,7 @@ class BTLMessageTransport(MessageTransport):
         """
         self.disconnecting = True
         self._proceed()
-        if self._reason is not None:
+        if self._reason is not None and self._isPaused:
             self._untaken.clear()
             self._deliver()
 

@@ -203,6 +203,21 @@ class MessageContract(MessageEnds):
         self.assertEqual([data[0] for data, _ in other.messages], [0, 1, 2])
         self.assertEqual((one.ends, other.ends), (["ConnectionDone"], ["ConnectionDone"]))
 
+    def test_contractClosedInMessage(self) -> None:
+        """A protocol that closes in C{messageReceived}, after its peer has closed, receives all messages."""
+        _one, other = self.pausedAtEnd()
+        record = other.messageReceived
+
+        def closing(data: bytes, immediate: int | None) -> None:
+            record(data, immediate)
+            other.transport.loseConnection()
+
+        other.messageReceived = closing  # type: ignore[method-assign]  # of this instance
+        other.transport.resumeProducing()
+        self.waitUntil(lambda: other.ends)
+        self.assertEqual([data[0] for data, _ in other.messages], [0, 1, 2])
+        self.assertEqual(other.ends, ["ConnectionDone"])
+
     def test_contractClosedWhilePaused(self) -> None:
         """A paused protocol that closes after its peer has closed receives no more messages."""
         _one, other = self.pausedAtEnd()
