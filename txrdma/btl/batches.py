@@ -32,6 +32,8 @@ def rows(messages: Iterable[AnyBuffer] | AnyBuffer) -> list[Buffer]:
     """
     try:
         shape = memoryview(messages).shape or ()  # type: ignore[arg-type]  # if it has no buffer, TypeError follows
+    except ValueError as error:
+        raise InvalidRequest(f"a buffer cannot be used: {error}") from error
     except TypeError:
         return [each if type(each) is bytes else octets(each) for each in messages]  # type: ignore[union-attr]
     if len(shape) < 2:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from txrdma.btl.core.flow import MESSAGE, MessageFlow
+from txrdma.btl.core.peer import Peer
+from txrdma.btl.wire import HEADER_LENGTH
 from txrdma.error import PeerViolation
 from txrdma.iba.verbs import Buffer
 
@@ -47,7 +49,11 @@ class Outbox:
     @ivar bytes: bytes of the messages that wait.
     """
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, peer: Peer) -> None:
+        """
+        @param peer: its packets determine which messages are short.
+        """
+        self._peer = peer
         self.unlimited: set[int] = set()
         self.bytes = 0
         self._send = send
@@ -59,6 +65,7 @@ class Outbox:
         """
         Send a message of a limited tag, or queue it; an urgent one is queued before the others.
 
+        @param data: if it does not fit into a packet, it must not change while it is queued.
         @param key: the tag whose window and order the message shares; None is its own.
         """
         number = tag if key is None else key
@@ -69,7 +76,9 @@ class Outbox:
             window.flow.send(len(data))
             self._send(tag, data, context, isUrgent)
             return
-        message = _Waiting(tag, data if type(data) is bytes else memoryview(data), context, isUrgent)
+        if type(data) is not bytes:  # the program may change short messages, as it may those in the core
+            data = bytes(data) if len(data) <= self._peer.mtu - HEADER_LENGTH else memoryview(data)
+        message = _Waiting(tag, data, context, isUrgent)
         self.bytes += len(data)
         if isUrgent:
             window.waiting.appendleft(message)

@@ -122,7 +122,7 @@ class BTLMessageTransport(MessageTransport):
         self._handlers: dict[int, Handler] = {}
         self._unlimited: set[int] = set()  # tags that have or had a handler
         self._inbox = Inbox(self._reportReceived)
-        self._outbox = Outbox(self._sendNow)
+        self._outbox = Outbox(self._sendNow, self._peer)
         self._ready: list[Deferred[None]] = []
         self._flow = MessageFlow()
         self._untaken: deque[tuple[bytes, int | None]] = deque()  # not delivered, with immediate data
@@ -160,6 +160,7 @@ class BTLMessageTransport(MessageTransport):
         @return: fires when the peer has the message; fails with L{MessageFailed}. Cancelling it withdraws the
             message, unless a part of it was sent, or it shares a packet with posted ones.
         @raise InvalidRequest: the tag is invalid, or the data is too long or not contiguous.
+        @raise TypeError: the tag is not an integer; also of the other methods.
         """
         return self._sendTagged(tag, data, False)
 
@@ -244,11 +245,11 @@ class BTLMessageTransport(MessageTransport):
         if type(data) is not bytes:
             data = octets(data)
         isLimited = tag not in self._outbox.unlimited  # the peer has no handler, as far as is known
+        if isLimited or type(tag) is not int:  # 5.0 is in a set with 5
+            _checkTag(tag)
         if waiting and not (isLimited or isUrgent or self.disconnecting or self._producer):
             if self._join(waiting, tag, data, done):
                 return  # it shares a packet with a queued message, which is scheduled
-        if isLimited:
-            _checkTag(tag)
         if len(data) > LONGEST:
             raise InvalidRequest(f"a message has at most {LONGEST} bytes")
         if self.disconnecting or self._peer.state != OPEN:

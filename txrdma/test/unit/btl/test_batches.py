@@ -10,7 +10,7 @@ from twisted.python.failure import Failure
 from txrdma.btl.core.assembly import LONGEST
 from txrdma.btl.errors import MessageFailed
 from txrdma.error import InvalidRequest
-from txrdma.test.support.btl.hosts import HostsCase, ORDERED
+from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG
 from txrdma.test.unit.btl import test_receivebuffers
 
 WAITED = 7
@@ -103,6 +103,14 @@ class BatchTests(HostsCase):
         self.assertIsNone(self.successResultOf(transport.sendMany(ORDERED, [])))
         self.pause(0.1)
         self.assertEqual(server.tagged, [])
+
+    def test_released(self) -> None:
+        """A buffer that was released is refused, alone or among others."""
+        client, _server = self.connected()
+        released = memoryview(bytearray(10))
+        released.release()
+        for messages in (released, [b"x", released]):
+            self.assertRaises(InvalidRequest, client.transport.sendMany, TAG, messages)
 
     def test_end(self) -> None:
         """A batch fails once when the connection ends; after that none is sent."""

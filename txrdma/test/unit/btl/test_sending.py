@@ -97,6 +97,43 @@ class ReadyTests(HostsCase):
         self.assertNothingLeft()
 
 
+class BufferTests(HostsCase):
+    """What programs send."""
+
+    def test_changed(self) -> None:
+        """A buffer that fits into a packet may be changed and resized while its message is queued."""
+        client, server = self.connected()
+        for _ in range(5):
+            client.transport.post(WAITED, bytes(1 << 20))  # more than the window
+        for tag in (WAITED, ORDERED):
+            data = bytearray(b"short")
+            client.transport.post(ORDERED, bytes(900))
+            client.transport.post(tag, data)
+            client.transport.sendMany(tag, [data, data])
+            data[:] = b"changed"
+        self.wait(lambda: len(server.tagged) == 5)
+        for _ in range(5):
+            self.outcome(server.transport.receive(WAITED))
+        waited = [self.outcome(server.transport.receive(WAITED)) for _ in range(3)]
+        self.assertEqual(waited, [b"short"] * 3)
+        self.assertEqual([data for _tag, data in server.tagged if len(data) < 900], [b"short"] * 3)
+
+    def test_badTags(self) -> None:
+        """A tag that is no integer, also if it equals one, raises an exception and affects nothing else."""
+        client, server = self.connected()
+        self.outcome(client.transport.send(TAG, b"first"))
+        client.transport.post(TAG, b"queued")
+        client.transport.post(TAG, b"beside it")
+        for method in ("post", "send", "sendPriority", "call"):
+            for tag in (float(TAG), str(TAG), None):
+                self.assertRaises(TypeError, getattr(client.transport, method), tag, b"x")
+        self.assertRaises(TypeError, client.transport.sendMany, float(TAG), [b"x"])
+        self.outcome(client.transport.send(TAG, b"last"))
+        self.assertEqual(
+            server.tagged, [(TAG, data) for data in (b"first", b"queued", b"beside it", b"last")]
+        )
+
+
 class WithdrawTests(HostsCase):
     """A cancelled message is not sent, if nothing of it was sent before."""
 
