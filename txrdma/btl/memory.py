@@ -62,7 +62,7 @@ class ConnectionMemory:
         self._lifeline: PeerConnection | None = lifeline
         self._core, self._peer = lifeline.module.core, lifeline.peer
         self._sendGot = sendGot
-        self._regions: dict[int, memoryview | None] = {}
+        self._regions: dict[int, tuple[memoryview, ...]] = {}
         self._reads = _Reads(sendGet, lambda number: None)
         self._answering = 0
 
@@ -76,17 +76,17 @@ class ConnectionMemory:
         if self._lifeline is None:
             raise InvalidRequest(_ENDED)
         memory = sharable(memory)
-        isAllocated = isinstance(memory, int)
-        view = memoryview(bytearray(memory)) if isinstance(memory, int) else memory
-        region = self._register(view, None if isAllocated else view)
-        name = MemoryName(key=region, length=view.nbytes)
+        whole = memoryview(bytearray(memory)) if isinstance(memory, int) else memory
+        view = whole[:]  # another one than the region's, since the program may release it
+        region = self._register(whole, () if isinstance(memory, int) else (view, whole))
+        name = MemoryName(key=region, length=whole.nbytes)
         return SharedMemory(name, view, lambda: self._deregister(region))
 
-    def _register(self, memory: memoryview, released: memoryview | None = None) -> int:
+    def _register(self, memory: memoryview, released: tuple[memoryview, ...] = ()) -> int:
         """
         Let the peer write into memory.
 
-        @param released: a view to release at the end, since the application owns the memory.
+        @param released: views to release at the end, since the application owns the memory.
         """
         region = self._core.regions.register(memory, self._peer)
         self._regions[region] = released
@@ -95,9 +95,8 @@ class ConnectionMemory:
     def _deregister(self, region: int) -> None:
         if region in self._regions:
             self._core.regions.deregister(region)
-            released = self._regions.pop(region)
-            if released is not None:
-                releaseView(released)
+            for view in self._regions.pop(region):
+                releaseView(view)
 
     def write(self, name: bytes, data: Buffer, offset: int, isClosing: bool, done: Done) -> None:
         """Write into memory that the peer shares."""

@@ -318,6 +318,21 @@ class RemoteMemoryContract(MessageEnds):
         self.waitUntil(lambda: one.ends and other.ends)
         self.assertEqual((one.ends, other.ends), (["ConnectionDone"], ["ConnectionDone"]))
 
+    def test_contractReleasedViews(self) -> None:
+        """A program may release the view of shared memory, as C{with} does, which the peer still accesses."""
+        one, other = self.connectedEnds()
+        for buffer in (100, bytearray(100)):
+            shared = one.transport.share(buffer)
+            with shared.view as view:
+                view[:5] = b"hello"
+            self.successResultOf(self.finished(other.transport.write(shared.name, b"w", 5)))
+            reading = self.finished(other.transport.read(shared.name, 6))
+            self.assertEqual(self.successResultOf(reading), b"hellow")
+            shared.close()
+            if isinstance(buffer, bytearray):
+                buffer += b"longer"
+        self.assertEqual((one.ends, other.ends), ([], []))
+
     def test_contractInvalidMemory(self) -> None:
         """What is not within shared memory, is not a name, or cannot be shared raises C{InvalidRequest}."""
         one, other = self.connectedEnds()

@@ -84,8 +84,8 @@ class RequestTransport(MessageTransport):
             region = self._regions.allocate(memory)
             view = region.view[:]  # stays after the end
         else:
-            region = self._regions.register(memory)
-            view = region.view
+            view = memory[:]  # another one than the region's, since the program may release it
+            region = self._regions.register(memory, view)
         name = MemoryName(address=region.address, key=region.rkey, length=region.length)
         return SharedMemory(name, view, lambda: self._regions.free(region))
 

@@ -52,33 +52,34 @@ class SendRegions:
         self._domain = domain
         hasAtomics = domain.device.attributes.atomics is not AtomicCapability.NONE
         self._access = READABLE if hasAtomics else _WITHOUT_ATOMICS
-        self._regions: dict[IMemoryRegion, bool] = {}  # whether the memory is the program's
+        self._regions: dict[IMemoryRegion, memoryview | None] = {}  # with the program's view of its memory
 
     def allocate(self, length: int) -> IMemoryRegion:
         """Allocate zeroed memory, which stays registered until C{free} or C{close}."""
         region = self._domain.allocateMemory(length, self._access)
-        self._regions[region] = False
+        self._regions[region] = None
         return region
 
     def expose(self, data: bytes) -> IMemoryRegion:
         """Copy bytes into memory that the peer may only read."""
         region = self._domain.allocateMemory(len(data), Access.LOCAL_WRITE | Access.REMOTE_READ)
         region.view[:] = data
-        self._regions[region] = False
+        self._regions[region] = None
         return region
 
-    def register(self, buffer: memoryview) -> IMemoryRegion:
-        """Register memory of the program, whose view is released by C{free} or C{close}."""
+    def register(self, buffer: memoryview, view: memoryview) -> IMemoryRegion:
+        """Register memory of the program; C{free} or C{close} releases it and the view."""
         region = self._domain.registerMemory(buffer, self._access)
-        self._regions[region] = True
+        self._regions[region] = view
         return region
 
     def free(self, region: IMemoryRegion) -> None:
         """Deregister memory before the connection ends."""
-        isRegistered = self._regions.pop(region, None)
-        if isRegistered is not None:
+        if region in self._regions:
+            view = self._regions.pop(region)
             region.close()
-            if isRegistered:
+            if view is not None:
+                releaseView(view)
                 releaseView(region.view)
 
     def close(self) -> None:
