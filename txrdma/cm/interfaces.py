@@ -105,7 +105,8 @@ class IRDMAProtocol(IMessageProtocol):
     """
     A protocol of messages and one-sided writes.
 
-    Its transport is a L{RDMATransport<txrdma.cm.connections.transport.RDMATransport>}.
+    Its transport is a L{RDMATransport<txrdma.cm.connections.transport.RDMATransport>}. An L{IMessageProtocol}
+    without the attributes of this interface answers without private data, accepts paths, and is not notified.
     """
 
     answer: bytes = Attribute("Private data of the REP that accepts; not used by the end that connects.")

@@ -19,7 +19,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.adapter import Adapter
-from txrdma.cm.connections.transport import RDMATransport
+from txrdma.cm.connections.transport import acceptPath, RDMATransport
 from txrdma.cm.core.events import (
     ConnectionEstablished,
     ConnectionRejected,
@@ -360,7 +360,7 @@ def makeReady(
     terms: Terms,
     greeting: Greeting | None,
     answer: bytes,
-    acceptsPath: Callable[[CMPath], bool] = lambda path: True,
+    acceptsPath: Callable[[CMPath], bool] = acceptPath,
 ) -> REP:
     """
     Make the queue pair of a passive end ready to send.
@@ -523,9 +523,9 @@ class Acceptance:
             memoryLost = prepared.memoryLost
             transport.failed = lambda _: memoryLost()
         try:
-            answer = protocol.answer if prepared is None else prepared.prepare(transport)
+            answer = getattr(protocol, "answer", b"") if prepared is None else prepared.prepare(transport)
             greeting, _ = splitGreeting(requestData, terms, REQ_MAGIC)
-            accepts = protocol.alternatePathRequested
+            accepts = getattr(protocol, "alternatePathRequested", acceptPath)
             reply = makeReady(transport, connection, terms, greeting, answer, accepts)
             connection.setHandler(self._handleEvent, transport.pathChanged)
             connection.accept(reply)

@@ -87,6 +87,11 @@ class Requester(Protocol):
         """Handle completions, oldest first. Failures, and those from L{FIRST} on, are the transport's."""
 
 
+def acceptPath(path: CMPath) -> bool:
+    """Accept an alternate path, for a protocol that does not decide."""
+    return True
+
+
 def _ignoreCompletions(batch: Sequence[Completion]) -> None:
     """Ignore completions, since the connection has ended."""
 
@@ -342,7 +347,7 @@ class RDMATransport(RequestTransport):
         elif isinstance(event, QPArmed):
             self._arm(event.path)
         elif isinstance(event, PathMigrated) and self.protocol is not None and not self._life.isClosed:
-            self._call(self.protocol.pathMigrated, event.path)
+            self._callOptional("pathMigrated", event.path)
         self.settle()
 
     def settle(self) -> None:
@@ -386,12 +391,19 @@ class RDMATransport(RequestTransport):
     def _loadRequested(self, path: CMPath) -> APStatus:
         """Set the path of a LAP as the alternate one, unless the application or the device refuses it."""
         try:
-            if self.protocol is not None and not self.protocol.alternatePathRequested(path):
+            accepts = getattr(self.protocol, "alternatePathRequested", acceptPath)
+            if not accepts(path):
                 return APStatus.REJECTED
         except Exception:
             self._logFailure()
             return APStatus.REJECTED
         return APStatus.LOADED if self.mayMigrateTo(path) else APStatus.NOT_SUPPORTED
+
+    def _callOptional(self, name: str, *arguments: object) -> None:
+        """Call a method of the protocol, if it has this one: protocols of messages only do not."""
+        method = getattr(self.protocol, name, None)
+        if method is not None:
+            self._call(method, *arguments)
 
     def _arm(self, path: CMPath) -> None:
         if self._pair is not None and self._life.mayPost:
@@ -490,7 +502,7 @@ class RDMATransport(RequestTransport):
         assert self.protocol is not None
         slot, length, immediate = completion.identifier, completion.length, completion.immediate
         if completion.opcode is CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE:
-            self._call(self.protocol.writeReceived, length, immediate)
+            self._callOptional("writeReceived", length, immediate)
         else:
             assert self._memory is not None
             self.record.bytesReceived += length

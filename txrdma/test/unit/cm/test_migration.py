@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from twisted.internet.error import ConnectionDone
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections import sendqueue
@@ -24,6 +25,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import QPAttributes
+from txrdma.messages.protocol import MessageFactory, MessageProtocol
 from txrdma.sim.network import Faults
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.test.support.cm.messaging import MessagingCase
@@ -78,6 +80,48 @@ class TwoPortCase(MessagingCase):
     def made(self, answer: bytes = b"") -> MessageRecorder:
         self.served.append(Hashing(answer))
         return self.served[-1]
+
+
+class MessageOnly(MessageProtocol):
+    """A protocol that uses only C{IMessageProtocol}, as over C{btl:}."""
+
+    transport: Any = None
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+        self.ends: list[str] = []
+
+    def messageReceived(self, data: bytes, immediate: int | None) -> None:
+        self.messages.append(data)
+
+    def connectionLost(self, reason: Failure) -> None:
+        assert reason.type is not None
+        self.ends.append(reason.type.__name__)
+
+
+class MessageOnlyTests(TwoPortCase):
+    """Protocols that use only messages."""
+
+    def test_optional(self) -> None:
+        """Both ends work without private data and reports, also when paths are loaded and the peer writes."""
+        client, server = MessageOnly(), MessageOnly()
+        self.serve(MessageFactory(lambda: server), TERMS)
+        self.result(self.connectBy(self.path(), MessageFactory(lambda: client), terms=TERMS))
+        self.wait(lambda: server.transport)
+        self.assertEqual(client.transport.getPeer().privateData, b"")
+        self.result(client.transport.loadAlternatePath(self.path(1)))
+        self.cut(0)
+        shared = [end.transport.share(100) for end in (client, server)]
+        for end, memory in ((client, shared[1]), (server, shared[0])):
+            end.transport.write(memory.name, b"hello", 0, 7)
+            end.transport.sendMessage(b"after the write")
+        self.wait(lambda: client.messages and server.messages, 600.0)
+        self.assertEqual([bytes(memory.view[:5]) for memory in shared], [b"hello"] * 2)
+        self.assertIsNone(client.transport.alternate)
+        self.assertEqual(client.transport.path.remoteGID, self.path(1).dgid)
+        client.transport.loseConnection()
+        self.wait(lambda: client.ends and server.ends)
+        self.assertEqual((client.ends, server.ends), (["ConnectionDone"], ["ConnectionDone"]))
 
 
 class CutTests(TwoPortCase):
