@@ -330,10 +330,10 @@ class MADAgent(RPCs):
         """Fail all calls, notify the listeners of the port, and try to reopen it."""
         if self._closed:
             return
+        if self._reopener is not None:
+            self._reopener.start()  # first: a callback of a call, or a listener, may close the agent
         self._end(reason)
         self._watch.notify(PortLost(reason))
-        if self._reopener is not None:
-            self._reopener.start()
 
     def portChanged(self, mustRegister: bool) -> None:
         self._watch.changed(mustRegister)

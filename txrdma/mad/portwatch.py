@@ -92,7 +92,9 @@ class PortWatch:
             self._known = event.endPort
             if self._polling:
                 self._timer.ensure(self._watchSeconds, self._poll)
-        for listener in tuple(self._listeners.values()):
+        for key, listener in tuple(self._listeners.items()):
+            if key not in self._listeners:
+                continue  # another listener has removed it
             with _log.failuresHandled("while {listener!r} handled {event!r}", listener=listener, event=event):
                 listener(event)
 

@@ -94,8 +94,9 @@ class MADServer:
         self.answerSeconds = answerSeconds
         self.agent = agent
         self._reactor = agent.reactor
-        self._handlers: dict[_What, tuple[IMADHandler, ...]] = {}
+        self._handlers: dict[_What, dict[object, IMADHandler]] = {}
         self._pending: dict[_RequestKey, _Pending] = {}
+        self._ends = 0
         self._listeners: dict[object, NoticeListener] = {}
         self._notices: Recent[_RequestKey] = Recent()
         self._rateLimited = RateLimitedLogger(_log, clock=agent.reactor.seconds)
@@ -125,13 +126,13 @@ class MADServer:
         """
         unregister = self.agent.register(managementClass, methods, oui)
         keys = [(int(managementClass), int(method), oui) for method in methods]
+        mark = object()
         for key in keys:
-            self._handlers[key] = (handler, *self._handlers.get(key, ()))
+            self._handlers[key] = {mark: handler, **self._handlers.get(key, {})}
 
         def end() -> None:
             for key in keys:
-                left = [each for each in self._handlers.get(key, ()) if each is not handler]
-                self._handlers[key] = tuple(left)
+                self._handlers[key].pop(mark, None)
             unregister()
 
         return end
@@ -169,7 +170,8 @@ class MADServer:
         if (header.managementClass in _MANAGEMENT) != (path.dqpn == 0):
             self._warn("{path} sent a request to the wrong queue pair", path)  # IBA 13.5.1: no answer
             return True
-        handlers = self._handlers.get((header.managementClass, header.method, _ouiOf(request)), ())
+        registered = self._handlers.get((header.managementClass, header.method, _ouiOf(request)), {})
+        handlers = tuple(registered.values())
         if not handlers and header.method in (Method.TRAP, Method.REPORT):
             return self._noticed(request, isLast)
         status = self._served(request, handlers)
@@ -195,6 +197,7 @@ class MADServer:
             return 0  # it is the same one, sent again
         if len(self._pending) >= MOST_PENDING:
             return MADStatus.BUSY
+        ends = self._ends
         for handler in handlers:
             try:
                 result = handler.handle(request)
@@ -208,6 +211,8 @@ class MADServer:
                 timer = self._reactor.callLater(self.answerSeconds, self._tooLate, who)
                 self._pending[who] = _Pending(request, answer, timer)
                 answer.addBoth(self._later, who, answer)
+                if self._ends != ends:  # the handler has stopped the server
+                    self._giveUp(who)
             elif answer.result is NotImplemented:
                 continue
             answer.addCallbacks(self._handled, self._failed, callbackArgs=(request,), errbackArgs=(request,))
@@ -239,6 +244,7 @@ class MADServer:
 
     def ended(self) -> None:
         """Give up all handlers' work: the agent's port is gone."""
+        self._ends += 1
         for who in tuple(self._pending):
             self._giveUp(who)
 
@@ -252,7 +258,9 @@ class MADServer:
         if status or not isinstance(notice, Notice):
             return isLast
         if self._notices.isNew(_requestKey(request), notice.encode(), self._reactor.seconds()):
-            for listener in tuple(self._listeners.values()):
+            for key, listener in tuple(self._listeners.items()):
+                if key not in self._listeners:
+                    continue  # another listener has removed it
                 with _log.failuresHandled("while {listener!r} handled a notice", listener=listener):
                     listener(notice, request)
         return isLast

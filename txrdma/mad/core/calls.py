@@ -177,6 +177,8 @@ class Calls:
         if timeoutSeconds is None:
             lifetime = self._port.endPort.subnetTimeout
             timeoutSeconds = self._timeouts.seconds(path, rpc.managementClass, lifetime)
+        elif not 0 <= timeoutSeconds < inf:
+            raise InvalidRequest(f"a timeout is a finite number of seconds, not {timeoutSeconds}")
         call.timeoutSeconds = timeoutSeconds
         if rpc.answer is None:
             return datagram

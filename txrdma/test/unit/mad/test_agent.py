@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -103,6 +104,16 @@ class AgentTests(AgentCase):
         only = Answers(lambda request: NotImplemented)
         self.server.handle(ManagementClass.PERFORMANCE, only, (Method.GET,))
         self.assertEqual(self.refused(self.agent.PerformanceGet(PortCounters, TO_2)), 0x0C)
+
+    def test_handlerTwice(self) -> None:
+        """A handler that was added twice answers until both are ended, each of them once."""
+        handler = Answers(lambda request: PortCounters())
+        ends = [self.server.handle(ManagementClass.PERFORMANCE, handler, (Method.GET,)) for _ in range(2)]
+        ends[0]()
+        ends[0]()
+        self.result(self.agent.PerformanceGet(PortCounters, TO_2))
+        ends[1]()
+        self.assertEqual(self.refused(self.agent.PerformanceGet(PortCounters, TO_2)), 0x08)
 
     def test_context(self) -> None:
         port = self.wire.ports[0]
@@ -281,6 +292,11 @@ class LegalityTests(CallTestCase):
         self.refused(agent.SubnAdmGet(PathRecord, TO_2, keys=Keys(smKey=-1)))
         self.refused(agent.SubnAdmGet(PathRecord, TO_2, componentMask=1 << 64))
         self.refused(agent.SubnGet(NodeInfo, IBDRPath(drPath=(1, 256))))
+
+    def test_timeouts(self) -> None:
+        for seconds in (-1.0, math.inf, -math.inf, math.nan):
+            self.assertIn("timeout", self.refused(self.agent.SubnGet(NodeInfo, TO_2, timeoutSeconds=seconds)))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_routes(self) -> None:
         self.assertIn("directed", self.refused(self.agent.PerformanceGet(PortCounters, IBDRPath())))

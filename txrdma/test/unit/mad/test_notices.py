@@ -8,6 +8,7 @@ from typing import Any
 
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, ResourceExhausted
@@ -265,6 +266,44 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertIsNot(agent.port, self.wire.ports[0])
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
         agent.close()
+
+    def test_closedByLoss(self) -> None:
+        """An agent that a callback of a call, or a listener, closes when the port is lost is not reopened."""
+        opened: list[WiredPort] = []
+
+        def reopen() -> WiredPort:
+            opened.append(WiredPort(self.wire, 1))
+            return opened[-1]
+
+        for isListener in (False, True):
+            agent = MADAgent(self.clock, WiredPort(self.wire, 1), timeoutSeconds=0.5, reopen=reopen)
+            call = agent.SubnGet(NodeInfo, TO_2)
+            failures: list[Failure] = []
+
+            def close(event: object, agent: MADAgent = agent) -> None:
+                agent.close()
+
+            call.addErrback(failures.append)
+            agent.watch(close, isPolled=False) if isListener else call.addCallback(close)
+            agent.portLost("the device is gone")
+            self.assertIsNotNone(failures[0].check(DeviceUnavailable))
+            pass_(self.clock, 30, 0.5)
+            self.failureResultOf(agent.SubnGet(NodeInfo, TO_2), DeviceUnavailable)
+        self.assertEqual((opened, self.clock.getDelayedCalls()), ([], []))
+
+    def test_unwatch(self) -> None:
+        """A listener of the port that another listener of the same event has removed is not called."""
+        ends: list[Callable[[], None]] = []
+        calls: list[int] = []
+
+        def listener(event: object) -> None:
+            calls.append(len(ends))
+            while ends:
+                ends.pop()()
+
+        ends += [self.agent.watch(listener, False), self.agent.watch(listener, False)]
+        self.agent.portChanged(False)
+        self.assertEqual(calls, [2])
 
     def test_taken(self) -> None:
         port = self.wire.ports[0]

@@ -370,6 +370,20 @@ class PendingTests(ServerTestCase):
             self.assertEqual((self.cancelled, len(self.wire.sent)), (1, before))
             self.nothingIsLeft()
 
+    def test_endInHandler(self) -> None:
+        """A handler that stops its server, or closes the agent, is cancelled."""
+        for isClosed in (False, True):
+            self.setUp()
+
+            def begin(request: MADRequest, isClosed: bool = isClosed) -> Deferred[object]:
+                self.other.close() if isClosed else self.server.stop()
+                return self.begin(request)
+
+            self.served.how = begin
+            self.assertIsNone(self.asked(self.request(PERFORMANCE, 1, 0x12)))
+            self.assertEqual(self.cancelled, 1)
+            self.nothingIsLeft()
+
 
 class NoticeTests(ServerTestCase):
     def setUp(self) -> None:
@@ -402,6 +416,20 @@ class NoticeTests(ServerTestCase):
         self.trap(129, 78)
         self.assertEqual((self.reports, len(more)), ([128, 129], 1))
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 2)
+
+    def test_endOfAnother(self) -> None:
+        """A listener that another listener of the same notice has ended is not called."""
+        ends: list[Callable[[], None]] = []
+        calls: list[int] = []
+
+        def listener(notice: Notice, request: MADRequest) -> None:
+            calls.append(len(ends))
+            while ends:
+                ends.pop()()
+
+        ends += [self.server.listen(listener), self.server.listen(listener)]
+        self.trap()
+        self.assertEqual(calls, [2])
 
     def test_repressed(self) -> None:
         self.agent.retries = 10
