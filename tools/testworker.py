@@ -33,6 +33,7 @@ Seconds for which one event may keep the reactor from all others, unless the cla
 """
 SAMPLE_SECONDS: Final = 0.2
 DEPTH: Final = 6  # stack frames
+HAS_FREEZE: Final = hasattr(gc, "freeze")  # not in PyPy
 
 
 class Usage:
@@ -183,7 +184,7 @@ class Worker:
     def run(self, name: str, only: list[str] | None) -> None:
         """Run the tests of a module or a name inside it; of these only the given ones, if there is a list."""
         cases = list(flattened(self._loader.loadByName(name)))
-        if len(sys.modules) >= self._frozenModules + 100 or not gc.get_freeze_count():
+        if HAS_FREEZE and len(sys.modules) >= self._frozenModules + 100:
             gc.collect()
             gc.freeze()  # many tests collect garbage, and then need not examine all modules
             self._frozenModules = len(sys.modules)
@@ -229,8 +230,9 @@ class Worker:
 def main(arguments: list[str]) -> None:
     """Serve until standard input ends."""
     faulthandler.enable()
-    # The defaults spend a tenth of all processor time on collections of a heap that has all modules.
-    gc.set_threshold(20_000, 20, 20)
+    if HAS_FREEZE:
+        # The defaults spend a tenth of all processor time on collections of a heap that has all modules.
+        gc.set_threshold(20_000, 20, 20)
     os.chdir(arguments[1])
     if "TXRDMA_TEST_INSTALLED" not in os.environ:
         sys.path.insert(0, arguments[2])
