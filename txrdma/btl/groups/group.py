@@ -11,6 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import index
 from typing import Any, Final, TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -327,7 +328,7 @@ class Group:
         return [octets(each) for each in items]
 
     def _checkRoot(self, root: int) -> None:
-        if not 0 <= root < self.size:
+        if not 0 <= index(root) < self.size:
             raise InvalidRequest(f"rank {root} is no member of a group of {self.size}")
 
     # Execution of schedules

@@ -163,6 +163,8 @@ class OperationTests(GroupCase):
         self.assertRaises(InvalidRequest, group.allreduce, b"abc", "sum", bytearray(2))
         self.assertRaises(InvalidRequest, group.broadcast, b"abc", 1)
         self.assertRaises(InvalidRequest, group.broadcast, b"abc", SIZE)
+        self.assertRaises(TypeError, group.broadcast, bytearray(3), 1.0)
+        self.assertRaises(TypeError, group.gather, b"abc", 0.0)
         self.assertRaises(InvalidRequest, group.alltoall, [b""])
         self.assertRaises(InvalidRequest, group.scatter, None, 0)
         self.together(lambda each: each.barrier())
