@@ -16,6 +16,7 @@ from zope.interface import implementer
 from twisted.internet.interfaces import IAddress
 
 from txrdma.cm.layouts.messages import REP, REQ
+from txrdma.error import InvalidRequest
 from txrdma.iba.types import GID, MTU, QPN
 from txrdma.iba.verbs import DeviceLimits
 from txrdma.kit.values import frozen, replace
@@ -98,7 +99,7 @@ class Terms:
 
         @param maximum: length of the private data of the message, in bytes.
         @param magic: L{REQ_MAGIC} or L{REP_MAGIC}.
-        @raise ValueError: the private data is too long.
+        @raise InvalidRequest: the private data is too long.
         """
         greeting = b""
         if self.usesCredits:
@@ -111,7 +112,7 @@ class Terms:
             ).encode()
         most = maximum - len(greeting)
         if len(privateData) > most:
-            raise ValueError(f"private data has {most} bytes at most, not {len(privateData)}")
+            raise InvalidRequest(f"private data has {most} bytes at most, not {len(privateData)}")
         return privateData.ljust(most, b"\0") + greeting
 
 

@@ -245,7 +245,7 @@ class AttemptTests(MessagingCase):
             self.attempt(Mock(side_effect=ResourceExhausted("simulated"))), ResourceExhausted
         )
         self.assertNothingLeft(0.0)
-        self.failureResultOf(self.attempt(lambda transport: bytes(57)), ValueError)
+        self.failureResultOf(self.attempt(lambda transport: bytes(57)), InvalidRequest)
         self.assertNothingLeft(0.0)
 
     def test_anyFailingVerbLeavesNothing(self) -> None:

@@ -24,6 +24,7 @@ from txrdma.cm.layouts.paths import pathFor
 from txrdma.cm.rsocket._core import RSocket, Sizes
 from txrdma.cm.rsocket.messages import immediate, ImmediateKind, MAPPED_BYTES, MOST_MAPPINGS
 from txrdma.cm.terms import Greeting, KEEPALIVE, LONGEST
+from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.times import ackTimeoutSeconds
 from txrdma.iba.types import GID, RKey
@@ -192,7 +193,7 @@ class MessageTests(MessagingCase):
                 self.result(connect(b"x" * most)).transport.loseConnection()
                 self.wait(lambda: self.served[-1].isMade)
                 self.assertEqual(self.served[-1].transport.getPeer().privateData, b"x" * most)
-                self.failureResultOf(connect(b"x" * (most + 1)), ValueError)
+                self.failureResultOf(connect(b"x" * (most + 1)), InvalidRequest)
         self.wait(lambda: all(each.lost for each in self.served))
         port.stopListening()
 
