@@ -461,6 +461,7 @@ class ServiceListening:
     def _requested(self, connection: IManagedConnection, event: Event) -> None:
         if not isinstance(event, ConnectionRequested):
             return
+        release = self._adapter.hold()  # the factory may stop listening
         try:
             self._accept(connection, event.request)
         except Exception as error:
@@ -469,6 +470,8 @@ class ServiceListening:
             elif not isinstance(error, Rejection):
                 _log.warn("{listener} can't accept a connection: {error}", listener=self, error=error)
             reject(connection, error)
+        finally:
+            release()
 
     def _accept(self, connection: IManagedConnection, request: REQ) -> None:
         """

@@ -78,6 +78,27 @@ class OpeningTests(MessagingCase):
         other.stopListening()
         self.assertNothingLeft()
 
+    def test_factoryStopsListening(self) -> None:
+        """A factory may stop listening, for a server of one connection: this connection stays."""
+
+        def build() -> MessageRecorder:
+            port.stopListening()
+            return self.made()
+
+        port = self.serve(MessageFactory(build))
+        client = self.result(self.ask())
+        client.transport.sendMessage(b"to the only one")
+        self.wait(lambda: self.served[0].messages)
+        self.closed(client, self.served[0])
+        self.assertNothingLeft()
+
+    def test_factoryStopsListeningAndRejects(self) -> None:
+        """A factory that stops listening and makes no protocol rejects the client."""
+        port = self.serve(MessageFactory(lambda: port.stopListening() and None))
+        error = self.failure(self.ask(), Rejected)
+        self.assertEqual(error.status, RejectReason.CONSUMER_REJECT)
+        self.assertNothingLeft()
+
     def test_rejectedMTUIsRetriedSmaller(self) -> None:
         port = self.serve(terms=Terms(mtu=MTU.MTU_512))
         client = self.result(self.ask())
