@@ -318,10 +318,19 @@ class Answerer:
         self._runNext()
 
     def cancelled(self, number: int) -> None:
-        """Cancel a call that the peer's program has cancelled; its answer is sent all the same."""
+        """
+        Cancel a call that the peer's program has cancelled; its answer is sent all the same. A function that
+        was not called yet is not called any more.
+        """
         running = self._running.get(number)
         if running is not None:
             self._cancel(running)
+            return
+        for waiting in self._waiting:
+            if waiting[0] == number:
+                self._waiting.remove(waiting)
+                self._answer(number, b"", True)
+                return
 
     def end(self) -> None:
         """Cancel all functions that run."""

@@ -131,7 +131,7 @@ class BTLMessageTransport(MessageTransport):
         self._isAborted = False
         self._overheadSent = self._overheadReceived = 0  # bytes that are not the application's
         self._reason: Failure | None = None  # of the end, while messages are queued for a paused protocol
-        self._caller = Caller(self._sendCall, partial(self._sendInternal, _CANCEL), self._resume)
+        self._caller = Caller(self._sendCall, self._sendCancel, self._resume)
         self._answerer = Answerer(self, self._sendAnswer)
         self._peer.order.tags.update((_GET, _RECEIVED, _UNLIMITED, _ANSWER))
 
@@ -344,7 +344,7 @@ class BTLMessageTransport(MessageTransport):
             C{twisted.internet.error.TimeoutError}.
         @return: fires with the answer. It fails with L{CallFailed} if the function has raised an exception or
             there is none, and with L{MessageFailed} if the connection ends before. It can be cancelled, which
-            withdraws a call that was not sent; otherwise the function's Deferred is cancelled.
+            withdraws a call that waits because of the limits; otherwise the function's Deferred is cancelled.
         @raise InvalidRequest: the tag is invalid, or the data is too long or not contiguous.
         """
         _checkTag(tag)
@@ -377,6 +377,11 @@ class BTLMessageTransport(MessageTransport):
     def _sendCall(self, whole: Buffer) -> None:
         if self._peer.state == OPEN:
             self._sendNow(_CALL, whole, None, False)
+
+    def _sendCancel(self, number: bytes) -> None:
+        """Cancel a call at the peer, by a message that does not overtake the call, which may be queued."""
+        if self._lifeline is not None and self._peer.state == OPEN:
+            self._sendNow(_CANCEL, number, None, False)
 
     def _sendAnswer(self, whole: Buffer, done: Done | None) -> None:
         if self._lifeline is not None and self._peer.state == OPEN:

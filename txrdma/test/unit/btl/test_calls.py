@@ -160,6 +160,34 @@ class CallTests(CallsCase):
         self.assertEqual(self.outcome(self.call(DOUBLE, timeout=0.5)), b"")
         self.pause(1.0)
 
+    def test_cancelledSoon(self) -> None:
+        """A call that is cancelled at once is withdrawn, or its function is cancelled, also behind others."""
+        for length in (0, 20_000):
+            for _ in range(10):
+                self.client.transport.post(TAG, bytes(900))
+            call = self.call(LATER, bytes(length))
+            call.cancel()
+            self.failureResultOf(call, CancelledError)
+            self.wait(lambda: len(self.server.tagged) == 10)
+            self.pause(0.1)
+            self.assertTrue(all(each.called for each in self.server.waiting))
+            self.assertNoCalls()
+            self.server.tagged.clear()
+
+    def test_cancelledWaiting(self) -> None:
+        """The function of a call that is cancelled while long answers are under way is not called."""
+        self.patch(requests, "MOST_CALL_BYTES", 250_000)
+        self.server.transport.answer(9, lambda data: bytes(200_000))
+        calls = [self.call(9) for _ in range(3)]
+        answerer = self.server.transport._answerer
+        last = self.call(LATER)
+        self.wait(lambda: answerer._waiting)
+        last.cancel()
+        self.failureResultOf(last, CancelledError)
+        self.assertEqual([len(self.outcome(each)) for each in calls], [200_000] * 3)
+        self.assertNoCalls()
+        self.assertEqual(self.server.waiting, [])
+
     def test_limit(self) -> None:
         """Calls beyond the limit wait; one that is cancelled meanwhile is never sent."""
         self.patch(requests, "MOST_CALLS", 3)
