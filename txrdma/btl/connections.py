@@ -94,6 +94,8 @@ class PeerOpening:
         if protocol is None:
             self._failed(Failure(Refused("the factory has no protocol for this peer")))
             return None
+        if self.answer.called:
+            return None  # the factory cancelled the attempt
         transport = BTLMessageTransport(lifeline, protocol)
         lifeline.user = transport  # first: makeConnection may send and close
         transport.begin(self._reactor)

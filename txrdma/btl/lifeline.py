@@ -539,6 +539,8 @@ class PeerConnection(StreamProtocol):
         failure, user = self._failure, self.user
         self.user = None
         if user is not None:
+            if failure is not None and failure.check(RDMAError) is not None:
+                failure = Failure(ConnectionLost(failure.getErrorMessage()))  # the peer failed after this end
             user.ended(failure or Failure(ConnectionDone()))
         elif not self._isAborted or failure is not None:
             self._failed(failure or Failure(PeerLost("the peer has ended the exchange")))

@@ -654,6 +654,22 @@ class ExchangeTests(HostsCase):
         self.failureResultOf(openings[1].answer, Unreachable, PeerLost)
         self.assertNothingLeft()
 
+    def test_cancelledByFactory(self) -> None:
+        """A factory that cancels the attempt gets no connection, and the server's connection is lost."""
+        built, server = TagRecorder(), TagRecorder()
+        openings = self.open(None, server)
+
+        def build(_: object) -> TagRecorder:
+            openings[0].answer.cancel()
+            return built
+
+        self.patch(openings[0], "_factory", Mock(buildProtocol=build))
+        self.wait(lambda: server.lost)
+        self.failureResultOf(openings[0].answer, CancelledError, ConnectionAborted)
+        self.assertEqual((built.isMade, built.ends), (False, []))
+        self.assertEqual(server.ends, ["ConnectionLost"])
+        self.assertNothingLeft()
+
     def test_killedBefore(self) -> None:
         """A peer that ends during the exchange is an error."""
         answers = [opening.answer for opening in self.open(TagRecorder(), TagRecorder())]
