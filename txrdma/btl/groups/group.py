@@ -508,6 +508,8 @@ class Group:
             self._members.missed(rank)
 
     def _cancelled(self, operation: _Running) -> None:
+        if operation.isOver:
+            return  # it is about to fail
         operation.isOver = True
         self._members.fail(self.rank, f"rank {self.rank} has cancelled {operation.name}")
 
@@ -528,7 +530,8 @@ class Group:
         if self._memory is not None:
             self._memory.slots.awake()
         for each in unfinished:
-            each.outcome.errback(error)
+            if not each.outcome.called:  # cancelled by a callback of another one
+                each.outcome.errback(error)
 
 
 def _mismatch(operation: _Running, rank: int, text: str) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 from unittest.mock import Mock
 
 from twisted.internet.address import IPv4Address
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl.groups._slots import memoryBytes
@@ -242,6 +243,24 @@ class FailureTests(GroupCase):
         self.groups[2].close()
         for each in pending:
             self.assertFails(each, 2, "rank 2 has left the group, but rank [01] needs it")
+
+    def test_cancelledByOther(self) -> None:
+        """An operation that fails may cancel others, which fail as well, and the group can be closed."""
+        ways: list[Callable[[], object]] = [self.groups[0].close, lambda: self.groups[2].close()]
+        for rank, end in enumerate(ways):
+            pending = [self.groups[rank].barrier() for _ in range(3)]
+
+            def cancelOthers(failure: Failure, pending: list[Deferred[None]] = pending) -> Failure:
+                pending[1].cancel()
+                return failure
+
+            pending[0].addErrback(cancelOthers)
+            end()
+            self.wait(lambda: all(each.called for each in pending))  # noqa: B023  # of this round
+            for each, kind in zip(pending, (GroupFailed, CancelledError, GroupFailed), strict=True):
+                self.failureResultOf(each, kind)
+        self.together(lambda each: each.close())
+        self.assertNothingLeft()
 
     def test_leftLong(self) -> None:
         """A long message to a member that has left fails."""
