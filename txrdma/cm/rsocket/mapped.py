@@ -145,7 +145,8 @@ class EndMappings:
         self._writes.clear()
         self._waiting.clear()
         for each in left:
-            each.errback(ConnectionLost(_OVER))
+            if not each.called:  # cancelled by a callback of another one
+                each.errback(ConnectionLost(_OVER))
 
 
 def failed(error: Exception) -> Deferred[None]:

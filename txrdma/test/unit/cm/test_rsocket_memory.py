@@ -7,6 +7,8 @@ from typing import Any
 
 from zope.interface import implementer
 
+from twisted.internet.defer import CancelledError
+from twisted.internet.error import ConnectionLost
 from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.python.failure import Failure
 
@@ -59,6 +61,26 @@ class ConnectionTests(MessagingCase):
         transport.loseConnection()
         self.wait(lambda: recorder.recorder.lost)
         self.assertRaises(InvalidRequest, lambda: transport.connection)
+        port.stopListening()
+
+    def test_cancelledByOther(self) -> None:
+        """A wait for mapped memory whose callback cancels another one does not disturb the end."""
+        recorders = [MessageRecorder(), MessageRecorder()]
+        factories = [Factory.forProtocol(lambda each=each: StreamOf(each)) for each in recorders]  # type: ignore[misc]  # a lambda
+        port = self.listenAt(factories[1], RSocketServerEndpoint)
+        client = self.result(self.connectTo(factories[0], RSocketClientEndpoint))
+        self.wait(lambda: recorders[1].isMade)
+        waits = [client.transport.whenMapped(offset) for offset in range(3)]
+
+        def cancelOthers(failure: Failure) -> Failure:
+            waits[1].cancel()
+            return failure
+
+        waits[0].addErrback(cancelOthers)
+        recorders[1].transport.loseConnection()
+        self.wait(lambda: all(each.lost for each in recorders))
+        for each, kind in zip(waits, (ConnectionLost, CancelledError, ConnectionLost), strict=True):
+            self.failureResultOf(each, kind)
         port.stopListening()
 
 
