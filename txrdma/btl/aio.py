@@ -28,6 +28,7 @@ from txrdma.btl.groups.joining import JOIN_SECONDS
 from txrdma.btl.lifeline import DeviceSpecs
 from txrdma.btl.transport import BTLMessageTransport
 from txrdma.error import InvalidRequest, Refused
+from txrdma.messages.memory import octets
 from txrdma.messages.protocol import MessageFactory, MessageProtocol
 
 if TYPE_CHECKING:
@@ -54,6 +55,21 @@ def currentReactor() -> Any:
 def future(deferred: Deferred[Result]) -> asyncio.Future[Result]:
     """Return a Deferred as a future of the running loop. Cancelling the future cancels the Deferred."""
     return deferred.asFuture(asyncio.get_running_loop())
+
+
+async def _awaited(deferred: Deferred[Result], undo: Callable[[Result], object]) -> Result:
+    """
+    Wait for a Deferred.
+
+    @param undo: called with the result if the task is cancelled when it has arrived, before the task resumes.
+    """
+    waiting = future(deferred)
+    try:
+        return await waiting
+    except asyncio.CancelledError:
+        if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
+            undo(waiting.result())
+        raise
 
 
 class Connection:
@@ -127,12 +143,24 @@ class Connection:
     async def receive(self, tag: int, into: WriteableBuffer | None = None) -> Any:
         """Return the next message of a tag, or its length if it is stored in a buffer."""
         if into is None:
-            return await future(self.transport.receive(tag))
-        return await future(self.transport.receive(tag, into))
+            return await self._received(tag, self.transport.receive(tag), lambda found: [found])
+        buffer = memoryview(octets(into))
+        receiving = self.transport.receive(tag, into)
+        return await self._received(tag, receiving, lambda length: [bytes(buffer[:length])])
 
     async def receiveMany(self, tag: int) -> list[bytes]:
         """Return all messages of a tag that have arrived, and at least one."""
-        return await future(self.transport.receiveMany(tag))
+        return await self._received(tag, self.transport.receiveMany(tag), lambda found: found)
+
+    async def _received(
+        self, tag: int, receiving: Deferred[Result], messages: Callable[[Result], list[bytes]]
+    ) -> Result:
+        """
+        Wait for messages, which are not lost if the task is cancelled after they have arrived.
+
+        @param messages: returns the messages from the result.
+        """
+        return await _awaited(receiving, lambda found: self.transport.giveBack(tag, messages(found)))
 
     async def call(self, tag: int, data: AnyBuffer = b"", timeout: float | None = None) -> bytes:
         """Call the peer's function for a tag, and return its answer."""
@@ -238,11 +266,13 @@ async def connect(host: str, port: int, device: DeviceSpecs = None) -> Connectio
         endpoint = TCP6ClientEndpoint if family == socket.AF_INET6 else TCP4ClientEndpoint
         stream = endpoint(reactor, str(address[0]), port, TIMEOUT)
         try:
-            protocol: _Protocol = await future(ClientEndpoint(reactor, stream, device).connect(factory))
+            connecting = ClientEndpoint(reactor, stream, device).connect(factory)
+            protocol = await _awaited(connecting, lambda late: late.transport.abortConnection())
         except Refused as error:
             refusals.append(error)
         else:
-            return protocol.connection
+            connection: Connection = protocol.connection
+            return connection
     raise refusals[0]
 
 
@@ -265,7 +295,8 @@ async def listen(
     """
     server = Server(serve)
     factory = MessageFactory(lambda: _Protocol(server.connected))
-    server.listens(await future(listenAt(currentReactor(), port, factory, host, device)))
+    listening = listenAt(currentReactor(), port, factory, host, device)
+    server.listens(await _awaited(listening, lambda late: late.stopListening()))
     return server
 
 
@@ -278,4 +309,4 @@ async def joinGroup(
     Wait for its operations by L{future}: C{await aio.future(group.barrier())}.
     """
     joining = Group.join(currentReactor(), device=device, interface=interface, timeout=timeout)
-    return await future(joining)
+    return await _awaited(joining, lambda late: late.close())

@@ -8,7 +8,7 @@ L{txrdma.btl.outbox}.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
@@ -191,6 +191,15 @@ class Inbox:
         self._bytes -= len(message) + MESSAGE
         self._handled(tag, there, len(message))
         return message
+
+    def giveBack(self, tag: int, messages: Sequence[bytes]) -> None:
+        """Queue messages again, before all others, that a request has got and the program has not."""
+        there = self._tags.setdefault(tag, _Arrived())
+        for each in reversed(messages):
+            there.messages.appendleft(each)
+            there.flow.giveBack(len(each))
+            self._bytes += len(each) + MESSAGE
+        self._serve(tag, there)
 
     def _handled(self, tag: int, there: _Arrived, length: int) -> None:
         there.flow.handle(length)

@@ -325,6 +325,13 @@ class BTLMessageTransport(MessageTransport):
         self._checkReceive(tag)
         return self._inbox.receive(tag, None, True)
 
+    def giveBack(self, tag: int, messages: Sequence[bytes]) -> None:
+        """Let messages that were received be the next ones of their tag again, for L{txrdma.btl.aio}."""
+        if tag in self._unlimited:
+            self.deliverMessages([(tag, memoryview(each)) for each in messages])
+        else:
+            self._inbox.giveBack(tag, messages)
+
     def _checkReceive(self, tag: int) -> None:
         _checkTag(tag)
         if tag in self._unlimited:

@@ -68,10 +68,14 @@ class MessageFlow:
         """Count a message that the local application has handled."""
         self.handled += length + MESSAGE
 
+    def giveBack(self, length: int) -> None:
+        """Count a message that the local application has not handled after all."""
+        self.handled -= length + MESSAGE
+
     def takeReport(self) -> int | None:
         """Return the total to report to the peer, or None if it can wait."""
         news = self.handled - self.reported
-        if not news or (news < WINDOW // 4 and self.received - self.reported < WINDOW // 2):
+        if news <= 0 or (news < WINDOW // 4 and self.received - self.reported < WINDOW // 2):
             return None
         self.reported = self.handled
         return self.handled

@@ -11,10 +11,11 @@ from importlib import import_module
 from typing import Any
 from unittest import mock, SkipTest
 
-from twisted.internet.error import ConnectionDone
+from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl import aio
+from txrdma.btl.connections import ClientEndpoint
 from txrdma.btl.errors import CallFailed, MessageFailed
 from txrdma.error import InvalidRequest, Refused
 
@@ -71,6 +72,72 @@ class AsyncioTests(SynchronousTestCase):
 
         self.runLoop(main())
         self.assertIsInstance(reasons[0], ConnectionDone)
+        self.assertEqual(self.problems, [])
+
+    def test_cancelledOnArrival(self) -> None:
+        """A coroutine that is cancelled after its message has arrived, before it has resumed, loses none."""
+        data, tags = [b"first", b"second", b"third"], (ANSWER, ANSWER + 1, ANSWER + 2)
+
+        async def serve(connection: aio.Connection) -> None:
+            for tag in tags:
+                await connection.receive(ASK)
+                await connection.sendMany(tag, data)
+            await connection.ended()
+
+        async def cancelled(connection: aio.Connection, name: str, *arguments: Any) -> None:
+            real = getattr(connection.transport, name)
+
+            def arrived(result: Any) -> Any:
+                asyncio.get_running_loop().call_soon(task.cancel)  # before the task resumes
+                return result
+
+            with mock.patch.object(
+                connection.transport, name, lambda *some: real(*some).addCallback(arrived)
+            ):
+                task = asyncio.ensure_future(getattr(connection, name)(*arguments))
+                await asyncio.sleep(0)
+                await connection.send(ASK, b"send")
+                with self.assertRaises(asyncio.CancelledError):
+                    await task
+
+        async def main() -> None:
+            async with await aio.listen(serve, "127.0.0.1", 0, THERE) as server:
+                async with await aio.connect("127.0.0.1", server.address.port, HERE) as connection:
+                    await cancelled(connection, "receive", tags[0])
+                    await cancelled(connection, "receive", tags[1], bytearray(10))
+                    await cancelled(connection, "receiveMany", tags[2])
+                    for tag in tags:
+                        self.assertEqual([await connection.receive(tag) for _ in data], data)
+
+        self.runLoop(main())
+        self.assertEqual(self.problems, [])
+
+    def test_cancelledWhenConnected(self) -> None:
+        """A coroutine that is cancelled when it has connected, but has not resumed, leaves no connection."""
+        reasons: list[Exception] = []
+
+        async def serve(connection: aio.Connection) -> None:
+            reasons.append(await connection.ended())
+
+        async def main() -> None:
+            def connected(endpoint: ClientEndpoint, factory: Any) -> Any:
+                def arrived(result: Any) -> Any:
+                    asyncio.get_running_loop().call_soon(task.cancel)  # before the task resumes
+                    return result
+
+                return connect(endpoint, factory).addCallback(arrived)
+
+            connect = ClientEndpoint.connect
+            async with await aio.listen(serve, "127.0.0.1", 0, THERE) as server:
+                with mock.patch.object(ClientEndpoint, "connect", connected):
+                    task = asyncio.ensure_future(aio.connect("127.0.0.1", server.address.port, HERE))
+                    with self.assertRaises(asyncio.CancelledError):
+                        await task
+                while not reasons:
+                    await asyncio.sleep(0)
+
+        self.runLoop(main())
+        self.assertIsInstance(reasons[0], ConnectionLost)
         self.assertEqual(self.problems, [])
 
     def test_calls(self) -> None:

@@ -141,6 +141,27 @@ class ReceiveTests(HostsCase):
         self.assertEqual(taken, list(range(count)))
         self.assertRaises(InvalidRequest, server.transport.receive, WAITED)
 
+    def test_givenBack(self) -> None:
+        """Messages that were given back are received again first, or handled, and windows stay correct."""
+        client, server = self.connected()
+        everything = [bytes([number]) * 1_000_000 for number in range(10)]
+        for each in everything:
+            client.transport.post(WAITED, each)
+        for count in (2, 1, 3):
+            taken = [self.outcome(server.transport.receive(WAITED)) for _ in range(count)]
+            server.transport.giveBack(WAITED, taken)
+            server.transport.giveBack(WAITED, [self.outcome(server.transport.receive(WAITED))])
+            self.pause(0.1)  # the peer sends more, since the first messages were reported as received
+        received = [self.outcome(server.transport.receive(WAITED)) for _ in everything]
+        self.assertTrue(received == everything, "messages differ")
+        self.assertEqual(server.transport._inbox._bytes, 0)
+        handled: list[bytes] = []
+        server.transport.setHandler(WAITED, lambda data: handled.append(bytes(data)))
+        server.transport.giveBack(WAITED, [b"last"])
+        self.assertEqual(handled, [b"last"])
+        self.pause(0.1)
+        self.assertEqual((client.ends, server.ends), ([], []))
+
     def test_badCalls(self) -> None:
         """Invalid tags and buffers are refused immediately."""
         _client, server = self.connected()
