@@ -104,7 +104,10 @@ def groupOf(group: str) -> DatagramPeer:
 
     @raise InvalidRequest: it is not the address of an IPv4 multicast group.
     """
-    gid = GID.fromIP(group)
+    try:
+        gid = GID.fromIP(group)
+    except ValueError as error:
+        raise InvalidRequest(f"{group} is not an IP address") from error
     if not (gid.isMulticast and gid.isMapped):
         raise InvalidRequest(f"{group} is not an IPv4 multicast group")
     return DatagramPeer(gid, MULTICAST_QPN)
@@ -232,9 +235,18 @@ class DatagramTransport:
         return peer
 
     def leaveGroup(self, group: str) -> Deferred[None]:
-        """Stop receiving the datagrams to an IP multicast group. Idempotent."""
+        """
+        Stop receiving the datagrams to an IP multicast group. Idempotent.
+
+        @return: fails with L{InvalidRequest} if it is not an IPv4 group.
+        """
+        return execute(self._leaveGroup, group)
+
+    def _leaveGroup(self, group: str) -> None:
+        peer = groupOf(group)
         multicast = None if self._shared is None else IMulticast(self._pair, None)
-        return succeed(None) if multicast is None else execute(multicast.detachMulticast, groupOf(group).gid)
+        if multicast is not None:
+            multicast.detachMulticast(peer.gid)
 
     def begin(self) -> None:
         """Start the protocol; an exception closes the transport without C{stopProtocol}."""

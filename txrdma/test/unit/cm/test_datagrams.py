@@ -285,9 +285,16 @@ class GroupTests(MessagingCase):
         self.failureResultOf(transport.joinGroup(GROUP), InvalidRequest)
 
     def test_wrongGroups(self) -> None:
-        """Other addresses are refused before anything is opened."""
-        for address in ("10.0.1.2", "ff0e::1", "240.0.0.1"):
+        """Other addresses, and what is none, are refused before anything is opened, and by transports."""
+        others = ("10.0.1.2", "ff0e::1", "240.0.0.1", "example.com", "")
+        for address in others:
             self.assertRaises(InvalidRequest, DatagramGroupEndpoint, self.clock, address, self.devices[0])
+        self.assertNothingLeft()
+        member = self.member(0)
+        for address in others:
+            self.failureResultOf(member.transport.joinGroup(address), InvalidRequest)
+            self.failureResultOf(member.transport.leaveGroup(address), InvalidRequest)
+        member.transport.loseConnection()
         self.assertNothingLeft()
 
     def test_cannotJoin(self) -> None:
