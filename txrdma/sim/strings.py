@@ -6,7 +6,6 @@ Twisted loads this module whenever it searches for port plugins, so it imports v
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TYPE_CHECKING
 
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
     from txrdma.sim.nets.netfile import Net
 
 DEFAULT: tuple[str, ...] = ("fattree", "16")
+
+_MOST_PER_SECOND = 2.0**64
+"""Upper bound of the rates of counters, which have at most 64 bits."""
 
 
 class SimulatedFabricOptions(NamedTuple):
@@ -125,7 +127,7 @@ def understood(*args: str, **kwargs: str) -> tuple[str, SimulatedFabricOptions]:
         raise ValueError(f"sim: {args[-1]!r} is one argument too many")
     arguments = Arguments("sim", (), (), kwargs)
     node = arguments.take("node")
-    if not (node.partition("/")[2] or "0").isdigit():
+    if not (node.partition("/")[2] or "0").isdecimal():
         raise ValueError(f"sim: node={node}: the text after the slash is not a port number")
     options = SimulatedFabricOptions(
         shape=args or DEFAULT,
@@ -134,8 +136,8 @@ def understood(*args: str, **kwargs: str) -> tuple[str, SimulatedFabricOptions]:
         loss=_rate(arguments, "loss", 1),
         seed=arguments.number("seed", 0, 0, 2**64),
         dead=tuple(filter(None, arguments.take("dead").split("+"))),
-        traffic=_rate(arguments, "traffic", math.inf),
-        errors=_rate(arguments, "errors", math.inf),
+        traffic=_rate(arguments, "traffic", _MOST_PER_SECOND),
+        errors=_rate(arguments, "errors", _MOST_PER_SECOND),
         managed=arguments.isYes("managed", True),
         manager=arguments.take("manager"),
         standby=arguments.take("standby"),
@@ -154,7 +156,7 @@ def _rate(arguments: Arguments, key: str, most: float) -> float:
     except ValueError:
         rate = -1
     if not 0 <= rate <= most:
-        raise ValueError(f"sim: {key}={text} is not a number from 0 to {most}")
+        raise ValueError(f"sim: {key}={text} is not a number from 0 to {most:g}")
     return rate
 
 
@@ -208,6 +210,9 @@ def netOf(shape: Sequence[str]) -> Net:
             raise ValueError(f"sim:{':'.join(shape)}: {error}") from error
     try:
         with open(shape[0], encoding="utf-8") as file:
-            return parseNet(file.read(), shape[0])
+            net = parseNet(file.read(), shape[0])
     except OSError as error:
         raise ValueError(f"sim:{shape[0]}: {error.strerror}") from error
+    if not net.nodes:
+        raise ValueError(f"sim:{shape[0]}: the file has no nodes")
+    return net
