@@ -81,10 +81,11 @@ class SystemNotifier:
             self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stop(self) -> None:
-        """Notify systemd that the service is stopping. Calling this again has no effect."""
+        """Notify systemd that the service is stopping, and of nothing after that. Idempotent."""
         if self._call.running:
             self._call.stop()
         self._send("STOPPING=1")
+        self._address = ""  # a round that ends later has another status
 
     def _send(self, text: str) -> None:
         if not self._address:

@@ -58,7 +58,7 @@ class SystemTests(SynchronousTestCase):
         return listener, notifier, clock
 
     def test_life(self) -> None:
-        """Start, status, each reload and the end are sent once."""
+        """Start, status, each reload and the end are sent once, and nothing after the end."""
         listener, notifier, _clock = self.reported(
             str(Path(self.mktemp()).absolute())[-90:].replace("/", "-")
         )
@@ -72,6 +72,10 @@ class SystemTests(SynchronousTestCase):
         first, second = listener.output()
         self.assertRegex(first, r"^RELOADING=1\nMONOTONIC_USEC=\d+$")
         self.assertEqual(second, "READY=1")
+        notifier.stop()
+        notifier.ready("3 nodes")
+        notifier.reloading()
+        notifier.ready("")
         notifier.stop()
         self.assertEqual(listener.output(), ["STOPPING=1"])
 
