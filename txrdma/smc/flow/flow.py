@@ -84,6 +84,7 @@ class Flow:
     @ivar confirmsEach: request a completion for each message.
     @ivar isDirty: the flow is in L{LinkSendQueue.dirty <txrdma.smc.flow.sendqueue.LinkSendQueue.dirty>}.
     @ivar isBlocked: the backlog exceeds the free space of the peer's ring.
+    @ivar dropped: number of received bytes that were not delivered to the application.
     @ivar written: number of the last message that announced new bytes; C{last}: of the last message; 0: none.
     @ivar writes: number of writes to the peer's ring; C{wraps}: those that wrapped, and took two RDMA writes.
     @ivar remoteBuffer: the peer's ring on the current link; None before C{attach}.
@@ -103,7 +104,7 @@ class Flow:
             "isDirty",
             "isBlocked",
         ),
-        *("written", "last", "writes", "wraps", "messagesSent", "queue"),
+        *("dropped", "written", "last", "writes", "wraps", "messagesSent", "queue"),
         *("_quickReads", "_slowReads", "_others"),
         *("_view", "_mask", "_contexts", "_isBegun", "_isReading", "_mustSend"),
         *("_address", "_rkey", "_message", "_write", "_target", "_valid"),
@@ -125,6 +126,7 @@ class Flow:
         self.early: list[tuple[int, ...]] | None = []
         self.isOpen = self.isPaused = self.discardsInput = False
         self.isEnding = self.isNoticed = self.confirmsEach = self.isDirty = self.isBlocked = False
+        self.dropped = 0
         self.written = self.last = self.writes = self.wraps = self.messagesSent = 0
         # Messages delivered by the fast path, other deliveries, other messages. No message is counted twice.
         self._quickReads = self._slowReads = self._others = 0
@@ -350,6 +352,7 @@ class Flow:
                     break
                 protocol = self.protocol
                 if self.discardsInput or protocol is None:  # drop the bytes, to free space for the peer
+                    self.dropped += length
                     if ring.consume(length):
                         self.update()
                     break

@@ -217,12 +217,17 @@ class SMCStatus:
     linkGroup = property(attrgetter("_stream.link.group.name"))
     state = property(attrgetter("_stream.state"))
     bytesSent = property(attrgetter("_stream.flow.ring.produced"))
-    bytesReceived = property(attrgetter("_stream.flow.ring.consumed"))
     messagesSent = property(attrgetter("_stream.flow.messagesSent"))
     messagesReceived = property(attrgetter("_stream.flow.messagesReceived"))
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
+
+    @property
+    def bytesReceived(self) -> int:
+        """Bytes delivered to the application, without those that came after it has closed the connection."""
+        flow = self._stream.flow
+        return flow.ring.consumed - flow.dropped
 
     @property
     def kind(self) -> str:

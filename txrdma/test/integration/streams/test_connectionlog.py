@@ -107,6 +107,39 @@ class EventTests(TestCase):
         await self.stream("btl:127.0.0.1:0", "btl:127.0.0.1:{port}")
         self.check("btl", "rocev2")
 
+    async def unread(self, server: str, client: str) -> None:
+        """Check that bytes which come after the application has closed the connection are not counted."""
+        factory = Recorders(Recorder)
+        port: Any = await serverFromString(reactor, server).listen(factory)
+        coming = factory.next()
+        one: Any = await clientFromString(reactor, client.format(port=port.getHost().port)).connect(
+            Recorders()
+        )
+        other = await coming
+        other.transport.write(bytes(10))
+        one.transport.write(bytes(3000))
+        one.transport.loseConnection()
+        await one.lost
+        await other.lost
+        await port.stopListening()
+        found = self.events()
+        self.assertEqual((len(one.received), len(other.received)), (0, 3000))
+        self.assertEqual((found["client"]["bytesReceived"], found["server"]["bytesReceived"]), (0, 3000))
+
+    async def test_unread(self) -> None:
+        """C{smc:}, whose ring receives bytes after the application has closed the connection."""
+        await self.unread("smc:127.0.0.1:0", "smc:127.0.0.1:{port}")
+
+    async def test_unreadRsocket(self) -> None:
+        """C{rsocket:} likewise."""
+        await self.unread(
+            f"rsocket:0:interface={self.there}", f"rsocket:{self.there}:{{port}}:bindAddress={self.there}"
+        )
+
+    async def test_unreadBTL(self) -> None:
+        """C{btl:} likewise."""
+        await self.unread("btl:127.0.0.1:0", "btl:127.0.0.1:{port}")
+
     async def messages(self, factory: Any, one: Any) -> None:
         """Exchange messages."""
         one.transport.sendMessage(bytes(2000))
