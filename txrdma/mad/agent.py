@@ -296,7 +296,8 @@ class MADAgent(RPCs):
         @return: function that ends this, unless others have registered for the same requests.
         @raise txrdma.error.ResourceExhausted: another program on this host has registered for them.
         """
-        return self._registrations.add(self.port, managementClass, methods, oui)
+        port = None if self._closed else self.port
+        return self._registrations.add(port, managementClass, methods, oui)
 
     def answer(self, datagram: bytes, path: IBPath, message: bytes | None = None) -> None:
         """

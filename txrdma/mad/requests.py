@@ -86,18 +86,20 @@ class Registrations:
         self._known: dict[tuple[int, int, int], _Registration] = {}
 
     def add(
-        self, port: IMADPort, managementClass: int, methods: Sequence[int], oui: int
+        self, port: IMADPort | None, managementClass: int, methods: Sequence[int], oui: int
     ) -> Callable[[], None]:
         """
         Register requests of this class with these methods; the returned function ends it.
 
+        @param port: None while it is lost: L{renew} registers them with its replacement.
         @raise txrdma.error.ResourceExhausted: another program on this host takes them already.
         """
         keys = [(int(managementClass), int(method), oui) for method in methods]
         missing = tuple(method for key, method in zip(keys, methods, strict=True) if key not in self._known)
         if missing:
             registration = _Registration(managementClass, missing, oui)
-            registration.begin(port)
+            if port is not None:
+                registration.begin(port)
             for key in keys:
                 self._known.setdefault(key, registration)
         used = list({self._known[key] for key in keys})

@@ -138,6 +138,8 @@ class UmadPort(DescriptorPort):
         @raise ResourceExhausted: another program takes them already, or the kernel itself does.
         @raise InvalidRequest: the kernel has no such class.
         """
+        if self._closed:
+            raise DeviceUnavailable(f"{self.name} is closed")
         mask = 0
         for method in methods:
             mask |= 1 << (method & 0x7F)

@@ -252,6 +252,32 @@ class SubscriptionTests(SynchronousTestCase):
         self.agent.close()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
+    def test_startsLost(self) -> None:
+        """A subscription that starts while the port is lost begins with the port's return."""
+        lost, returned = WiredPort(self.wire, 1), WiredPort(self.wire, 1)
+        served: list[tuple[WiredPort, object]] = []
+        for port in (lost, returned):
+
+            def serve(*what: object, port: WiredPort = port) -> Callable[[], None]:
+                served.append((port, what))
+                return lambda: None
+
+            self.patch(port, "serve", serve)
+        agent = self.agent = MADAgent(self.clock, lost, timeoutSeconds=0.5, reopen=lambda: returned)
+        self.server = MADServer(agent)
+        lost.close()
+        agent.portLost("the device is gone")
+        self.subscription = self.subscribed(TO_2, renewalSeconds=1000)
+        self.subscription.start()
+        self.wire.ports = (returned, self.wire.ports[1])
+        pass_(self.clock, 10, 0.5)
+        self.assertEqual(served, [(returned, (ManagementClass.SUBN_ADM, (Method.REPORT,), 0))])
+        self.assertTrue(self.subscription.isStanding)
+        self.manager.SubnAdmReport(Notice(isGeneric=True, trapNumber=64), TO_1)
+        pass_(self.clock, 1, 0.1)
+        self.assertEqual(self.reports, [64])
+        agent.close()
+
     def test_returnFails(self) -> None:
         broken = iter([True, True])
 

@@ -122,6 +122,7 @@ class PortTests(UmadCase):
         self.assertEqual(len(left), 1)
         self.assertGreaterEqual(left[0], 0)
         self.assertRaises(DeviceUnavailable, agent.port.send, bytes(256), self.path)
+        self.assertRaises(DeviceUnavailable, agent.port.serve, ManagementClass.SUBN_ADM, (Method.REPORT,))
 
     def test_strings(self) -> None:
         asked: list[str] = []
