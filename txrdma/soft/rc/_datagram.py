@@ -205,7 +205,10 @@ class Datagrams:
             qkey = self.qkey if qkey & _CONTROLLED else qkey & 0xFFFFFFFF
             pad = -length & 3
             start = START.pack(head | request.solicited << 55 | pad << 52, psn, qkey, number)
-            lane.put((start, *pieces), _AROUND + length + pad)
+            try:
+                lane.put((start, *pieces), _AROUND + length + pad)
+            except ValueError:
+                break  # not plain bytes: leave it to the general path
             psn = psn + 1 & PSN_MASK
             size += _AROUND + length + pad
             done += 1

@@ -6,12 +6,14 @@ Follows InfiniBand Architecture vol. 1, 9.4 (transport functions) and 10.8 (work
 
 from __future__ import annotations
 
+from array import array
 from itertools import pairwise
 from random import Random
 
 from txrdma.iba.types import LKey, MTU, RKey
 from txrdma.iba.verbs import (
     Access,
+    Buffer,
     Capacity,
     Completion,
     CompletionOpcode,
@@ -382,6 +384,27 @@ class DatagramContract(TwoEnds):
         self.datagram(alice, bob, b"", immediate=77)
         self.runUntilCompleted(bob, receives=1)
         self.assertEqual((bob.received[0].immediate, bob.received[0].length), (77, 40))
+
+    def test_datagramOfWords(self) -> None:
+        """Inline data may be a memoryview of numbers, whose items have several bytes."""
+        alice, bob = self.datagrams()
+        handle = alice.domain.createAddressHandle(alice.destinationOf(bob))
+        self.addCleanup(handle.close)
+        words = memoryview(array("I", range(5)))
+        batches: list[list[Buffer]] = [[words], [b"head", words], [words.cast("B").cast("B", (4, 5))]]
+        for inline in batches:
+            sent, received = len(alice.sent), len(bob.received)
+            bob.receive(bob.segment(0, 140))
+            bob.receive(bob.segment(0, 140))
+            request = SendRequest(1, Operation.SEND, inline=inline, address=handle)
+            request.remoteQPN, request.remoteQKey = bob.queuePair.number, QKEY
+            alice.queuePair.postSend([request])
+            alice.queuePair.postSend([request])
+            self.runUntilCompleted(alice, sends=sent + 2)
+            self.runUntilCompleted(bob, receives=received + 2)
+            expected = b"".join(inline)
+            self.assertEqual([each.length for each in bob.received[-2:]], [40 + len(expected)] * 2)
+            self.assertEqual(bytes(bob.memory.view[40 : 40 + len(expected)]), expected)
 
     def test_otherQKey(self) -> None:
         """A datagram with a wrong Q_Key is dropped silently."""

@@ -5,13 +5,14 @@ L{txrdma.soft.shared.datagrams} and L{txrdma.soft.rc.localpeers}.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from functools import partial
 from struct import Struct
 from typing import Any, cast
 
 from txrdma.iba.types import MTU, QPN
-from txrdma.iba.verbs import Completion, CompletionOpcode, Operation, QPKind, QPState, Status
+from txrdma.iba.verbs import Buffer, Completion, CompletionOpcode, Operation, QPKind, QPState, Status
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.soft.rc.localpeers import SEEK_SECONDS
 from txrdma.soft.rc.roce import RoCEPort
@@ -226,6 +227,17 @@ class SharedDatagramTests(DatagramCase):
         one.sendText(other, bytes(257), signaled=True)
         one.pollQueue()
         self.assertEqual([each.status for each in one.came], [Status.LOC_LEN_ERR])
+
+    def test_words(self) -> None:
+        """Inline data may be a memoryview whose items have several bytes, also beside plain bytes."""
+        one, other = self.both()
+        words = memoryview(array("I", range(5)))
+        batches: list[list[Buffer]] = [[words], [b"head", words], [words.cast("B").cast("B", (4, 5))]]
+        for number, inline in enumerate(batches):
+            one.post(number, Operation.SEND, inline=inline, **one.to(other))
+        self.isAccepted(other, [b"".join(each) for each in batches])
+        one.pollQueue()
+        self.assertEqual([each.status for each in one.came], [Status.SUCCESS] * len(batches))
 
     def test_dropped(self) -> None:
         """Datagrams with a wrong Q_Key, for an unknown queue pair, or without a receive are lost."""
