@@ -187,6 +187,22 @@ class ScheduleTests(ScheduleTestCase):
         self.assertEqual((self.agent.cancelled, closed), (3, [0, 1, 2]))
         self.assertEqual(self.schedule.progress.running, 0)
 
+    def test_cancelCalls(self) -> None:
+        """Cancelling a run cancels calls that no work waits for, outstanding and queued ones."""
+        results: list[Any] = []
+
+        async def asks() -> None:
+            for _ in range(5):
+                self.schedule.SubnGet(NodeInfo, HERE).addBoth(results.append)
+            await self.schedule.SubnGet(NodeInfo, HERE)
+
+        done = self.schedule.run(asks())
+        done.cancel()
+        self.failureResultOf(done, CancelledError)
+        self.assertEqual((self.agent.cancelled, len(self.agent.calls)), (3, 3))
+        self.assertEqual([each.type for each in results], [CancelledError] * 5)
+        self.assertEqual((self.schedule.progress.outstanding, self.schedule.progress.waiting), (0, 0))
+
     def test_nonsense(self) -> None:
 
         def yields(what: object = 7) -> Generator[Any, Any, None]:

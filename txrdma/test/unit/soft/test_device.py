@@ -5,6 +5,7 @@ The software device as a whole: its interfaces, strings, events, and closing.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -103,6 +104,22 @@ class DeviceTests(SynchronousTestCase):
         self.clock.advance(0)
         self.assertEqual((self.events, later), ([first, second], [first, second]))
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 2)
+
+    def test_removedListener(self) -> None:
+        """A listener that another one has removed gets no more events, not even the present one."""
+        stops: list[Callable[[], None]] = []
+        self.device.subscribe(lambda event: stops[0]())
+        removed: list[AsyncEvent] = []
+        stops.append(self.device.subscribe(removed.append))
+        self.device.notify(AsyncEvent(AsyncEventKind.GID_CHANGE, 1))
+        self.clock.advance(0)
+        self.assertEqual((len(self.events), removed), (1, []))
+
+    def test_eventsBeforeRest(self) -> None:
+        """Events that wait for the reactor are delivered when the device leaves it."""
+        self.device.notify(AsyncEvent(AsyncEventKind.GID_CHANGE, 1))
+        self.device.rest()
+        self.assertEqual((len(self.events), self.clock.getDelayedCalls()), (1, []))
 
     def test_closedDeviceLeavesNoDelayedCalls(self) -> None:
         self.device.notify(AsyncEvent(AsyncEventKind.GID_CHANGE, 1))

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.verbs import AsyncEventKind
-from txrdma.interfaces import AsyncEvent, IVerbsDevice, IVerbsDeviceStringParser
+from txrdma.interfaces import AsyncEvent, IReactorDevice, IVerbsDevice, IVerbsDeviceStringParser
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.verbs import devices
@@ -125,6 +125,20 @@ class StringTests(ParserCase):
         self.assertEqual(received, ["other"])
         unsubscribe()
         other.close()
+
+    def test_sharedRest(self) -> None:
+        """A device leaves the reactor when the last share that needs it there rests, or is closed."""
+        one, other, last = (sharedDevice(self.reactor, "test:1") for _ in range(3))
+        rests: list[None] = []
+        self.patch(self.parser.opened[0], "rest", lambda: rests.append(None))
+        IReactorDevice(one).rest()
+        IReactorDevice(one).rest()
+        other.close()
+        other.close()
+        self.assertEqual(rests, [])
+        last.close()
+        self.assertEqual(rests, [None])
+        one.close()
 
     def test_sharedByReactor(self) -> None:
         """Two reactors do not share devices."""
