@@ -5,11 +5,14 @@ Statistics of SMC for Prometheus.
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 from twisted.internet.threads import deferToThread
+from twisted.python.threadable import isInIOThread
 from twisted.trial.unittest import TestCase
 from twisted.web.test.requesthelper import DummyRequest
 
+from txrdma.smc.status import families
 from txrdma.smc.status.statistics import statistics
 from txrdma.test.support.smc.metrics import isMissing, MISSING, reactor, samples, valuesOf
 from txrdma.test.support.smc.races import Listener, RaceTestCase
@@ -82,5 +85,13 @@ class ThreadTests(TestCase):
 
     async def test_thread(self) -> None:
         """A thread that serves metrics gets values read in the reactor's thread."""
+        areInReactorThread: list[bool] = []
+
+        def read() -> dict[str, Any]:
+            areInReactorThread.append(isInIOThread())
+            return statistics()
+
+        self.patch(families, "statistics", read)
         found = await deferToThread(samples)
         self.assertIn(("txrdma_smc_link_groups", ()), found)
+        self.assertEqual(areInReactorThread, [True])
