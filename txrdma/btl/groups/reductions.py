@@ -46,7 +46,8 @@ class Elements:
     A member's elements, for a reduction.
 
     @ivar bytes: the elements as bytes: the member's buffer, until L{copy} is called.
-    @ivar unit: length of an element in bytes; C{kind}: their type, by identity.
+    @ivar unit: length of an element in bytes.
+    @ivar kind: identifies what L{view} returns: the type of NumPy that its function needs, or None.
     """
 
     def __init__(self, data: AnyBuffer, operation: Operation) -> None:
@@ -60,22 +61,23 @@ class Elements:
         self._numpy, self._operation, self._data = _numpy(), operation, data
         self.bytes = memoryview(octets(data))
         self._isNative = isNamed and self._numpy is not None
-        self.kind: Any
+        self.kind: object = None
         if self._numpy:
             if self._isNative:
                 self._function = getattr(self._numpy, _UFUNCS[cast(str, operation)])
             isArray = isinstance(data, self._numpy.ndarray)
-            self.kind = kind = cast(Any, data if isArray else self._numpy.asarray(memoryview(data))).dtype
+            self._type = kind = cast(Any, data if isArray else self._numpy.asarray(memoryview(data))).dtype
+            self.kind = kind if self._isNative else None
             self.unit = kind.itemsize
             if kind.hasobject or (not isArray and self.unit != memoryview(data).itemsize):
                 raise InvalidRequest(f"elements of type {kind} cannot be reduced")
             return
         view = memoryview(data)
-        self.unit, self.kind = view.itemsize, view.format
+        self.unit, self._type = view.itemsize, view.format
         try:
-            self.bytes.cast(self.kind)
+            self.bytes.cast(self._type)
         except ValueError as error:
-            raise InvalidRequest(f"elements of format {self.kind} need NumPy to be reduced") from error
+            raise InvalidRequest(f"elements of format {self._type} need NumPy to be reduced") from error
 
     def copy(self) -> None:
         """Copy the elements, so that the member's buffer can be changed, and C{bytes} as well."""
@@ -90,7 +92,7 @@ class Elements:
 
     def view(self, part: memoryview) -> Any:
         """Return a buffer as L{reduce} needs it, for any elements of this C{kind}."""
-        return self._numpy.frombuffer(part, self.kind) if self._isNative and len(part) else part
+        return self._numpy.frombuffer(part, self._type) if self._isNative and len(part) else part
 
     def reduce(self, views: Sequence[Any], into: memoryview) -> None:
         """
@@ -102,7 +104,7 @@ class Elements:
             return
         if self._isNative:
             function = self._function
-            result = self._numpy.frombuffer(into, self.kind)
+            result = self._numpy.frombuffer(into, self._type)
             function(views[0], views[1], out=result)
             for each in views[2:]:
                 function(result, each, out=result)
@@ -116,10 +118,10 @@ class Elements:
         if not len(into):
             return
         if not self._numpy:
-            self._combineByPython(into.cast(self.kind), other.cast(self.kind))
+            self._combineByPython(into.cast(self._type), other.cast(self._type))
             return
-        first = self._numpy.frombuffer(into, self.kind)
-        second = self._numpy.frombuffer(other, self.kind)
+        first = self._numpy.frombuffer(into, self._type)
+        second = self._numpy.frombuffer(other, self._type)
         if self._isNative:
             self._function(first, second, out=first)
         else:

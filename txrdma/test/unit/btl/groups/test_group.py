@@ -170,6 +170,18 @@ class OperationTests(GroupCase):
         self.assertRaises(InvalidRequest, group.scatter, None, 0)
         self.together(lambda each: each.barrier())
 
+    def test_operations(self) -> None:
+        """Reductions by name and by a function alternate, with data of the same type and length."""
+
+        def larger(one: Any, other: Any) -> list[int]:
+            return [max(pair) for pair in zip(one, other, strict=True)]
+
+        for number in range(8):
+            operation: Any
+            operation, expected = [("sum", 3), (larger, 2)][number // 2 % 2]
+            called = [each.allreduce(array("q", [each.rank]), operation) for each in self.groups]
+            self.assertEqual(list(map(self.outcome, called)), [array("q", [expected])] * SIZE)
+
     def test_close(self) -> None:
         """A group in which all members close leaves nothing behind, and later operations fail."""
         self.together(lambda each: each.barrier())
