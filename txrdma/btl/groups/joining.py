@@ -13,6 +13,7 @@ from zope.interface import implementer
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredList, maybeDeferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
+from twisted.internet.error import ConnectingCancelledError
 
 from txrdma.btl.connections import ClientEndpoint, ServerEndpoint, TIMEOUT
 from txrdma.btl.groups.errors import GroupFailed
@@ -57,7 +58,7 @@ class Joining:
 
     def _timedOut(self, result: Any, timeout: float) -> Any:
         there = len(self.members.transports) + 1
-        result.trap(CancelledError)
+        result.trap(CancelledError, ConnectingCancelledError)
         raise GroupFailed(f"{there} of {self._terms.size} members have joined in {timeout:g} seconds")
 
     async def _join(self) -> None:

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
+from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -399,6 +400,15 @@ class MembersTests(SynchronousTestCase):
         self.assertEqual(len(joining._proved), 1)
         self.assertIsNone(joining.build(addresses[0]))
         self.assertIsInstance(joining.build(addresses[-1]), Member)
+
+    def test_unreachable(self) -> None:
+        """A member that cannot reach the rendezvous in time fails as one that waits for others does."""
+        keys = (bytes(16),) * (SIZE + 1)
+        reactor = MemoryReactorClock()
+        joining = Group.join(reactor, GroupTerms(1, SIZE, "10.0.1.1", 1, keys), timeout=2)
+        reactor.advance(2)
+        error = self.failureResultOf(joining, GroupFailed).value
+        self.assertEqual(str(error), "1 of 3 members have joined in 2 seconds")
 
     def test_alone(self) -> None:
         """A group of one member needs no connections."""
