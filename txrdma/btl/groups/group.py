@@ -17,6 +17,7 @@ from typing import Any, Final, TYPE_CHECKING
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.python.failure import Failure
 
+from txrdma.btl.core.assembly import LONGEST
 from txrdma.btl.groups import _algorithms
 from txrdma.btl.groups._algorithms import Step
 from txrdma.btl.groups._sharedalgorithms import LARGEST_UNIT, Mismatch, SharedSchedule
@@ -181,8 +182,9 @@ class Group:
         """
         if not self._isClosed:
             self._isClosed = True
+            self._closing: Deferred[None] = Deferred()  # before callbacks, which may call this method
             self._abandon(GroupFailed(f"rank {self.rank} has left the group", self.rank))
-            self._closing = self._leave()
+            self._leave().chainDeferred(self._closing)
             if self._memory is not None:
                 self._memory.close()
                 self._memory = None
@@ -281,7 +283,7 @@ class Group:
         @raise InvalidRequest: the data or the root is invalid.
         """
         self._checkRoot(root)
-        schedule = self._schedule("gather", root, octets(data))
+        schedule = self._schedule("gather", root, _item(data))
         return self._start("gather", schedule, lambda found: found and _alikeAll(data, found))
 
     def allgather(self, data: AnyBuffer) -> Deferred[list[Any]]:
@@ -291,7 +293,7 @@ class Group:
         @return: fires with a list of the data, by rank.
         @raise InvalidRequest: the data is invalid.
         """
-        schedule = self._schedule("alltoall", [octets(data)] * self.size)
+        schedule = self._schedule("alltoall", [_item(data)] * self.size)
         return self._start("allgather", schedule, partial(_alikeAll, data))
 
     def scatter(self, items: Sequence[AnyBuffer] | None = None, root: int = 0) -> Deferred[bytes]:
@@ -302,7 +304,7 @@ class Group:
             any length up to 64 MiB; None at all members except the root. They are in use until the Deferred
             fires.
         @return: fires with the bytes of the item.
-        @raise InvalidRequest: the root is invalid, or there is another number of items.
+        @raise InvalidRequest: the root or an item is invalid, or there is another number of items.
         """
         self._checkRoot(root)
         found = [] if root != self.rank or items is None else self._perMember(items)
@@ -317,7 +319,7 @@ class Group:
         @param items: one for each member, by rank: a sequence of buffers or an array with as many rows, of
             any length up to 64 MiB. They are in use until the Deferred fires.
         @return: fires with a list of what the members have sent to this one, by rank.
-        @raise InvalidRequest: there is another number of items.
+        @raise InvalidRequest: there is another number of items, or one is invalid.
         """
         schedule = self._schedule("alltoall", self._perMember(items))
         return self._start("alltoall", schedule, partial(_alikeAll, items[self.rank]))
@@ -325,7 +327,7 @@ class Group:
     def _perMember(self, items: Sequence[AnyBuffer]) -> list[Buffer]:
         if len(items) != self.size:
             raise InvalidRequest(f"{len(items)} items for {self.size} members")
-        return [octets(each) for each in items]
+        return [_item(each) for each in items]
 
     def _checkRoot(self, root: int) -> None:
         if not 0 <= index(root) < self.size:
@@ -461,8 +463,11 @@ class Group:
             if len(data) <= COPIED:
                 transports[rank].post(DATA, bytes(data), partial(self._sentCopy, rank))
                 self._missing -= 1
-            else:
+                continue
+            try:
                 transports[rank].post(DATA, data, partial(self._sent, operation, rank))
+            except InvalidRequest as error:
+                self._members.fail(self.rank, f"rank {self.rank}: {operation.name} failed: {error}")
 
     def _received(
         self,
@@ -536,6 +541,14 @@ class Group:
 
 def _mismatch(operation: _Running, rank: int, text: str) -> str:
     return f"{operation.name} with rank {rank}: {text}; do all members call it with data of the same length?"
+
+
+def _item(data: AnyBuffer) -> Buffer:
+    """Return the bytes of an item, which is sent in one message."""
+    found = octets(data)
+    if len(found) > LONGEST:
+        raise InvalidRequest(f"an item has at most {LONGEST} bytes, not {len(found)}")
+    return found
 
 
 def _alikeAll(data: AnyBuffer, received: Sequence[Buffer]) -> list[Any]:

@@ -17,6 +17,8 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.btl.core.assembly import LONGEST
+from txrdma.btl.groups import _algorithms
 from txrdma.btl.groups._slots import memoryBytes
 from txrdma.btl.groups.errors import GroupFailed
 from txrdma.btl.groups.group import Group
@@ -169,6 +171,11 @@ class OperationTests(GroupCase):
         self.assertRaises(TypeError, group.gather, b"abc", 0.0)
         self.assertRaises(InvalidRequest, group.alltoall, [b""])
         self.assertRaises(InvalidRequest, group.scatter, None, 0)
+        tooLong = bytes(LONGEST + 1)
+        self.assertRaises(InvalidRequest, group.gather, tooLong, 1)
+        self.assertRaises(InvalidRequest, group.allgather, tooLong)
+        self.assertRaises(InvalidRequest, group.scatter, [b"", tooLong, b""])
+        self.assertRaises(InvalidRequest, group.alltoall, [b"", tooLong, b""])
         self.together(lambda each: each.barrier())
 
     def test_operations(self) -> None:
@@ -329,6 +336,17 @@ class FailureTests(GroupCase):
         self.pause(1)
         self.assertNothingLeft()
 
+    def test_closeTwice(self) -> None:
+        """The errback of an operation that the end of the group fails can close the group again."""
+        closed = []
+        self.groups[0].barrier().addErrback(lambda _: closed.append(self.groups[0].close()))
+        closed.append(self.groups[0].close())
+        for group in self.groups[1:]:
+            group.close()
+        for each in closed:
+            self.outcome(each)
+        self.assertEqual(len(closed), 2)
+
     def test_liar(self) -> None:
         """The reason of a failure has limited length, and names a member."""
         self.groups[0].transport(1).post(FAILED, b"\xff\xffwrong \xff")
@@ -350,6 +368,17 @@ class FailureTests(GroupCase):
         inbox = self.groups[1].transport(0)._inbox
         self.assertLessEqual(inbox._bytes, 5 << 20)
         self.assertGreater(self.groups[0].transport(1)._outbox.bytes, 4 << 20)
+
+
+class LengthTests(GroupCase):
+    """Data that does not fit into a message."""
+
+    def test_tooLong(self) -> None:
+        """An operation that needs messages of excessive length fails at all members, as later ones do."""
+        self.patch(_algorithms, "LONG_BROADCAST", 2 * LONGEST)
+        pending = self.groups[0].broadcast(bytes(LONGEST + 1))
+        for each in (pending, *(each.barrier() for each in self.groups)):
+            self.assertFails(each, 0, "rank 0: broadcast failed: .*a message has at most")
 
 
 class SharedFailureTests(SharedMixin, FailureTests):
