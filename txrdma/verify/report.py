@@ -24,10 +24,11 @@ from txrdma.verify.quirks import explanationOf
 from txrdma.verify.subject import TestedPort
 
 _HIDDEN: Final = (
-    (re.compile(r"\b(?:[0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}\b"), "MAC"),
+    (re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}(?![\w:])"), "MAC"),
     (re.compile(r"\b(?!127\.)\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b"), "IPv4"),
-    (re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4}(?![\w:])"), "GID"),
-    (re.compile(r"\b(?:[0-9a-fA-F]{4}:){3}[0-9a-fA-F]{4}\b|\b(?:0x)?[0-9a-fA-F]{16}\b"), "GUID"),
+    # In endpoint strings colons have a backslash, perftest prints 16 numbers, and a port may follow.
+    (re.compile(r"(?<!\w)(?:[0-9a-fA-F]{0,4}\\{0,3}:){2,}[0-9a-fA-F]{0,4}(?!\w)"), "GID"),
+    (re.compile(r"\b(?:0x)?(?:[0-9a-fA-F]{16}){1,2}\b"), "GUID"),
 )
 _SHORTEST_NAME: Final = 2
 

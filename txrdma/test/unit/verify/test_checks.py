@@ -281,7 +281,12 @@ class ReportTests(SynchronousTestCase):
             ("from 192.0.2.7 to 127.0.0.1", "from IPv4 to 127.0.0.1"),
             ("gid fe80::b859:9f03:12:3456, ::1", "gid GID, GID"),
             ("fe80:0000:0000:0000:b859:9f03:0012:3456", "GID"),
+            ("Couldn't listen on 2001:db8:1:2:3:4:5:6:18517: x", "Couldn't listen on GID:18517: x"),
+            ("rdma:fe80::1:7471 and [fe80::1]:18517", "rdma:GID and [GID]:18517"),
+            (r"smc:2001\:db8\:\:1:18517:device=soft\:fe80\\\:\\\:1", r"smc:GID:18517:device=soft\GID"),
+            ("GID: 254:128:00:00:00:00:00:00:02:16:62:255:254:171:205:239", "GID: GID"),
             ("guid b859:9f03:0012:3456 0xb8599f0300123456", "guid GID GUID"),
+            ("fe80000000000000b8599f0300123456", "GUID"),
             ("mac 02:00:00:00:00:01", "mac MAC"),
             ("firmware 16.35.2000, 100 Gb/s, 6.12.1", "firmware 16.35.2000, 100 Gb/s, 6.12.1"),
         ):
