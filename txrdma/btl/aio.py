@@ -253,12 +253,14 @@ async def connect(host: str, port: int, device: DeviceSpecs = None) -> Connectio
     @param host: an IP address, or a name, whose addresses are tried in turn until there is a listener.
     @param device: a device, or several over which messages are striped: see L{DeviceSpecs}.
     @raise RDMAError: as the Deferred of L{txrdma.btl.connections.ClientEndpoint.connect}.
-    @raise InvalidRequest: the name has no address.
+    @raise InvalidRequest: the name has no address, or the port is no number from 0 to 65535.
     """
+    if not 0 <= port <= 65535:
+        raise InvalidRequest(f"a port is a number from 0 to 65535, not {port}")
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # names are encoded by IDNA
         raise InvalidRequest(f"no address of {host}: {error}") from error
     reactor, refusals = currentReactor(), []
     factory = MessageFactory(lambda: _Protocol(lambda connection: None))

@@ -214,8 +214,9 @@ class AsyncioTests(SynchronousTestCase):
             await server.close()
             with self.assertRaises(Refused):
                 await aio.connect("127.0.0.1", server.address.port, HERE)
-            with self.assertRaises(InvalidRequest):
-                await aio.connect("no-such-host.invalid", 1, HERE)
+            for host, port in (("no-such-host.invalid", 1), ("a..b", 1), ("127.0.0.1", 65536)):
+                with self.assertRaises(InvalidRequest):
+                    await aio.connect(host, port, HERE)
 
         self.runLoop(main())
         (problem,) = self.problems
