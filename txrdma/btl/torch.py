@@ -27,6 +27,7 @@ from twisted.python.failure import Failure
 
 from txrdma.btl.core.assembly import LONGEST
 from txrdma.btl.groups.group import Group
+from txrdma.btl.groups.members import WAKE
 from txrdma.btl.groups.rendezvous import Rendezvous
 from txrdma.btl.groups.terms import GroupTerms
 from txrdma.btl.reactorthread import ReactorThread
@@ -239,6 +240,11 @@ class ProcessGroupBTL(ProcessGroup):
         self._thread.start(call, opts is None or not opts.asyncOp)
         return work
 
+    def _mean(self, total: Tensor) -> Tensor:
+        """Divide a sum by the number of members; integers are rounded towards zero, as by NCCL."""
+        isWhole = not (total.is_floating_point() or total.is_complex())
+        return total.div_(self._size, rounding_mode="trunc" if isWhole else None)
+
     # Operations
 
     def broadcast(self, tensors: Sequence[Tensor], opts: Any) -> Work:
@@ -258,7 +264,7 @@ class ProcessGroupBTL(ProcessGroup):
 
         def restore(_: object) -> None:
             for tensor, flat in zip(tensors, flats, strict=True):
-                _restore(tensor, flat.div_(self._size) if isMean else flat)
+                _restore(tensor, self._mean(flat) if isMean else flat)
 
         def run(group: Group) -> Deferred[Any]:
             pieces = [each for flat in flats for each in _pieces(flat.numpy())]
@@ -275,7 +281,7 @@ class ProcessGroupBTL(ProcessGroup):
         def restore(found: Any) -> None:
             if found is not None:
                 flat.numpy()[:] = found
-                _restore(tensor, flat.div_(self._size) if opts.reduceOp == ReduceOp.AVG else flat)
+                _restore(tensor, self._mean(flat) if opts.reduceOp == ReduceOp.AVG else flat)
 
         def run(group: Group) -> Deferred[Any]:
             return group.reduce(flat.numpy(), operation, root).addCallback(restore)
@@ -336,7 +342,7 @@ class ProcessGroupBTL(ProcessGroup):
 
         def store(found: list[Any]) -> None:
             total = torch.from_numpy(reduce(lambda one, other: function(one, other, out=one), found))
-            total = total.div_(self._size) if opts.reduceOp == ReduceOp.AVG else total
+            total = self._mean(total) if opts.reduceOp == ReduceOp.AVG else total
             output.detach().copy_(total.reshape(output.shape))
 
         return self._start(
@@ -370,6 +376,7 @@ class ProcessGroupBTL(ProcessGroup):
     def send(self, tensors: Sequence[Tensor], rank: int, tag: int) -> Work:
         (tensor,) = tensors
         data = _octets(_flat(tensor))
+        _checkTag(tag)
 
         def run(group: Group) -> Deferred[Any]:
             transport = group.transport(rank)
@@ -380,6 +387,7 @@ class ProcessGroupBTL(ProcessGroup):
     def recv(self, tensors: Sequence[Tensor], rank: int, tag: int) -> Work:
         (tensor,) = tensors
         flat = _flat(tensor)
+        _checkTag(tag)
 
         def run(group: Group) -> Deferred[Any]:
             transport = group.transport(rank)
@@ -390,6 +398,11 @@ class ProcessGroupBTL(ProcessGroup):
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int) -> Work:
         raise NotImplementedError("btl: recv needs the rank of the sender")
+
+
+def _checkTag(tag: int) -> None:
+    if not 0 <= tag < WAKE:
+        raise ValueError(f"btl: a tag is a number from 0 to {WAKE - 1}, not {tag}")
 
 
 def _receive(transport: BTLMessageTransport, tag: int, into: Any) -> Deferred[None]:
@@ -424,13 +437,14 @@ def _operation(opts: Any) -> tuple[Any, Any]:
 
 def _flat(tensor: Tensor) -> Tensor:
     """
-    Return the elements of a tensor in one dimension: the same memory if it is contiguous, else a copy.
+    Return the elements of a tensor in one dimension: the same memory if it is contiguous and has the values
+    themselves, not their conjugates or negatives; else a copy.
 
     @raise ValueError: it is not dense, or not in the memory of this host.
     """
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         raise ValueError(f"btl: tensors must be dense and on the CPU, not {tensor.layout} on {tensor.device}")
-    return tensor.detach().contiguous().view(-1)
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
 
 
 def _octets(flat: Tensor) -> Any:

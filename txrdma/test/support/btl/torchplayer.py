@@ -72,6 +72,14 @@ def collectives(gloo: Any) -> None:
     mean = torch.tensor([rank + 1.0])
     dist.all_reduce(mean, ReduceOp.AVG)
     assert mean.item() == (size + 1) / 2
+    whole, part = torch.tensor([rank - 2]), torch.zeros(1, dtype=torch.int64)
+    dist.reduce_scatter(part, [whole] * size, ReduceOp.AVG)
+    dist.all_reduce(whole, ReduceOp.AVG)
+    assert whole.item() == part.item() == -1  # of -2, -1 and 0
+    negative = torch.tensor([1 + 2j]).conj().imag  # has the number 2, and a bit
+    assert negative.is_neg()
+    dist.all_reduce(negative)
+    assert negative.item() == -2 * size
     single = torch.tensor(float(rank))
     dist.all_reduce(single)
     assert single.item() == sum(range(size))
@@ -162,6 +170,9 @@ def works() -> None:
         ValueError, "too long", lambda: dist.all_gather([], torch.empty((64 << 20) + 1, dtype=torch.uint8))
     )
     refused(NotImplementedError, "rank of the sender", lambda: dist.recv(torch.zeros(1)))
+    for tag in (-1, 65277):  # the largest tags belong to the group
+        refused(ValueError, "from 0 to 65276", lambda tag=tag: dist.isend(torch.ones(1), 0, tag=tag))
+        refused(ValueError, "from 0 to 65276", lambda tag=tag: dist.irecv(torch.ones(1), 0, tag=tag))
     dist.barrier()
 
 
