@@ -96,6 +96,7 @@ class BTLMessageTransport(MessageTransport):
     # Every message of a burst reads these. An object with more than 30 other attributes has no shared keys in
     # CPython, which costs 0.06 us for each message (btl-messages in benchmarks).
     __slots__ = (
+        "_hasClosed",
         "_join",
         "_outbox",
         "_peer",
@@ -109,7 +110,7 @@ class BTLMessageTransport(MessageTransport):
 
     def __init__(self, lifeline: PeerConnection, protocol: IMessageProtocol) -> None:
         self._producer = None
-        self.disconnecting = False
+        self.disconnecting = self._hasClosed = False
         self.progressed: Callable[[], None] | None = None
         self._lifeline: PeerConnection | None = lifeline
         module, self._peer = lifeline.module, lifeline.peer
@@ -467,17 +468,16 @@ class BTLMessageTransport(MessageTransport):
         """
         Close the connection when everything that was sent has arrived and the producer is unregistered.
 
-        If the peer has closed, a paused protocol loses the queued messages.
+        A protocol that is paused when the connection has closed loses the queued messages.
         """
-        self.disconnecting = True
+        self.disconnecting = self._hasClosed = True
         self._proceed()
-        if self._reason is not None and self._isPaused:
-            self._untaken.clear()
+        if self._reason is not None:
             self._deliver()
 
     def abortConnection(self) -> None:
         """Close the connection at once, without another call of the protocol or a handler for a message."""
-        self.disconnecting = self._isAborted = True
+        self.disconnecting = self._hasClosed = self._isAborted = True
         self._handlers.clear()
         self._untaken.clear()
         self._inbox.drop()
@@ -559,7 +559,8 @@ class BTLMessageTransport(MessageTransport):
     def ended(self, reason: Failure) -> None:
         """
         Report the end to the protocol, after the messages that it has not taken. If the peer has closed, this
-        waits while the protocol is paused, except that a stream queues its bytes itself.
+        waits while the protocol is paused, unless the program has closed, too; and except that a stream
+        queues its bytes itself.
         """
         self._lifeline, self.disconnecting = None, True
         self.record.bytesSent = self._peer.sentBytes - self._overheadSent
@@ -673,7 +674,10 @@ class BTLMessageTransport(MessageTransport):
                 self._flow.handle(counted)
         finally:
             self._isDelivering = False
-        if self._reason is not None and not untaken:
+        if self._reason is not None and self._isPaused and self._hasClosed:
+            untaken.clear()  # the program has closed, and may never resume
+            self._isPaused = False
+        if self._reason is not None and not (untaken or self._isPaused):
             reason, self._reason = self._reason, None
             self._end(reason)
             return

@@ -203,6 +203,50 @@ class MessageContract(MessageEnds):
         self.assertEqual([data[0] for data, _ in other.messages], [0, 1, 2])
         self.assertEqual((one.ends, other.ends), (["ConnectionDone"], ["ConnectionDone"]))
 
+    def test_contractPausedAtLast(self) -> None:
+        """A protocol that pauses at each message gets the end when it resumes after the last one."""
+        one, other = self.connectedEnds()
+        record = other.messageReceived
+
+        def pausing(data: bytes, immediate: int | None) -> None:
+            record(data, immediate)
+            other.transport.pauseProducing()
+
+        other.messageReceived = pausing  # type: ignore[method-assign]  # of this instance
+        for number in range(3):
+            one.transport.sendMessage(bytes([number]))
+        one.transport.loseConnection()
+        self.waitUntil(lambda: one.ends)
+        for count in (1, 2, 3):
+            self.assertEqual((len(other.messages), other.ends), (count, []))
+            other.transport.resumeProducing()
+        self.waitUntil(lambda: other.ends)
+        self.assertEqual((len(other.messages), other.ends), (3, ["ConnectionDone"]))
+
+    def test_contractPausedEmpty(self) -> None:
+        """A paused protocol that has received everything gets the end when it resumes."""
+        one, other = self.connectedEnds()
+        other.transport.pauseProducing()
+        one.transport.loseConnection()
+        self.waitUntil(lambda: one.ends)
+        self.assertEqual(other.ends, [])
+        other.transport.resumeProducing()
+        self.waitUntil(lambda: other.ends)
+        self.assertEqual(other.ends, ["ConnectionDone"])
+
+    def test_contractPausedClose(self) -> None:
+        """A paused protocol that closes first gets the end without resuming, and no more messages."""
+        one, other = self.connectedEnds()
+        other.transport.pauseProducing()
+        one.transport.sendMessage(b"not received")
+        one.transport.sendMessage(b"neither")
+        other.transport.sendMessage(b"last")
+        self.waitUntil(lambda: one.messages)
+        other.transport.loseConnection()
+        self.waitUntil(lambda: one.ends and other.ends)
+        self.assertEqual((one.messages, other.messages), ([(b"last", None)], []))
+        self.assertEqual(other.ends, ["ConnectionDone"])
+
     def test_contractClosedInMessage(self) -> None:
         """A protocol that closes in C{messageReceived}, after its peer has closed, receives all messages."""
         _one, other = self.pausedAtEnd()
