@@ -344,7 +344,7 @@ class LongTests(HostsCase):
                 self.assertEqual(len(other.tagged), 1)
         self.lifeline(server).transport.write(frame(FrameKind.QUEUE_PAIR, b"x"))  # type: ignore[union-attr]
         self.wait(lambda: client.lost and server.lost)
-        self.assertEqual(client.why(), "WireError")
+        self.assertEqual(client.why(), "ConnectionLost")
 
     def test_broken(self) -> None:
         """When a queue pair fails during a message, at either end, everything arrives once and in order."""
