@@ -75,7 +75,7 @@ class PeerOpening:
     """
     The exchange of one end, until its protocol is connected or it has failed.
 
-    @ivar answer: fires with the protocol, or fails. It can be cancelled.
+    @ivar answer: fires with the protocol, or fails; with C{CancelledError} if it is cancelled.
     """
 
     def __init__(

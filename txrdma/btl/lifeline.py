@@ -23,6 +23,7 @@ from functools import partial
 from secrets import randbits
 from typing import Any, Final, Protocol, Union
 
+from twisted.internet.defer import CancelledError
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IAddress, ITCPTransport
 from twisted.internet.protocol import connectionDone
@@ -376,7 +377,7 @@ class PeerConnection(StreamProtocol):
     def cancel(self) -> None:
         """Cancel an exchange whose result is no longer needed."""
         self._isAborted = True
-        self._giveUp(Failure(ConnectionAborted()))
+        self._giveUp(Failure(CancelledError("the connection attempt was cancelled")))
 
     def _giveUp(self, failure: Failure) -> None:
         """End with an error."""
