@@ -12,7 +12,7 @@ from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID
 from txrdma.iba.verbs import NodeType
-from txrdma.mad.errors import MADError
+from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.mad.layouts.attributes import Attribute, RPCS
 from txrdma.mad.layouts.pma import PortCounters
 from txrdma.mad.layouts.sa import (
@@ -249,6 +249,18 @@ class RouteTests(SynchronousTestCase):
         self.kinds()
         self.failureResultOf(self.ask(1, 4), MADError)
         self.assertEqual(self.kinds(), ["NodeRecord", "LinkRecord", "LinkRecord"])
+
+    def test_unanswered(self) -> None:
+        """After a call that got no answer, the facts that it used are found again."""
+        self.successResultOf(self.ask(1))
+        self.agent.answers["NodeRecord"] = MADTimeoutError("no answer", RPCS["SubnAdmGet"], IBPath())
+        self.failureResultOf(self.ask(1), MADTimeoutError)
+        self.agent.answers["NodeRecord"] = self.node
+        self.links = {(3, 1): 30}
+        self.nodes = {20: HOST, 30: SWITCH}
+        self.kinds()
+        self.assertEqual(self.successResultOf(self.ask(1)), SWITCH)
+        self.assertEqual(self.kinds(), ["LinkRecord", "NodeRecord"])
 
     def test_newAddress(self) -> None:
         end = [END_PORT]
