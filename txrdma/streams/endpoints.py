@@ -78,11 +78,12 @@ class StreamAttempt(Generic[MessageEndT]):
 
     def ended(self) -> None:
         """Stop the factory, since the connection is closed."""
-        self._factory.doStop()
+        with _log.failuresHandled("doStop of {factory!r} failed", factory=self._factory):
+            self._factory.doStop()
 
     def failed(self, failure: Failure) -> Failure:
         """Stop the factory; return the failure as the TCP endpoints report it."""
-        self._factory.doStop()
+        self.ended()
         error = failure.value
         known = None if error is None else self.known(error)
         if known is None and isinstance(error, (RDMAError, ValueError)):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.error import ConnectError, ConnectionDone, ConnectionLost
+from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl.stream._bytes import ByteStream, DISCONNECT
+from txrdma.error import DeviceUnavailable
 from txrdma.streams.connection import StreamEnd
+from txrdma.streams.endpoints import StreamAttempt
 from txrdma.streams.transport import StreamTransport
 from txrdma.testing.protocols import Recorder
 from txrdma.testing.reactors import ReactorClock
@@ -79,3 +82,36 @@ class EndTests(SynchronousTestCase):
         """A paused protocol is notified immediately that bytes were lost, as over TCP."""
         self.peerCloses(1)
         self.assertIs(self.protocol.reason.type, ConnectionLost)
+
+
+class AttemptTests(SynchronousTestCase):
+    """A client's factory whose C{stopFactory} raises."""
+
+    def setUp(self) -> None:
+        class Raising(Factory):
+            noisy = False
+
+            def stopFactory(self) -> None:
+                raise RuntimeError("stopFactory")
+
+        factory = Raising()
+        factory.doStart()
+        self.attempt: StreamAttempt[End] = StreamAttempt(factory)
+
+    def test_connected(self) -> None:
+        """A reactor that stops does not wait longer for its connection."""
+        clock = ReactorClock()
+        end = End(clock, True, lambda end: StreamTransport(end, end, Recorder(), "test"), self.attempt.ended)
+        end.begin(ByteStream())
+        stopped = end.reactorStops()
+        assert stopped is not None
+        end.lose(ConnectionDone())
+        clock.advance(0)
+        self.assertIsNone(self.successResultOf(stopped))
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+
+    def test_failed(self) -> None:
+        """An attempt fails with the reason of the failure."""
+        failure = self.attempt.failed(Failure(DeviceUnavailable("no answer")))
+        self.assertIs(failure.type, ConnectError)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
