@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from math import inf
 from selectors import DefaultSelector, SelectorKey
-from threading import Event, Lock, Thread
+from threading import Event, get_ident, Lock, Thread
 from time import monotonic
 from typing import Any, ClassVar, Final
 
@@ -22,6 +22,8 @@ from twisted.internet.defer import maybeDeferred
 from twisted.internet.error import ConnectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+
+from txrdma.error import InvalidRequest
 
 _log = Logger()
 
@@ -33,21 +35,23 @@ class _Selector(DefaultSelector):
     """
     Waits for events without the lock.
 
-    @ivar lock: belongs to the thread that runs code of the reactor.
+    @ivar lock: belongs to the thread that runs code of the reactor, the C{owner}, or 0.
     @ivar until: when it ends to wait, by C{time.monotonic}.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.lock, self.until = Lock(), inf
+        self.lock, self.owner, self.until = Lock(), 0, inf
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         self.until = inf if timeout is None else monotonic() + timeout
+        self.owner = 0
         self.lock.release()
         try:
             return super().select(timeout)
         finally:
             self.lock.acquire()
+            self.owner = get_ident()
 
 
 class ReactorThread:
@@ -94,9 +98,14 @@ class ReactorThread:
 
     def _run(self) -> None:
         with self._lock:
+            self._selector.owner = get_ident()
             self._loop.run_forever()
             self.reactor.waker.connectionLost(Failure(ConnectionDone()))
             self._loop.close()
+
+    def isHere(self) -> bool:
+        """Return whether this thread runs code of the reactor, so that it must not wait for the reactor."""
+        return self._selector.owner == get_ident()
 
     def start(self, call: Callable[[], object], isHere: bool) -> None:
         """
@@ -106,12 +115,14 @@ class ReactorThread:
         """
         self._calls.append(call)
         if isHere and self._lock.acquire(blocking=False):
+            self._selector.owner = get_ident()
             try:
                 self._runCalls()
                 self.reactor.runUntilCurrent()  # else the other thread would have to: waking it takes 20 us
                 delay = self.reactor.timeout()
                 isLate = delay is not None and monotonic() + delay < self._selector.until - _RESOLUTION
             finally:
+                self._selector.owner = 0
                 self._lock.release()
             if isLate:
                 self._loop.call_soon_threadsafe(_wake)
@@ -129,8 +140,11 @@ class ReactorThread:
         Call a function in the reactor's thread, and wait for its result.
 
         @param function: returns a value, or a Deferred with it.
+        @raise InvalidRequest: code of the reactor calls this, which would wait for itself.
         @raise Exception: what the function has raised, or the Deferred has failed with.
         """
+        if self.isHere():
+            raise InvalidRequest("code of the reactor cannot wait for the reactor")
         ended, results = Event(), []
 
         def done(result: Any) -> None:

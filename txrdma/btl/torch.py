@@ -63,12 +63,13 @@ _OPERATIONS: Final[dict[Any, tuple[Any, Any]]] = {  # for groups, and of two arr
 class BTLWork(Work):
     """The progress and result of one operation of a process group. Any thread can call all methods."""
 
-    def __init__(self, name: str, tensors: Any) -> None:
+    def __init__(self, name: str, tensors: Any, thread: ReactorThread) -> None:
         """
         @param tensors: the result.
+        @param thread: the thread of the reactor, on which the operation depends.
         """
         super().__init__()
-        self._name, self._tensors = name, tensors
+        self._name, self._tensors, self._thread = name, tensors, thread
         self._error: Exception | None = None
         self._done, self._lock = Event(), Lock()
         self._futures: list[Any] = []
@@ -90,8 +91,11 @@ class BTLWork(Work):
         Wait for the end of the operation.
 
         @param timeout: after which this raises an exception; 0: when that of the group has passed.
-        @raise DistBackendError: the operation has failed, or has not ended in time.
+        @raise DistBackendError: the operation has failed, or has not ended in time; or it has not ended, and
+            the callback of a future waits for it, without which it cannot end.
         """
+        if not self._done.is_set() and self._thread.isHere():
+            raise DistBackendError(f"btl: the callback of a future cannot wait for {self._name}")
         if not self._done.wait(timeout.total_seconds() or None):
             raise DistBackendError(f"btl: {self._name} has not ended in {timeout.total_seconds():g} seconds")
         if self._error is not None:
@@ -222,7 +226,7 @@ class ProcessGroupBTL(ProcessGroup):
         @param opts: of C{torch.distributed}, or None.
         @param tensors: the result.
         """
-        work, group = BTLWork(name, tensors), self._group
+        work, group = BTLWork(name, tensors, self._thread), self._group
         if group is None:
             raise DistBackendError("btl: the process group has been destroyed")
         given = -1.0 if opts is None else opts.timeout.total_seconds()

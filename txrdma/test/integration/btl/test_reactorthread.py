@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl.reactorthread import ReactorThread
+from txrdma.error import InvalidRequest
 
 
 class ReactorThreadTests(SynchronousTestCase):
@@ -29,6 +30,22 @@ class ReactorThreadTests(SynchronousTestCase):
     def test_failure(self) -> None:
         """The caller gets the exception."""
         self.assertRaises(ZeroDivisionError, self.thread.call, lambda: 1 // 0)
+
+    def test_itself(self) -> None:
+        """Code of the reactor that would wait for the reactor gets an exception, in either thread."""
+
+        def call() -> None:
+            where.append((get_ident(), self.thread.isHere()))
+            self.assertRaises(InvalidRequest, self.thread.call, int)
+
+        where: list[tuple[int, bool]] = []
+        self.thread.call(call)
+        while where[-1][0] != get_ident():  # the reactor may be about to wait
+            self.thread.start(call, True)
+            self.thread.call(int)
+        self.assertEqual({isHere for _ident, isHere in where}, {True})
+        self.assertEqual(self.flushLoggedErrors(), [])
+        self.assertFalse(self.thread.isHere())
 
     def test_here(self) -> None:
         """While the reactor waits, this thread runs a call itself; the reactor learns of delayed calls."""

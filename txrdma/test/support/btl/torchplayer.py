@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -171,8 +172,26 @@ def works() -> None:
     )
     refused(NotImplementedError, "rank of the sender", lambda: dist.recv(torch.zeros(1)))
     for tag in (-1, 65277):  # the largest tags belong to the group
-        refused(ValueError, "from 0 to 65276", lambda tag=tag: dist.isend(torch.ones(1), 0, tag=tag))
-        refused(ValueError, "from 0 to 65276", lambda tag=tag: dist.irecv(torch.ones(1), 0, tag=tag))
+        for call in (dist.isend, dist.irecv):
+            refused(ValueError, "from 0 to 65276", partial(call, torch.ones(1), 0, tag=tag))
+    dist.barrier()
+
+
+def callbacks() -> None:
+    """The callback of a future can start an operation, but not wait for it."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    previous, following = (rank - 1) % size, (rank + 1) % size
+    into = [torch.zeros(1), torch.zeros(1)]
+
+    def receive(tag: int) -> Any:
+        return dist.irecv(into[tag], previous, tag=tag)
+
+    chained = receive(0).get_future().then(lambda _: receive(1).wait())
+    dist.barrier()
+    dist.send(torch.ones(1), following, tag=0)
+    refused(RuntimeError, "callback of a future cannot wait for recv", chained.wait)
+    dist.barrier()
+    dist.send(torch.ones(1), following, tag=1)
     dist.barrier()
 
 
@@ -251,6 +270,7 @@ def main(role: str) -> None:
     if role == "operations":
         collectives(dist.new_group(backend="gloo"))
         works()
+        callbacks()
         subgroups()
         late()
     elif role == "training":
