@@ -40,6 +40,7 @@ class StreamAttempt(Generic[MessageEndT]):
     transportClass: Callable[[MessageEndT, IProtocol], MessageStreamTransport[MessageEndT]]
     end: MessageEndT
     protocol: IProtocol
+    _isConnected = False
 
     def __init__(self, factory: IProtocolFactory) -> None:
         self._factory = factory
@@ -73,7 +74,8 @@ class StreamAttempt(Generic[MessageEndT]):
         self.protocol = protocol
 
     def makeTransport(self, end: MessageEndT) -> MessageStreamTransport[MessageEndT]:
-        """Make the transport of the stream."""
+        """Make the transport of the stream, at whose end L{ended} is called."""
+        self._isConnected = True
         return self.transportClass(end, self.protocol)
 
     def ended(self) -> None:
@@ -82,8 +84,13 @@ class StreamAttempt(Generic[MessageEndT]):
             self._factory.doStop()
 
     def failed(self, failure: Failure) -> Failure:
-        """Stop the factory; return the failure as the TCP endpoints report it."""
-        self.ended()
+        """
+        Return the failure as the TCP endpoints report it.
+
+        Stops the factory, unless the connection that C{connectionMade} has cancelled does so at its end.
+        """
+        if not self._isConnected:
+            self.ended()
         error = failure.value
         known = None if error is None else self.known(error)
         if known is None and isinstance(error, (RDMAError, ValueError)):

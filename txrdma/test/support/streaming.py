@@ -166,3 +166,42 @@ class StreamContract(Base):
         endpoint = clientFromString(reactor, self.clientString(self.ports[-1].getHost().port))
         await self.assertFailure(endpoint.connect(refusing), NoProtocol)
         self.assertEqual((refusing.starts, refusing.stops), (1, 1))
+
+    async def test_cancelledWhileMade(self) -> None:
+        """An attempt that C{buildProtocol} cancels leaves no connection."""
+
+        def cancel(addr: object) -> Recorder:
+            connecting.cancel()
+            return unused
+
+        unused, client, there = Recorder(), Recorders(), (await self.listen()).next()
+        client.buildProtocol = cancel  # type: ignore[method-assign]  # one that cancels
+        text = self.clientString(self.ports[-1].getHost().port)
+        connecting = clientFromString(reactor, text).connect(client)
+        await self.assertFailure(connecting, Exception)
+        server = await there
+        await server.lost
+        self.assertIs(server.reason.type, ConnectionLost)
+        self.assertFalse(unused.made.called)
+        self.assertEqual((client.starts, client.stops), (1, 1))
+
+    async def test_cancelledWhenMade(self) -> None:
+        """An attempt that C{connectionMade} cancels ends the connection, which counts once in the factory."""
+
+        class Cancelling(Recorder):
+            def connectionMade(self) -> None:
+                super().connectionMade()
+                connecting.cancel()
+
+        client, there = Recorders(Cancelling), (await self.listen()).next()
+        client.doStart()  # for another connection
+        text = self.clientString(self.ports[-1].getHost().port)
+        connecting = clientFromString(reactor, text).connect(client)
+        await self.assertFailure(connecting, Exception)
+        server = await there
+        for each in (server, client.protocols[0]):
+            await each.lost
+            self.assertIs(each.reason.type, ConnectionLost)
+        self.assertEqual((client.starts, client.stops), (1, 0))
+        client.doStop()
+        self.assertEqual(client.stops, 1)
