@@ -65,7 +65,9 @@ class Connecting(HandshakeFactory):
         """Build the protocol that negotiates SMC on a new TCP connection."""
         use, self._use = self._use, None  # with several addresses, another negotiation holds its own use
         options, build = self._options, self.builder(addr)
-        negotiation = ClientNegotiation(self._reactor, options, self._outcomes, build, use, self._connected)
+        negotiation = ClientNegotiation(
+            self._reactor, options, self._outcomes, build, use, self._connected, self.wrapped
+        )
         self._negotiation = negotiation
         return negotiation
 

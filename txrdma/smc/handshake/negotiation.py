@@ -19,7 +19,13 @@ from zope.interface import implementer
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import quoteStringArgument
 from twisted.internet.error import ConnectionDone, ConnectionLost, NoProtocol
-from twisted.internet.interfaces import IDelayedCall, IHalfCloseableProtocol, IProtocol, IReactorTime
+from twisted.internet.interfaces import (
+    IDelayedCall,
+    IHalfCloseableProtocol,
+    IProtocol,
+    IProtocolFactory,
+    IReactorTime,
+)
 from twisted.internet.protocol import connectionDone, Protocol
 from twisted.internet.tcp import Connection
 from twisted.logger import Logger
@@ -79,11 +85,13 @@ class Negotiation(Protocol):
     @ivar _peer: identity of the peer.
     @ivar _work: a coroutine started by an event of the handshake, while it is suspended.
     @ivar _stream: the stream that is being set up.
+    @ivar _factory: the user's factory, for clients only: the factory of a server is used by its port.
     """
 
     transport: Connection
     role: Role
     _core: ServerHandshake | ClientHandshake
+    _factory: IProtocolFactory | None = None
 
     def __init__(
         self,
@@ -334,6 +342,8 @@ class Negotiation(Protocol):
             transport = kind(stream, Protocol() if protocol is None else protocol, self.transport)
             if options.sndbuf != SMCTransport.bufferSize:
                 transport.bufferSize = options.sndbuf
+            if self._factory is not None and protocol is not None:
+                transport.use(self._factory)
             use, self._use = self._use, None
             callWithContext({"system": transport.logPrefix()}, stream.start, transport, monitor, use)
             if protocol is None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectingCancelledError
-from twisted.internet.interfaces import IProtocol
+from twisted.internet.interfaces import IProtocol, IProtocolFactory
 from twisted.python.failure import Failure
 
 from txrdma.error import Refused, WireError
@@ -56,8 +56,10 @@ class ClientNegotiation(Negotiation):
         build: Callable[[], IProtocol | None],
         use: Use | None = None,
         finished: Deferred[IProtocol] | None = None,
+        factory: IProtocolFactory | None = None,
     ) -> None:
         super().__init__(reactor, options, outcomes, build, use)
+        self._factory = factory
         self._finished: Deferred[IProtocol] = finished or Deferred(lambda _: self.cancel())
         self._manager: LinkGroups | None = None
         self._offer: Offer | None = None

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from zope.interface import implementer
 
-from twisted.internet.interfaces import IProtocol, ITCPTransport, ITLSTransport
+from twisted.internet.interfaces import IProtocol, IProtocolFactory, ITCPTransport, ITLSTransport
 from twisted.internet.tcp import Connection, Server
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.interfaces import ISMCTransport
@@ -25,6 +26,8 @@ from txrdma.streams.transport import StreamTransport
 if TYPE_CHECKING:
     from socket import socket
 
+_log = Logger()
+
 
 @implementer(ISMCTransport, ITCPTransport, ITLSTransport)
 class SMCTransport(StreamTransport[Stream]):
@@ -37,12 +40,13 @@ class SMCTransport(StreamTransport[Stream]):
         in no interface, but programs read this attribute of Twisted's TCP transports.
     """
 
-    __slots__ = ("_since", "sessionno")
+    __slots__ = ("_factory", "_since", "sessionno")
 
     sessionno: int
     _flow: Flow
 
     def __init__(self, stream: Stream, protocol: IProtocol, tcp: Connection) -> None:
+        self._factory: IProtocolFactory | None = None
         if isinstance(tcp, Server):
             self.sessionno = tcp.sessionno
         super().__init__(stream, stream.flow, protocol, prefixFor(tcp, protocol))
@@ -83,6 +87,11 @@ class SMCTransport(StreamTransport[Stream]):
 
     # Events of the stream: see txrdma.streams.transport.StreamTransport
 
+    def use(self, factory: IProtocolFactory) -> None:
+        """Use a client's factory until C{connectionLost}; the TCP connection uses it, but may end before."""
+        factory.doStart()
+        self._factory = factory
+
     def begun(self) -> None:
         """Connect the protocol, which may write from now on."""
         self._since = self.stream.link.scheduler.clock()
@@ -95,6 +104,10 @@ class SMCTransport(StreamTransport[Stream]):
         if reason is not None:
             status.logEnd(self, reason, self.stream.link.scheduler.clock() - self._since)
         super().ended(reason)
+        factory, self._factory = self._factory, None
+        if factory is not None and reason is not None:
+            with _log.failuresHandled("doStop of {factory!r} failed", factory=factory):
+                factory.doStop()
 
     # ISMCTransport
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from zope.interface.verify import verifyObject
 
-from twisted.internet.defer import gatherResults
+from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.error import (
     ConnectError,
@@ -459,6 +459,43 @@ class TroubleTests(EndsTestCase):
         await protocol.lost
         await deferLater(reactor, 0.1)
         self.assertEqual(client.stops, 1)
+
+    async def test_clientFactoryStopsLast(self) -> None:
+        """A client's C{stopFactory} follows C{connectionLost}, as with TCP, also of a paused protocol."""
+        events: list[str] = []
+
+        class Paused(Recorder):
+            def connectionMade(self) -> None:
+                super().connectionMade()
+                self.transport.pauseProducing()
+
+            def dataReceived(self, data: bytes) -> None:
+                events.append("data")
+
+            def connectionLost(self, reason: Failure = connectionDone) -> None:
+                events.append("lost")
+                super().connectionLost(reason)
+
+        class Noting(Recorders):
+            stopped: Deferred[None]
+
+            def stopFactory(self) -> None:
+                events.append("stop")
+                self.stopped.callback(None)
+
+        factory, port = await self.serve()
+        server, client = factory.next(), Noting(Paused)
+        client.stopped = Deferred()
+        protocol: Any = await clientFromString(reactor, f"smc:127.0.0.1:{port}").connect(client)
+        there = await server
+        there.transport.write(b"late")
+        there.transport.loseConnection()
+        await there.lost
+        await deferLater(reactor, 0.05)
+        protocol.transport.resumeProducing()
+        await protocol.lost
+        await client.stopped
+        self.assertEqual(events, ["data", "lost", "stop"])
 
 
 async def reactor_listenUNIX(name: str) -> Any:
