@@ -72,11 +72,12 @@ class EndMappings:
         """
         core = self._core
         assert core is not None
+        length, offset = index(length), index(offset)
         core.checkMapping(offset, length)
         region = self._transport.allocateMemory(length)
-        index = core.map(offset, length, region.address, region.rkey)
+        entry = core.map(offset, length, region.address, region.rkey)
         self._ordered()
-        return MappedMemory(self, region, offset, index)
+        return MappedMemory(self, region, offset, entry)
 
     def unmap(self, index: int, region: IMemoryRegion) -> None:
         """Free mapped memory, unless the connection has ended."""
@@ -88,7 +89,7 @@ class EndMappings:
     def write(self, offset: int, data: bytes) -> Deferred[None]:
         """Write to memory that the peer has mapped."""
         core = self._core
-        number = None if core is None else core.writeMapped(offset, bytes(octets(data)))
+        number = None if core is None else core.writeMapped(index(offset), bytes(octets(data)))
         if number is None:
             where = f"{len(data)} bytes at offset {offset}"
             return failed(ProtectionError(f"the peer has not mapped {where}"))

@@ -83,6 +83,27 @@ class ConnectionTests(MessagingCase):
             self.failureResultOf(each, kind)
         port.stopListening()
 
+    def test_offsetsAreIntegers(self) -> None:
+        """Offsets and lengths that are not integers are errors of the call, and the connection continues."""
+        server = StreamOf(MessageRecorder())
+        port = self.listenAt(Factory.forProtocol(lambda: server), RSocketServerEndpoint)
+        recorder = StreamOf(MessageRecorder())
+        self.result(self.connectTo(Factory.forProtocol(lambda: recorder), RSocketClientEndpoint))
+        transport: Any = recorder.transport
+        self.wait(lambda: server.recorder.isMade)
+        there: Any = server.transport
+        for length, offset in ((10.0, 0), (10, 0.5)):
+            self.assertRaises(TypeError, there.mapMemory, length, offset)
+        memory = there.mapMemory(10)
+        self.result(transport.whenMapped(0))
+        self.assertRaises(TypeError, transport.writeMapped, 1.0, b"data")
+        self.result(transport.writeMapped(1, b"data"))
+        self.assertEqual(bytes(memory.buffer), b"\0data\0\0\0\0\0")
+        transport.loseConnection()
+        self.wait(lambda: recorder.recorder.lost and server.recorder.lost)
+        self.assertEqual(recorder.recorder.ends, ["ConnectionDone"])
+        port.stopListening()
+
 
 class StreamMemoryTests(AtomicMemoryContract, RemoteMemoryContract, MessagingCase):
     """Two streams on a simulated network."""
