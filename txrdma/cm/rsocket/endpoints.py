@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from zope.interface import implementer
 
-from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectionRefusedError, TimeoutError
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectingCancelledError, ConnectionRefusedError, TimeoutError
 from twisted.internet.interfaces import (
     IListeningPort,
     IProtocol,
@@ -94,9 +95,12 @@ class RSocketClientEndpoint:
         Connect to the peer and make a protocol, as L{IStreamClientEndpoint} specifies.
 
         @return: fails as TCP's endpoint does: with C{ConnectionRefusedError} without a listener, with
-            C{TimeoutError} without an answer, otherwise with another C{ConnectError}.
+            C{TimeoutError} without an answer, with C{ConnectingCancelledError} if cancelled, otherwise with
+            another C{ConnectError}.
         """
-        attempt = _Connecting(self._reactor, self._options, protocolFactory)
+        kind = IPv6Address if ":" in self._host else IPv4Address
+        destination = kind("TCP", self._host, self._port)
+        attempt = _Connecting(self._reactor, self._options, protocolFactory, destination)
         terms, prepare = self._options.terms, attempt.end.prepare
         return attempt.connect(
             RDMAClientEndpoint(self._reactor, self._host, self._port, self._device, terms, prepare)
@@ -108,8 +112,11 @@ class _Connecting(StreamAttempt[RSocketEnd]):
 
     transportClass = RSocketTransport
 
-    def __init__(self, reactor: Any, options: RSocketOptions, factory: IProtocolFactory) -> None:
+    def __init__(
+        self, reactor: Any, options: RSocketOptions, factory: IProtocolFactory, destination: Address
+    ) -> None:
         super().__init__(factory)
+        self._destination = destination
         self.end = RSocketEnd(reactor, options.sizes, options.keepalive, True, self.makeTransport, self.ended)
 
     def buildProtocol(self, peer: MessageAddress) -> RSocketEnd:
@@ -123,6 +130,8 @@ class _Connecting(StreamAttempt[RSocketEnd]):
     def known(self, error: BaseException) -> BaseException | None:
         if isinstance(error, Rejected) and error.status in _REFUSED:
             return ConnectionRefusedError(string=str(error))
+        if isinstance(error, CancelledError):
+            return ConnectingCancelledError(self._destination)
         return TimeoutError(string=str(error)) if isinstance(error, PeerSilent) else None
 
 

@@ -9,9 +9,15 @@ from hashlib import sha256
 from typing import Any
 
 from twisted.internet import reactor as theReactor
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
-from twisted.internet.error import ConnectionDone, ConnectionLost, ConnectionRefusedError
+from twisted.internet.error import (
+    ConnectingCancelledError,
+    ConnectionDone,
+    ConnectionLost,
+    ConnectionRefusedError,
+)
 from twisted.internet.task import deferLater
 
 from txrdma.cm.connections import adapter as adapters
@@ -21,7 +27,7 @@ from txrdma.cm.errors import Rejected
 from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.processes import loopbackAddress
 from txrdma.test.support.streaming import StreamCase, StreamContract
-from txrdma.testing.protocols import Echo, HalfCloseRecorder, ProducerRecorder, Recorder
+from txrdma.testing.protocols import Echo, HalfCloseRecorder, ProducerRecorder, Recorder, Recorders
 
 reactor: Any = theReactor
 
@@ -175,6 +181,26 @@ class RoCETests(SharedMemoryTests):
 
 
 class OpeningTests(SocketCase):
+    async def test_cancelled(self) -> None:
+        """An attempt that is cancelled fails as with TCP, immediately or when its protocol is connected."""
+
+        class Cancelling(Recorder):
+            def connectionMade(self) -> None:
+                super().connectionMade()
+                connecting.cancel()
+
+        await self.listen()
+        port = self.ports[-1].getHost().port
+        factory = Recorders(Cancelling)
+        for count in (0, 1):
+            connecting = clientFromString(reactor, self.clientString(port)).connect(factory)
+            if count == 0:
+                connecting.cancel()
+            error = await self.assertFailure(connecting, ConnectingCancelledError)
+            self.assertEqual(error.address, IPv4Address("TCP", self.address, port))
+            self.assertEqual(len(factory.protocols), count)
+        await factory.protocols[0].lost
+
     async def test_refused(self) -> None:
         """Without a listener the error is that of TCP."""
         await self.listen()
