@@ -145,7 +145,13 @@ class RemoteSender:
         """Move requests from memory to disk; if that fails they remain in memory, within bounds."""
         try:
             while self._queue:
-                dropped = await self._inThread(self._spool.append, *self._queue[0])
+                stored = self._spool.items
+                try:
+                    dropped = await self._inThread(self._spool.append, *self._queue[0])
+                except DeviceUnavailable:
+                    if self._spool.items < stored:  # dropped before the disk failed
+                        self.lose(FULL, stored - self._spool.items)
+                    raise
                 self._queue.popleft()
                 if dropped:
                     self.lose(FULL, sum(record.items for record in dropped))

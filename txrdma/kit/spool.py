@@ -95,7 +95,8 @@ class Spool:
         """
         Append a record, and return the oldest ones, which were dropped for it.
 
-        @raise DeviceUnavailable: the disk is full, or cannot be written; the record is not appended.
+        @raise DeviceUnavailable: the disk is full, or cannot be written; the record is not appended, but
+            others may have been dropped for it, as C{items} shows.
         """
         number = self.records[-1].number + 1 if self.records else 1
         record = SpoolRecord(number, items, at, _onDisk(_CHECKSUM_OCTETS + len(content)))

@@ -222,6 +222,18 @@ class SenderTests(SynchronousTestCase):
         self.assertTrue(self.sent())
         self.assertEqual(receiver.taken(), [3, 4, 5])
 
+    def test_brokenDisk(self) -> None:
+        """What was dropped for a request that cannot be written is counted as well."""
+        receiver = self.receiver = self.made(2 * BLOCK_OCTETS)
+        receiver.add(2)
+        self.sent(AWAY)
+        (Path(receiver.folder) / "incomplete").mkdir()
+        receiver.add()
+        receiver.clock.advance(1.0)
+        self.failureResultOf(receiver.send(), DeviceUnavailable)
+        sender = receiver.sender
+        self.assertEqual((sender.waiting, sender.lost, sender.lostAt), (20, {FULL: 10}, 5001.0))
+
     def test_slow(self) -> None:
         """A receiver that takes too long is away; what it has may be sent again, and the rest is on disk."""
         receiver = self.receiver
