@@ -144,7 +144,7 @@ class Client(_End):
 
     def __init__(self, side: TestSide, conversation: Conversation, device: IVerbsDevice) -> None:
         super().__init__(side, conversation)
-        self._device = device
+        self._device, self._isClosed = device, False
         self.unfinished: Measurement | None = None
         self.peer = ""
         self.settings = LinkSettings()
@@ -211,7 +211,9 @@ class Client(_End):
         """Close the link, the conversation and the device. Repeated calls have no effect."""
         self._dropLink()
         self._conversation.end(ConversationLost("closed"), shouldReport=False)
-        self._side.close(self._device)
+        if not self._isClosed:
+            self._isClosed = True
+            self._side.close(self._device)
 
     async def _reason(self, error: RDMAError) -> RDMAError:
         """Return the cause of a failure: a queue pair often fails before the conversation's end is known."""

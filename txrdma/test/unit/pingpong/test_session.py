@@ -200,6 +200,35 @@ class InterruptionTests(SessionCase):
         self.runUntil(lambda: not self.clock.getDelayedCalls())
         self.assertEqual(self.clock.readers, [])
 
+    def test_interruptedAtOnce(self) -> None:
+        """A test that is interrupted before it has begun measures nothing, and the next test works."""
+        client = self.client()
+
+        async def runBriefly(test: Test) -> Measurement:
+            running = Deferred.fromCoroutine(client.run(test))
+            client.interrupt()
+            return await running
+
+        for measure in Measure:
+            for transfer in (Transfer.SEND, Transfer.READ, Transfer.WRITE):
+                self.successOf(client.open(LinkSettings(check=True)))
+                test = Test(transfer, measure, 64, 1 << 40, depth=8, check=True)
+                found = self.successOf(runBriefly(test))
+                self.assertEqual((found.messages, found.interrupted), (0, True), test)
+                again = self.successOf(client.run(replace(test, iterations=50)))
+                self.assertEqual(again.messages, 100 if measure is Measure.BIDIRECTIONAL else 50)
+                self.assertEqual((again.wrong, again.interrupted), (0, False), test)
+
+    def test_closedTwice(self) -> None:
+        """A client closes its device once."""
+        closed: list[object] = []
+        side = replace(self.side(0), close=closed.append)
+        self.runUntil(lambda: not self.server.isServing)
+        client = self.successOf(connect(self.endpoint, side))
+        client.close()
+        client.close()
+        self.assertEqual(closed, [client._device])
+
 
 class TroubleTests(SessionCase):
     """Errors are reported in one line, and the server serves the next client."""
