@@ -5,6 +5,7 @@ Elements of buffers, and their reduction: by NumPy if it is installed, else by P
 from __future__ import annotations
 
 import operator
+import sys
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -29,6 +30,9 @@ _PYTHON: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "max": max,
     "prod": operator.mul,
 }
+_NATIVE: Final = "<" if sys.byteorder == "little" else ">"
+_CAST: Final = frozenset("hHiIqQfdlLnN")  # formats that memoryview.cast accepts
+
 _UFUNCS: Final = {"sum": "add", "min": "minimum", "max": "maximum", "prod": "multiply"}
 
 
@@ -150,7 +154,8 @@ def alike(data: AnyBuffer, received: bytearray) -> Any:
     Return received bytes as an object like C{data}, which uses their memory.
 
     @return: NumPy's array with the type and shape of C{data}, where the first dimension may differ; C{array}
-        of the same type; for other buffers whose items are no bytes, a memoryview; else bytes.
+        of the same type; for other buffers whose items are no bytes, a memoryview of such items, or of bytes
+        if only NumPy could read them and is not installed; else bytes.
     @raise ValueError: the length is no multiple of that of an element.
     """
     numpy = _numpy()
@@ -161,4 +166,12 @@ def alike(data: AnyBuffer, received: bytearray) -> Any:
     if isinstance(data, array):
         return array(data.typecode, received)
     kind = memoryview(data)
-    return bytes(received) if kind.itemsize == 1 else memoryview(received).cast(kind.format)
+    if kind.itemsize == 1:
+        return bytes(received)
+    view, form = (
+        memoryview(received),
+        kind.format.removeprefix(_NATIVE),
+    )  # ctypes has it; casts do not accept it
+    if form in _CAST:
+        return view.cast(form)
+    return memoryview(numpy.frombuffer(received, numpy.asarray(kind).dtype)) if numpy else view

@@ -52,6 +52,13 @@ class PythonTests(SynchronousTestCase):
         found = reduced(memoryview(array("h", [1, 2])), array("h", [3, 4]), "sum")
         self.assertEqual((found.format, found.tolist()), ("h", [4, 6]))
 
+    def test_formats(self) -> None:
+        """Items of C{ctypes} are native ones; those of formats that Python cannot read are bytes."""
+        kind = (ctypes.c_double * 2)(1, 2)
+        self.assertEqual(alike(kind, bytearray(kind)).tolist(), [1, 2])
+        other = (ctypes.c_double.__ctype_be__ * 2)(1, 2)
+        self.assertEqual(alike(other, bytearray(other)), bytes(other))
+
     def test_invalid(self) -> None:
         """Unknown operations, sums that do not fit, and objects without a usable buffer are refused."""
         self.assertRaises(InvalidRequest, Elements, b"", "xor")
@@ -98,6 +105,19 @@ class NumPyTests(SynchronousTestCase):
         self.assertRaises(InvalidRequest, Elements, self.numpy.array([None]), "sum")
         self.assertEqual(reduced(array("d", [1, 2]), array("d", [3, 0]), "max"), array("d", [3, 2]))
         self.assertEqual(reduced(b"\x01\x05", b"\x02\x03", operator.add), b"\x03\x08")
+
+    def test_formats(self) -> None:
+        """Buffers with items of any format can be reduced, and have memoryviews as results."""
+        kinds = (ctypes.c_int, ctypes.c_long, ctypes.c_double, ctypes.c_int.__ctype_be__)
+        for kind in ((each * 2)(3, 4) for each in kinds):
+            for found, expected in (
+                (alike(kind, bytearray(kind)), [3, 4]),
+                (reduced(kind, kind, "sum"), [6, 8]),
+            ):
+                self.assertIsInstance(found, memoryview)
+                self.assertEqual(self.numpy.asarray(found).tolist(), expected)
+        half = memoryview(self.numpy.array([1.5, 2], "f2"))
+        self.assertEqual(self.numpy.asarray(reduced(half, half, "prod")).tolist(), [2.25, 4])
 
     def test_alike(self) -> None:
         """Received bytes have the type of the data; the number of rows may differ."""
