@@ -139,8 +139,9 @@ class Group:
         if found is None:
             return succeed(cls(Members(0, 1), lambda: succeed(None)))
         joining = Joining(reactor, found, device, interface)
-        joined = joining.join(timeout).addCallback(lambda _: cls(joining.members, joining.leave))
-        return joined.addCallback(lambda group: Deferred.fromCoroutine(group._share(reactor, pollSeconds)))
+        joined = joining.join().addCallback(lambda _: cls(joining.members, joining.leave))
+        joined.addCallback(lambda group: Deferred.fromCoroutine(group._share(reactor, pollSeconds)))
+        return joined.addTimeout(timeout, reactor, joining.timedOut)
 
     async def _share(self, reactor: Any, pollSeconds: float) -> Group:
         """Share memory with the other members, if there are any and it is possible; return the group."""

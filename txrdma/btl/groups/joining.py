@@ -45,21 +45,22 @@ class Joining:
         self._rendezvous: RendezvousClient | None = None
         self._connecting: list[Deferred[Any]] = []
 
-    def join(self, timeout: float) -> Deferred[None]:
+    def join(self) -> Deferred[None]:
         """
         Join the group.
 
-        @param timeout: seconds in which all members must join.
         @return: fires when this member is connected to all others; fails with L{GroupFailed}. It can be
             cancelled.
         """
-        joined = Deferred.fromCoroutine(self._join())
-        return joined.addTimeout(timeout, self._reactor, self._timedOut)
+        return Deferred.fromCoroutine(self._join())
 
-    def _timedOut(self, result: Any, timeout: float) -> Any:
-        there = len(self.members.transports) + 1
+    def timedOut(self, result: Any, timeout: float) -> Any:
+        """Raise L{GroupFailed} in place of the failure of an attempt that a timeout has cancelled."""
+        there, size = len(self.members.transports) + 1, self._terms.size
         result.trap(CancelledError, ConnectingCancelledError)
-        raise GroupFailed(f"{there} of {self._terms.size} members have joined in {timeout:g} seconds")
+        if there == size:
+            raise GroupFailed(f"a member is connected, but has not continued in {timeout:g} seconds")
+        raise GroupFailed(f"{there} of {size} members have joined in {timeout:g} seconds")
 
     async def _join(self) -> None:
         try:

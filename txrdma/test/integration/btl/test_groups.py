@@ -17,6 +17,7 @@ from txrdma.btl.groups import sharing
 from txrdma.btl.groups._slots import NONCE_BYTES
 from txrdma.btl.groups.errors import GroupFailed
 from txrdma.btl.groups.group import Group
+from txrdma.btl.groups.joining import Joining
 from txrdma.btl.groups.rendezvous import Rendezvous
 from txrdma.btl.groups.sharing import Offered
 from txrdma.btl.groups.terms import GroupTerms, makeKeys
@@ -105,6 +106,16 @@ class JoinTests(TestCase):
         rendezvous = await self.rendezvous()
         error = await self.assertFailure(self.join(rendezvous.terms(0), 0.2), GroupFailed)
         self.assertEqual(str(error), "1 of 3 members have joined in 0.2 seconds")
+
+    async def test_stopped(self) -> None:
+        """A member that stops after it has connected does not keep the others waiting."""
+        rendezvous = await self.rendezvous(2)
+        stopped = Joining(reactor, rendezvous.terms(1), "soft:127.0.5.2", "127.0.0.1")
+        waiting = self.join(rendezvous.terms(0), 0.5)
+        await stopped.join()
+        error = await self.assertFailure(waiting, GroupFailed)
+        self.assertEqual(str(error), "a member is connected, but has not continued in 0.5 seconds")
+        await stopped.leave()
 
     async def test_cancel(self) -> None:
         """Joining can be cancelled, which leaves nothing in the reactor."""
