@@ -436,6 +436,10 @@ def _worded(words: Iterable[str], text: str, isRoute: bool = False) -> dict[str,
     return _checked(values)
 
 
+_UNREADABLE: Final = (SyntaxError, RecursionError, MemoryError)
+"""What Python's parser raises, depending on how deep its input is nested."""
+
+
 def _called(text: str) -> IBPath:
     """Parse a C{repr}, also with the names of python-rdma, as C{IBPath(DLID=7)}; C{ValueError} if invalid."""
     kinds = {"IBPath": IBPath, "IBDRPath": IBDRPath}
@@ -449,7 +453,7 @@ def _called(text: str) -> IBPath:
             name = _fieldCalled(kind, given.arg or "")
             values[name] = _understood(name, given.value)
         return kind(**_checked(values))
-    except (SyntaxError, KeyError, AttributeError, TypeError, ValueError, RecursionError) as error:
+    except (*_UNREADABLE, KeyError, AttributeError, TypeError, ValueError) as error:
         raise ValueError(
             f"{text!r} is not a path, as IBPath(dlid=7) is {f': {error}' if str(error) else ''}"
         ) from None

@@ -85,7 +85,8 @@ class TextTests(SynchronousTestCase):
             "|IBPath(dlid=True)|IBPath(reversible=3)|IBPath(lids=7)|IBPath(dlid=70000)|IBPath(dlid=lid)"
             "|IBPath(dlid='x')|IBPath(drPath=(1,))|IBPath(mtu=MTU.MTU_3)|print(dlid=7)|__import__('os').abort()"
         )
-        for text in (*texts.split("|"), f"IBPath(dlid={'-' * 3000}1)"):
+        nested = [f"IBPath(dlid={'-' * depth}1)" for depth in (3000, 100_000)]
+        for text in (*texts.split("|"), *nested):
             self.assertRaises(ValueError, parseTarget, text)
         self.assertRaises(ValueError, IBDRPath.fromString, "IBPath(dlid=7)")
 
