@@ -75,12 +75,21 @@ def _classic(file: BinaryIO, order: str, units: int) -> Iterator[Captured]:
         yield Captured(seconds + fraction / units, linkType, _exactly(file, length))
 
 
+class _Interface(NamedTuple):
+    """An interface: its link type, its units of time per second, its offset in seconds, and its limit."""
+
+    linkType: int
+    units: float
+    offset: int
+    snapLength: int
+
+
 @dataclass
 class _Section:
-    """Context of packets: the byte order, and the interfaces with their units of time."""
+    """Context of packets: the byte order, and the interfaces."""
 
     order: str
-    interfaces: list[tuple[int, float, int]] = field(default_factory=list)
+    interfaces: list[_Interface] = field(default_factory=list)
 
 
 def _sections(file: BinaryIO) -> Iterator[Captured]:
@@ -112,8 +121,7 @@ def _begun(file: BinaryIO) -> _Section:
     return _Section(order)
 
 
-def _interface(body: bytes, order: str) -> tuple[int, float, int]:
-    """Return the link type of an interface, its units of time per second, and its offset in seconds."""
+def _interface(body: bytes, order: str) -> _Interface:
     if len(body) < 8:
         raise WireError("Capture", 8, f"an interface description of {len(body)} bytes")
     units, offset, at = 1e6, 0, 8
@@ -129,25 +137,26 @@ def _interface(body: bytes, order: str) -> tuple[int, float, int]:
         elif code == _OFFSET and length == 8:
             offset = _number(value, order, isSigned=True)
         at += 4 + length + -length % 4
-    return _number(body[:2], order), units, offset
+    return _Interface(_number(body[:2], order), units, offset, _number(body[4:8], order))
 
 
 def _packet(section: _Section, kind: int, body: bytes) -> Captured:
     order = section.order
     if kind == _SIMPLE_PACKET:
-        linkType, _, _ = _interfaceOf(section, 0)
-        return Captured(0.0, linkType, body[4 : 4 + _number(body[:4], order)])
+        linkType, _, _, snapLength = _interfaceOf(section, 0)
+        length = min(_number(body[:4], order), snapLength or _LONGEST)  # padding follows
+        return Captured(0.0, linkType, body[4 : 4 + length])
     if len(body) < 20:
         raise WireError("Capture", 8, f"a packet block of {len(body)} bytes")
     which = _number(body[: 4 if kind == _PACKET else 2], order)
-    linkType, units, offset = _interfaceOf(section, which)
+    linkType, units, offset, _ = _interfaceOf(section, which)
     high, low, length = (_number(body[at : at + 4], order) for at in (4, 8, 12))
     if length > len(body) - 20:
         raise WireError("Capture", 20, f"a truncated packet: {len(body) - 20} of {length} bytes")
     return Captured((high << 32 | low) / units + offset, linkType, body[20 : 20 + length])
 
 
-def _interfaceOf(section: _Section, number: int) -> tuple[int, float, int]:
+def _interfaceOf(section: _Section, number: int) -> _Interface:
     if number >= len(section.interfaces):
         raise WireError("Capture", 8, f"a packet of interface {number}, which was not described")
     return section.interfaces[number]

@@ -4,6 +4,7 @@ Tests for L{txrdma.iba.pcap}: against recorded files.
 
 from __future__ import annotations
 
+import struct
 from io import BytesIO
 
 from hypothesis import given
@@ -81,6 +82,15 @@ class FileTests(SynchronousTestCase):
         for end in (3, 23, 30, 41, len(whole) - 1):
             with self.assertRaises(WireError):
                 list(captured(BytesIO(whole[:end])))
+
+    def test_simplePackets(self) -> None:
+        """A simple packet block of pcapng has as many bytes as the interface stores, and padding."""
+        section = b"\x0a\x0d\x0d\x0a" + struct.pack("<IIHHqI", 28, 0x1A2B3C4D, 1, 0, -1, 28)
+        for snapLength, stored, expected in ((5, b"12345\0\0\0", b"12345"), (0, b"1234567\0", b"1234567")):
+            interface = struct.pack("<IIHHII", 1, 20, 1, 0, snapLength, 20)
+            packet = struct.pack("<III8sI", 3, 24, 7, stored, 24)
+            (found,) = captured(BytesIO(section + interface + packet))
+            self.assertEqual(found.data, expected)
 
     def test_lies(self) -> None:
         """A record with an excessive length, and a file of another format, are refused."""
