@@ -35,7 +35,7 @@ def dumps(value: object) -> bytes:
 
 def loads(message: bytes) -> Any:
     """
-    Return the object of a message of L{dumps}; its arrays can be changed.
+    Return the object of a message of L{dumps}. Its arrays can be changed, unless the sender's were read-only.
 
     @param message: from a peer that is trusted, because it decides what is called.
     @raise InvalidRequest: this is not such a message. Unpickling can raise any exception.

@@ -55,6 +55,7 @@ class ObjectTests(HostsCase):
             self.assertEqual((found.dtype, found.shape), (each.dtype, each.shape))
             self.assertTrue((found == each).all())
             found[0] = 5
+        self.assertFalse(loads(dumps(numpy.frombuffer(b"read-only", "u1"))).flags.writeable)
 
     def test_refused(self) -> None:
         """Messages that contain no object, or other bytes after it, are refused."""
