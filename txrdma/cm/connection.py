@@ -46,8 +46,8 @@ class ConnectionOwner(Protocol):
 
     guid: GUID
 
-    def perform(self, connection: CMConnection, request: Callable[[float], object]) -> None:
-        """Call a request of the core with the current time, unless the connection has ended."""
+    def perform(self, connection: CMConnection, request: Callable[[float], object]) -> bool:
+        """Call a request of the core with the current time; return False if the connection has ended."""
 
 
 def _doNothing() -> None:
@@ -184,13 +184,14 @@ class CMConnection:
         answer: Deferred[CMPath] = Deferred(ignore)
         self._loading = answer
         try:
-            self.manager.perform(
+            isPerformed = self.manager.perform(
                 self, lambda now: self._core.loadAlternatePath(asked, now, privateData, isLegacyPeer)
             )
-        except RDMAError:
+        except BaseException:
             self._loading = None
             raise
-        if self._loading is not None and self._core.alternate and not self._core.alternate.isOutstanding:
+        alternate = self._core.alternate
+        if self._loading is answer and not (isPerformed and alternate and alternate.isOutstanding):
             self.loaded(DeviceUnavailable("the connection has ended"))
         return answer
 

@@ -136,12 +136,14 @@ class ConnectionManager:
         """Return the reactor's time."""
         return self._reactor.seconds()
 
-    def perform(self, connection: CMConnection, request: Callable[[float], object]) -> None:
-        """Call a request of the core with the current time, unless the connection has ended."""
+    def perform(self, connection: CMConnection, request: Callable[[float], object]) -> bool:
+        """Call a request of the core with the current time; return False if the connection has ended."""
         managed = connection.managed
-        if self._connections.get(managed) is connection:
-            request(self.seconds())
-            self._turned(managed)
+        if self._connections.get(managed) is not connection:
+            return False
+        request(self.seconds())
+        self._turned(managed)
+        return True
 
     def listen(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import cast
+from typing import Any, cast
 from unittest.mock import Mock
 
 from txrdma.cm.connection import CMConnection
@@ -133,6 +133,30 @@ class ConnectionTests(PortCase):
         self.failureResultOf(resolving, DeviceUnavailable)
         self.assertFalse(self.client._timer.isPending)
         connection.disconnect()
+
+    def test_pathAfterTheEnd(self) -> None:
+        """An alternate path fails if the connection was rejected or has ended, or its manager is closed."""
+        rejected = self.connect()
+        self.wait(lambda: ConnectionRejected in self.kinds(0))
+        self.failureResultOf(rejected.loadAlternatePath(self.other_(1)), DeviceUnavailable)
+        ended, pending = self.opened(), self.connect()
+        ended.disconnect()
+        self.wait(lambda: TimewaitOver in self.kinds(0))
+        self.failureResultOf(ended.loadAlternatePath(self.other_(1)), DeviceUnavailable)
+        self.network.partition(*self.addresses)
+        loading = pending.loadAlternatePath(self.other_(1))
+        loading.addErrback(lambda _: pending.loadAlternatePath(self.other_(1)))  # again, as it closes
+        asked = self.connect()
+        self.client.close()
+        for each in (loading, *(old.loadAlternatePath(self.other_(1)) for old in (pending, asked))):
+            self.failureResultOf(each, DeviceUnavailable)
+
+    def test_invalidPathLeavesNothingPending(self) -> None:
+        """A path that raises an exception does not prevent another one from being loaded."""
+        connection = self.opened()
+        nothing: Any = None
+        self.assertRaises(AttributeError, connection.loadAlternatePath, nothing)
+        self.result(connection.loadAlternatePath(self.other_(1)))
 
     def other_(self, number: int) -> IBPath:
         ends = [GID.fromIP(f"10.{number}.0.{host}") for host in (1, 2)]
