@@ -59,6 +59,8 @@ RESPONSE_TIMEOUT: Final = 18
 RETRIES: Final = 7
 """The number of retransmissions of a SIDR_REQ."""
 
+_CLOSED: Final = "the communication manager is closed"
+
 SIDRHandler = Callable[[SIDRREQ], SIDRREP]
 """A function that answers SIDR_REQs; the manager sets the ids."""
 
@@ -94,7 +96,7 @@ class ConnectionManager:
         self._services: dict[Listener, SIDRHandler] = {}
         self._resolving: dict[Managed, Deferred[SIDRREP]] = {}
         self._timer = Timer(self._reactor)
-        self._isTurning = False
+        self._isTurning = self._isClosed = False
         self._changed: list[Managed] = []  # by requests since the last turn; their ids may be free
         with ExitStack() as undo:
             for each in (server, *others):
@@ -166,6 +168,7 @@ class ConnectionManager:
         @param mayReload: for these connections, as in L{connect}, like C{checkPath}.
         @return: a function that stops listening; connections stay.
         @raise InvalidRequest: there is such a listener already.
+        @raise DeviceUnavailable: the manager is closed.
         """
         listener = Listener(serviceID, backlog, offset, pattern, mayReload, checkPath)
         unlisten = self._listen(listener)
@@ -183,6 +186,7 @@ class ConnectionManager:
 
         @return: a function that stops answering.
         @raise InvalidRequest: there is a listener already.
+        @raise DeviceUnavailable: the manager is closed.
         """
         listener = Listener(serviceID, isForSIDR=True)
         unlisten = self._listen(listener)
@@ -199,11 +203,16 @@ class ConnectionManager:
 
     def _listen(self, listener: Listener) -> Callable[[], None]:
         """Listen in the core, with a claim for the service; return a function that ends both."""
+        self._requireOpen()
         with ExitStack() as undo:
             self._core.listen(listener)
             undo.callback(self._core.unlisten, listener)
             undo.callback(self._claims.claim(listener.serviceID))
             return undo.pop_all().close
+
+    def _requireOpen(self) -> None:
+        if self._isClosed:
+            raise DeviceUnavailable(_CLOSED)
 
     def connect(
         self,
@@ -225,7 +234,9 @@ class ConnectionManager:
         @param checkPath: returns why this end cannot use an alternate path, or None.
         @raise txrdma.error.ResourceExhausted: no comm id is free.
         @raise InvalidRequest: the request cannot be encoded.
+        @raise DeviceUnavailable: the manager is closed.
         """
+        self._requireOpen()
         checkFits(request)
         if request.primary == CMPath():
             request = request.replace(primary=pathFor(path))
@@ -248,10 +259,12 @@ class ConnectionManager:
         Resolve the queue pair of a datagram service by a SIDR_REQ.
 
         @param responseTimeout: the response timeout of the peer, encoded.
-        @return: fires with the answer; fails with L{ServiceRefused}, or with L{PeerSilent} if no answer
-            arrives. It can be cancelled.
+        @return: fires with the answer; fails with L{ServiceRefused}, with L{PeerSilent} if no answer
+            arrives, or with L{DeviceUnavailable} when the manager is closed. It can be cancelled.
         @raise InvalidRequest: the private data is too long.
+        @raise DeviceUnavailable: the manager is closed.
         """
+        self._requireOpen()
         checkPrivateData(privateData, 216)
         question = SIDRREQ(serviceID=serviceID, pkey=path.pkey, privateData=privateData.ljust(216, b"\0"))
         life = SUBNET_TIMEOUT if path.packetLifeTime is None else path.packetLifeTime
@@ -271,8 +284,9 @@ class ConnectionManager:
         """
         Drop all connections and listeners. Idempotent.
 
-        Peers are not notified: disconnect connections before. Pending requests fail.
+        Peers are not notified: disconnect connections before. Pending requests fail, and so do later ones.
         """
+        self._isClosed = True
         self._ends.close()
         self._timer.stop()
         self._transmit()  # there may be a last DREP
@@ -281,11 +295,11 @@ class ConnectionManager:
         self._claims.close()
         connections, self._connections = self._connections, {}
         for managed, connection in connections.items():
-            connection.loaded(DeviceUnavailable("the communication manager is closed"))
+            connection.loaded(DeviceUnavailable(_CLOSED))
             connection.release()
             managed.core.free()
         while self._resolving:  # an errback may cancel another one
-            self._resolving.popitem()[1].errback(DeviceUnavailable("the communication manager is closed"))
+            self._resolving.popitem()[1].errback(DeviceUnavailable(_CLOSED))
 
     # IMADHandler
 
@@ -322,6 +336,8 @@ class ConnectionManager:
         try:
             while events := self._core.events():
                 for managed, event in events:
+                    if self._isClosed:  # by the handler of the last event
+                        return
                     try:
                         self._handleEvent(managed, event)
                     except Exception:

@@ -6,6 +6,9 @@ from itertools import count
 from typing import Any, cast
 from unittest.mock import Mock
 
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
 from txrdma.cm.connection import CMConnection
 from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
 from txrdma.cm.core.events import (
@@ -14,12 +17,13 @@ from txrdma.cm.core.events import (
     ConnectionRejected,
     ConnectionReplied,
     ConnectionRequested,
+    ConnectionTimedOut,
     Disconnected,
     Event,
     TimewaitOver,
 )
 from txrdma.cm.errors import PeerSilent
-from txrdma.cm.layouts.messages import APStatus, REP, REQ
+from txrdma.cm.layouts.messages import APStatus, REP, REQ, SIDRREP
 from txrdma.cm.manager import ConnectionManager
 from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
 from txrdma.iba.path import IBPath
@@ -157,6 +161,46 @@ class ConnectionTests(PortCase):
         nothing: Any = None
         self.assertRaises(AttributeError, connection.loadAlternatePath, nothing)
         self.result(connection.loadAlternatePath(self.other_(1)))
+
+    def test_closedManager(self) -> None:
+        """A closed manager refuses requests, sends nothing, and starts no timer."""
+        again: list[Failure] = []
+
+        def retry(failure: Failure) -> Deferred[Any]:
+            again.append(failure)
+            self.assertEqual(len(again), 1)  # otherwise C{close} would not return
+            return self.client.resolve(SERVICE, self.way).addErrback(retry)
+
+        asked: Deferred[Any] = self.client.resolve(SERVICE, self.way).addErrback(retry)
+        self.client.close()
+        self.failureResultOf(asked, DeviceUnavailable)
+        self.assertRaises(DeviceUnavailable, self.connect)
+        self.assertRaises(DeviceUnavailable, self.client.listen, SERVICE, self.clientEvent)
+        self.assertRaises(DeviceUnavailable, self.client.serve, SERVICE, lambda request: SIDRREP())
+        self.assertEqual((self.client.listeners, self.client.states, self.client.counters), (0, {}, {}))
+        self.assertFalse(self.client._timer.isPending)
+
+    def test_closedByItsHandler(self) -> None:
+        """If a handler closes the manager, no handler is called with another event."""
+        handled: list[Event] = []
+
+        def accept(connection: CMConnection, event: Event) -> None:
+            handled.append(event)
+            if isinstance(event, ConnectionRequested):
+                connection.accept(REP(localQPN=QPN(22)))
+            else:
+                self.host.close()
+
+        self.patch(self, "clientEvent", lambda connection, event: None)
+        self.host.listen(SERVICE, accept)
+        for _ in range(2):
+            self.connect()
+        self.wait(lambda: len(handled) == 2)
+        self.network.partition(*self.addresses)
+        self.wait(lambda: len(handled) > 2, 300.0)
+        self.assertEqual([type(each) for each in handled[2:]], [ConnectionTimedOut])
+        self.assertEqual((self.host.states, self.host._connections), ({}, {}))
+        self.assertFalse(self.host._timer.isPending)
 
     def other_(self, number: int) -> IBPath:
         ends = [GID.fromIP(f"10.{number}.0.{host}") for host in (1, 2)]
