@@ -248,6 +248,10 @@ class DatagramTransport:
         if multicast is not None:
             multicast.detachMulticast(peer.gid)
 
+    def whenClosed(self, call: Callable[[], None]) -> None:
+        """Call a function when this transport is closed."""
+        self._undo.append(call)
+
     def begin(self) -> None:
         """Start the protocol; an exception closes the transport without C{stopProtocol}."""
         self._protocol.transport = self
@@ -258,7 +262,7 @@ class DatagramTransport:
             raise
 
     def loseConnection(self) -> None:
-        """Close the queue pair, and stop the protocol. Idempotent."""
+        """Close the queue pair, stop the protocol, and end its service, if it has one. Idempotent."""
         if self._close():
             try:
                 self._protocol.stopProtocol()
@@ -464,12 +468,11 @@ class _Serving:
     """The listening port of a datagram service."""
 
     def __init__(self, adapter: Adapter, port: int, factory: IMessageProtocolFactory) -> None:
+        self._manager = adapter.own
         self._gid = adapter.usualGID()
         self._port = port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT)
         self._protocol = _protocolOf(factory, self.getHost())
         self._transport = DatagramTransport(adapter, self._gid, self._protocol)
-        self._manager = adapter.own
-        self._end: Callable[[], None] = lambda: None
 
     def startListening(self) -> None:
         """
@@ -480,16 +483,15 @@ class _Serving:
         try:
             if len(self._protocol.answer) > _SIDR_REP_BYTES:
                 raise InvalidRequest(f"private data has at most {_SIDR_REP_BYTES} bytes")
-            self._end = self._manager.serve(serviceIDOf(PortSpace.UDP, self._port), self._answered)
+            serviceID = serviceIDOf(PortSpace.UDP, self._port)
+            self._transport.whenClosed(self._manager.serve(serviceID, self._answered))
             self._transport.begin()
         except BaseException:
-            self._end()
             self._transport._close()
             raise
 
     def stopListening(self) -> Deferred[None]:
         """Stop listening, and stop the protocol. Idempotent."""
-        self._end()
         self._transport.loseConnection()
         return succeed(None)
 

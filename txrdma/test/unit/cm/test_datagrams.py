@@ -9,7 +9,7 @@ from unittest.mock import Mock
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 
-from txrdma.cm.connections.adapter import adapterOf
+from txrdma.cm.connections.adapter import Adapter, adapterOf
 from txrdma.cm.connections.datagrams import (
     DatagramClientEndpoint,
     DatagramGroupEndpoint,
@@ -224,6 +224,35 @@ class DatagramTests(MessagingCase):
         self.wait(lambda: self.service.calls == ["start", "stop"])
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
         self.finish(port, client)
+
+    def test_serviceThatCloses(self) -> None:
+        """A service whose protocol closes its transport is not found any more; its port can be used again."""
+        other = self.listening(7472)
+
+        class Closing(Noting):
+            def startProtocol(self) -> None:
+                self.transport.loseConnection()
+
+        for kind in (Noting, Closing):
+            self.service = kind()
+            port = self.listening()
+            self.service.transport.loseConnection()
+            error = self.failure(self.asking(), Refused)
+            self.assertEqual(error.status, SIDRStatus.SERVICE_ID_NOT_SUPPORTED)
+            self.service = Noting()
+            again = self.listening()
+            port.stopListening()  # does not affect its successor
+            self.result(self.asking()).transport.loseConnection()
+            again.stopListening()
+        other.stopListening()
+        self.assertNothingLeft()
+
+    def test_deviceWithKernelManager(self) -> None:
+        """A service on a device with the kernel's manager is refused, and leaves nothing."""
+        self.patch(Adapter, "own", property(Mock(side_effect=InvalidRequest("a test's"))))
+        service = DatagramServerEndpoint(self.clock, 7471, self.devices[1])
+        self.failureResultOf(service.listen(MessageFactory(Noting)), InvalidRequest)
+        self.assertNothingLeft()
 
 
 GROUP = "239.1.2.3"
