@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.fabric.health import Finding
-from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.delayedcalls import cancelCall, Timer
 from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, Key
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.events.alerts import Alert, AlertRules, AlertTracker
@@ -77,6 +77,7 @@ class Notifier:
             SupervisedLoop(reactor, "notifications", self._take, self._untilNext)
         )
         self._repeats: list[IDelayedCall] = []
+        self._retry = Timer(reactor)
         self._due: list[Alert] = []
         self._mustStore = mustStore
         self._isStarted = self._isKnown = False
@@ -105,6 +106,7 @@ class Notifier:
         """Stop. The Deferred fires when all channels have sent their messages, or after their time limit."""
         self._isStarted = False
         self._loop.stop()
+        self._retry.stop()
         for timer in self._repeats:
             cancelCall(timer)
         return Deferred.fromCoroutine(self._end())
@@ -168,7 +170,8 @@ class Notifier:
             except (RDMAError, TimeoutError) as error:
                 _log.warn("cannot read which alerts were sent before: {why}", why=str(error))
                 if self._mustStore:
-                    self._repeats.append(self._reactor.callLater(RETRY_SECONDS, self._recallAgain))
+                    if self._isStarted:
+                        self._retry.start(RETRY_SECONDS, self._recallAgain)
                     return
         self._isKnown = True
         for queue in self._queues:

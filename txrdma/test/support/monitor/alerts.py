@@ -91,3 +91,24 @@ class StoredMemory:
     def appendNow(self, events: Sequence[FabricEvent]) -> Deferred[None]:
         self._store.append(events)
         return succeed(None)
+
+
+class AbsentMemory:
+    """
+    An empty store that cannot be read at first.
+
+    @ivar isAbsent: whether reading fails; C{isSilent}: whether it has no result.
+    @ivar reads: number of attempts to read.
+    """
+
+    def __init__(self) -> None:
+        self.isAbsent, self.isSilent, self.reads = True, False, 0
+
+    def states(self, kind: str) -> Deferred[list[FabricEvent]]:
+        self.reads += 1
+        if self.isSilent:
+            return Deferred()
+        return fail(DeviceUnavailable("the disk is away")) if self.isAbsent else succeed([])
+
+    def appendNow(self, events: Sequence[FabricEvent]) -> Deferred[None]:
+        return succeed(None)

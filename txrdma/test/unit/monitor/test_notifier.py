@@ -29,9 +29,10 @@ from txrdma.monitor.events.channels import (
     REPEAT_SECONDS,
     webhookMessage,
 )
-from txrdma.monitor.events.notifier import Notifier
+from txrdma.monitor.events.notificationqueue import RETRY_SECONDS
+from txrdma.monitor.events.notifier import MEMORY_SECONDS, Notifier
 from txrdma.monitor.series.historystore import HistoryStore
-from txrdma.test.support.monitor.alerts import alertsOf, entryOf, RecordingOutlet, StoredMemory
+from txrdma.test.support.monitor.alerts import AbsentMemory, alertsOf, entryOf, RecordingOutlet, StoredMemory
 
 MAIL = MailSettings("mail", "fabric@example.org", ("ops@example.org",))
 RULES = AlertRules(delaySeconds=60.0, groupSeconds=10.0)
@@ -144,6 +145,28 @@ class NotifierTests(SynchronousTestCase):
         notifier.findingChanged(Cleared(entry))
         self.clock.advance(0.0)
         self.assertEqual(other.output(), [[(False, "width", "leaf 1")]])
+
+    def test_changeWithoutHistory(self) -> None:
+        """Alerts that wait for the history are sent when it returns, even if channels change meanwhile."""
+        memory = AbsentMemory()
+        notifier = Notifier(self.clock, AlertRules(0.0, 0.0), [self.channel], memory, mustStore=True)
+        notifier.start()
+        self.addCleanup(notifier.stop)
+        notifier.findingChanged(Raised(entryOf()))
+        notifier.change(AlertRules(0.0, 0.0), [self.channel])
+        memory.isAbsent = False
+        self.clock.pump([RETRY_SECONDS] * 2)
+        self.assertEqual(self.channel.output(), [[(True, "width", "leaf 1")]])
+
+    def test_stopWithoutHistory(self) -> None:
+        """A notifier that is stopped while it reads the history does not read it again."""
+        memory = AbsentMemory()
+        memory.isSilent = True
+        notifier = Notifier(self.clock, RULES, [self.channel], memory, mustStore=True)
+        notifier.start()
+        self.successResultOf(notifier.stop())
+        self.clock.pump([MEMORY_SECONDS, RETRY_SECONDS, RETRY_SECONDS])
+        self.assertEqual((memory.reads, self.clock.getDelayedCalls()), (1, []))
 
 
 class IdentityTests(SynchronousTestCase):
