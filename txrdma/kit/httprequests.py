@@ -120,6 +120,7 @@ class _BodyReader(Protocol):
     def __init__(self, ended: Deferred[None], most: int) -> None:
         self.body = bytearray()
         self.isWhole = False
+        self._isLong = False
         self._ended = ended
         self._most = most
 
@@ -127,6 +128,7 @@ class _BodyReader(Protocol):
         self.body += data[: self._most - len(self.body) + 1]
         if len(self.body) > self._most:
             del self.body[self._most :]
+            self._isLong = True  # the rest may have been received with it, and end the body normally
             self.giveUp()
 
     def giveUp(self) -> None:
@@ -137,6 +139,6 @@ class _BodyReader(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Handle the end of the body, whatever the reason: the status has been received before."""
-        self.isWhole = reason.check(ResponseDone, PotentialDataLoss) is not None
+        self.isWhole = not self._isLong and reason.check(ResponseDone, PotentialDataLoss) is not None
         if not self._ended.called:
             self._ended.callback(None)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionLost, ConnectionRefusedError
 from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
-from twisted.web.client import ResponseNeverReceived
+from twisted.web.client import ResponseDone, ResponseNeverReceived
+from twisted.web.http import PotentialDataLoss
 from twisted.web.http_headers import Headers
 
 from txrdma.error import DeviceUnavailable
-from txrdma.kit.httprequests import fetch, HTTPAnswer
+from txrdma.kit.httprequests import _BodyReader, fetch, HTTPAnswer
 from txrdma.test.support.httpagents import Answer, Prepared, PreparedAgent
 
 HEADERS = {"X-One": "1"}
@@ -44,6 +46,15 @@ class FetchTests(SynchronousTestCase):
         for body, isWhole in ((bytes(10), True), (bytes(11), False)):
             answer = self.successResultOf(self.fetched(Prepared(200, body)))
             self.assertEqual((answer.body, answer.isWhole), (bytes(10), isWhole))
+
+    def test_longAtOnce(self) -> None:
+        """A body beyond the limit is not whole, even if its end has been received with it."""
+        for ending in (ResponseDone(), PotentialDataLoss()):
+            reader = _BodyReader(Deferred(), 10)
+            reader.makeConnection(StringTransport())
+            reader.dataReceived(bytes(20))
+            reader.connectionLost(Failure(ending))
+            self.assertEqual((reader.body, reader.isWhole), (bytes(10), False))
 
     def test_broken(self) -> None:
         """A body that ends with its connection is not whole."""
