@@ -133,7 +133,7 @@ class Arguments:
         """Return a number of bytes, which may end with C{K}, C{M} or C{G}."""
         value = self.take(key, str(default))
         digits, unit = (value[:-1], value[-1]) if value[-1:] in _UNITS else (value, "")
-        if digits.isascii() and digits.isdigit():
+        if digits.isascii() and digits.isdigit() and len(digits) < 100:  # int() has a limit of its own
             count = int(digits) << _UNITS.get(unit, 0)
             if least <= count <= most:
                 return count

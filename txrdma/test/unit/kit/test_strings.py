@@ -38,7 +38,7 @@ class ArgumentsTests(SynchronousTestCase):
                 lambda keys: keys.number("key", None, 1, 99),
                 ("0", "100", "-1", " 1", "1_0", "0b1", "x", "1.0"),
             ),
-            (lambda keys: keys.size("key", 1, 1, 1 << 20), ("0", "2M", "64k", "K", "1.5K")),
+            (lambda keys: keys.size("key", 1, 1, 1 << 20), ("0", "2M", "64k", "K", "1.5K", "9" * 5000)),
             (lambda keys: keys.seconds("key", 1.0), ("0", "-1", "soon", "inf", "nan", "s", "2m")),
             (lambda keys: keys.isYes("key", True), ("", "true")),
             (lambda keys: keys.address("key"), ("", "host")),
