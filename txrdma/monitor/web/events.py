@@ -130,7 +130,7 @@ class EventHub:
         self.readers: dict[Reader, None] = {}
         self.seconds = watch.seconds
         self._watch = watch
-        self._number = 0
+        self._number = int(watch.seconds() * 1000)  # beyond those of a former process, whose readers return
         self._last: deque[tuple[int, bytes]] = deque(maxlen=_REPEATED)
         self._edges: dict[str, dict[str, Any]] = {}
         self._version = -1

@@ -8,7 +8,9 @@ import json
 import tracemalloc
 from typing import Any
 
-from txrdma.monitor.web.events import MOST_BYTES, MOST_READERS, MOST_WAITING, STALLED_SECONDS
+from twisted.web.test.requesthelper import DummyRequest
+
+from txrdma.monitor.web.events import EventHub, MOST_BYTES, MOST_READERS, MOST_WAITING, STALLED_SECONDS
 from txrdma.test.support.monitor.fetching import Connection
 from txrdma.test.unit.monitor.test_rest import SiteTestCase
 
@@ -71,6 +73,20 @@ class EventTests(SiteTestCase):
         for _ in range(300):
             self.site.hub.publish("round", {})
         self.assertEqual(self.kinds(self.reader(Last_Event_ID="1")), ["resync"])
+
+    def test_otherProcess(self) -> None:
+        """A reader that returns to a new process is told to reload: its last event is of the former one."""
+        former = EventHub(self.clock, self.site.hub._watch)
+        former.publish("round", {})
+        last = former.resync().split(b"\n")[0].removeprefix(b"id: ").decode()
+        self.clock.advance(10.0)
+        hub = EventHub(self.clock, self.site.hub._watch)
+        for _ in range(5):
+            hub.publish("round", {})
+        request: Any = DummyRequest([])
+        request.registerProducer = lambda producer, isStreaming: None
+        hub.add(request, int(last))
+        self.assertIn(b"event: resync", b"".join(request.written))
 
     def test_crowd(self) -> None:
         """If a fifth of 200 readers does not read, the others miss nothing, and memory remains bounded."""
