@@ -126,12 +126,16 @@ class MaintainedFiles:
             await self._write(settings.unfit, (f"{name}\t{why}" for name, why in unfit.items()))
         if poller.version != self._version:
             self._version = poller.version
-            if len(fabric.nodes) > _PIECE:
-                await deferLater(self._reactor, 0.0)
-            if settings.slurm:
-                await self._write(settings.slurm, slurmText(fabric, NodeNames()))
-            if settings.nodeNames:
-                await self._write(settings.nodeNames, nodeNamesText(fabric))
+            try:
+                if len(fabric.nodes) > _PIECE:
+                    await deferLater(self._reactor, 0.0)
+                if settings.slurm:
+                    await self._write(settings.slurm, slurmText(fabric, NodeNames()))
+                if settings.nodeNames:
+                    await self._write(settings.nodeNames, nodeNamesText(fabric))
+            except Exception:
+                self._version = -1  # try again in the next round
+                raise
 
     def findings(self) -> list[Finding]:
         """Return findings about files that could not be written."""
@@ -143,7 +147,12 @@ class MaintainedFiles:
             text += "".join(f"{line}\n" for line in piece)
             if len(piece) == _PIECE:
                 await deferLater(self._reactor, 0.0)
-        if self._written.get(path) == text:
+        settings = self._settings
+        if self._written.get(path) == text or path not in (
+            settings.slurm,
+            settings.unfit,
+            settings.nodeNames,
+        ):
             return
         beside = Path(f"{path}.new")
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from twisted.internet import reactor as theReactor
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.selectreactor import SelectReactor
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -171,6 +171,31 @@ class FileTests(PollerTestCase):
         self.clock.advance(0.0)
         self.successResultOf(done)
         self.assertEqual(len(path.read_text().splitlines()), len(self.sweptFabric.nodes))
+
+    def test_interrupted(self) -> None:
+        """Files whose writing was interrupted are written in the next round, also of the same fabric."""
+        self.patch(filesModule, "_PIECE", 2)
+        path = Path(self.mktemp())
+        files = MaintainedFiles(self.clock, FileSettings(nodeNames=str(path)))
+        self.started()
+        interrupted = Deferred.fromCoroutine(files.update(self.poller))
+        interrupted.cancel()
+        self.failureResultOf(interrupted, CancelledError)
+        done = Deferred.fromCoroutine(files.update(self.poller))
+        self.clock.advance(0.0)
+        self.successResultOf(done)
+        self.assertTrue(path.exists())
+
+    def test_changedMeanwhile(self) -> None:
+        """A file that was being written when the configuration lost it is no finding afterwards."""
+        self.patch(filesModule, "_PIECE", 2)
+        files = MaintainedFiles(self.clock, FileSettings(nodeNames=str(Path(self.mktemp()) / "nowhere")))
+        self.started()
+        done = Deferred.fromCoroutine(files.update(self.poller))
+        files.change(FileSettings())
+        self.clock.advance(0.0)
+        self.successResultOf(done)
+        self.assertEqual(files.findings(), [])
 
     def test_namesakes(self) -> None:
         """A host that takes the name of another or of a lost host makes no other host unfit."""
