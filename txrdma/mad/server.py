@@ -170,20 +170,19 @@ class MADServer:
         if (header.managementClass in _MANAGEMENT) != (path.dqpn == 0):
             self._warn("{path} sent a request to the wrong queue pair", path)  # IBA 13.5.1: no answer
             return True
-        registered = self._handlers.get((header.managementClass, header.method, _ouiOf(request)), {})
-        handlers = tuple(registered.values())
-        if not handlers and header.method in (Method.TRAP, Method.REPORT):
+        kind = (header.managementClass, header.method, _ouiOf(request))
+        if not self._handlers.get(kind) and header.method in (Method.TRAP, Method.REPORT):
             return self._noticed(request, isLast)
-        status = self._served(request, handlers)
+        status = self._served(request, kind)
         if status in _NOBODYS and not isLast:
             return False
         if status:
             self._answer(request, None, status)
         return True
 
-    def _served(self, request: MADRequest, handlers: Sequence[IMADHandler]) -> int:
+    def _served(self, request: MADRequest, kind: _What) -> int:
         """Call handlers for a request; returns the status if none has taken it, else 0."""
-        header = request.header
+        header, handlers = request.header, tuple(self._handlers.get(kind, {}).items())
         if status := _unfit(request):
             if not handlers or header.method != Method.SEND or header.baseVersion != 1:
                 return status  # a message of a CM has no answer with a status: its handler sends a message
@@ -198,7 +197,9 @@ class MADServer:
         if len(self._pending) >= MOST_PENDING:
             return MADStatus.BUSY
         ends = self._ends
-        for handler in handlers:
+        for mark, handler in handlers:
+            if mark not in self._handlers[kind]:
+                continue  # another handler has removed it
             try:
                 result = handler.handle(request)
             except Exception:

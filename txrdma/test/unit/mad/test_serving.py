@@ -25,7 +25,7 @@ from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.server import ANSWER_SECONDS, MOST_PENDING
 from txrdma.mad.vendor import OpenIBPing
 from txrdma.test.support.mad.faulty import assertEmpty
-from txrdma.test.support.mad.pairs import pass_, TO_2, WiredTestCase
+from txrdma.test.support.mad.pairs import Answers, pass_, TO_2, WiredTestCase
 
 PERFORMANCE, SA, PING = ManagementClass.PERFORMANCE, ManagementClass.SUBN_ADM, 0x32
 
@@ -369,6 +369,22 @@ class PendingTests(ServerTestCase):
             self.other.portLost("the device is gone") if isLost else self.other.close()
             self.assertEqual((self.cancelled, len(self.wire.sent)), (1, before))
             self.nothingIsLeft()
+
+    def test_endOfAnother(self) -> None:
+        """A handler that another handler of the same request has removed is not called."""
+        ends: list[Callable[[], None]] = []
+        calls: list[str] = []
+
+        def remove(request: MADRequest) -> object:
+            calls.append("newest")
+            ends.pop()()
+            return NotImplemented
+
+        ends.append(self.server.handle(PERFORMANCE, Answers(lambda request: calls.append("removed")), (1,)))
+        self.server.handle(PERFORMANCE, Answers(remove), (1,))
+        self.asked(self.request(PERFORMANCE, 1, 0x12))
+        self.assertEqual(calls, ["newest"])
+        self.assertEqual(len(self.later), 1)
 
     def test_endInHandler(self) -> None:
         """A handler that stops its server, or closes the agent, is cancelled."""
