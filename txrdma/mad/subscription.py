@@ -80,6 +80,7 @@ class Subscription:
         self._unlisten: Callable[[], None] | None = None
         self._unwatch: Callable[[], None] = lambda: None
         self._pending: Deferred[InformInfo] | None = None
+        self._ending: Deferred[None] = succeed(None)
         self._timer = Timer(reactor)
         self._registered: object = None
 
@@ -92,17 +93,21 @@ class Subscription:
         if self._unlisten is None:
             self._unlisten = self._server.listen(self._reported, ManagementClass.SUBN_ADM, (Method.REPORT,))
             self._unwatch = self._server.agent.watch(self._portChanged)
+            if not self._ending.called:
+                self._ending.cancel()  # a retransmission would end the new subscription
             self._subscribe()
 
     def stop(self) -> Deferred[None]:
-        """End the subscription; fires when the SA has answered, or has not in time."""
+        """End the subscription; fires when the SA has answered, or has not in time, or after L{start}."""
         if self._unlisten is None:
             return succeed(None)
         self._unlisten()
         self._unlisten = None
         self._unwatch()
         self._suspend()
-        return self._agent.call("SubnAdmSet", self._informInfo(False), self._sa).addBoth(lambda _: None)
+        ending = self._agent.call("SubnAdmSet", self._informInfo(False), self._sa)
+        self._ending = ending.addBoth(lambda _: None)
+        return self._ending
 
     def renew(self) -> None:
         """Subscribe again at once; changes of the port do so automatically."""

@@ -192,6 +192,18 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertFalse(self.subscription.isStanding)
         self.assertEqual(self.wishes(), [1, 0])
 
+    def test_restart(self) -> None:
+        """A subscription that starts again is not ended by the retransmission of its former end."""
+        self.subscription.start()
+        pass_(self.clock, 1, 0.1)
+        losing = iter((True,))
+        self.wire.lose = lambda datagram: next(losing, False)
+        done = self.subscription.stop()
+        self.subscription.start()
+        pass_(self.clock, 5, 0.1)
+        self.successResultOf(done)
+        self.assertEqual((self.subscription.isStanding, self.wishes()), (True, [1, 1]))
+
     def test_portLost(self) -> None:
         self.subscription.start()
         pass_(self.clock, 1, 0.1)
