@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from zope.interface import implementer
 
-from twisted.internet.defer import Deferred, execute, succeed
+from twisted.internet.defer import CancelledError, Deferred, execute, succeed
 from twisted.internet.interfaces import IAddress, IListeningPort
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -382,9 +382,19 @@ class DatagramClientEndpoint:
             L{ServiceRefused<txrdma.cm.errors.ServiceRefused>}, with
             L{PeerSilent<txrdma.cm.errors.PeerSilent>}, or another L{RDMAError}.
         """
-        return within(self._reactor, self._timeout, Deferred.fromCoroutine(self._connect(factory)))
+        answer: Deferred[DatagramProtocol] = Deferred(lambda _: connecting.cancel())
+        connecting = Deferred.fromCoroutine(self._connect(factory, answer))
 
-    async def _connect(self, factory: IMessageProtocolFactory) -> DatagramProtocol:
+        def fire(result: Any) -> None:  # or a Failure
+            if not answer.called:  # cancelled by the factory or the protocol
+                answer.callback(result)
+
+        connecting.addBoth(fire)
+        return within(self._reactor, self._timeout, answer)
+
+    async def _connect(
+        self, factory: IMessageProtocolFactory, answer: Deferred[DatagramProtocol]
+    ) -> DatagramProtocol:
         address = (await addressesOf(self._reactor, self._host))[0]
         adapter = adapterOf(self._reactor, softDeviceTo(address) if self._device is None else self._device)
         release = adapter.hold()
@@ -402,11 +412,15 @@ class DatagramClientEndpoint:
                 found = await self._resolve(adapter, redirected)  # a second redirection is an error
             peer = DatagramPeer(gid, found.qpn, found.qkey, found.privateData.rstrip(b"\0"))
             protocol = _protocolOf(factory, peer)
+            if answer.called:
+                raise CancelledError
             transport = DatagramTransport(adapter, source, protocol)
         finally:
             release()
         transport.peer = peer
         transport.begin()
+        if answer.called:
+            transport.loseConnection()
         return protocol
 
     def _resolve(self, adapter: Adapter, path: IBPath) -> Deferred[SIDRREP]:

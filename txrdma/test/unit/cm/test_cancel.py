@@ -251,6 +251,32 @@ class ServiceTests(CancelCase):
         self.assertEqual(kinds, {DeviceUnavailable, CancelledError})
         self.assertEqual(manager._resolving, {})
 
+    def test_cancelledByOwnFactory(self) -> None:
+        """An attempt that its factory or its protocol cancels leaves nothing; the protocol is stopped."""
+
+        class Cancelling(DatagramProtocol):
+            def __init__(self) -> None:
+                self.calls: list[str] = []
+                made.append(self)
+                if not isLater:
+                    asked.cancel()
+
+            def startProtocol(self) -> None:
+                self.calls.append("start")
+                asked.cancel()
+
+            def stopProtocol(self) -> None:
+                self.calls.append("stop")
+
+        port = self.serving()
+        made: list[Cancelling] = []
+        for isLater in (False, True):
+            asked = self.asking(Cancelling)
+            self.failure(asked, CancelledError)
+            self.assertEqual(made.pop().calls, ["start", "stop"] if isLater else [])
+        port.stopListening()
+        self.part()
+
     def test_failingProtocolLeavesNothing(self) -> None:
 
         class Failing(DatagramProtocol):
