@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from itertools import count
 from typing import Any, cast
 from unittest.mock import Mock
 
+from zope.interface import directlyProvides
+
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from txrdma.cm.claims import ServiceClaims
 from txrdma.cm.connection import CMConnection
 from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
 from txrdma.cm.core.events import (
@@ -25,9 +30,10 @@ from txrdma.cm.core.events import (
 from txrdma.cm.errors import PeerSilent
 from txrdma.cm.layouts.messages import APStatus, REP, REQ, SIDRREP
 from txrdma.cm.manager import ConnectionManager
-from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
+from txrdma.error import DeviceUnavailable, InvalidRequest, Refused, ResourceExhausted
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, QPN
+from txrdma.interfaces import IServiceClaims
 from txrdma.mad.ports.verbsport import IPollingReactor, VerbsPort
 from txrdma.mad.server import MADServer
 from txrdma.soft.device import SoftDevice
@@ -213,3 +219,53 @@ class ConnectionTests(PortCase):
         )
         self.network.partition(*self.addresses)
         self.failure(connection.loadAlternatePath(self.other_(1)), PeerSilent)
+
+
+class ClaimTests(PortCase):
+    """Claims for service IDs where processes share an address."""
+
+    share = 7
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.claimed: Counter[int] = Counter()
+        directlyProvides(self, IServiceClaims)
+        self.client._claims = ServiceClaims(self)
+
+    def claimService(self, serviceID: int) -> Callable[[], None]:
+        """Count the claims of each service."""
+        self.claimed[serviceID] += 1
+        return lambda: self.claimed.subtract((serviceID,))
+
+    def attempt(self) -> CMConnection:
+        """Begin a peer-to-peer connection."""
+        request = REQ(serviceID=SERVICE, localQPN=QPN(next(self.numbers)), maxCMRetries=1)
+        return self.client.connect(request, self.way, self.clientEvent, isPeerToPeer=True)
+
+    def test_peerToPeer(self) -> None:
+        """Attempts of one service share a claim with its listener; it is released with the last of them."""
+        counts: list[int] = []
+        self.patch(self, "clientEvent", lambda connection, event: counts.append(self.claimed[SERVICE]))
+        end = self.client.listen(SERVICE, self.clientEvent)
+        for _ in range(2):
+            self.attempt()
+        self.assertEqual(self.claimed, {SERVICE: 1})
+        end()
+        end()
+        self.wait(lambda: not self.client.states)  # rejected, as nobody listens
+        self.assertEqual((counts, self.claimed), ([1, 1], {SERVICE: 0}))
+
+    def test_failedAttempt(self) -> None:
+        """An attempt that raises leaves no claim."""
+        self.patch(self.client._core, "connect", Mock(side_effect=ResourceExhausted("a test's")))
+        self.assertRaises(ResourceExhausted, self.attempt)
+        self.assertEqual(self.claimed, {SERVICE: 0})
+
+    def test_close(self) -> None:
+        """A closed manager has no claims; the end of a listener releases none twice."""
+        ends = [self.client.listen(each, self.clientEvent) for each in (SERVICE, SERVICE + 1)]
+        self.attempt()
+        self.client.close()
+        for end in ends:
+            end()
+        self.assertEqual(self.claimed, {SERVICE: 0, SERVICE + 1: 0})
