@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 from zope.interface import implementer
 
@@ -154,6 +155,15 @@ class NameTests(MessagingCase):
         self.failureResultOf(asked, CancelledError)
         self.assertTrue(self.resolving.asked[0].isCancelled)
         self.resolving.asked[0].answer("10.0.1.2")
+
+    def test_resolverThatCannotCancel(self) -> None:
+        """A resolver without cancellation, as Twisted's, may answer later; nothing is connected."""
+        self.patch(Resolution, "cancel", Mock(side_effect=NotImplementedError))
+        asked = self.asking()
+        asked.cancel()
+        self.failureResultOf(asked, CancelledError)
+        self.resolving.asked[0].answer("10.0.1.2")
+        self.assertNothingLeft()
 
     def test_nonIPAddressesAreSkipped(self) -> None:
         found = addressesOf(self.resolving, "there.example")
