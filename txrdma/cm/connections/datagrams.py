@@ -22,6 +22,7 @@ from twisted.python.failure import Failure
 from txrdma.cm.connections.adapter import Adapter, adapterOf, SharedCompletionQueue
 from txrdma.cm.connections.endpoints import LIFE_TIME, within
 from txrdma.cm.connections.hostnames import addressesOf
+from txrdma.cm.connections.opening import firstFree
 from txrdma.cm.errors import ServiceRefused
 from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace, serviceIDOf
 from txrdma.cm.layouts.messages import SIDRREP, SIDRREQ, SIDRStatus
@@ -482,23 +483,30 @@ class _Serving:
     """The listening port of a datagram service."""
 
     def __init__(self, adapter: Adapter, port: int, factory: IMessageProtocolFactory) -> None:
-        self._manager = adapter.own
+        manager = adapter.own
+
+        def number() -> int:
+            return serviceIDOf(PortSpace.UDP, port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
+
         self._gid = adapter.usualGID()
-        self._port = port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT)
-        self._protocol = _protocolOf(factory, self.getHost())
-        self._transport = DatagramTransport(adapter, self._gid, self._protocol)
+        self._serviceID, end = firstFree(number, lambda each: manager.serve(each, self._answered))
+        try:
+            self._protocol = _protocolOf(factory, self.getHost())
+            self._transport = DatagramTransport(adapter, self._gid, self._protocol)
+        except BaseException:
+            end()
+            raise
+        self._transport.whenClosed(end)
 
     def startListening(self) -> None:
         """
-        Start to answer SIDR_REQs for the service.
+        Start the protocol.
 
-        @raise InvalidRequest: the service has a listener already, or the private data is too long.
+        @raise InvalidRequest: the private data is too long.
         """
         try:
             if len(self._protocol.answer) > _SIDR_REP_BYTES:
                 raise InvalidRequest(f"private data has at most {_SIDR_REP_BYTES} bytes")
-            serviceID = serviceIDOf(PortSpace.UDP, self._port)
-            self._transport.whenClosed(self._manager.serve(serviceID, self._answered))
             self._transport.begin()
         except BaseException:
             self._transport._close()
@@ -511,8 +519,7 @@ class _Serving:
 
     def getHost(self) -> MessageAddress:
         """The address of the service."""
-        serviceID = serviceIDOf(PortSpace.UDP, self._port)
-        return MessageAddress(self._gid, serviceID, self._gid.ip or "", self._port)
+        return MessageAddress(self._gid, self._serviceID, self._gid.ip or "", self._serviceID & 0xFFFF)
 
     def _answered(self, request: SIDRREQ) -> SIDRREP:
         return SIDRREP(

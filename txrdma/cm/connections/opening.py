@@ -44,7 +44,7 @@ from txrdma.cm.terms import (
     splitGreeting,
     Terms,
 )
-from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceExhausted, WireError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.kit.values import replace
@@ -61,6 +61,8 @@ REP_PRIVATE_BYTES: Final = 196
 """Bytes of private data in a REP."""
 
 _PSN_BITS: Final = 24
+_DRAWS: Final = 16
+"""Number of random service IDs that may be in use before listening fails with the next one."""
 
 
 class ServiceIDScheme:
@@ -402,6 +404,27 @@ def _failover(
     return FailoverAccepted.ACCEPTED if isAccepted else FailoverAccepted.NOT_SUPPORTED
 
 
+def firstFree(
+    serviceIDs: Callable[[], int], use: Callable[[int], Callable[[], None]]
+) -> tuple[int, Callable[[], None]]:
+    """
+    Return the first of several service IDs that is not in use, and the result of C{use}.
+
+    @param serviceIDs: returns a service ID; if the next one is the same, there is no other.
+    @param use: listens for a service ID.
+    @raise InvalidRequest: the service ID has a listener; L{ResourceExhausted}: in another process.
+    """
+    serviceID = serviceIDs()
+    for _ in range(_DRAWS):
+        try:
+            return serviceID, use(serviceID)
+        except (InvalidRequest, ResourceExhausted):
+            used, serviceID = serviceID, serviceIDs()
+            if serviceID == used:
+                raise
+    return serviceID, use(serviceID)
+
+
 @implementer(IListeningPort)
 class ServiceListening:
     """A listener for a service ID of an adapter, with a factory of protocols."""
@@ -437,16 +460,19 @@ class ServiceListening:
         Start listening.
 
         @raise InvalidRequest: the service ID has a listener with the same C{match} already.
+        @raise ResourceExhausted: another process has the service ID.
         """
-        self.serviceID = self._serviceIDs()
-        self._end = self._adapter.manager.listen(
-            *(self.serviceID, self._requested),
+        self.serviceID, self._end = firstFree(self._serviceIDs, self._listen)
+        self._release = self._adapter.hold()
+
+    def _listen(self, serviceID: int) -> Callable[[], None]:
+        return self._adapter.manager.listen(
+            *(serviceID, self._requested),
             backlog=self._backlog,
             offset=self._naming.headerBytes,
             pattern=self._match,
             checkPath=self._adapter.checkPath,
         )
-        self._release = self._adapter.hold()
 
     def stopListening(self) -> Deferred[None]:
         """Stop listening; connections stay. May be called twice."""

@@ -11,7 +11,7 @@ from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections import adapter as adapters
-from txrdma.cm.connections import opening
+from txrdma.cm.connections import datagrams, endpoints, opening
 from txrdma.cm.connections.datagrams import (
     DatagramClientEndpoint,
     DatagramPeer,
@@ -213,6 +213,30 @@ class NetworkTests(MessagingCase):
         self.addCleanup(device.close)
         failure = self.failureResultOf(self.connectTo(host="2001:db8::2", device=device), InvalidRequest)
         self.assertIn("no address from which 2001:db8::2 is reached", str(failure.value))
+
+
+class FreePortTests(MessagingCase):
+    """Servers at port 0."""
+
+    def assertNextIsTaken(self, module: Any, kind: Any) -> None:
+        """Assert that a used port is passed over, and that listening fails if no free one is found."""
+        factory = MessageFactory(DatagramProtocol if kind is DatagramServerEndpoint else self.made)
+        numbers = Mock(side_effect=[5, 5, 5 + 1])
+        self.patch(module, "randbelow", numbers)
+        ports = [self.listenAt(factory, kind, port=0) for _ in range(2)]
+        self.assertEqual([each.getHost().port for each in ports], [0xC005, 0xC006])
+        numbers.side_effect = [5, 6] * 20
+        endpoint = kind(self.clock, port=0, device=self.devices[1])
+        self.failureResultOf(endpoint.listen(factory), InvalidRequest)
+        for each in ports:
+            each.stopListening()
+        self.assertNothingLeft()
+
+    def test_messages(self) -> None:
+        self.assertNextIsTaken(endpoints, RDMAServerEndpoint)
+
+    def test_datagrams(self) -> None:
+        self.assertNextIsTaken(datagrams, DatagramServerEndpoint)
 
 
 class MatchTests(MessagingCase):

@@ -7,6 +7,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.cm.connections.adapter import adapterOf
 from txrdma.cm.connections.datagrams import DatagramClientEndpoint, DatagramServerEndpoint
 from txrdma.cm.errors import Rejected, Rejection, ServiceRefused
 from txrdma.cm.layouts.messages import REJ, RejectReason, SIDRREP, SIDRStatus
@@ -128,8 +129,9 @@ class ServiceTests(RedirectedCase):
                 additionalInfo=raw.ljust(ROOM, b"\0"),
             )
 
-        (listener,) = port._manager._services
-        port._manager._services[listener] = answer
+        services = adapterOf(self.clock, self.devices[1]).own._services
+        (listener,) = services
+        services[listener] = answer
         return self.connectTo(MessageFactory(Noting), DatagramClientEndpoint), port
 
     def test_otherPort(self) -> None:
