@@ -11,6 +11,7 @@ from twisted.internet.endpoints import clientFromString, serverFromString
 
 from txrdma.cm.connections.adapter import Adapter, adapterOf
 from txrdma.cm.connections.datagrams import (
+    _HANDLES,
     DatagramClientEndpoint,
     DatagramGroupEndpoint,
     DatagramPeer,
@@ -24,7 +25,7 @@ from txrdma.cm.errors import PeerSilent, Rejected
 from txrdma.cm.layouts.ipcm import IPAddresses
 from txrdma.cm.layouts.messages import RejectReason, SIDRREP, SIDRREQ, SIDRStatus
 from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
-from txrdma.iba.types import GID
+from txrdma.iba.types import GID, QPN
 from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.messaging import MessagingCase
 
@@ -224,6 +225,21 @@ class DatagramTests(MessagingCase):
         self.wait(lambda: self.service.calls == ["start", "stop"])
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
         self.finish(port, client)
+
+    def test_manyPeers(self) -> None:
+        """A service that has answered many hosts retains the address handles of the latest ones."""
+        port = self.listening()
+        transport: Any = self.service.transport
+        gids = [GID.fromIP(f"10.1.{number >> 8}.{number & 255}") for number in range(_HANDLES + 2)]
+        oldest = transport._handleTo(gids[0])
+        for gid in (*gids[:-1], gids[1], gids[-1]):
+            self.wait(lambda: transport._free)
+            transport.write(b"answer", DatagramPeer(gid, QPN(7)))
+        self.assertEqual(list(transport._handles), [*gids[3:-1], gids[1], gids[-1]])
+        self.assertIsNot(transport._handleTo(gids[0]), oldest)
+        self.assertEqual(len(transport._handles), _HANDLES)
+        port.stopListening()
+        self.assertNothingLeft()
 
     def test_serviceThatCloses(self) -> None:
         """A service whose protocol closes its transport is not found any more; its port can be used again."""
