@@ -6,6 +6,7 @@ from collections.abc import Callable, Sized
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectingCancelledError
 from twisted.internet.interfaces import IListeningPort
 
 from txrdma.cm.connections import adapter as adapters
@@ -149,7 +150,7 @@ class CancelCase(MessagingCase):
             if isOver:
                 end(self.successResultOf(asked))
             else:
-                self.failureResultOf(asked, CancelledError)
+                self.failureResultOf(asked, CancelledError, ConnectingCancelledError)
                 end(None)
             self.assertHeld(before, steps)
             self.talk(steps)
