@@ -192,6 +192,16 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertFalse(self.subscription.isStanding)
         self.assertEqual(self.wishes(), [1, 0])
 
+    def test_loggedAgain(self) -> None:
+        """The first of several refusals is logged, and so is the first one after a success."""
+        with capturedLogs() as logs:
+            for refuses in (True, False, True):
+                self.refuses = refuses
+                self.subscription.start()
+                pass_(self.clock, 25, 0.1)
+        warned = [one for one in logs if "no subscription" in str(one["log_format"])]
+        self.assertEqual(len(warned), 2)
+
     def test_restart(self) -> None:
         """A subscription that starts again is not ended by the retransmission of its former end."""
         self.subscription.start()

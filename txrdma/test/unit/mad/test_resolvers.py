@@ -36,6 +36,13 @@ class ResolverTests(SynchronousTestCase):
         self.failureResultOf(resolver.resolve("nobody"), ValueError)
         self.assertEqual(len(agent.asked), 4)
 
+    def test_noPrefix(self) -> None:
+        """A GUID is sought in the link-local subnet while the local port has no subnet prefix."""
+        agent = Administration(PathRecord=PathRecord(dlid=LID(5)))
+        end = replace(END_PORT, gids=(GID.fromParts(0, GUID.fromInt(1)),))
+        self.successResultOf(SAPathResolver(agent, end).resolve(GUID.fromInt(2)))
+        self.assertEqual([query.record.dgid for _, query, _, _ in agent.asked], [REMOTE])
+
     def test_newAddress(self) -> None:
         agent = Administration(PathRecord=PathRecord(dlid=LID(5)))
         end = [END_PORT]
@@ -108,3 +115,18 @@ class ResolverTests(SynchronousTestCase):
             ("2001:db8::7", "2001:db8::1"),
         ):
             self.assertEqual(self.successResultOf(resolver.resolve(target)).sgid, GID.fromIP(source), target)
+
+    def test_scopeOfAddress(self) -> None:
+        """The source address is asked for with the scope; an unused entry of the GID table is no source."""
+        asked: list[str] = []
+
+        def source(address: str) -> str | None:
+            asked.append(address)
+            return None
+
+        gids = (GID(bytes(16)), GID.fromString("fe80::1"), GID.fromString("fe80::7"))
+        resolver = IPPathResolver(replace(END_PORT, gids=gids), sourceAddress=source)
+        self.assertEqual(self.successResultOf(resolver.resolve("fe80::2%eth0")).sgid, gids[1])
+        self.assertEqual(asked, ["fe80::2%eth0"])
+        alone = IPPathResolver(replace(END_PORT, gids=gids[:1]), sourceAddress=source)
+        self.failureResultOf(alone.resolve("fe80::2"), DeviceUnavailable)
