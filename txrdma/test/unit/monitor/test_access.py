@@ -8,6 +8,8 @@ import os
 from base64 import b64encode
 from pathlib import Path
 
+from twisted.cred.credentials import UsernamePassword
+from twisted.cred.error import UnauthorizedLogin
 from twisted.logger import capturedLogs
 from twisted.web import http
 
@@ -114,6 +116,15 @@ class AccessTests(SiteTestCase):
             guesses.wrong("10.0.0.1", b"alice")
         self.assertTrue(guesses.areTooMany("10.0.0.1", b"alice"))
         self.assertFalse(guesses.areTooMany("10.0.0.2", b"alice"))
+
+    def test_rightPassword(self) -> None:
+        """A login with the right password forgets the wrong ones before it."""
+        access = AccessControl([], {b"alice": b"right"}, Guesses(lambda: 1.0))
+        for _ in range(3):
+            for number in range(MOST_GUESSES - 1):
+                wrong = UsernamePassword(b"alice", b"%d" % number)
+                self.failureResultOf(access.requestAvatarId(wrong), UnauthorizedLogin)
+            self.successResultOf(access.requestAvatarId(UsernamePassword(b"alice", b"right")))
 
     def test_manyGuessers(self) -> None:
         """The number of remembered names and addresses is bounded."""

@@ -8,6 +8,7 @@ import json
 import tracemalloc
 from typing import Any
 
+from twisted.internet.testing import StringTransport
 from twisted.web.test.requesthelper import DummyRequest
 
 from txrdma.monitor.web.events import EventHub, MOST_BYTES, MOST_READERS, MOST_WAITING, STALLED_SECONDS
@@ -87,6 +88,37 @@ class EventTests(SiteTestCase):
         request.registerProducer = lambda producer, isStreaming: None
         hub.add(request, int(last))
         self.assertIn(b"event: resync", b"".join(request.written))
+
+    def test_paused(self) -> None:
+        """
+        A paused reader gets nothing, then its events in order. Its queue has a limit of bytes, which counts
+        those that wait; and its time begins with the first of several pauses.
+        """
+        request: Any = DummyRequest([])
+        request.registerProducer = lambda producer, isStreaming: None
+        request.transport = StringTransport()
+        hub = self.site.hub
+        reader = hub.add(request, None)
+        for _ in range(3):
+            reader.pauseProducing()
+            written = len(request.written)
+            hub.alive()
+            events = [bytes([number]) * (MOST_BYTES // 2) for number in range(2)]
+            for event in events:
+                reader.send(event, hub.seconds())
+            self.assertEqual(len(request.written), written)
+            reader.resumeProducing()
+            self.assertEqual(request.written[written:], events)
+        reader.pauseProducing()
+        for event in (*events, b"more"):
+            reader.send(event, hub.seconds())
+        self.assertEqual(reader.dropped, 3)
+        begun = hub.seconds()
+        self.clock.advance(STALLED_SECONDS / 2)
+        reader.pauseProducing()
+        reader.send(b"later", begun + STALLED_SECONDS)
+        self.assertTrue(request.transport.disconnecting)
+        self.assertNotIn(reader, hub.readers)
 
     def test_crowd(self) -> None:
         """If a fifth of 200 readers does not read, the others miss nothing, and memory remains bounded."""

@@ -11,6 +11,7 @@ from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -157,6 +158,44 @@ class NotifierTests(SynchronousTestCase):
         memory.isAbsent = False
         self.clock.pump([RETRY_SECONDS] * 2)
         self.assertEqual(self.channel.output(), [[(True, "width", "leaf 1")]])
+
+    def test_changeOfRepeats(self) -> None:
+        """A channel that repeats open alerts still does so after a change of the configuration."""
+        self.channel.repeatSeconds = REPEAT_SECONDS
+        notifier = self.started(AlertRules(0.0, 0.0))
+        notifier.findingChanged(Raised(entryOf()))
+        self.clock.advance(0.0)
+        self.channel.output()
+        notifier.change(AlertRules(0.0, 0.0), [self.channel])
+        self.clock.advance(REPEAT_SECONDS)
+        self.assertEqual(self.channel.output(), [[(True, "width", "leaf 1")]])
+
+    def test_leftAlerts(self) -> None:
+        """Alerts that a former process has left are sent before and beside new ones, each of them once."""
+        store = HistoryStore(self.mktemp())
+        self.addCleanup(store.close)
+        self.channel.isBroken = True
+        notifier = self.started(AlertRules(0.0, 0.0), StoredMemory(store))
+        notifier.findingChanged(Raised(entryOf(where="leaf 1")))
+        self.clock.advance(0.0)
+        notifier.stop()
+        notifier = self.started(AlertRules(0.0, 0.0), StoredMemory(store))
+        notifier.findingChanged(Raised(entryOf(where="leaf 2")))
+        self.clock.advance(0.0)
+        self.channel.isBroken = False
+        self.clock.advance(RETRY_SECONDS)
+        self.assertEqual(self.channel.wheres(), ["leaf 1", "leaf 2"])
+
+    def test_hangingHistory(self) -> None:
+        """A history that hangs when alerts are stored delays them, but does not prevent them."""
+        memory = AbsentMemory()
+        memory.isAbsent = False
+        memory.appendNow = lambda events: Deferred()  # type: ignore[method-assign]
+        notifier = self.started(AlertRules(0.0, 0.0), memory)
+        notifier.findingChanged(Raised(entryOf()))
+        self.clock.pump([0.0, MEMORY_SECONDS, MEMORY_SECONDS])
+        self.assertEqual(self.channel.wheres(), ["leaf 1"])
+        self.clock.pump([MEMORY_SECONDS] * 2)
 
     def test_stopWithoutHistory(self) -> None:
         """A notifier that is stopped while it reads the history does not read it again."""
