@@ -149,7 +149,7 @@ class NotifierTests(SynchronousTestCase):
 
     def test_changeWithoutHistory(self) -> None:
         """Alerts that wait for the history are sent when it returns, even if channels change meanwhile."""
-        memory = AbsentMemory()
+        memory: Any = AbsentMemory()
         notifier = Notifier(self.clock, AlertRules(0.0, 0.0), [self.channel], memory, mustStore=True)
         notifier.start()
         self.addCleanup(notifier.stop)
@@ -188,9 +188,9 @@ class NotifierTests(SynchronousTestCase):
 
     def test_hangingHistory(self) -> None:
         """A history that hangs when alerts are stored delays them, but does not prevent them."""
-        memory = AbsentMemory()
+        memory: Any = AbsentMemory()
         memory.isAbsent = False
-        memory.appendNow = lambda events: Deferred()  # type: ignore[method-assign]
+        memory.appendNow = lambda events: Deferred()
         notifier = self.started(AlertRules(0.0, 0.0), memory)
         notifier.findingChanged(Raised(entryOf()))
         self.clock.pump([0.0, MEMORY_SECONDS, MEMORY_SECONDS])
@@ -199,7 +199,7 @@ class NotifierTests(SynchronousTestCase):
 
     def test_stopWithoutHistory(self) -> None:
         """A notifier that is stopped while it reads the history does not read it again."""
-        memory = AbsentMemory()
+        memory: Any = AbsentMemory()
         memory.isSilent = True
         notifier = Notifier(self.clock, RULES, [self.channel], memory, mustStore=True)
         notifier.start()

@@ -12,7 +12,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.monitor.diagnosis.findinglog import Cleared, Raised
 from txrdma.monitor.events.alerts import AlertRules
-from txrdma.monitor.events.notificationqueue import LONGEST_RETRY_SECONDS, MOST_ALERTS, QUEUED, STOP_SECONDS
+from txrdma.monitor.events.notificationqueue import (
+    LONGEST_RETRY_SECONDS,
+    MOST_ALERTS,
+    QUEUED,
+    RETRY_SECONDS,
+    STOP_SECONDS,
+)
 from txrdma.monitor.events.notifier import Notifier
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support.monitor.alerts import entryOf, RecordingOutlet, StoredMemory
@@ -140,3 +146,31 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual({json.loads(one.subject)[0] for one in self.store.states(QUEUED)}, {"other"})
         self.started(moved)
         self.assertEqual((self.waiting(), moved.wheres()), (0, []))
+
+    def test_reloadedPause(self) -> None:
+        """A channel in place of one that failed for long is tried at once, then after the shortest pause."""
+        notifier = self.started()
+        self.channel.isBroken = True
+        self.raised(notifier, "leaf 1")
+        self.clock.pump([1.0] * 600)
+        other = RecordingOutlet()
+        other.isBroken = True
+        notifier.change(AT_ONCE, [other])
+        self.assertEqual(other.tries, 1)
+        self.clock.advance(RETRY_SECONDS)
+        self.assertEqual(other.tries, 2)
+
+    def test_droppedAgain(self) -> None:
+        """The finding about a channel counts the alerts that were dropped since its last success."""
+        notifier = self.started()
+        for _ in range(2):
+            self.channel.isBroken = True
+            self.raised(notifier, *(f"leaf {number}" for number in range(MOST_ALERTS + 1)))
+            (finding,) = notifier.findings()
+            self.assertIn("; 1 older alerts were dropped", finding.text)
+            self.channel.isBroken = False
+            self.clock.pump([LONGEST_RETRY_SECONDS] * 2)
+            self.assertEqual(notifier.findings(), [])
+            for number in range(MOST_ALERTS + 1):
+                notifier.findingChanged(Cleared(entryOf(where=f"leaf {number}")))
+            self.clock.pump([LONGEST_RETRY_SECONDS] * 2)
