@@ -13,9 +13,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.iba.path import IBPath, MADEndPort
-from txrdma.iba.types import GID, LID
+from txrdma.iba.types import GID, LID, QPN
 from txrdma.iba.verbs import PhysicalState
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.frames import frame
 from txrdma.mad.errors import MADRefusal
 from txrdma.mad.layouts import sa
 from txrdma.mad.layouts.attributes import ManagementClass, Method
@@ -201,6 +202,17 @@ class SubscriptionTests(SynchronousTestCase):
                 pass_(self.clock, 25, 0.1)
         warned = [one for one in logs if "no subscription" in str(one["log_format"])]
         self.assertEqual(len(warned), 2)
+
+    def test_noManager(self) -> None:
+        """While the port has no subnet manager, no report is accepted, not even one from LID 0."""
+        self.subscription = self.subscribed(None)
+        self.subscription.start()
+        notice = Notice(isGeneric=True, trapNumber=64, issuerLID=LID(2)).encode()
+        report = frame(ManagementClass.SUBN_ADM, Method.REPORT, 77, Notice.attributeID, 0, notice)
+        for lid, expected in ((0, []), (2, [64])):
+            self.agent.received(report, IBPath(slid=LID(lid), dlid=LID(1), sqpn=QPN(1), dqpn=QPN(1)))
+            self.assertEqual(self.reports, expected)
+            self.wire.ports[0].endPort = replace(self.wire.ports[0].endPort, smLID=LID(2))
 
     def test_restart(self) -> None:
         """A subscription that starts again is not ended by the retransmission of its former end."""
