@@ -89,7 +89,11 @@ class RemoteWriter(BatchWriter):
     async def _encode(self) -> None:
         rows, self._rows = self._rows, []
         if rows:
-            self.sender.add(await self._inThread(list, self._encoder.requests(rows)))
+            try:
+                self.sender.add(await self._inThread(list, self._encoder.requests(rows)))
+            except BaseException:
+                self._rows[:0] = rows
+                raise
 
 
 def _samplesOf(row: Row) -> int:

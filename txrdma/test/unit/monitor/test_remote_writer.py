@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from twisted.internet.defer import fail
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -127,6 +128,18 @@ class RemoteWriterTests(SynchronousTestCase):
         self.patch(spool, "append", lambda *_: (_ for _ in ()).throw(DeviceUnavailable("disk full")))
         self.batch([reading(100, 1)])
         self.assertEqual(self.writer.loop.problem, "disk full")
+
+    def test_noThread(self) -> None:
+        """Rows that could not be encoded are sent in the next run, before later ones."""
+        restore = self.patch(self.writer, "_inThread", lambda *_: fail(MemoryError("no memory"))).restore
+        self.batch([reading(100, 1)])
+        self.assertEqual(self.samples(), [])
+        self.assertEqual(len(self.flushLoggedErrors(MemoryError)), 1)
+        restore()
+        self.batch([reading(110, 1)])
+        self.clock.advance(5.0)
+        times = [sorted({at for _labels, _value, at in request}) for request in self.samples()]
+        self.assertEqual(times, [[100000], [110000]])
 
     def test_behind(self) -> None:
         """After a pause the backlog is sent without waiting for the next batches."""
