@@ -137,7 +137,7 @@ class IPreparedProtocol(IRDMAProtocol):
         """
         Make the private data of the REP, instead of C{answer}.
 
-        @param transport: is not connected yet; its memory can be allocated.
+        @param transport: is not connected yet; its memory can be allocated. Closing it rejects the request.
         """
 
     def memoryLost() -> None:

@@ -2,8 +2,9 @@
 Contract: an error in the application of one message connection does not affect other connections.
 
 Two connections share a listener and an adapter or module. Each callback of the interfaces of message
-protocols, their factories and producers raises once, at either end of the second connection. The first one
-keeps working, and the error is logged once. L{txrdma.testing.bystanders} is the same contract for streams.
+protocols, their factories and producers raises once, at either end of the second connection, gets wrong
+arguments, returns wrong results, and calls the transport. The first one keeps working, and the error is
+logged once. L{txrdma.testing.bystanders} is the same contract for streams.
 """
 
 from __future__ import annotations
@@ -58,6 +59,35 @@ def parametrized(interface: Any) -> list[str]:
         for name, method in interface.namesAndDescriptions(True)
         if isinstance(method, Method) and method.positional
     )
+
+
+def plain(interface: Any) -> list[str]:
+    """Return the names of an interface's methods without arguments, in alphabetical order."""
+    return sorted(
+        name
+        for name, method in interface.namesAndDescriptions(True)
+        if isinstance(method, Method) and not method.positional
+    )
+
+
+def call(transport: Any, name: str) -> None:
+    """Call a method of a transport without arguments; what is paused is resumed at once."""
+    getattr(transport, name)()
+    if name == "pauseProducing":
+        transport.resumeProducing()
+
+
+def calling(kind: type[Any], name: str, called: str) -> type[Any]:
+    """Return a subclass in which the first call of one method also calls a method of the transport."""
+
+    def method(self: Any, *arguments: Any) -> Any:
+        result = getattr(kind, name)(self, *arguments)
+        if not self.hasRaised:
+            self.hasRaised = True
+            call(self.transport or arguments[0], called)  # the transport is an argument before it is set
+        return result
+
+    return type(kind.__name__, (kind,), {name: method})
 
 
 def returning(kind: type[Any], name: str, value: object) -> type[Any]:
@@ -261,6 +291,49 @@ class MessageBystanderContract(Base):
                 (server if isServer else client).kind = returning(self.APPLICATION, name, value)
             self.check(f"{name} returns {value!r}", server, client, play)
             self.flushLoggedErrors()
+
+    def test_bystanderOfCalls(self) -> None:
+        """Each callback of a protocol may call any method of its transport: the connection ends in order."""
+        for name, called, isServer in product(
+            callbacks(self.PROTOCOL), plain(IMessageTransport), (True, False)
+        ):
+            if (name, isServer) in self.NEVER_CALLED:
+                continue
+            what = f"{called} in {name} of the {'server' if isServer else 'client'}"
+            server, client = (MessageApplications(self.APPLICATION) for _ in range(2))
+            (server if isServer else client).kind = calling(self.APPLICATION, name, called)
+            self.check(what, server, client, self.finish)
+            self.assertTrue(any(each.hasRaised for each in server.built + client.built), what)
+            ends = [len(each.lost) for each in server.built[1:] + client.built if each.isMade]
+            self.assertEqual(ends, [1] * len(ends), what)
+            self.assertEqual(self.flushLoggedErrors(), [], what)
+
+    def test_bystanderOfAnswers(self) -> None:
+        """The callback of a request may call any method of the transport, and cancel all other requests."""
+
+        def play(client: Any, server: Any, called: str) -> None:
+            transport, name = client.transport, server.transport.share(64).name
+            requests: list[Deferred[Any]] = []
+
+            def done(_: object) -> None:
+                for each in requests[1:]:
+                    each.cancel()
+                call(transport, called)
+
+            for _ in range(3):
+                requests += transport.read(name, 8), transport.write(name, b"hello")
+            for each in requests[1:]:
+                each.addErrback(lambda _: None)
+            requests[0].addBoth(done)
+            self.waitUntil(lambda: all(each.called for each in requests))
+            self.finish(client, server)
+
+        for called in plain(IMessageTransport):
+            server, client = (MessageApplications(self.APPLICATION) for _ in range(2))
+            self.check(f"{called} after an answer", server, client, partial(play, called=called))
+            ends = [len(each.lost) for each in server.built[1:] + client.built]
+            self.assertEqual(ends, [1, 1], called)
+            self.assertEqual(self.flushLoggedErrors(), [], called)
 
     def test_bystanderOfProducer(self) -> None:
         """An exception in any callback of a producer affects no other connection."""

@@ -290,7 +290,8 @@ class Attempt:
             return  # the factory cancelled the attempt
         self._transport.failed = _ignore
         connection.setHandler(self._transport.handleEvent, self._transport.pathChanged)  # frees this object
-        self._transport.established(protocol, host, peer)
+        self._transport.setAddresses(host, peer)
+        self._transport.established(protocol)
         if not self.answer.called:  # cancelled by connectionMade
             self.answer.callback(protocol)
 
@@ -545,8 +546,9 @@ class Acceptance:
         @param requestData: private data of the REQ, with the greeting.
         @raise RDMAError: the device refuses the attributes that the peer requests.
         """
-        self._protocol, self._peer, self._host = protocol, peer, host
+        self._protocol = protocol
         connection, terms, transport = self._connection, self._terms, self._transport
+        transport.setAddresses(host, peer)
         prepared = IPreparedProtocol(protocol, None)
         if prepared is not None:
             memoryLost = prepared.memoryLost
@@ -566,5 +568,5 @@ class Acceptance:
     def _handleEvent(self, connection: IManagedConnection, event: Event) -> None:
         if isinstance(event, ConnectionEstablished):
             connection.setHandler(self._transport.handleEvent, self._transport.pathChanged)
-            self._transport.established(self._protocol, self._host, self._peer)
+            self._transport.established(self._protocol)
         self._transport.handleEvent(connection, event)

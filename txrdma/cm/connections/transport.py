@@ -190,8 +190,9 @@ class RDMATransport(RequestTransport):
 
     @property
     def qpn(self) -> QPN:
-        """The number of the queue pair."""
-        assert self._pair is not None
+        """The number of the queue pair; L{InvalidRequest} is raised after the end."""
+        if self._pair is None:
+            raise InvalidRequest("the connection has ended")
         return self._pair.number
 
     @property
@@ -322,9 +323,13 @@ class RDMATransport(RequestTransport):
         self._pair.modify(toReceive(request, reply, isActive, address, _RNR_TIMER))
         self._pair.modify(toSend(request, reply, isActive, leastTimeout(self.device.attributes)))
 
-    def established(self, protocol: IRDMAProtocol, host: MessageAddress, peer: MessageAddress) -> None:
+    def setAddresses(self, host: MessageAddress, peer: MessageAddress) -> None:
+        """Set the addresses of both ends, before anything is called with the transport."""
+        self._host, self._peer = host, peer
+
+    def established(self, protocol: IRDMAProtocol) -> None:
         """Connect the protocol, since the connection is established."""
-        self._host, self._peer, self.protocol = host, peer, protocol
+        self.protocol = protocol
         self._life.isPaused = False
         alternate = self._cm.alternate  # of the REQ, which the REP has accepted
         if alternate is not None and self.canMigrate:
