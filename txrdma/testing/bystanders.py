@@ -2,9 +2,9 @@
 Contract: an error in the application of one connection does not affect other connections.
 
 Two connections share a listener, and with it a link group, a device or a module. Each callback that an
-application implements raises once, at either end of the second connection. The first one keeps working, and
-the error is reported once, as over TCP. The callbacks are those of Twisted's interfaces, so that new ones are
-covered.
+application implements raises once, at either end of the second connection, and calls each method of its
+transport, at both ends. The first one keeps working, and the error is reported once, as over TCP. The
+callbacks are those of Twisted's interfaces, so that new ones are covered.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import product
 from typing import Any, Final
 
 from zope.interface import implementer
@@ -26,6 +27,7 @@ from twisted.internet.interfaces import (
     IProtocolFactory,
     IPullProducer,
     IPushProducer,
+    ITCPTransport,
 )
 from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.internet.task import deferLater
@@ -48,6 +50,36 @@ def exploding(kind: type[Any], name: str) -> type[Any]:
         if not self.hasRaised:
             self.hasRaised = True
             raise ApplicationError(name)
+        return result
+
+    return type(kind.__name__, (kind,), {name: method})
+
+
+def plain(*interfaces: Any) -> list[str]:
+    """Return the names of the methods without arguments of these interfaces, in alphabetical order."""
+    names = {name: interface[name] for interface in interfaces for name in interface.names(all=True)}
+    return sorted(name for name, each in names.items() if isinstance(each, Method) and not each.positional)
+
+
+def call(transport: Any, name: str) -> None:
+    """Call a method of a transport without arguments; what is paused is resumed at once."""
+    getattr(transport, name)()
+    if name == "pauseProducing":
+        transport.resumeProducing()
+
+
+def calling(kind: type[Any], name: str, called: str) -> type[Any]:
+    """
+    Return a subclass in which the first call of one method also calls a method of the transport.
+
+    An object whose method was called has an attribute C{called}.
+    """
+
+    def method(self: Any, *arguments: Any) -> Any:
+        result = getattr(kind, name)(self, *arguments)
+        if not hasattr(self, "called"):
+            self.called = called
+            call(self.transport or arguments[0], called)  # the transport is an argument before it is set
         return result
 
     return type(kind.__name__, (kind,), {name: method})
@@ -161,11 +193,13 @@ class BystanderContract:
     @ivar CONNECT: the client's endpoint string, with C{{port}}.
     @ivar MAY_STAY: whether a connection may stay open after its application has raised (as Twisted's TCP does
         after C{stopProducing}).
+    @ivar MAY_RAISE: whether methods of the transport may raise near the end (as those of Twisted's TCP).
     """
 
+    slowBecause = "each callback of an application opens two connections on the real reactor"
     LISTEN: str
     CONNECT: str
-    MAY_STAY = False
+    MAY_STAY = MAY_RAISE = False
 
     async def until(self: Any, condition: Callable[[], Any], what: str) -> None:
         """Wait until a condition is true; fail with the message C{what} after 10 seconds."""
@@ -263,6 +297,17 @@ class BystanderContract:
                 (server if isServer else client).kind = exploding(Application, name)
                 await self.check(what, server, client, self.exchange)
                 self.reported(what, sum(each.hasRaised for each in server.built + client.built))
+
+    async def test_calls(self: Any) -> None:
+        """Each callback of a protocol may call any method of its transport, also after the end."""
+        methods = plain(ITCPTransport, IPushProducer)
+        for name, called in product(callbacks(IProtocol, IHalfCloseableProtocol), methods):
+            server, client = Applications(), Applications()
+            server.kind, client.kind = (calling(Application, name, called) for _ in range(2))
+            await self.check(f"{called} in {name}", server, client, self.exchange)
+            errors = self.flushLoggedErrors()
+            if not self.MAY_RAISE:
+                self.assertEqual(errors, [], f"{called} in {name}")
 
     async def test_factory(self: Any) -> None:
         """An exception in any callback of a factory, at either end, affects no other connection."""
