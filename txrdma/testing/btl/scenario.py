@@ -270,6 +270,7 @@ class Scenario:
         """
         self.world.run(_LIMIT / 2, self._isEndReported)
         self.world.run(self.world.now + 1.0)
+        self.world.run(_LIMIT / 2, self._isDelivered)
         check(
             self._isEndReported(), f"not reported: {[each for each in self.orders if self._isOpen(each)][:3]}"
         )
@@ -288,6 +289,11 @@ class Scenario:
         while self._unsettled and not self._isOpen(self._unsettled[-1]):  # what is settled stays settled
             self._unsettled.pop()
         return not self._unsettled
+
+    def _isDelivered(self) -> bool:
+        """Return whether no message waits for lost segments of others, which may take a while."""
+        isOver = self.isFatal or self.plan.liar is not None
+        return isOver or not any(each.order.waiting for each in self.peers.values())
 
     def _close(self) -> None:
         """Close all peers, from both ends or from one, and check that no module has peers left."""
