@@ -147,12 +147,9 @@ class MaintainedFiles:
             text += "".join(f"{line}\n" for line in piece)
             if len(piece) == _PIECE:
                 await deferLater(self._reactor, 0.0)
-        settings = self._settings
-        if self._written.get(path) == text or path not in (
-            settings.slurm,
-            settings.unfit,
-            settings.nodeNames,
-        ):
+        settings = self._settings  # which may have changed meanwhile
+        isWanted = path in (settings.slurm, settings.unfit, settings.nodeNames)
+        if not isWanted or self._written.get(path) == text:
             return
         beside = Path(f"{path}.new")
         try:

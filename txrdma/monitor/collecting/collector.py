@@ -30,7 +30,8 @@ from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.paths import toLID
 from txrdma.mad.portwatch import PortEvent, PortLost
 from txrdma.monitor.collecting import wire
-from txrdma.monitor.collecting.wire import MessageConnection, Request, Result
+from txrdma.monitor.collecting.connection import MessageConnection
+from txrdma.monitor.collecting.wire import Request, Result
 
 MOST_MONITORS: Final = 8
 """Most monitors that are connected to a collector."""

@@ -35,7 +35,8 @@ from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError
 from txrdma.mad.layouts.attributes import RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.monitor.collecting import wire
-from txrdma.monitor.collecting.wire import MessageConnection, Request, Result
+from txrdma.monitor.collecting.connection import MessageConnection
+from txrdma.monitor.collecting.wire import Request, Result
 
 _log = Logger()
 
@@ -64,7 +65,7 @@ class CollectedCall(Call):
     __slots__ = ()
 
     def lost(self) -> None:
-        """The collector is lost, and has not returned a result: make the call again."""
+        """Make the call again, because its collector was lost before it returned a result."""
         raise NotImplementedError
 
 
@@ -94,7 +95,7 @@ class Series(CollectedCall):
         self._failed(error)
 
     def lost(self) -> None:
-        """The collector of the series is lost."""
+        """Read the ports again, because the collector was lost before it returned a result."""
         self._lost()
 
 
@@ -131,7 +132,7 @@ class _Link(MessageConnection):
         self._fill()
 
     def _forget(self, call: Call) -> None:
-        """Give up a call."""
+        """Remove a call that was given up, so that its result is ignored."""
         if self.waiting.pop(call, None) is None:
             asked = self._open.get(getattr(call, "identifier", 0))
             if asked is not None and asked.call is call:
@@ -214,7 +215,7 @@ class _Link(MessageConnection):
                 self._watch()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Give all calls back."""
+        """Return all calls without a result to the pool."""
         self._flushing.stop()
         self._watching.stop()
         calls = [*self._open.values(), *self.waiting.values()]
@@ -292,7 +293,7 @@ class _Collector(Factory):
         self.link = link
 
     def left(self, calls: Sequence[_PendingCall]) -> None:
-        """The connection has ended: its calls are made again, by others."""
+        """Make the calls of a lost connection again, by other collectors or by this process."""
         if self.link is not None:
             self.link = None
             self._missingSince = self.reactor.seconds()
@@ -350,7 +351,7 @@ class CollectorPool:
 
     @property
     def mostCalls(self) -> int:
-        """Return the number of calls that the reader may make at a time, by the present collectors."""
+        """The number of calls that the reader may make at a time with the collectors that are connected."""
         return wire.MOST_CALLS * len(self._links) or self._maxOutstanding
 
     def start(self) -> None:

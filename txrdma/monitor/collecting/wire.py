@@ -20,16 +20,11 @@ from struct import error as StructError
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
-from twisted.logger import Logger
-from twisted.protocols.basic import Int32StringReceiver
-
-from txrdma.error import RDMAError, WireError
+from txrdma.error import WireError
 from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
-
-_log = Logger()
 
 COLLECTOR, MONITOR = 0, 1
 """Ranks of the ends in their proofs."""
@@ -178,39 +173,3 @@ def _items(head: Struct, data: bytes) -> Iterator[tuple[tuple[Any, ...], bytes]]
         if at > end:
             raise WireError("collector", at, "an item is incomplete")
         yield tuple(values), data[at - length : at]
-
-
-class MessageConnection(Int32StringReceiver):
-    """A connection that a message of the wrong form, or for which there is no room, ends."""
-
-    MAX_LENGTH = MOST_BYTES
-    transport: Any
-    _hasEnded = False
-
-    def send(self, message: bytes) -> None:
-        """Send a message."""
-        self.sendString(message)  # type: ignore[no-untyped-call]  # of Twisted's
-
-    def stringReceived(self, string: bytes) -> None:
-        """Process a message."""
-        if not self._hasEnded:
-            try:
-                self.messageReceived(string)
-            except RDMAError as error:
-                self.end(str(error))
-
-    def lengthLimitExceeded(self, length: int) -> None:
-        """End the connection."""
-        self.end(f"a message has {length} bytes")
-
-    def messageReceived(self, message: bytes) -> None:
-        """Process a message; the connection ends with the reason of an L{RDMAError}."""
-        raise NotImplementedError
-
-    def end(self, reason: str) -> None:
-        """Log the reason, and end the connection. Idempotent."""
-        if not self._hasEnded:
-            self._hasEnded = True
-            peer = self.transport.getPeer()
-            _log.warn("the connection with {peer} ends: {why}", peer=str(peer), why=reason)
-            self.transport.abortConnection()

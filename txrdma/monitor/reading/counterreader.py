@@ -101,7 +101,7 @@ class _Visit(CollectedCall):
         self.reader._failed(self, error)
 
     def lost(self) -> None:
-        """Continue the visit, by others than the collector that is lost."""
+        """Continue the visit without the collector that was lost."""
         self.reader._lost(self)
 
 
@@ -138,7 +138,7 @@ class _SubnGet(CollectedCall):
         self.onFailure(self.visit, error)
 
     def lost(self) -> None:
-        """Continue the visit."""
+        """Continue the visit without the collector that was lost."""
         self.visit.lost()
 
 

@@ -98,7 +98,7 @@ _SWITCHES: Final = 32
 """Number of nodes whose ports are examined between two pauses."""
 
 _FREED: Final = 200
-"""Number of nodes that are freed between two pauses."""
+"""Number of nodes of a replaced fabric whose memory is freed before other work of the reactor runs."""
 
 _LEAST_OUTSTANDING: Final = 8
 UNSUBSCRIBED_SECONDS: Final = 60.0

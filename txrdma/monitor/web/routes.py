@@ -190,7 +190,7 @@ async def _port(context: PageContext, values: Values) -> Answer:
 
 
 def _every(meter: Meter | None, take: Callable[[Meter, str], float | None], names: Iterable[str]) -> Answer:
-    """Return what C{take} gives for each of these counters of a meter; nothing without a meter."""
+    """Return a value of each named counter of a meter, by name; an empty answer if the meter is None."""
     return {} if meter is None else {name: take(meter, name) for name in names}
 
 
