@@ -144,9 +144,8 @@ class Connection:
         """Return the next message of a tag, or its length if it is stored in a buffer."""
         if into is None:
             return await self._received(tag, self.transport.receive(tag), lambda found: [found])
-        buffer = memoryview(octets(into))
         receiving = self.transport.receive(tag, into)
-        return await self._received(tag, receiving, lambda length: [bytes(buffer[:length])])
+        return await self._received(tag, receiving, lambda length: [bytes(octets(into)[:length])])
 
     async def receiveMany(self, tag: int) -> list[bytes]:
         """Return all messages of a tag that have arrived, and at least one."""

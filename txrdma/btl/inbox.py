@@ -193,7 +193,7 @@ class Inbox:
         return message
 
     def giveBack(self, tag: int, messages: Sequence[bytes]) -> None:
-        """Queue messages again, before all others, that a request has got and the program has not."""
+        """Queue received messages before all others of their tag, since the program did not get them."""
         there = self._tags.setdefault(tag, _Arrived())
         for each in reversed(messages):
             there.messages.appendleft(each)

@@ -327,7 +327,7 @@ class BTLMessageTransport(MessageTransport):
         return self._inbox.receive(tag, None, True)
 
     def giveBack(self, tag: int, messages: Sequence[bytes]) -> None:
-        """Let messages that were received be the next ones of their tag again, for L{txrdma.btl.aio}."""
+        """Queue received messages again, before all others of their tag, for L{txrdma.btl.aio}."""
         if tag in self._unlimited:
             self.deliverMessages([(tag, memoryview(each)) for each in messages])
         else:

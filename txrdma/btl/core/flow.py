@@ -69,7 +69,7 @@ class MessageFlow:
         self.handled += length + MESSAGE
 
     def giveBack(self, length: int) -> None:
-        """Count a message that the local application has not handled after all."""
+        """Take back the count of a message that was given to the local application, but not handled."""
         self.handled -= length + MESSAGE
 
     def takeReport(self) -> int | None:

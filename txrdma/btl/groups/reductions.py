@@ -168,10 +168,8 @@ def alike(data: AnyBuffer, received: bytearray) -> Any:
     kind = memoryview(data)
     if kind.itemsize == 1:
         return bytes(received)
-    view, form = (
-        memoryview(received),
-        kind.format.removeprefix(_NATIVE),
-    )  # ctypes has it; casts do not accept it
+    view = memoryview(received)
+    form = kind.format.removeprefix(_NATIVE)  # formats of ctypes begin with it; casts do not accept it
     if form in _CAST:
         return view.cast(form)
     return memoryview(numpy.frombuffer(received, numpy.asarray(kind).dtype)) if numpy else view
