@@ -159,25 +159,23 @@ class FailureTests(RaceTestCase):
             self.wait(0.01)
         self.check(pairs)
 
-    def test_filling(self) -> None:
-        """An exception while one connection prepares its message aborts only that connection."""
+    def checkHalfClose(self, method: str) -> None:
+        """Let a method of one connection's stream raise while that is half-closed; check the others."""
         pairs = self.begin()
         poor = pairs[1][0].transport
-        self.breakable(Stream, "finish", lambda link, stream: stream is poor.stream, once=True)
+        self.breakable(Stream, method, lambda link, stream: stream is poor.stream, once=True)
         poor.loseWriteConnection()
         for here, _ in pairs:
             here.transport.write(b"hello")
         self.checkOthers(pairs)
 
+    def test_filling(self) -> None:
+        """An exception while one connection prepares its message aborts only that connection."""
+        self.checkHalfClose("finish")
+
     def test_flushed(self) -> None:
         """An exception while one connection is notified of its flush aborts only that connection."""
-        pairs = self.begin()
-        poor = pairs[1][0].transport
-        self.breakable(Stream, "wasFlushed", lambda link, stream: stream is poor.stream, once=True)
-        poor.loseWriteConnection()
-        for here, _ in pairs:
-            here.transport.write(b"hello")
-        self.checkOthers(pairs)
+        self.checkHalfClose("wasFlushed")
 
     def test_sending(self) -> None:
         """An exception while one connection sends by the fast path aborts only that connection."""

@@ -61,15 +61,17 @@ class EventTests(TestCase):
         self.assertEqual((server["bytesSent"], server["bytesReceived"]), (10, 3000))
         self.assertEqual(client["peer"], server["host"])
 
-    async def stream(self, server: str, client: str) -> None:
-        """Exchange bytes over a stream."""
+    async def connected(self, server: str, client: str) -> tuple[Any, Any, Any]:
+        """Return both ends of a new stream, and the listening port."""
         factory = Recorders(Recorder)
         port: Any = await serverFromString(reactor, server).listen(factory)
         coming = factory.next()
-        one: Any = await clientFromString(reactor, client.format(port=port.getHost().port)).connect(
-            Recorders()
-        )
-        other = await coming
+        one = await clientFromString(reactor, client.format(port=port.getHost().port)).connect(Recorders())
+        return one, await coming, port
+
+    async def stream(self, server: str, client: str) -> None:
+        """Exchange bytes over a stream."""
+        one, other, port = await self.connected(server, client)
         one.transport.write(bytes(3000))
         await other.receiving(3000)
         other.transport.write(bytes(10))
@@ -109,13 +111,7 @@ class EventTests(TestCase):
 
     async def unread(self, server: str, client: str) -> None:
         """Check that bytes which come after the application has closed the connection are not counted."""
-        factory = Recorders(Recorder)
-        port: Any = await serverFromString(reactor, server).listen(factory)
-        coming = factory.next()
-        one: Any = await clientFromString(reactor, client.format(port=port.getHost().port)).connect(
-            Recorders()
-        )
-        other = await coming
+        one, other, port = await self.connected(server, client)
         other.transport.write(bytes(10))
         one.transport.write(bytes(3000))
         one.transport.loseConnection()
