@@ -106,7 +106,7 @@ class Port:
 
     @property
     def lids(self) -> range:
-        """All LIDs of a port that has its own: as many as its LMC says; empty for none."""
+        """All LIDs of the port: 2 to the power of its LMC, from its base LID on; empty if it has none."""
         lid = self.lid
         return range(lid, lid + (1 << self.lmc)) if lid else range(0)
 

@@ -349,7 +349,7 @@ class RemoteMemoryContract(MessageEnds):
         self.assertEqual((one.ends, other.ends), ([], []))
 
     def test_contractUsedBuffers(self) -> None:
-        """Both ends hear of the end although objects still use views of shared memory, as NumPy arrays do."""
+        """C{connectionLost} is called although objects still use views of shared memory, as NumPy does."""
         one, other = self.connectedEnds()
         for buffer in (100, bytearray(100), bytearray(100)):
             shared = one.transport.share(buffer)

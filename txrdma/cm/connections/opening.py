@@ -62,7 +62,7 @@ REP_PRIVATE_BYTES: Final = 196
 
 _PSN_BITS: Final = 24
 _DRAWS: Final = 16
-"""Number of random service IDs that may be in use before listening fails with the next one."""
+"""Number of random service IDs that are tried, and found in use, before the last attempt to listen."""
 
 
 class ServiceIDScheme:

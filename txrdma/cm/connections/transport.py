@@ -405,7 +405,7 @@ class RDMATransport(RequestTransport):
         return APStatus.LOADED if self.mayMigrateTo(path) else APStatus.NOT_SUPPORTED
 
     def _callOptional(self, name: str, *arguments: object) -> None:
-        """Call a method of the protocol, if it has this one: protocols of messages only do not."""
+        """Call an optional method of the protocol, if the protocol has it."""
         method = getattr(self.protocol, name, None)
         if method is not None:
             self._call(method, *arguments)

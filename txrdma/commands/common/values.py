@@ -30,7 +30,7 @@ def count(text: str) -> int:
 
 
 def unsigned(width: int) -> Callable[[str], int]:
-    """Return a parser like L{count} for numbers of at most C{width} bits."""
+    """Return a parser of whole numbers from 0 on that have at most C{width} bits, such as 10 or 0xA."""
 
     def parse(text: str) -> int:
         value = count(text)

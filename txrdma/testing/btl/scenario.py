@@ -291,7 +291,7 @@ class Scenario:
         return not self._unsettled
 
     def _isDelivered(self) -> bool:
-        """Return whether no message waits for lost segments of others, which may take a while."""
+        """Return whether no received message waits for the retransmission of an earlier segment."""
         isOver = self.isFatal or self.plan.liar is not None
         return isOver or not any(each.order.waiting for each in self.peers.values())
 
