@@ -19,7 +19,8 @@ SIZE_SEALS: Final = 0x06
 
 PLAIN: Final = 128
 """
-Mappings of descriptors from this number on keep no descriptor, which costs two system calls.
+Mappings of descriptors from this number on keep no descriptor, which costs two system calls, and which PyPy
+can't do.
 """
 
 
@@ -30,7 +31,7 @@ def mapped(descriptor: int, length: int, isWritable: bool = True) -> mmap.mmap:
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if isWritable else 0)
     if sys.version_info >= (3, 13):
         return mmap.mmap(descriptor, length, prot=protection, trackfd=False)
-    if descriptor < PLAIN:
+    if descriptor < PLAIN or sys.implementation.name == "pypy":
         return mmap.mmap(descriptor, length, prot=protection)
     from txrdma.unix._overlay import overlaid
 

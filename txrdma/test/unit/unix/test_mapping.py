@@ -5,12 +5,29 @@ Tests for L{txrdma.unix.mapping}.
 from __future__ import annotations
 
 import mmap
+import os
 import sys
 from unittest import mock, skipIf
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.unix.mapping import closeMapping
+from txrdma.unix import mapping as mappings
+from txrdma.unix.mapping import closeMapping, sealedMemory
+
+
+class HighDescriptorTests(SynchronousTestCase):
+    """Tests for mappings of descriptors with high numbers."""
+
+    def test_content(self) -> None:
+        """The mapping shows the file, on PyPy as well, after the descriptor is closed."""
+        self.patch(mappings, "PLAIN", 0)
+        descriptor, mapping = sealedMemory("txrdma test", mmap.PAGESIZE)
+        self.addCleanup(closeMapping, mapping)
+        try:
+            os.pwrite(descriptor, b"hello", 3)
+        finally:
+            os.close(descriptor)
+        self.assertEqual(mapping[:9], b"\0\0\0hello\0")
 
 
 class CloseTests(SynchronousTestCase):
