@@ -446,9 +446,7 @@ class Group:
             link.poll()
         now = self._reactor.seconds()
         for link in self.links:
-            if link.hasReceived:
-                link.hasReceived = False
-                link.life.lastReceivedAt = now
+            link.lastReceipt(now)
         self.core.expired(now)
         for stream in [stream for stream, until in self._lingering.items() if until <= now]:
             stream.expired()

@@ -68,7 +68,7 @@ class Link:
     @ivar route: route of the queue pair, such as C{'rocev2'}; C{''} before the first contact.
     @ivar isActive: connections may use the link.
     @ivar isBreaking: the link is about to end; further failures are ignored.
-    @ivar hasReceived: something was received since the group last checked.
+    @ivar hasReceived: something was received since L{lastReceipt} was called.
     @ivar members: connections bound to the link, including those that have ended for the application only.
     @ivar contexts: stack of logging contexts of the reactor's thread.
     """
@@ -352,6 +352,13 @@ class Link:
             if flow is not None and message[0] == _START:
                 receive(flow, message)
         self.hasReceived = True
+
+    def lastReceipt(self, now: float) -> float:
+        """Return the time of the last receipt in seconds: now, if there were some since the last call."""
+        if self.hasReceived:
+            self.hasReceived = False
+            self.life.lastReceivedAt = now
+        return self.life.lastReceivedAt
 
     # LLC
 

@@ -252,6 +252,11 @@ class Stream:
         return self.link.isStopping
 
     @property
+    def isShared(self) -> bool:
+        """Whether the link is shared memory."""
+        return self.link.scheduler.lane is not None
+
+    @property
     def hasArrived(self) -> bool:
         """Whether the peer has received all that was posted."""
         return self.link.scheduler.hasArrived(self.flow.last)
@@ -276,6 +281,12 @@ class Stream:
 
     def poll(self) -> None:
         self.link.poll()
+
+    def checkReceipt(self) -> float:
+        """Process what the link has received; return the time of its last message, by the reactor's clock."""
+        link = self.link
+        link.poll()
+        return link.lastReceipt(link.group.seconds())
 
     @property
     def isPosted(self) -> bool:

@@ -25,7 +25,13 @@ from txrdma.smc.group.parties import Member
 _log = Logger()
 
 GRACE: Final = 0.5
-"""Largest delay in seconds between the ends of TCP and of the link, which end in any order."""
+"""Time in seconds after the end of TCP, without any message on the link, after which the peer is lost."""
+
+PACKET_GRACE: Final = 2.0
+"""The same where packets may be lost: they are sent again after timeouts, which grow while a host is busy."""
+
+LONGEST_GRACE: Final = 10.0
+"""Time in seconds after the end of TCP after which the peer is lost, whatever the link still receives."""
 
 
 @implementer(IHalfCloseableProtocol)
@@ -37,6 +43,7 @@ class TCPMonitor(Protocol):
         self._stream: Member | None = stream
         self._reactor = reactor
         self._grace: IDelayedCall | None = None
+        self._waitingSince = 0.0
         self._hasEnded = self._hasLinkEnded = self._isCut = False
 
     # Called by TCP
@@ -55,6 +62,7 @@ class TCPMonitor(Protocol):
         if stream is None:
             self.tcp.loseConnection()
         else:
+            stream.checkReceipt()
             stream.confirmEach()
             self._judge(stream)
 
@@ -107,18 +115,30 @@ class TCPMonitor(Protocol):
 
     def _wait(self) -> None:
         if self._grace is None:
+            self._waitingSince = self._reactor.seconds()
             self._grace = self._reactor.callLater(GRACE, self._waited)
 
     def _waited(self) -> None:
-        self._grace = None
-        stream = self._stream
+        stream, self._grace = self._stream, None
         if stream is None:
             return
-        if stream.hasReceivedEnd:
+        now = self._reactor.seconds()
+        until = now if self._hasLinkEnded else self._patience(stream)
+        if self._stream is None:
+            pass
+        elif until > now:
+            self._grace = self._reactor.callLater(until - now, self._waited)
+        elif stream.hasReceivedEnd:
             if stream.awaitsDelivery and not stream.hasArrived:
                 stream.reset()
         elif self._hasLinkEnded or not stream.mayBeSilent or not stream.hasArrived:
             self._giveUp(stream)
+
+    def _patience(self, stream: Member) -> float:
+        """Return how long to wait for messages of a link, which come late if a host is busy."""
+        since = self._waitingSince
+        receivedAt = max(since, stream.checkReceipt())
+        return min(receivedAt + (GRACE if stream.isShared else PACKET_GRACE), since + LONGEST_GRACE)
 
     def _giveUp(self, stream: Member) -> None:
         if self._hasLinkEnded:

@@ -19,6 +19,7 @@ from unittest import mock
 
 from txrdma.sim.sharedmemory import MemoryFaults, SimulatedMemory
 from txrdma.smc.common.reactoruse import reactorUse
+from txrdma.smc.stream.tcpmonitor import GRACE
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.shared.sharedqueuepair import SharingReactor
 from txrdma.testing.outcome import check
@@ -96,6 +97,7 @@ class MemoryScenario(StreamScenario):
 
     plan: MemoryPlan
     pollingHost = SleepyHost
+    endBound = GRACE + 0.5
 
     def __init__(self, plan: MemoryPlan) -> None:
         super().__init__(plan)

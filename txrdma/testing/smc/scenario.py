@@ -40,6 +40,7 @@ from txrdma.smc.group.link import Link
 from txrdma.smc.handshake.accepting import ServerNegotiation
 from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.handshake.proposing import ClientNegotiation
+from txrdma.smc.stream.tcpmonitor import PACKET_GRACE
 from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import Accept, Confirm, decode
 from txrdma.soft import device as deviceModule
@@ -65,9 +66,6 @@ PATIENT_BOUND: Final = groupsModule.timingOn(True).silence + 1225.0
 Seconds within which a failed peer is detected if programs acknowledge, which may be busy: their queue pairs
 retry for 18 minutes, and an idle link is tested when TCP would send a keepalive probe.
 """
-
-AT_ONCE: Final = 1.0
-"""Seconds within which the end of a TCP connection is detected, for example when the peer's process ends."""
 
 PATIENCE: Final = 300.0
 """Seconds within which all connections end in any case."""
@@ -143,9 +141,12 @@ class StreamScenario:
 
     @cvar harmless: kinds of events that no connection may notice.
     @cvar pollingHost: class of the hosts whose reactors poll completion queues.
+    @cvar endBound: seconds within which the end of a TCP connection is detected, for example when the peer's
+        process ends.
     """
 
     harmless: tuple[str, ...] = HARMLESS
+    endBound = PACKET_GRACE + 0.5
     pollingHost: type[Host] = PollingHost
 
     def __init__(self, plan: StreamPlan) -> None:
@@ -437,7 +438,7 @@ class StreamScenario:
         """Check the promises after all connections have ended."""
         for end, at in self.warned:
             # If the peer closed before it ended, TCP reports only an end of file.
-            due = max(at, end.host.awakeSince) + AT_ONCE
+            due = max(at, end.host.awakeSince) + self.endBound
             isReported = any(when is not None and when < due for when in (end.sawEndAt, end.lostAt))
             check(isReported or end.host.isDead, f"the end of TCP was not heard at once: {end!r}")
         for pair in self.pairs:

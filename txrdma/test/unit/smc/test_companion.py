@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.stream.tcpmonitor import GRACE, TCPMonitor
+from txrdma.smc.stream.tcpmonitor import GRACE, LONGEST_GRACE, PACKET_GRACE, TCPMonitor
 
 
 class Stream:
@@ -19,13 +19,17 @@ class Stream:
 
     isDoubted = isStopping = False
     hasReceivedEnd = mayBeSilent = awaitsDelivery = False
-    hasArrived = True
+    hasArrived = isShared = True
+    receivedAt = 0.0
 
     def __init__(self) -> None:
         self.reported: list[str] = []
 
     def poll(self) -> None:
         """Do nothing: nothing has arrived."""
+
+    def checkReceipt(self) -> float:
+        return self.receivedAt
 
     def confirmEach(self) -> None:
         self.isDoubted = True
@@ -80,6 +84,35 @@ class CompanionTests(SynchronousTestCase):
         self.monitor.readConnectionLost()
         self.assertEqual((self.stream.reported, self.stream.isDoubted), ([], True))
         self.clock.advance(GRACE)
+        self.assertEqual(self.stream.reported, ["reset"])
+
+    def test_packetsTakeLonger(self) -> None:
+        """Where packets may be lost, the last ones may be sent again after a while."""
+        self.stream.isShared = False
+        self.monitor.readConnectionLost()
+        self.clock.pump([GRACE] * 3)
+        self.assertEqual(self.stream.reported, [])
+        self.clock.pump([GRACE])
+        self.assertEqual((self.stream.reported, self.clock.seconds()), (["reset"], PACKET_GRACE))
+
+    def test_linkThatStillReceives(self) -> None:
+        """A connection is not lost while the link delivers messages, of which its own may be the last."""
+        self.monitor.readConnectionLost()
+        for _ in range(14):
+            self.clock.advance(GRACE / 2)
+            self.stream.receivedAt = self.clock.seconds()
+        self.clock.advance(GRACE / 2)
+        self.assertEqual(self.stream.reported, [])
+        self.clock.advance(GRACE / 2)
+        self.assertEqual(self.stream.reported, ["reset"])
+
+    def test_linkThatAlwaysReceives(self) -> None:
+        """Messages of other connections do not keep one whose TCP connection has ended."""
+        self.monitor.readConnectionLost()
+        while self.clock.seconds() < LONGEST_GRACE:
+            self.assertEqual(self.stream.reported, [])
+            self.stream.receivedAt = self.clock.seconds()
+            self.clock.advance(GRACE / 2)
         self.assertEqual(self.stream.reported, ["reset"])
 
     def test_closeDoesNotWaitForGoneProcess(self) -> None:
