@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -310,15 +311,16 @@ class BrowserTests(SynchronousTestCase):
 
     def test_accessibleFinding(self) -> None:
         """axe accepts the pages that show a finding."""
-        self.assertFindingAccessible(isDark=False)
+        self.assertFindingAccessible("h00050", isDark=False)
 
     def test_accessibleFindingDark(self) -> None:
-        self.assertFindingAccessible(isDark=True)
+        self.assertFindingAccessible("h00051", isDark=True)
 
-    def assertFindingAccessible(self, isDark: bool) -> None:
-        self.order("cut", "h00050", 1)
-        self.addCleanup(self.order, "heal", "h00050", 1)
-        self.until(lambda: self.at("/") and "1 finding" in self.text("#banner"))
+    def assertFindingAccessible(self, host: str, isDark: bool) -> None:
+        self.order("cut", host, 1)
+        self.addCleanup(self.order, "heal", host, 1)
+        # The finding of the test before may be shown as well.
+        self.until(lambda: self.at("/") and re.search("[1-9] finding", self.text("#banner")))
         self.assertAccessible(isDark, "/", "/findings")
 
     def test_accessibleDetails(self) -> None:
