@@ -34,7 +34,7 @@ DEFAULT_NAME: Final = "sim"
 CONTROL_SECONDS: Final = 5.0
 """Seconds to wait for ibsim when a port is opened; it answers at once, if it does at all."""
 
-POLL_SECONDS: Final = 0.05
+POLL_SECONDS: Final = 0.5
 """Seconds to wait for each answer when the port is read again, which blocks the reactor."""
 
 _MAGIC: Final = 0xDEADBEEF
