@@ -18,13 +18,22 @@ from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Final
+from typing import Any, Final
 from xml.etree import ElementTree
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.commands.common.registry import COMMANDS
 from txrdma.test.support import CHECKOUT
+
+HEAD: Final = "import os, resource, signal, subprocess, sys, time, unittest\nclass T(unittest.TestCase):\n  "
+"""The beginning of a module with one test case."""
+
+
+def tool(test: SynchronousTestCase, name: str) -> Any:
+    """Import a module of the folder C{tools}, which is no package."""
+    test.patch(sys, "path", [str(CHECKOUT / "tools"), *sys.path])
+    return importlib.import_module(name)
 
 
 class RunTests(SynchronousTestCase):
@@ -58,16 +67,13 @@ class RunTests(SynchronousTestCase):
 
     def test_status(self) -> None:
         """A failed test, a worker that ends and a module that cannot be loaded fail the run."""
-        head = "import os, unittest\nclass T(unittest.TestCase):\n  "
-        self.assertEqual(self.last(head + "def test_a(self): pass"), (0, "1 passed, 0 failed, 0 skipped"))
-        self.assertEqual(self.last(head + "def test_a(self): 1 / 0"), (1, "0 passed, 1 failed, 0 skipped"))
-        self.assertEqual(
-            self.last(head + "@unittest.skip('for a reason')\n  def test_a(self): 1 / 0"),
-            (0, "0 passed, 0 failed, 1 skipped"),
-        )
-        self.assertEqual(
-            self.last(head + "def test_a(self): os._exit(0)"), (1, "0 passed, 1 failed, 0 skipped")
-        )
+        for test, status, counts in (
+            ("def test_a(self): pass", 0, "1 passed, 0 failed, 0 skipped"),
+            ("def test_a(self): 1 / 0", 1, "0 passed, 1 failed, 0 skipped"),
+            ("@unittest.skip('for a reason')\n  def test_a(self): 1 / 0", 0, "0 passed, 0 failed, 1 skipped"),
+            ("def test_a(self): os._exit(0)", 1, "0 passed, 1 failed, 0 skipped"),
+        ):
+            self.assertEqual(self.last(HEAD + test), (status, counts), test)
         self.assertEqual(self.last("import nonsense")[0], 1)
 
     def test_brokenWorker(self) -> None:
@@ -84,8 +90,7 @@ class RunTests(SynchronousTestCase):
 
     def test_hanging(self) -> None:
         """A test that takes longer than the limit fails, and the log has its stack."""
-        source = "import time, unittest\nclass T(unittest.TestCase):\n  def test_a(self): time.sleep(50)"
-        status, output = self.run_(source, "--limit", "1")
+        status, output = self.run_(HEAD + "def test_a(self): time.sleep(50)", "--limit", "1")
         self.assertEqual(status, 1)
         self.assertIn("No result after 1 s", output)
 
@@ -106,17 +111,13 @@ class RunTests(SynchronousTestCase):
 
     def test_failures(self) -> None:
         """A failure is printed as it happens, with its traceback."""
-        source = "import unittest\nclass T(unittest.TestCase):\n  def test_a(self): self.assertEqual(1, 2)"
-        _, output = self.run_(source)
+        _, output = self.run_(HEAD + "def test_a(self): self.assertEqual(1, 2)")
         self.assertIn("[FAIL] test_given.T.test_a", output)
         self.assertIn("1 != 2", output)
 
     def test_durations(self) -> None:
         """A run records how long tests took, and can print the slowest with the reasons of their classes."""
-        source = (
-            "import time, unittest\nclass T(unittest.TestCase):\n"
-            "  slowBecause = 'It sleeps.'\n  def test_a(self): time.sleep(0.1)"
-        )
+        source = HEAD + "slowBecause = 'It sleeps.'\n  def test_a(self): time.sleep(0.1)"
         status, output = self.run_(source, "--slowest", "3")
         self.assertEqual(status, 0)
         self.assertRegex(output, r"0\.1\d s  test_given\.T\.test_a  \(It sleeps\.\)")
@@ -126,17 +127,14 @@ class RunTests(SynchronousTestCase):
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         if 0 <= most < 4096:
             raise SkipTest(f"no more than {most} descriptors are allowed here")
-        source = (
-            "import resource, unittest\nclass T(unittest.TestCase):\n"
-            "  def test_a(self): self.assertGreaterEqual(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 4096)"
-        )
+        limit = "resource.getrlimit(resource.RLIMIT_NOFILE)[0]"
+        source = f"{HEAD}def test_a(self): self.assertGreaterEqual({limit}, 4096)"
         self.assertEqual(self.last(source, before="ulimit -Sn 256")[0], 0)
 
     def test_interrupts(self) -> None:
         """Programs that tests start can be interrupted, though all runs in the background of a script."""
         source = (
-            "import signal, subprocess, sys, unittest\nclass T(unittest.TestCase):\n"
-            "  def test_a(self):\n"
+            f"{HEAD}def test_a(self):\n"
             "    process = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
             "    process.send_signal(signal.SIGINT)\n"
             "    self.assertEqual(process.wait(20), -signal.SIGINT)"
@@ -148,9 +146,7 @@ class GroupTests(SynchronousTestCase):
     """Tests that use what their group excludes fail."""
 
     def setUp(self) -> None:
-        tools = str(CHECKOUT / "tools")
-        self.patch(sys, "path", [tools, *sys.path])
-        self.runtests = importlib.import_module("runtests")
+        self.runtests = tool(self, "runtests")
 
     def test_misplaced(self) -> None:
         """A unit test may use no process and no socket, an integration test no process."""
@@ -278,8 +274,7 @@ class SoakTests(SynchronousTestCase):
 
     def test_outcomes(self) -> None:
         """An activity with random seeds that finds something has not passed, and does not fail the run."""
-        self.patch(sys, "path", [str(CHECKOUT / "tools"), *sys.path])
-        soak = importlib.import_module("soak")
+        soak = tool(self, "soak")
         folder = Path(self.mktemp())
         activities = [soak.Activity("good", ("true",), 1.0), soak.Activity("bad", ("false",), 1.0)]
         activities += [soak.Activity(name, (name,), 1.0, isRandom=True) for name in ("true", "false")]
@@ -310,15 +305,12 @@ class MakefileTests(SynchronousTestCase):
     }
     """Targets that neither CI nor C{make soak} runs, and what does instead."""
 
-    def setUp(self) -> None:
-        self.patch(sys, "path", [str(CHECKOUT / "tools"), *sys.path])
-
     def test_everyTargetIsRun(self) -> None:
         """C{.ci/run} or C{make soak} runs every target."""
         rules = (CHECKOUT / "Makefile").read_text().replace("\\\n", " ").splitlines()
         prerequisites = {name: words.split() for name, _, words in (rule.partition(":") for rule in rules)}
         commands = [line for line in (CHECKOUT / ".ci" / "run").read_text().splitlines() if "#" not in line]
-        commands += [" ".join(each.words) for each in importlib.import_module("soak").activities()]
+        commands += [" ".join(each.words) for each in tool(self, "soak").activities()]
         words = {word for line in commands for word in line.partition("make ")[2].split()}
         words |= {"vendor"}  # only where there is npm
         targets = set(prerequisites[".PHONY"])
@@ -342,8 +334,7 @@ class ManualTests(SynchronousTestCase):
     slowBecause = "imports every command, and formats their pages"
 
     def setUp(self) -> None:
-        self.patch(sys, "path", [str(CHECKOUT / "tools"), *sys.path])
-        self.manpages = importlib.import_module("manpages")
+        self.manpages = tool(self, "manpages")
 
     def test_pages(self) -> None:
         """Every command has a page with its options, which groff formats without a warning."""
@@ -371,8 +362,7 @@ class RecordTests(SynchronousTestCase):
     """C{tools/record.py}, which C{make demo DOCS=1} calls."""
 
     def setUp(self) -> None:
-        self.patch(sys, "path", [str(CHECKOUT / "tools"), *sys.path])
-        self.record = importlib.import_module("record")
+        self.record = tool(self, "record")
 
     def test_picture(self) -> None:
         """A row is shown for as long as it was there; the last screen remains, also without animation."""
@@ -406,8 +396,7 @@ class MutantTests(SynchronousTestCase):
     slowBecause = "processes import the package for each mutant"
 
     def setUp(self) -> None:
-        self.patch(sys, "path", [str(CHECKOUT / "tools"), *sys.path])
-        self.mutants = importlib.import_module("mutants")
+        self.mutants = tool(self, "mutants")
         self.recorded = self.mutants.load()
 
     def test_apply(self) -> None:
@@ -472,12 +461,6 @@ class ExampleTests(SynchronousTestCase):
             command = [sys.executable, "-m", "twisted.trial", "--temp-directory", self.mktemp(), "test_echo"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
             self.assertIn("PASSED (successes=1)", done.stdout)
-
-    def test_length(self) -> None:
-        """They are what was promised: thirty lines."""
-        for name in ("server.py", "client.py"):
-            lines = Path(self.example(name)[1]).read_text().splitlines()
-            self.assertLessEqual(len(lines), 30)
 
     def test_readme(self) -> None:
         """The commands of the README work as they stand there, but for the port."""
