@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from twisted.internet.error import CannotListenError, DNSLookupError
-from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma import commands
@@ -26,6 +25,7 @@ from txrdma.commands.common.registry import COMMANDS, GROUPS
 from txrdma.commands.connections import connectionsTable, flat
 from txrdma.error import DeviceUnavailable
 from txrdma.smc.status.control import ControlAnswer
+from txrdma.test.support.processes import printed
 from txrdma.test.support.tables import shown
 
 WITHOUT_TLS = """
@@ -91,6 +91,7 @@ class OptionsTests(SynchronousTestCase):
         for arguments, words in (
             ([], "no command is given"),
             (["conections"], "Unknown command"),
+            (["connection"], "Unknown command"),  # which is not taken for an abbreviation
             (["connections", "--nope"], "not recognized"),
             (["connections", "--watch", "0"], "0.05"),
             (["connections", "--watch", "soon"], "soon"),
@@ -110,13 +111,6 @@ class OptionsTests(SynchronousTestCase):
             output = self.refused(*arguments)
             self.assertIn(words, output)
             self.assertIn("--help", output)
-
-    def test_commands(self) -> None:
-        """Both commands take --json."""
-        for name in ("connections", "devices"):
-            options = TxrdmaOptions()
-            options.parseOptions([name, "--json"])
-            self.assertTrue(options.subOptions["json"])
 
     def test_registry(self) -> None:
         """Each command has a module with options and a function, and each such module is a command."""
@@ -145,18 +139,16 @@ class OptionsTests(SynchronousTestCase):
 
     def test_helpIsLight(self) -> None:
         """C{--help} imports no command."""
-        program = (
+        done = printed(
             "import sys; from txrdma.command import TxrdmaOptions; str(TxrdmaOptions()); print(*sys.modules)"
         )
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
         loaded = {name for name in done.stdout.split() if name.startswith("txrdma.")}
         self.assertEqual(loaded - {"txrdma.command", "txrdma.error"} - LIGHT, set())
 
     def test_withoutTLS(self) -> None:
         """A fabric command starts without OpenSSL, which can still be imported afterwards."""
-        command = [sys.executable, "-c", WITHOUT_TLS]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = printed(WITHOUT_TLS)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         listing, loaded, later = done.stdout.rstrip().rsplit("\n", 2)
         self.assertIn("Ca\t1", listing)
@@ -199,10 +191,6 @@ class OptionsTests(SynchronousTestCase):
         Path(path).write_text('Switch 1 "S"\n[1] "H"[1]\nHca 1 "H" # "h\xf6st"\n[1] "S"[1]\n', "utf-8")
         return path
 
-    def test_abbreviation(self) -> None:
-        """An unknown command is not taken for an abbreviation of another one."""
-        self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["connection"])
-
 
 class ConnectionsTests(SynchronousTestCase):
     """Connections of processes, as text and as JSON."""
@@ -239,21 +227,9 @@ class ConnectionsTests(SynchronousTestCase):
         answers = [ControlAnswer(77, ["python", "[x]"], [SMC, TCP]), ControlAnswer(78, error="hm")]
         text = shown(connectionsTable(flat(answers)))
         for words in (
-            *("77", "[x]", "SMC-R", "ACTIVE", "127.0.0.1:1234", "127.0.0.1:80", "soft", "shared-memory"),
-            *(
-                "group 7",
-                "12.3 kB",
-                "2.0 MB",
-                "41",
-                "42",
-                "43",
-                "16.4 kB",
-                "65.5 kB",
-                "501",
-                "502",
-                "503",
-                "504",
-            ),
+            *"77 [x] SMC-R ACTIVE 127.0.0.1:1234 127.0.0.1:80 soft shared-memory".split(),
+            *"41 42 43 501 502 503 504".split(),
+            *("group 7", "12.3 kB", "2.0 MB", "16.4 kB", "65.5 kB"),
             *("TCP", "PEERDECL", "NOSMCRDEV", "78", "hm"),
         ):
             self.assertIn(words, text)
@@ -289,15 +265,6 @@ class ConnectionsTests(SynchronousTestCase):
 
 
 class DevicesTests(SynchronousTestCase):
-    def test_json(self) -> None:
-        """The software device is always listed, with its port and its GIDs."""
-        arguments = [sys.executable, "-m", "txrdma", "devices", "--json"]
-        output = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True).stdout
-        [soft] = [entry for entry in json.loads(output) if entry["device"] == "soft"]
-        self.assertEqual(soft["ports"][0]["port"], 1)
-        self.assertIn("::ffff:127.0.0.1", soft["ports"][0]["gids"])
-        self.assertGreater(soft["limits"]["maxQueuePairs"], 0)
-
     def test_closedPipe(self) -> None:
         """A closed pipe, as with C{head}, is not an error."""
         for words in (("devices", "--json"), ("saquery", "--help")):

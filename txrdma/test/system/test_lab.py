@@ -14,12 +14,13 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
@@ -150,23 +151,27 @@ TAP_TESTS = ("WeBeginTests.test_read", "TheyBeginTests.test_send")
 
 
 class _FakeGuest:
-    """A guest that ends after the first of its tests."""
+    """A guest that ends after the first of its tests; C{guests} has the options of all guests of a test."""
 
     status = 0
-    wanted: GuestOptions
+    console = "it said this"
+    bootSeconds = 20.0
+    guests: ClassVar[list[GuestOptions]] = []
 
     def __init__(self, wanted: GuestOptions) -> None:
-        type(self).wanted = wanted
-        self.console = "it said this"
-        self.bootSeconds = 20.0
+        self.guests.append(wanted)
         assert wanted.out is not None
         with (wanted.out / "results.jsonl").open("a") as results:
-            for process in wanted.command[-1].split("; "):
-                words = shlex.split(process)
-                name = words[words.index("/run/lab/out") + 1]
-                line = {"id": name, "outcome": "passed", "reason": "", "seconds": 1.5, "facts": {"loss %": 5}}
-                results.write("\n" + json.dumps(line) + "\n")
+            for name, outcome, seconds in self.ran(wanted.command[-1]):
+                line = {"id": name, "outcome": outcome, "reason": "", "seconds": seconds}
+                results.write("\n" + json.dumps({**line, "facts": {"loss %": 5}}) + "\n")
             results.write('{"id": "cut o')
+
+    def ran(self, command: str) -> Iterator[tuple[str, str, float]]:
+        """Return the names, outcomes and seconds of tests that the guest reports."""
+        for process in command.split("; "):
+            words = shlex.split(process)
+            yield words[words.index("/run/lab/out") + 1], "passed", 1.5
 
     def wait(self, timeout: float) -> int:
         return self.status
@@ -178,6 +183,15 @@ class _FakeGuest:
         pass
 
 
+def unavailable(reason: str) -> Callable[..., Any]:
+    """Return a function that is unavailable for a reason."""
+
+    def raises(*_: object) -> None:
+        raise needs.Unavailable(reason)
+
+    return raises
+
+
 class SuitesTests(SynchronousTestCase):
     """A run counts all requested tests, even if the guest ends."""
 
@@ -186,6 +200,7 @@ class SuitesTests(SynchronousTestCase):
         self.patch(needs, "ensure", lambda: None)
         self.patch(environment, "choose", lambda _: Path(sys.executable))
         self.patch(suites, "Guest", _FakeGuest)
+        self.patch(_FakeGuest, "guests", [])
         self.patch(kernel, "obtain", lambda *_: kernel.Kernel("6.66", Path()))
         self.patch(kernel, "unpackedPackage", lambda _, package: Path("/unpacked", package))
         witness = {"ours": "software device", "theirs": "rxe", "what": "SEND"}
@@ -255,16 +270,9 @@ class SuitesTests(SynchronousTestCase):
         self.assertEqual(names, [["m.test_some", "m.test_b"], ["m.test_c"], ["m.test_c"]])
         del alone["boxes"][1]
         self.patch(suites.Run, "plan", lambda _: [self.plan, other, alone])
-        commands: list[str] = []
-
-        class Reporting(_FakeGuest):
-            def __init__(self, wanted: GuestOptions) -> None:
-                super().__init__(wanted)
-                commands.append(wanted.command[-1])
-
-        self.patch(suites, "Guest", Reporting)
         status, lines = self.run_()
         self.assertEqual((status, lines[-1]), (1, "kernel: 6 passed, 3 failed, 0 skipped"))
+        commands = [guest.command[-1] for guest in _FakeGuest.guests]
         self.assertEqual([command.count("timeout -k 10 ") for command in commands], [2, 2, 0, 0])
         self.assertIn("timeout -k 10 7 ", commands[0])
         self.assertEqual(lines[0], "kernel: rxe-1-mtu4200")
@@ -274,11 +282,7 @@ class SuitesTests(SynchronousTestCase):
 
     def test_guestDoesNotStart(self) -> None:
         """A guest that can't be started although all requirements are met is a failure, not a skip."""
-
-        def started(wanted: GuestOptions) -> None:
-            raise needs.Unavailable("there is no qemu-system-x86_64")
-
-        self.patch(suites, "Guest", started)
+        self.patch(suites, "Guest", unavailable("there is no qemu-system-x86_64"))
         status, lines = self.run_()
         self.assertEqual((status, lines[-1]), (1, "kernel: 0 passed, 3 failed, 0 skipped"))
         retained = json.loads((self.folder / "results.json").read_text())
@@ -287,35 +291,26 @@ class SuitesTests(SynchronousTestCase):
     def test_forCI(self) -> None:
         """For CI all modules run in one process; failed tests are repeated in the same guest."""
         planned: list[bool] = []
-        wantedOptions: list[GuestOptions] = []
         outcomes = (("a", "passed"), ("b", "failed"), ("c", "failed"), ("c", "passed"))
 
         def plan(run: suites.Run) -> list[dict[str, Any]]:
             planned.append(run.isCI)
             return [self.plan, json.loads(json.dumps(self.plan).replace("test_some", "test_b"))]
 
-        class Guest(_FakeGuest):
-            def __init__(self, wanted: GuestOptions) -> None:
-                wantedOptions.append(wanted)
-                self.console = ""
-                self.bootSeconds = 20.0
-                assert wanted.out is not None
-                with (wanted.out / "results.jsonl").open("a") as results:
-                    for place, (letter, outcome) in enumerate(outcomes):
-                        for module in ("test_some", "test_b"):
-                            name = f"m.{module}.Some.test_{letter}"
-                            reportedNow = {"id": name, "outcome": outcome, "reason": "", "seconds": 2 + place}
-                            results.write(json.dumps({**reportedNow, "facts": {}}) + "\n")
+        def ran(guest: _FakeGuest, command: str) -> Iterator[tuple[str, str, float]]:
+            for seconds, (letter, outcome) in enumerate(outcomes, 2):
+                for module in ("test_some", "test_b"):
+                    yield f"m.{module}.Some.test_{letter}", outcome, seconds
 
         self.patch(suites.Run, "plan", plan)
-        self.patch(suites, "Guest", Guest)
+        self.patch(_FakeGuest, "ran", ran)
         with redirect_stdout(io.StringIO()) as printed:
             status = suites.main(["--ci", "--folder", str(self.folder)])
         lines = printed.getvalue().splitlines()
         self.assertEqual((status, lines[-1]), (1, "kernel: 4 passed, 2 failed, 0 skipped"))
-        self.assertEqual((planned, len(wantedOptions)), ([True], 1))
-        command = wantedOptions[0].command[-1]
-        run, retry = (shlex.split(each) for each in command.split(" || "))
+        self.assertEqual(planned, [True])
+        [wanted] = _FakeGuest.guests
+        run, retry = (shlex.split(each) for each in wanted.command[-1].split(" || "))
         names = [f"m.{module}.Some.test_{letter}" for module in ("test_some", "test_b") for letter in "abc"]
         self.assertEqual(run[-8:], ["run", "/run/lab/out", *names])
         self.assertEqual(retry[-8:], ["retry", "/run/lab/out", *names])
@@ -327,11 +322,7 @@ class SuitesTests(SynchronousTestCase):
 
     def test_noTap(self) -> None:
         """Without TAP devices, tests that need them are skipped with a reason."""
-
-        def namespace() -> list[str]:
-            raise needs.Unavailable("no /dev/net/tun")
-
-        self.patch(joined, "namespace", namespace)
+        self.patch(joined, "namespace", unavailable("no /dev/net/tun"))
         quiet = partial(subprocess.run, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.patch(suites, "subprocess", SimpleNamespace(run=quiet, DEVNULL=subprocess.DEVNULL))
         self.plan["boxes"][0]["tap"] = True
@@ -343,24 +334,16 @@ class SuitesTests(SynchronousTestCase):
     def test_nginx(self) -> None:
         """The guest gets the path of nginx; if it is not available, the run reports that and continues."""
         self.assertEqual(self.run_()[1][-1], "kernel: 2 passed, 1 failed, 0 skipped")
-        self.assertEqual(_FakeGuest.wanted.environment["LAB_NGINX"], "/unpacked/nginx/usr/sbin/nginx")
-
-        def unpacked(cache: Path, package: str) -> Path:
-            raise needs.Unavailable("apt knows no source")
-
-        self.patch(kernel, "unpackedPackage", unpacked)
+        self.assertEqual(_FakeGuest.guests[-1].environment["LAB_NGINX"], "/unpacked/nginx/usr/sbin/nginx")
+        self.patch(kernel, "unpackedPackage", unavailable("apt knows no source"))
         _, lines = self.run_()
         self.assertEqual(lines[0], "kernel: no nginx for the tests that want it: apt knows no source")
         self.assertEqual(lines[-1], "kernel: 2 passed, 1 failed, 0 skipped")
-        self.assertNotIn("LAB_NGINX", _FakeGuest.wanted.environment)
+        self.assertNotIn("LAB_NGINX", _FakeGuest.guests[-1].environment)
 
     def test_unavailable(self) -> None:
         """If no guest is possible, the last line has the reason, and that is not a failure."""
-
-        def ensure() -> None:
-            raise needs.Unavailable("missing: apt-get install qemu-system-x86")
-
-        self.patch(needs, "ensure", ensure)
+        self.patch(needs, "ensure", unavailable("missing: apt-get install qemu-system-x86"))
         expected = "kernel: 0 passed, 0 failed, 0 skipped (missing: apt-get install qemu-system-x86)"
         self.assertEqual(self.run_(), (0, [expected]))
 

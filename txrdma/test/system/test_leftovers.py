@@ -7,11 +7,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.test.support import CHECKOUT
+from txrdma.test.support.processes import loopbackAddress
 
 
 class LeftoverTests(SynchronousTestCase):
@@ -29,21 +29,16 @@ class LeftoverTests(SynchronousTestCase):
         for name in ("test_2", "test_3"):
             self.assertRegex(done.stdout, rf"{name} \.\.\. +\[OK\]")
 
-    def address(self) -> str:
-        """Return an unused address of this host."""
-        random = Random()
-        return f"127.{random.randrange(2, 250)}.{random.randrange(2, 250)}.{random.randrange(2, 250)}"
-
     def test_rsocket(self) -> None:
         """Connections of C{rsocket:}, by shared memory and by RoCE v2."""
         for more in ("", r"\:route=rocev2"):
-            here, there = self.address(), self.address()
+            here, there = loopbackAddress(), loopbackAddress()
             self.check(
                 rf"rsocket:0:device=soft\:{there}{more}", rf"rsocket:{there}:%d:device=soft\:{here}{more}"
             )
 
     def test_rdma(self) -> None:
-        here, there = self.address(), self.address()
+        here, there = loopbackAddress(), loopbackAddress()
         self.check(rf"rdma:0:device=soft\:{there}", rf"rdma:{there}:%d:device=soft\:{here}")
 
     def test_smc(self) -> None:
@@ -52,7 +47,7 @@ class LeftoverTests(SynchronousTestCase):
     def test_btl(self) -> None:
         """Connections of C{btl:}, by shared memory and by RoCE v2."""
         self.check("btl:127.0.0.1:0", "btl:127.0.0.1:%d")
-        here, there = self.address(), self.address()
+        here, there = loopbackAddress(), loopbackAddress()
         self.check(
             rf"btl:{there}:0:device=soft\:{there}\:route=rocev2",
             rf"btl:{there}:%d:device=soft\:{here}\:route=rocev2",

@@ -13,15 +13,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
-from random import randrange
 from typing import Any, ClassVar, Final
 from unittest import skipUnless
 
 from twisted.trial.unittest import SynchronousTestCase
 
-import txrdma
 from txrdma.test.support import namespaces
+from txrdma.test.support.processes import CHECKOUT, loopbackAddress
 from txrdma.test.support.restrictedecho import SIZE
 
 isLinuxRoot: Final = sys.platform == "linux" and os.geteuid() == 0
@@ -47,7 +45,7 @@ class RestrictedTestCase(SynchronousTestCase):
     def reports(self, *pairs: str, before: Sequence[str] = (), **environ: str) -> list[Ends]:
         """Let clients send bytes to servers that echo them; return what both ends report for each pair."""
         words = [*before, sys.executable, "-m", "txrdma.test.support.restrictedecho", *pairs]
-        environ = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent), **environ}
+        environ = {**os.environ, "PYTHONPATH": str(CHECKOUT), **environ}
         ran = subprocess.run(words, env=environ, cwd="/", capture_output=True, text=True, timeout=60)
         self.assertEqual(ran.stderr, "")
         found: list[Ends] = json.loads(ran.stdout)
@@ -65,7 +63,7 @@ class RestrictedTestCase(SynchronousTestCase):
 
     def all(self, restrictions: str) -> list[Ends]:
         """Return the reports of C{smc:}, C{btl:} and C{rsocket:} with these restrictions."""
-        there = ".".join(["127", *(str(randrange(2, 250)) for _ in range(3))])
+        there = loopbackAddress()
         return self.echo(
             *("smc:127.0.0.1:0", "smc:127.0.0.1:{port}", "btl:127.0.0.1:0", "btl:127.0.0.1:{port}"),
             *(f"rsocket:0:interface={there}", f"rsocket:{there}:{{port}}:bindAddress={there}"),

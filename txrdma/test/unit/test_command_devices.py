@@ -219,13 +219,9 @@ class DescriptionTests(SynchronousTestCase):
     def test_all(self) -> None:
         """Devices of the kernel that no provider offers are listed, too, each once."""
         self.makeKernels()
-        self.assertEqual(
-            [each["device"] for each in describeAll(None, self.root)], ["soft", "pyverbs:mlx5_0"]
-        )
-        self.available.append("pyverbs:mlx5_0")
-        self.assertEqual(
-            [each["device"] for each in describeAll(None, self.root)], ["soft", "pyverbs:mlx5_0"]
-        )
+        for self.available in (["soft"], ["soft", "pyverbs:mlx5_0"]):
+            names = [each["device"] for each in describeAll(None, self.root)]
+            self.assertEqual(names, ["soft", "pyverbs:mlx5_0"])
 
     def test_unavailable(self) -> None:
         """A device that cannot be opened is listed with the error."""
@@ -273,16 +269,7 @@ class DescriptionTests(SynchronousTestCase):
         reported = describeDevice(None, "pyverbs:mlx5_0", self.root)
         text = shown(*deviceTables(reported))
         for words in (
-            *(
-                "CHANNEL_ADAPTER",
-                "b859:9f03:0012:3456",
-                "16.35.2000",
-                "0x2c9",
-                "4119",
-                "0x10",
-                "HCA",
-                "MT4119",
-            ),
+            *"CHANNEL_ADAPTER b859:9f03:0012:3456 16.35.2000 0x2c9 4119 0x10 HCA MT4119".split(),
             *("host7 mlx5_0", "uverbs3", "umad4", "issm4", "LINK_UP", "INFINIBAND", "100 Gb/s", "4X", "EDR"),
             *("0x2651e848", "1073741824 bytes", "0: 0xffff, 2: 0x8001", "SM LID", "IB", "ib0", "DOWN"),
             *map(str, range(1001, 1001 + len(fields(DeviceLimits)))),

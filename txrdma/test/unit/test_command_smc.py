@@ -88,12 +88,8 @@ class ConnectionsTests(SynchronousTestCase):
             "link": {"number": 2, "port": 1, "gid": "::ffff:10.77.0.1", "peerGID": "::ffff:10.77.0.2"},
         }
         words = (
-            *(
-                "inode 4711",
-                "token 00000abc, peer's 00000def",
-                "70 bytes unsent",
-                "2 times for buffer space, 0.500 s",
-            ),
+            *("inode 4711", "token 00000abc, peer's 00000def", "70 bytes unsent"),
+            "2 times for buffer space, 0.500 s",
             *("flags received: WRITE_BLOCKED", "flags sent: none", "link 2, port 1, ::ffff:10.77.0.1"),
         )
         text = shown(connectionsTable([entry], isDetailed=True))
