@@ -16,7 +16,6 @@ from typing import Any, Final, IO
 
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import ProcessProtocol
-from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
@@ -64,10 +63,11 @@ class Program(ProcessProtocol):
     """
     A process that prints lines; what it writes to standard error is passed on.
 
-    @ivar ended: fires when the process has ended.
+    @ivar ended: fires when the process has ended; C{status} is its exit status, None after a signal.
     """
 
     transport: Any
+    status: int | None = None
 
     def __init__(self) -> None:
         self.ended: Deferred[None] = Deferred()
@@ -110,7 +110,8 @@ class Program(ProcessProtocol):
     def errReceived(self, data: bytes) -> None:
         sys.stderr.buffer.write(data)
 
-    def processEnded(self, reason: Failure) -> None:
+    def processEnded(self, reason: Any) -> None:
+        self.status = reason.value.exitCode
         self.ended.callback(None)
         if self._waiting is not None:
             self._waiting.errback(reason)

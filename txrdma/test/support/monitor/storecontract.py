@@ -31,14 +31,7 @@ from txrdma.monitor.series import rows as columns
 from txrdma.monitor.series.database import leaseOf
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.level import DEFAULT_LEVELS, Level
-from txrdma.monitor.series.rows import (
-    ColumnFamily,
-    CORRECTIONS,
-    COUNTERS,
-    Row,
-    rowOf,
-    TRAFFIC,
-)
+from txrdma.monitor.series.rows import ColumnFamily, CORRECTIONS, COUNTERS, Row, rowOf, TRAFFIC
 
 PORT: PortKey = (GUID(bytes(7) + b"\1"), 3)
 OTHER: PortKey = (GUID(bytes(7) + b"\1"), 4)
@@ -149,23 +142,6 @@ class StoreContract(SynchronousTestCase):
     def corrected(self, begin: int, end: int, level: str) -> list[tuple[int, float, int | None]]:
         points = self.store.series(PORT, CORRECTED, begin, end, level)
         return [(point.at, point.seconds, point.grown) for point in points]
-
-    def test_corrections(self) -> None:
-        """Error correction is summed over minutes and hours from its own readings."""
-        for begin in range(0, 7200, 300):
-            rows = [reading(at, 1) for at in range(begin, begin + 300, 10)]
-            minutes = [correction(at + 30, 2 if at else None) for at in range(begin, begin + 300, 60)]
-            self.store.write([*rows, *minutes], begin + 300)
-            if not begin % 2400:
-                self.reopen()
-        self.store.write([], 7400)
-        self.assertEqual(self.corrected(0, 100, "readings"), [(30, 60.0, None), (90, 60.0, 2)])
-        self.assertEqual(self.corrected(0, 180, "minutes"), [(0, 60.0, None), (60, 60.0, 2), (120, 60.0, 2)])
-        self.assertEqual(self.corrected(0, 9999, "hours"), [(0, 3600.0, 118), (3600, 3600.0, 120)])
-        self.assertEqual(self.corrected(7000, 7100, ""), [(7050, 60.0, 2)])
-        self.assertEqual(self.sent(0, 9999, "hours"), [(0, 360), (3600, 360)])
-        (point, *_) = self.store.series(PORT, SYMBOLS, 0, 9999, "hours")
-        self.assertEqual((point.grown, point.peak), (None, None))
 
     # Other releases.
 

@@ -89,20 +89,21 @@ class Ibsim:
         self._awaitSocket()
 
     def _startManager(self, host: str, configuration: str) -> None:
-        (self.folder / "opensm.conf").write_text(f"force_log_flush TRUE\n{configuration}\n")
-        settings = {"SIM_HOST": host, "OSM_CACHE_DIR": str(self.folder), "OSM_TMP_DIR": str(self.folder)}
-        options = ("-F", str(self.folder / "opensm.conf"), "-f", str(self.folder / "opensm.log"), "-s", "0")
-        self._start("opensm.out", settings, "ibsim-run", "opensm", *options)
+        self._manage(host, configuration, self.folder)
         self._await("opensm.log", "SUBNET UP")
+
+    def _manage(self, host: str, configuration: str, folder: Path) -> None:
+        """Start OpenSM at a host, with its files in a folder."""
+        (folder / "opensm.conf").write_text(f"force_log_flush TRUE\n{configuration}\n")
+        settings = {"SIM_HOST": host, "OSM_CACHE_DIR": str(folder), "OSM_TMP_DIR": str(folder)}
+        options = ("-F", str(folder / "opensm.conf"), "-f", str(folder / "opensm.log"), "-s", "0")
+        self._start(f"{folder.name}.out", settings, "ibsim-run", "opensm", *options)
 
     def standBy(self, host: str, configuration: str = "") -> None:
         """Start another OpenSM at a host, and wait until it is in standby."""
         folder = self.folder / "standby"
         folder.mkdir()
-        (folder / "opensm.conf").write_text(f"force_log_flush TRUE\n{configuration}\n")
-        settings = {"SIM_HOST": host, "OSM_CACHE_DIR": str(folder), "OSM_TMP_DIR": str(folder)}
-        options = ("-F", str(folder / "opensm.conf"), "-f", str(folder / "opensm.log"), "-s", "0")
-        self._start("standby.out", settings, "ibsim-run", "opensm", *options)
+        self._manage(host, configuration, folder)
         self._await("standby/opensm.log", "Entering STANDBY state")
 
     def stopManager(self) -> None:

@@ -10,13 +10,12 @@ import sys
 from typing import Any
 
 from twisted.internet import reactor as theReactor
-from twisted.internet.defer import Deferred
-from twisted.internet.protocol import ProcessProtocol
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import TestCase
 from twisted.web.client import Agent, readBody
 
 from txrdma.commands.demo_fabric import CommandOptions
+from txrdma.test.support.processes import Program
 
 reactor: Any = theReactor
 
@@ -44,37 +43,17 @@ class CommandTests(TestCase):
 
     async def test_command(self) -> None:
         """It prints the address of its page, serves it, and ends with Ctrl-C, leaving no files."""
-        process = _Demo()
         folder = self.mktemp()
         os.mkdir(folder)
         words = ["demo-fabric", "--hosts", "16", "--listen", "tcp:0:interface=127.0.0.1"]
         command = [sys.executable, "-c", "from txrdma.command import main; main()", *words]
-        environment = {**os.environ, "TMPDIR": os.path.abspath(folder)}
-        reactor.spawnProcess(process, sys.executable, command, environment)
-        url = await process.url
+        process = Program.start(self, *command, TMPDIR=os.path.abspath(folder))
+        while "http://" not in (line := await process.line()):
+            pass
+        url = "http://" + line.partition("http://")[2].split()[0]
         response: Any = await Agent(reactor).request(b"GET", url.encode())
         body = await readBody(response)
         self.assertEqual((response.code, b"Fabric monitor" in body), (200, True))
-        assert process.transport is not None  # it is connected from its start on
         process.transport.signalProcess(signal.SIGINT)
-        code = await process.ended
-        self.assertEqual((code, os.listdir(folder)), (0, []))
-
-
-class _Demo(ProcessProtocol):
-    def __init__(self) -> None:
-        self.url: Deferred[str] = Deferred()
-        self.ended: Deferred[int | None] = Deferred()
-        self._output = ""
-
-    def outReceived(self, data: bytes) -> None:
-        """Find the address of the page."""
-        self._output += data.decode()
-        if "http://" in self._output and not self.url.called:
-            self.url.callback("http://" + self._output.partition("http://")[2].split()[0])
-
-    def processEnded(self, reason: Any) -> None:
-        """Report the status, also to a test that waits for the address."""
-        self.ended.callback(reason.value.exitCode)
-        if not self.url.called:
-            self.url.errback(reason)
+        await process.ended
+        self.assertEqual((process.status, os.listdir(folder)), (0, []))

@@ -7,8 +7,6 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from contextlib import closing
 from functools import partial
@@ -17,7 +15,6 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-import txrdma
 from txrdma.error import DeviceUnavailable
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.series.database import SQLite
@@ -25,6 +22,7 @@ from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.level import Level
 from txrdma.test.support.monitor import storecontract
 from txrdma.test.support.monitor.storecontract import PORT, reading, SHORT
+from txrdma.test.support.processes import printed, started
 
 WRITES = """
 import sys
@@ -68,14 +66,7 @@ class FullDiskTests(SynchronousTestCase):
 
     def places(self, path: str) -> str:
         """Return the places of all changes that a monitor finds which has started with a full disk."""
-        environment = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)}
-        program = subprocess.run(
-            *([sys.executable, "-c", _FULL_DISK, path],),
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environment,
-        )
+        program = printed(_FULL_DISK, os.path.abspath(path))
         refused, _, places = program.stdout.partition("\n")
         self.assertEqual((refused, program.returncode), ("refused", 0), program)
         return places
@@ -167,20 +158,13 @@ class StoreTests(storecontract.StoreContract):
         self.store.close()
         random = Random(6)
         at = 0
-        environment = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)}
         for _ in range(int(os.environ.get("TXRDMA_KILLS", "4"))):
-            program = subprocess.Popen(
-                [sys.executable, "-c", WRITES, self.path, str(at)],
-                stdout=subprocess.PIPE,
-                env=environment,
-                text=True,
-            )
+            program = started(self, "-c", WRITES, os.path.abspath(self.path), str(at))
             assert program.stdout is not None
             first = program.stdout.readline()
             time.sleep(random.uniform(0.0, 0.1))  # the moment of the kill; a batch takes less
             program.send_signal(signal.SIGKILL)
             reported = [int(line) for line in (first, *program.stdout) if line.endswith("\n")]
-            program.stdout.close()
             program.wait()
             self.store = self.opened()
             check = self.store._database.execute("PRAGMA integrity_check")
@@ -225,13 +209,11 @@ class URLTests(SynchronousTestCase):
 
     def test_notInstalled(self) -> None:
         """Without psycopg a URL is refused with advice."""
-        program = (
+        output = printed(
             "import sys; sys.modules['psycopg'] = None\n"
             "from txrdma.monitor.series.historystore import HistoryStore\n"
             "try: HistoryStore('postgresql://host/x')\n"
             "except Exception as error: print(type(error).__name__, error)"
-        )
-        environment = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)}
-        output = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
+        ).stdout
         self.assertIn("HistoryRefused", output)
         self.assertIn("pip install 'txrdma[postgres]'", output)

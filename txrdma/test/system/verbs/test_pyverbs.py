@@ -5,23 +5,17 @@ Importing pyverbs, tested with a fake.
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from textwrap import dedent
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.test.support.processes import printed
+
 
 def program(text: str, *path: str) -> subprocess.CompletedProcess[str]:
     """Run a program in a new interpreter."""
-    setup = f"import sys; sys.path[:0] = {list(path)!r}\n"
-    return subprocess.run(
-        [sys.executable, "-c", setup + dedent(text)],
-        cwd=Path(__file__).parents[4],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return printed(f"import sys; sys.path[:0] = {list(path)!r}\n" + dedent(text))
 
 
 class ImportTests(SynchronousTestCase):

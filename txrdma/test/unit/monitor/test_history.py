@@ -13,10 +13,12 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
+from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.series import history
 from txrdma.monitor.series.history import HistoryWriter
-from txrdma.monitor.series.rows import Row
+from txrdma.monitor.series.historystore import HistoryStore
+from txrdma.monitor.series.rows import COUNTERS, Row
 from txrdma.test.support.monitor.storecontract import reading
 
 
@@ -131,3 +133,29 @@ class WriterTests(SynchronousTestCase):
         self.assertTrue(self.store.isClosed)
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.successResultOf(self.writer.stop())
+
+
+class DiskTests(SynchronousTestCase):
+    """A store whose disk is full, as SQLite sees it."""
+
+    def test_full(self) -> None:
+        """A batch that does not fit is not stored at all; writing continues when there is space."""
+        store = HistoryStore(self.mktemp())
+        self.addCleanup(store.close)
+        portKey = (GUID(b"leaf0001"), 1)
+
+        def rows(at: int) -> list[Row]:
+            values = (1.0, *([at] * len(COUNTERS)), None, None)
+            return [Row(portKey, at * 1000 + second, values) for second in range(500)]
+
+        ((pages,),) = store._database.execute("PRAGMA page_count")
+        store._database.execute(f"PRAGMA max_page_count = {pages + 40}")
+        at = 0
+        with self.assertRaises(DeviceUnavailable) as context:
+            for at in range(1, 1000):
+                store.write(rows(at), at * 1000 + 500)
+        self.assertIn("full", str(context.exception))
+        self.assertEqual(len(store.series(portKey, "portXmitPkts", 0, 1 << 40, "readings")), 500 * (at - 1))
+        store._database.execute("PRAGMA max_page_count = 1000000")
+        store.write(rows(at), at * 1000 + 500)
+        self.assertEqual(len(store.series(portKey, "portXmitPkts", 0, 1 << 40, "readings")), 500 * at)

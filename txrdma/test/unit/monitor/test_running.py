@@ -159,12 +159,16 @@ class FileTests(PollerTestCase):
         self.assertIn("SwitchName=right Nodes=b\n", paths["slurm"].read_text())
         self.assertEqual(sorted(path.name for path in folder.iterdir()), ["names", "slurm", "unfit"])
 
+    def inPieces(self, path: Path) -> MaintainedFiles:
+        """Return files that are made in pieces, of which one has the names of nodes."""
+        self.patch(filesModule, "_PIECE", 2)
+        self.started()
+        return MaintainedFiles(self.clock, FileSettings(nodeNames=str(path)))
+
     def test_pieces(self) -> None:
         """A long file is made in pieces, between which the reactor serves others."""
-        self.patch(filesModule, "_PIECE", 2)
         path = Path(self.mktemp())
-        files = MaintainedFiles(self.clock, FileSettings(nodeNames=str(path)))
-        self.started()
+        files = self.inPieces(path)
         done = Deferred.fromCoroutine(files.update(self.poller))
         self.assertNoResult(done)
         self.assertFalse(path.exists())
@@ -174,10 +178,8 @@ class FileTests(PollerTestCase):
 
     def test_interrupted(self) -> None:
         """Files whose writing was interrupted are written in the next round, also of the same fabric."""
-        self.patch(filesModule, "_PIECE", 2)
         path = Path(self.mktemp())
-        files = MaintainedFiles(self.clock, FileSettings(nodeNames=str(path)))
-        self.started()
+        files = self.inPieces(path)
         interrupted = Deferred.fromCoroutine(files.update(self.poller))
         interrupted.cancel()
         self.failureResultOf(interrupted, CancelledError)
@@ -188,9 +190,7 @@ class FileTests(PollerTestCase):
 
     def test_changedMeanwhile(self) -> None:
         """A file that was being written when the configuration lost it is no finding afterwards."""
-        self.patch(filesModule, "_PIECE", 2)
-        files = MaintainedFiles(self.clock, FileSettings(nodeNames=str(Path(self.mktemp()) / "nowhere")))
-        self.started()
+        files = self.inPieces(Path(self.mktemp()) / "nowhere")
         done = Deferred.fromCoroutine(files.update(self.poller))
         files.change(FileSettings())
         self.clock.advance(0.0)

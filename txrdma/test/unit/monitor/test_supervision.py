@@ -5,6 +5,8 @@ Supervised loops, and a monitor whose parts raise while the others continue.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import chain, repeat
 from typing import Any
 
 from twisted.internet import reactor as theReactor
@@ -16,7 +18,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.findinglog import Cleared, Raised
-from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.events.alerts import AlertRules
 from txrdma.monitor.events.notifier import MEMORY_SECONDS, Notifier
 from txrdma.monitor.reading import poller as pollerModule
@@ -24,7 +25,7 @@ from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.monitor.supervisor import LATE_SECONDS, SupervisedLoop, Supervisor
 from txrdma.tap.monitor import logFinding, MonitorService
-from txrdma.test.support.monitor.alerts import entryOf, RecordingOutlet
+from txrdma.test.support.monitor.alerts import AbsentMemory, entryOf, RecordingOutlet
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
 reactor: Any = theReactor
@@ -345,26 +346,6 @@ class ServiceTests(SynchronousTestCase):
             self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
 
 
-class _Memory:
-    """A store of alerts that raises once, or does not answer."""
-
-    def __init__(self, broken: str, outcome: Callable[[], Deferred[Any]]) -> None:
-        self.broken = broken
-        self.outcome = outcome
-
-    def _result(self, name: str, result: Any) -> Deferred[Any]:
-        if self.broken == name:
-            self.broken = ""
-            return self.outcome()
-        return succeed(result)
-
-    def states(self, kind: str) -> Deferred[list[FabricEvent]]:
-        return self._result("states", [])
-
-    def appendNow(self, events: object) -> Deferred[None]:
-        return self._result("appendNow", None)
-
-
 class NotificationTests(SynchronousTestCase):
     """Channels and a store that raise."""
 
@@ -390,9 +371,11 @@ class NotificationTests(SynchronousTestCase):
         """If the store raises or does not answer, findings are still sent."""
         for broken in ("states", "appendNow"):
             for outcome in (lambda: fail(ValueError("the memory fails")), Deferred):
-                channel = RecordingOutlet()
-                memory: Any = _Memory(broken, outcome)
-                notifier = Notifier(self.clock, AlertRules(0.0, 0.0), [channel], memory)
+                channel, memory = RecordingOutlet(), AbsentMemory()
+                memory.isAbsent = False
+                answers = chain([outcome], repeat(partial(succeed, [])))
+                self.patch(memory, broken, lambda _, answers=answers: next(answers)())
+                notifier = Notifier(self.clock, AlertRules(0.0, 0.0), [channel], memory)  # type: ignore[arg-type]  # a fake
                 notifier.start()
                 notifier.findingChanged(Raised(entryOf()))
                 self.clock.pump([0.0, MEMORY_SECONDS, 0.0, 15.0])

@@ -474,13 +474,6 @@ class BusyPollingTests(SynchronousTestCase):
         self.settle()
         return self.log.count("poll")
 
-    def exhaust(self) -> None:
-        """Let no answer come until the reader has no credit."""
-        for _ in range(200):
-            self.now += 300e-6
-            self.queue.put(1)
-            self.read()
-
     def test_finds(self) -> None:
         """A completion that follows soon is found without an event; the reader arms only then."""
         self.queue.put(1)
@@ -541,16 +534,6 @@ class BusyPollingTests(SynchronousTestCase):
         self.assertEqual(completions._budget.pollers, 2)
         self.assertEqual(self.log, ["poll"] * 2)
         self.settle()
-
-    def test_unsuccessful(self) -> None:
-        """A reader whose polling finds nothing stops polling, apart from rare attempts."""
-        self.exhaust()
-        polls = []
-        for _ in range(400):
-            self.now += 300e-6
-            self.queue.put(1)
-            polls.append(self.read())
-        self.assertLess(sum(polls), 400 * 4)
 
     def test_peerPolls(self) -> None:
         """A peer that polls makes a reader without credit poll as well."""
