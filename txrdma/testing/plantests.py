@@ -31,6 +31,20 @@ def playingStored(*names: str) -> Callable[[type[_Case]], type[_Case]]:
     return decorated
 
 
+def playingHostile(name: str, seeds: int) -> Callable[[type[_Case]], type[_Case]]:
+    """Return a class decorator that adds tests of hostile peers: plans of some seeds, and stored plans."""
+
+    def test_seeds(self: SynchronousTestCase) -> None:
+        """Hostile peers of fixed seeds do not disturb other connections."""
+        self.assertTrue(playSeeds(name, range(seeds))["received"])
+
+    def decorated(case: type[_Case]) -> type[_Case]:
+        case.test_seeds = test_seeds  # type: ignore[attr-defined]  # added
+        return playingStored(name)(case)
+
+    return decorated
+
+
 def _addTest(case: type[SynchronousTestCase], path: Path) -> None:
     def play(self: SynchronousTestCase) -> None:
         stored = readStored(path)

@@ -12,10 +12,7 @@ from statistics import median
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from benchmarks.controlgroups import limitedGroup, NoControlGroup
-from benchmarks.results import (
-    load,
-    shortly,
-)
+from benchmarks.results import load, shortly
 from txrdma.test.support.benchmarks import CHECKOUT
 
 

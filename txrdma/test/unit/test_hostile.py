@@ -20,7 +20,7 @@ from txrdma.testing.hostile.tampering import Message, Tamper
 from txrdma.testing.hostile.wiring import LINE, TamperedLines
 from txrdma.testing.outcome import Violation
 from txrdma.testing.plans import decodePlan, encodePlan
-from txrdma.testing.plantests import playingStored, playSeeds
+from txrdma.testing.plantests import playingHostile
 
 
 class TamperTests(SynchronousTestCase):
@@ -117,48 +117,28 @@ class PlanTests(SynchronousTestCase):
                 memory.played()
 
 
-@playingStored("hostile-btl")
+@playingHostile("hostile-btl", 3)
 class BTLTests(SynchronousTestCase):
     """A hostile peer of a module of the byte transfer layer."""
 
-    def test_seeds(self) -> None:
-        """Hostile peers of fixed seeds do not disturb other connections."""
-        self.assertTrue(playSeeds("hostile-btl", range(3))["received"])
 
-
-@playingStored("hostile-soft")
+@playingHostile("hostile-soft", 6)
 class SoftTests(SynchronousTestCase):
     """A hostile process with which software devices share memory."""
 
-    def test_seeds(self) -> None:
-        """Hostile peers of fixed seeds do not disturb other connections."""
-        self.assertTrue(playSeeds("hostile-soft", range(6))["received"])
 
-
-@playingStored("hostile-rdma")
+@playingHostile("hostile-rdma", 3)
 class MessagesTests(SynchronousTestCase):
     """A hostile peer of a listener for messages by the communication manager."""
 
-    def test_seeds(self) -> None:
-        """Hostile peers of fixed seeds do not disturb other connections."""
-        self.assertTrue(playSeeds("hostile-rdma", range(3))["received"])
 
-
-@playingStored("hostile-rsocket")
+@playingHostile("hostile-rsocket", 3)
 class RSocketTests(SynchronousTestCase):
     """A hostile peer of a listener for rsockets."""
 
-    def test_seeds(self) -> None:
-        """Hostile peers of fixed seeds do not disturb other connections."""
-        self.assertTrue(playSeeds("hostile-rsocket", range(3))["received"])
 
-
-@playingStored("hostile-mad")
+@playingHostile("hostile-mad", 1)
 class MADTests(SynchronousTestCase):
     """A hostile peer of an agent with a server for management datagrams."""
 
     slowBecause = "tables of many datagrams are sent by all three hosts"
-
-    def test_seeds(self) -> None:
-        """Hostile peers of fixed seeds do not disturb other connections."""
-        self.assertTrue(playSeeds("hostile-mad", range(1))["received"])

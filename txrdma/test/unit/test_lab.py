@@ -90,11 +90,7 @@ class TableTests(SynchronousTestCase):
         text = table.table(reported, again, table.ofOthers(page, again))
         self.assertEqual(
             [line.split(" | ")[3:5] for line in text.splitlines() if line.startswith("| pyverbs")],
-            [
-                ["`test_x`", "1 passed"],
-                ["`test_y`", "1 failed"],
-                ["`test_y`, MTU 9", "1 passed"],
-            ],
+            [["`test_x`", "1 passed"], ["`test_y`", "1 failed"], ["`test_y`, MTU 9", "1 passed"]],
         )
 
     def test_noPlace(self) -> None:

@@ -6,22 +6,14 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.testing.plantests import playingStored, playSeeds
+from txrdma.testing.plantests import playingHostile
 
 
-@playingStored("hostile-smc")
+@playingHostile("hostile-smc", 5)
 class SMCTests(SynchronousTestCase):
     """Hostile peers of an SMC-R listener over RoCE."""
 
-    def test_seeds(self) -> None:
-        """Hostile peers of fixed seeds do not affect other connections."""
-        self.assertTrue(playSeeds("hostile-smc", range(5))["received"])
 
-
-@playingStored("hostile-smc-shared-memory")
+@playingHostile("hostile-smc-shared-memory", 5)
 class SMCMemoryTests(SynchronousTestCase):
     """Hostile processes that use SMC-R over shared memory."""
-
-    def test_seeds(self) -> None:
-        """Hostile peers of fixed seeds do not affect other connections."""
-        self.assertTrue(playSeeds("hostile-smc-shared-memory", range(5))["received"])
