@@ -14,6 +14,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.command import TxrdmaOptions
+from txrdma.commands.common import devicechoice
 from txrdma.commands.common.devicedescriptions import Description
 from txrdma.commands.devices import run
 from txrdma.error import DeviceUnavailable
@@ -65,3 +66,15 @@ class CommandTests(SynchronousTestCase):
         for name in ("soft:nowhere", "nowhere_7"):
             options.parseOptions(["devices", name])
             self.failureResultOf(Deferred.fromCoroutine(run(reactor, options.subOptions)), DeviceUnavailable)
+
+
+class EndsTests(SynchronousTestCase):
+    """Where a host is, by the system's word."""
+
+    def test_loopback(self) -> None:
+        """A connection to an address of this host is from one of its own."""
+        self.assertEqual(devicechoice._ends("127.0.0.1"), ("127.0.0.1", "127.0.0.1"))
+
+    def test_noName(self) -> None:
+        """A name that can't be is told as such."""
+        self.assertRaises(DeviceUnavailable, devicechoice._ends, "no.such.host.invalid")

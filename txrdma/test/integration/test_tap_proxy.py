@@ -12,11 +12,7 @@ from zope.interface import implementer
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
-from twisted.internet.interfaces import (
-    IListeningPort,
-    IPushProducer,
-    IStreamServerEndpoint,
-)
+from twisted.internet.interfaces import IListeningPort, IPushProducer, IStreamServerEndpoint
 from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase

@@ -11,11 +11,7 @@ from zope.interface import implementer
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import (
-    IProtocol,
-    IProtocolFactory,
-    IStreamClientEndpoint,
-)
+from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 from twisted.test.iosim import connect, FakeTransport, IOPump

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -47,35 +48,29 @@ GOOD = DemoRun(
 class ComplaintTests(SynchronousTestCase):
     """Complaints about a failed demonstration."""
 
-    def complaint(self, **changes: object) -> str:
-        # the keys are fields of Run, the values of their types
-        [only] = replace(GOOD, **changes).complaints()  # type: ignore[arg-type]
-        return only
-
     def test_good(self) -> None:
         """A good run has no complaints."""
         self.assertEqual(GOOD.complaints(), [])
 
-    def test_hashes(self) -> None:
-        """A file that arrived changed, or not at all, is a complaint; over TCP, too."""
-        self.assertIn("another SHA-256", self.complaint(hashes={"a": "01"}))
-        self.assertIn("another SHA-256", self.complaint(hashes={}))
-        self.assertIn("another SHA-256", self.complaint(hashes={}, kind="tcp"))
-
-    def test_fallback(self) -> None:
-        """A connection that fell back at either end is a complaint with its reason."""
+    def test_bad(self) -> None:
+        """
+        A file that arrived changed, or not at all, over TCP, too; a connection that fell back at either end;
+        a process without an SMC-R connection; and data that used another route: each is one complaint.
+        """
         plain = connection(mode="TCP", fallbackReason="NOSMCDEV")
-        self.assertIn("NOSMCDEV", self.complaint(near=[connection(), plain]))
-        self.assertIn("NOSMCDEV", self.complaint(far=[plain]))
-
-    def test_nothing(self) -> None:
-        """A process without an SMC-R connection is a complaint."""
-        self.assertIn("no connection", self.complaint(near=[]))
-        self.assertIn("no connection", self.complaint(far=[]))
-
-    def test_elsewhere(self) -> None:
-        """Data that used another route is a complaint."""
-        self.assertIn("not all bytes", self.complaint(bytes=101))
+        changes: list[tuple[dict[str, Any], str]] = [
+            ({"hashes": {"a": "01"}}, "another SHA-256"),
+            ({"hashes": {}}, "another SHA-256"),
+            ({"hashes": {}, "kind": "tcp"}, "another SHA-256"),
+            ({"near": [connection(), plain]}, "NOSMCDEV"),
+            ({"far": [plain]}, "NOSMCDEV"),
+            ({"near": []}, "no connection"),
+            ({"far": []}, "no connection"),
+            ({"bytes": 101}, "not all bytes"),
+        ]
+        for changed, words in changes:
+            [complaint] = replace(GOOD, **changed).complaints()
+            self.assertIn(words, complaint)
 
 
 class FilesTests(SynchronousTestCase):

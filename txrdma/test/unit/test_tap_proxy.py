@@ -11,10 +11,7 @@ from zope.interface import implementer
 from twisted.application.service import IService, IServiceMaker
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost, ConnectionRefusedError
-from twisted.internet.interfaces import (
-    IProtocol,
-    IStreamClientEndpoint,
-)
+from twisted.internet.interfaces import IProtocol, IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs

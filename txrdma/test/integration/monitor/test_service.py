@@ -89,16 +89,14 @@ class StartTests(SynchronousTestCase):
     def test_historyInUse(self) -> None:
         """A second monitor with the same history is refused."""
         path = self.mktemp()
-        store = HistoryStore(path, lease=leaseOf(path))
-        self.addCleanup(store.close)
+        self.addCleanup(HistoryStore(path, lease=leaseOf(path)).close)
         output = self.refused(f'port = "sim:fattree:4"\n[web]\nlisten = ""\n[history]\nfile = "{path}"')
         self.assertIn("another monitor", output)
 
     def test_spillInUse(self) -> None:
         """A second monitor with the same spill is refused, and has left its history to others."""
         path, folder = self.mktemp(), self.mktemp()
-        spool = Spool(folder, 1 << 20)
-        self.addCleanup(spool.close)
+        self.addCleanup(Spool(folder, 1 << 20).close)
         engine = f'remote-write = {{url = "http://127.0.0.1:1/", spill = "{folder}"}}'
         text = f'port = "sim:fattree:4"\nweb.listen = ""\nhistory.file = "{path}"\n{engine}'
         self.assertIn("another process", self.refused(text))

@@ -192,14 +192,8 @@ class KillTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.path, self.log = self.mktemp(), self.mktemp()
         environment = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)}
-        command = [
-            sys.executable,
-            "-m",
-            "txrdma.test.support.monitor.killing",
-            self.path,
-            self.log,
-            str(KILLS),
-        ]
+        module = "txrdma.test.support.monitor.killing"
+        command = [sys.executable, "-m", module, self.path, self.log, str(KILLS)]
         pipe = subprocess.PIPE
         self.program = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, text=True)
         self.addCleanup(self.program.wait)

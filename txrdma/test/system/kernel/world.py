@@ -138,10 +138,10 @@ class World:
                         libc.setns(here.fileno(), _CLONE_NEWNET)
                         raise
 
-    def openSoft(self, reactor: object, pcap: str | None = None, address: str = THERE) -> SoftDevice:
+    def openSoft(self, reactor: object, address: str = THERE) -> SoftDevice:
         """Open a software device in the second namespace."""
         with self.far():
-            return openSoftDevice(reactor, address, route="rocev2", pcap=pcap)
+            return openSoftDevice(reactor, address, route="rocev2")
 
     def openRXE(self, reactor: object) -> IVerbsDevice:
         """Open the kernel's device by pyverbs."""

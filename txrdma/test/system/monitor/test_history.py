@@ -167,8 +167,7 @@ class StoreTests(storecontract.StoreContract):
             reported = [int(line) for line in (first, *program.stdout) if line.endswith("\n")]
             program.wait()
             self.store = self.opened()
-            check = self.store._database.execute("PRAGMA integrity_check")
-            self.assertEqual(check, [("ok",)])
+            self.assertEqual(self.store._database.execute("PRAGMA integrity_check"), [("ok",)])
             stored = [second for second, _count in self.sent(0, 10**9, "readings")]
             self.assertIn(stored[-1] + 1, (reported[-1], reported[-1] + 20))
             self.assertEqual(self.corrected(0, 10**9, "readings")[-1][0], stored[-1])

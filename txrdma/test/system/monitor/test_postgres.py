@@ -48,23 +48,25 @@ class PostgresTests(storecontract.StoreContract):
     def where(self) -> str:
         return newURL()
 
-    def load(self, version: int) -> None:
+    def connected(self) -> Any:
+        """Connect to the database, not by the history."""
         import psycopg
 
-        with psycopg.connect(self.path.replace("+psycopg", "")) as connection:
+        return psycopg.connect(self.path.replace("+psycopg", ""))
+
+    def load(self, version: int) -> None:
+        with self.connected() as connection:
             connection.execute(self.statements(f"version{version}.postgresql.sql").encode())
 
     def test_partitions(self) -> None:
         """Each level is one table, partitioned by time, also in a history that version 1 has begun."""
-        import psycopg
-
         for isOlder in (False, True):
             self.path = self.where()
             if isOlder:
                 self.load(1)
             store = self.opened()
             store.write([reading(at, 1) for at in range(5400, 6600, 10)], 6700)
-            with psycopg.connect(self.path.replace("+psycopg", "")) as connection:
+            with self.connected() as connection:
                 found = connection.execute(
                     "SELECT count(*), count(DISTINCT tableoid) FROM readings"
                 ).fetchall()
@@ -73,8 +75,6 @@ class PostgresTests(storecontract.StoreContract):
 
     def test_rollUp(self) -> None:
         """The sums of an hour read the rows of that hour, not those of the day."""
-        import psycopg
-
         ports = [(PORT[0], number) for number in range(50)]
         for begin in range(0, 86400, 3600):
             rows = [reading(at, 1, portKey=port) for at in range(begin, begin + 3600, 60) for port in ports]
@@ -89,7 +89,7 @@ class PostgresTests(storecontract.StoreContract):
         self.patch(self.store._database, "execute", recorded)
         self.store.write([], 90_000)
         statement, *values = next(one for one in executed if one[0].startswith("INSERT INTO hours_"))
-        with psycopg.connect(self.path.replace("+psycopg", "")) as connection:
+        with self.connected() as connection:
             connection.execute("ANALYZE minutes_0")
             explained = f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.replace('?', '%s')}"
             ((plans,),) = connection.execute(explained.encode(), values).fetchall()
@@ -129,9 +129,7 @@ class PostgresTests(storecontract.StoreContract):
 
     def expired(self) -> Lease:
         """Return a lease that takes the place of one that has expired."""
-        import psycopg
-
-        with psycopg.connect(self.path.replace("+psycopg", "")) as connection:
+        with self.connected() as connection:
             connection.execute("UPDATE lease SET expires = 1")
         lease = leaseOf(self.path)
         self.assertTrue(lease.attempt())

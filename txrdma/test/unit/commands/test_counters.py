@@ -133,10 +133,8 @@ class PerfQueryTests(SharedFabricTestCase):
     def test_parallel(self) -> None:
         begun = self.clock.seconds()
         device = "sim:fattree:8:latency=0.01"
-        reported = self.output("perfquery", "9", "1-36", "--loop-ports", "--json", device=device).json[
-            "ports"
-        ]
-        self.assertEqual([each["portSelect"] for each in reported], list(range(1, 37)))
+        output = self.output("perfquery", "9", "1-36", "--loop-ports", "--json", device=device)
+        self.assertEqual([each["portSelect"] for each in output.json["ports"]], list(range(1, 37)))
         self.assertLess(self.clock.seconds() - begun, 36 * 0.01)
 
     def test_samples(self) -> None:

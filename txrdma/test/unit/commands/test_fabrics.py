@@ -72,8 +72,7 @@ class TraceTests(NetFabricTestCase):
     def test_nowhere(self) -> None:
         self.assertIn("left", self.printed("trace", "999"))
         self.assertEqual(self.status, f"txrdma trace: left (LID {self.lid('left')}) has no port for LID 999")
-        answer = self.answerTo("trace", "999")
-        self.assertFalse(answer["reached"])
+        self.assertFalse(self.answerTo("trace", "999")["reached"])
 
     def test_multicast(self) -> None:
         agent = MADAgent(self.clock, self.fabric.attach("a"))

@@ -15,6 +15,7 @@ from txrdma.commands.common.portchanges import OPERATIONS, parsed, PortChange
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import PortState
 from txrdma.mad.layouts.smp import PortInfo
+from txrdma.sim.fabric.model.nodes import SimulatedPort
 from txrdma.test.support.mad.commanding import CommandTestCase, SharedFabricTestCase
 
 
@@ -42,9 +43,8 @@ class QueryTests(SharedFabricTestCase):
 
 class ChangeTests(SharedFabricTestCase):
     def info(self, lid: str = "9", port: str = "3") -> dict[str, Any]:
-        fields: dict[str, Any] = self.output("smpquery", "PI", lid, port, "--json").json["answers"][0][
-            "fields"
-        ]
+        [answer] = self.output("smpquery", "PI", lid, port, "--json").json["answers"]
+        fields: dict[str, Any] = answer["fields"]
         return fields
 
     def test_on(self) -> None:
@@ -139,13 +139,13 @@ class OwnWayTests(SharedFabricTestCase):
 class EverywhereTests(SharedFabricTestCase):
     device = "sim:fattree:40"
 
-    def states(self) -> set[int]:
-        """Return the states of all ports that have a link."""
+    def states(self, *exceptOf: SimulatedPort | None) -> set[int]:
+        """Return the states of all other ports that have a link."""
         return {
             int(port.state)
             for node in self.fabric.nodes.values()
             for port in node.ports
-            if port.number and port.neighbor is not None
+            if port.number and port.neighbor is not None and port not in exceptOf
         }
 
     def test_initialized(self) -> None:
@@ -153,12 +153,7 @@ class EverywhereTests(SharedFabricTestCase):
         output = self.output("portstate", "--everywhere", "down", "--yes")
         self.assertEqual((output.status, output.errors), (None, ""))
         own = self.fabric.port("h00000")
-        others = {
-            int(port.state)
-            for node in self.fabric.nodes.values()
-            for port in node.ports
-            if port.number and port.neighbor is not None and port is not own and port.neighbor is not own
-        }
+        others = self.states(own, own.neighbor)
         self.assertEqual((others, int(own.state)), ({PortState.INIT}, PortState.ACTIVE))
         self.output("portstate", "--everywhere", "down", "--yes", "--force")
         self.assertEqual(self.states(), {PortState.INIT})

@@ -104,8 +104,7 @@ class SweepTests(FabricTestCase):
         windows: list[float] = []
         sweep = Sweep(self.agent, 32, progress=lambda done, count: windows.append(sweep.window))
         self.agent.retries = sweep._retries = 20
-        fabric = self.answerTo(sweep.run(), 1000)
-        self.assertEqual(fabric.problems, [])
+        self.assertEqual(self.answerTo(sweep.run(), 1000).problems, [])
         self.assertLess(min(windows), 17)
         self.assertGreaterEqual(min(windows), 8)
         for _ in range(1000):

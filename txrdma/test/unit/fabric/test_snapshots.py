@@ -125,8 +125,7 @@ class RoundTripTests(FabricTestCase):
         self.assertTrue(switch.switchInfo.enhancedPort0)
         self.assertEqual((switch.portGUID(0), host.portGUID(1)), (GUID.fromInt(0x11), GUID.fromInt(0x99)))
         self.assertEqual((host.lid, host.port(1).info.lmc), (1, 2))
-        found = fabric.byLID(4)
-        self.assertIs(found, host.port(1))
+        self.assertIs(fabric.byLID(4), host.port(1))
         self.assertIs(fabric.byGUID(GUID.fromInt(0x99)), host.port(1))
 
     def test_twoOfOne(self) -> None:

@@ -92,8 +92,7 @@ class ProofTests(SynchronousTestCase):
             client, server = self.client(2, 0, KEYS[0][2]), self.server()
             self.pump(client, server, size)
             for each in (client, server):
-                talker = self.successResultOf(each.proved)
-                self.assertEqual(talker.received, b"hello from Talker")
+                self.assertEqual(self.successResultOf(each.proved).received, b"hello from Talker")
             self.assertEqual(self.admitted, [2])
             client.connectionLost()
             self.assertTrue(client._inner.hasEnded)

@@ -45,7 +45,7 @@ class NotifierTests(SynchronousTestCase):
         self.clock.advance(5000.0)
         self.channel = RecordingOutlet()
 
-    def started(self, rules: AlertRules = RULES, memory: Any = None, **more: bool) -> Notifier:
+    def started(self, rules: AlertRules = RULES, memory: Any = None, **more: Any) -> Notifier:
         notifier = Notifier(self.clock, rules, [self.channel], memory, **more)
         notifier.start()
         self.addCleanup(notifier.stop)

@@ -48,14 +48,11 @@ class ListeningTests(SynchronousTestCase):
         self.assertEqual(softDeviceListening("fe80::1%eth0"), r"soft:fe80\:\:1%eth0")
 
     def test_all(self) -> None:
-        """The unspecified address is all addresses that are up, usable, and not link-local, each once."""
+        """C{::} is all addresses that are up, usable and not link-local, each once; C{0.0.0.0} is IPv4's."""
         self.assertEqual(
             softDeviceListening("::"), r"soft:127.0.0.1,\:\:1,192.0.2.1,192.0.2.2,2001\:db8\:\:1,198.51.100.1"
         )
         self.assertTrue(self.network.isClosed)
-
-    def test_allOfIPv4(self) -> None:
-        """IPv4's unspecified address is all IPv4 addresses."""
         self.assertEqual(softDeviceListening("0.0.0.0"), "soft:127.0.0.1,192.0.2.1,192.0.2.2,198.51.100.1")
 
     def test_unknown(self) -> None:
