@@ -39,8 +39,7 @@ class _ReportingEnds(Ends):
     """Ends that report the route of each connection."""
 
     async def listen(self, factory: Any) -> Any:
-        port = await super().listen(_Noting(factory))
-        return port
+        return await super().listen(_Noting(factory))
 
     @property
     def endpoint(self) -> Any:

@@ -178,6 +178,10 @@ class CMTestCase(ProgramTestCase):
 
     def serve(self, port: int, make: Callable[[], Any] = Meeting, terms: Terms = USUAL) -> Any:
         """Listen in the other namespace; C{made} records the protocols."""
+        return self.listening(RDMAServerEndpoint(self.reactor, port, self.soft, terms), self.recording(make))
+
+    def recording(self, make: Callable[[], Any]) -> MessageFactory:
+        """Return a factory whose protocols C{made} records."""
 
         def made() -> Any:
             protocol = make()
@@ -185,7 +189,7 @@ class CMTestCase(ProgramTestCase):
                 self.made.append(protocol)
             return protocol
 
-        return self.listening(RDMAServerEndpoint(self.reactor, port, self.soft, terms), MessageFactory(made))
+        return MessageFactory(made)
 
     def listening(self, endpoint: Any, factory: Any) -> Any:
         """Return the port of an endpoint, which listens until the end of the test."""
@@ -201,13 +205,8 @@ class CMTestCase(ProgramTestCase):
         self, port: int, make: Callable[[], Any], terms: Terms = USUAL, privateData: bytes = b""
     ) -> Any:
         """Connect with the given protocol."""
-
-        def made() -> Any:
-            self.made.append(make())
-            return self.made[-1]
-
         endpoint = RDMAClientEndpoint(self.reactor, self.here, port, self.soft, terms, privateData)
-        return endpoint.connect(MessageFactory(made))
+        return endpoint.connect(self.recording(make))
 
     def expectOutput(self, program: Program, word: str, times: int = 1) -> None:
         """Run the reactor until a program has printed a word that many times."""
@@ -218,6 +217,12 @@ class CMTestCase(ProgramTestCase):
         self.untilOutput(program, lambda: False, seconds)
         assert program.process.returncode is not None
         return program.process.returncode, program.output
+
+    def succeeded(self, program: Program, seconds: float = 9.0) -> str:
+        """Run the reactor until a program ends, which must succeed; return the output."""
+        status, output = self.ends(program, seconds)
+        self.assertEqual(status, 0, output)
+        return output
 
     def untilOutput(self, program: Program, condition: Callable[[], bool], seconds: float = 9.0) -> None:
         """Run the reactor until a condition holds or a program has ended."""

@@ -41,9 +41,7 @@ FIRST_PSN = 0xFFFFF0
 PATIENT = QPAttributes(timeout=18, retryCount=7, rnrRetry=7, maxRDAtomic=4)
 """One second, seven times: an emulated peer is slow."""
 
-ASKABLE = frozenset(
-    "open connect fill digest number setNumber receive received send close".split(),
-)
+ASKABLE = frozenset("open connect fill digest number setNumber receive received send close".split())
 
 
 class Party:

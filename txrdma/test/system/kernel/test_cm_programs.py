@@ -60,8 +60,7 @@ class DatagramTests(CMTestCase):
         self.listening(endpoint, MessageFactory(lambda: service))
         before = counted()
         shape = ("-c", str(COUNT), "-C", str(self.messages), "-S", str(self.size))
-        status, output = self.ends(self.start("udaddy", "-s", self.there, "-b", self.here, *shape))
-        self.assertEqual(status, 0, output)
+        self.succeeded(self.start("udaddy", "-s", self.there, "-b", self.here, *shape))
         self.assertEqual([len(each) for each in service.received], [self.size] * self.messages * COUNT)
         self.assertEqual(since(before), {"tx sidr_req": COUNT, "rx sidr_rep": COUNT})
 
@@ -79,8 +78,7 @@ class DatagramTests(CMTestCase):
         self.assertEqual(len({peer.qpn for peer in peers}), COUNT)
         self.assertEqual({peer.qkey for peer in peers}, {QKEY})
         self.assertEqual(since(before), {"rx sidr_req": COUNT, "tx sidr_rep": COUNT})
-        status, output = self.ends(server)
-        self.assertEqual(status, 0, output)
+        self.succeeded(server)
 
 
 class GroupTests(CMTestCase):
@@ -105,8 +103,7 @@ class GroupTests(CMTestCase):
     def test_theySend(self) -> None:
         """mckey's datagrams arrive: at least one, because it destroys its queue pair without waiting."""
         member = self.member()
-        status, output = self.ends(self.mckey("-s"), 30.0)
-        self.assertEqual(status, 0, output)
+        self.succeeded(self.mckey("-s"), 30.0)
         self.runUntil(lambda: bool(member.received))
         self.assertEqual({len(data) for data, _peer in member.received}, {self.size})
         self.assertEqual({peer.gid.ip for _data, peer in member.received}, {self.here})
@@ -118,8 +115,7 @@ class GroupTests(CMTestCase):
         member = self.member()
         for _each in range(self.messages):
             member.transport.write(bytes(self.size))
-        status, output = self.ends(receiver, 30.0)
-        self.assertEqual(status, 0, output)
+        self.succeeded(receiver, 30.0)
 
 
 class StepTests(CMTestCase):
@@ -134,10 +130,7 @@ class StepTests(CMTestCase):
         """cmtime connects to our server, and disconnects."""
         self.serve(self.port, Meeting, self.terms)
         before = counted()
-        status, output = self.ends(
-            self.start("cmtime", "-s", self.there, "-b", self.here, "-c", str(COUNT)), 12.0
-        )
-        self.assertEqual(status, 0, output)
+        self.succeeded(self.start("cmtime", "-s", self.there, "-b", self.here, "-c", str(COUNT)), 12.0)
         self.runUntil(lambda: len(self.made) == COUNT and all(each.lost is not None for each in self.made))
         sent = since(before)
         self.assertEqual([sent.get(kind) for kind in ("tx req", "rx rep", "tx rtu")], [COUNT] * 3)

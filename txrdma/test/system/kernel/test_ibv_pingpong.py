@@ -107,12 +107,7 @@ class Playing(InTheBox):
     ) -> Measurement:
         """Play; both ends must report success."""
         self.reactor = self.makeReactor()
-        side = TestSide(
-            self.reactor,
-            lambda address: self.openLocal(),
-            timeout=PATIENT,
-            stallSeconds=50,
-        )
+        side = TestSide(self.reactor, lambda address: self.openLocal(), timeout=PATIENT, stallSeconds=50)
         test = Test(transfer, size=size, iterations=iterations, warmup=0, check=True)
         mtu = self.payload if transfer is Transfer.SEND else 0
         tcp = next(_ports)

@@ -15,12 +15,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import Factory
 
 from txrdma.cm.connections import adapter as adapters
-from txrdma.cm.connections.endpoints import (
-    IBClientEndpoint,
-    RDMAClientEndpoint,
-    RDMAServerEndpoint,
-    USUAL,
-)
+from txrdma.cm.connections.endpoints import IBClientEndpoint, RDMAClientEndpoint, RDMAServerEndpoint, USUAL
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rdmacm.manager import KernelManager
@@ -89,26 +84,15 @@ class KernelCase(CMTestCase):
 
     def listen(self, make: Callable[[], Any], terms: Terms = USUAL, port: int = PORT) -> Any:
         """Listen; C{made} records the protocols."""
-
-        def made() -> Any:
-            protocol = make()
-            if protocol is not None:
-                self.made.append(protocol)
-            return protocol
-
         device, _ = self.server
-        return self.listening(RDMAServerEndpoint(self.reactor, port, device, terms), MessageFactory(made))
+        return self.listening(RDMAServerEndpoint(self.reactor, port, device, terms), self.recording(make))
 
     def asking(self, make: Callable[[], Any] = Meeting, terms: Terms = USUAL,
                privateData: bytes = b"", port: int = PORT) -> Any:  # fmt: skip
-        def made() -> Any:
-            self.made.append(make())
-            return self.made[-1]
-
         endpoint = RDMAClientEndpoint(
             *(self.reactor, self.server[1], port, self.client[0], terms, privateData)
         )
-        return endpoint.connect(MessageFactory(made))
+        return endpoint.connect(self.recording(make))
 
 
 if TYPE_CHECKING:

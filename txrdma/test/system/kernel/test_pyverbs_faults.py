@@ -59,6 +59,7 @@ def run(*words: str) -> None:
 class Kernel(RealTime, TwoEnds):
     """C{rxe0} and C{rxe1} on a new reactor."""
 
+    skip = OUTSIDE
     quirks = (RXE, RXE)
     makeReactor: Callable[[], Any] = EPollReactor
     slowness = 20.0
@@ -75,7 +76,6 @@ class Kernel(RealTime, TwoEnds):
 class RemovalTests(Kernel, SynchronousTestCase):
     """C{rdma link del} deletes the device during use."""
 
-    skip = OUTSIDE
     witness = Witness("pyverbs", "rxe", "device deleted under live queue pairs")
 
     def remove(self, name: str = "rxe1", netdev: str = "v1") -> subprocess.Popen[bytes]:
@@ -181,7 +181,6 @@ def _hasGID(name: str) -> bool:
 class PortTests(Kernel, SynchronousTestCase):
     """The network interface goes down and comes up."""
 
-    skip = OUTSIDE
     witness = Witness("pyverbs", "rxe", "interface down and up: events, retries")
 
     def setLink(self, isUp: bool) -> None:
@@ -254,7 +253,6 @@ def connectTo(end: End, number: int, device: IVerbsDevice | None = None) -> None
 class KilledPeerTests(Kernel, SynchronousTestCase):
     """The peer is another process, and is killed."""
 
-    skip = OUTSIDE
     witness = Witness("pyverbs", "rxe", "the peer's process is killed")
 
     def test_killed(self) -> None:
@@ -293,7 +291,6 @@ class KilledPeerTests(Kernel, SynchronousTestCase):
 class ReaderTests(Kernel, SynchronousTestCase):
     """Completions delivered by the reactor."""
 
-    skip = OUTSIDE
     witness = Witness("pyverbs", "rxe", "completion reader on epoll")
 
     def test_completions(self) -> None:
@@ -330,7 +327,6 @@ class ReaderTests(Kernel, SynchronousTestCase):
 
 
 class SelectReaderTests(ReaderTests):
-    skip = OUTSIDE
     witness = Witness("pyverbs", "rxe", "completion reader on select")
     makeReactor = SelectReactor
 

@@ -175,8 +175,7 @@ class CopyTests(StreamCase):
         self.streamServer(7427, CopyServer)
         begun = time.monotonic()
         program = self.start("rcopy", str(self.folder / "content"), f"{THERE}:copy")
-        status, output = self.ends(program, 15.0)
-        self.assertEqual(status, 0, output)
+        self.succeeded(program, 15.0)
         record("MiB/s to txrdma", round(64 / (time.monotonic() - begun), 1))
         [server] = self.made
         self.untilLost(server)
@@ -215,8 +214,7 @@ class MappingTests(StreamCase):
     def check(self, program: Program, played: Any, iterations: int) -> None:
         """Check that both ends have completed and verified."""
         self.assertEqual(self.result(played, 15.0), iterations)
-        status, output = self.ends(program)
-        self.assertEqual(status, 0, output)
+        output = self.succeeded(program)
         self.assertNotIn("verification failed", output)
         self.assertIn("custom", output)
 

@@ -319,18 +319,11 @@ class KilledTests(KernelPeerTestCase):
 
     async def test_client(self) -> None:
         """The kernel's end reports that our client was killed."""
-        number, _, port = await self.program.call("listen")
-        accepting = self.program.call("accept", listener=number)
-        idler = self.idler("connect", f"smc:{THERE}:{port}:bindAddress={HERE}:{OURS}")
-        kernelEnd = KernelEnd(*await accepting)
-        await self.kill(idler, kernelEnd)
+        await self.kill(*await self.connectedIdler())
 
     async def test_stopped(self) -> None:
         """Our client exits in order, while the kernel's program has not closed yet."""
-        number, _, port = await self.program.call("listen")
-        accepting = self.program.call("accept", listener=number)
-        idler = self.idler("connect", f"smc:{THERE}:{port}:bindAddress={HERE}:{OURS}")
-        kernelEnd = KernelEnd(*await accepting)
+        idler, kernelEnd = await self.connectedIdler()
         await self.kill(idler, kernelEnd, signal.SIGTERM)
         await self.until(lambda: idler.poll() is not None)
 
@@ -341,6 +334,13 @@ class KilledTests(KernelPeerTestCase):
         line = await deferToThread(idler.stdout.readline)
         kernelEnd = await self.program.call("connect", host=HERE, port=int(line.split()[1]))
         await self.kill(idler, KernelEnd(*kernelEnd))
+
+    async def connectedIdler(self) -> tuple[subprocess.Popen[bytes], KernelEnd]:
+        """Start a client of the kernel's program; return it and the kernel's end."""
+        number, _, port = await self.program.call("listen")
+        accepting = self.program.call("accept", listener=number)
+        idler = self.idler("connect", f"smc:{THERE}:{port}:bindAddress={HERE}:{OURS}")
+        return idler, KernelEnd(*await accepting)
 
     def idler(self, *words: str) -> subprocess.Popen[bytes]:
         """Start a process of ours."""
