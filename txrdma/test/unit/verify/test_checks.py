@@ -35,6 +35,7 @@ FAILED = Check(
 )
 SKIPPED = Check("mad", "test_lost", Outcome.SKIPPED, "would remove a device of this host")
 LATENCY = Measured("tcp:", 64, 12.34567, "us")
+FACTS: dict[str, Any] = {"driver": "mlx5_core", "vendor": "0x02c9", "part": 4119, "firmware": "16.35.2000"}
 
 
 def end(
@@ -44,13 +45,7 @@ def end(
     simulated = SimulatedNetwork(ReactorClock()).device("192.0.2.1")
     attributes = replace(simulated.attributes, **changes)
     simulated.close()
-    facts = {
-        "driver": "mlx5_core",
-        "vendor": "0x02c9",
-        "part": 4119,
-        "firmware": "16.35.2000",
-        "netdev": "eth7",
-    }
+    facts = {**FACTS, "netdev": "eth7"}
     gid = GID.fromIP("192.0.2.1")
     return TestedPort(
         device, port, "mlx5_core", gid, 3, LID(0), address, LinkLayer.ETHERNET, attributes, facts
@@ -85,12 +80,10 @@ class MessageTests(SynchronousTestCase):
 class KnownTests(SynchronousTestCase):
     """Explanations of failures."""
 
-    FACTS = {"driver": "mlx5_core", "vendor": "0x02c9", "part": 4119, "firmware": "16.35.2000"}
-
     def test_fields(self) -> None:
         """Every field that is given must match."""
         whole = Known("why", "mlx5*", "", 0x2C9, 4119, r"16\.", "verbs/*", "allocate")
-        self.assertTrue(whole.matches(FAILED, self.FACTS))
+        self.assertTrue(whole.matches(FAILED, FACTS))
         for change in (
             {"driver": "mlx4*"},
             {"nodeType": "RNIC"},
@@ -100,15 +93,15 @@ class KnownTests(SynchronousTestCase):
             {"check": "btl/*"},
             {"symptom": "timeout"},
         ):
-            self.assertFalse(replace(whole, **change).matches(FAILED, self.FACTS), change)
+            self.assertFalse(replace(whole, **change).matches(FAILED, FACTS), change)
 
     def test_list(self) -> None:
         """Failures are explained by the list; others are not."""
-        self.assertIn("ulimit -l", explanationOf(FAILED, [self.FACTS]))
-        self.assertEqual(explanationOf(replace(FAILED, text="other bytes"), [self.FACTS]), "")
+        self.assertIn("ulimit -l", explanationOf(FAILED, [FACTS]))
+        self.assertEqual(explanationOf(replace(FAILED, text="other bytes"), [FACTS]), "")
         late = Check("btl", "x", Outcome.FAILED, "no")
-        self.assertEqual(explanationOf(late, [self.FACTS]), "")
-        self.assertIn("iWARP", explanationOf(late, [self.FACTS, {**self.FACTS, "nodeType": "RNIC"}]))
+        self.assertEqual(explanationOf(late, [FACTS]), "")
+        self.assertIn("iWARP", explanationOf(late, [FACTS, {**FACTS, "nodeType": "RNIC"}]))
 
     def test_permitted(self) -> None:
         """Permitted differences depend on the driver."""
