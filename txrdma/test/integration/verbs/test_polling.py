@@ -206,11 +206,8 @@ class PollingReactorTests(SynchronousTestCase):
                 self.reactor.callLater(0.01, note, "timer")
                 threading.Thread(target=self.reactor.callFromThread, args=(note, "thread")).start()
 
-        self.polled.handler = more
-        self.polled.there = 1
-        reader = Reader(reading, note)
-        self.reactor.addReader(reader)
-        self.run_()
+        self.reactor.addReader(Reader(reading, note))
+        self.runWith(more)
         self.assertEqual(set(received), {b"socket", "soon", "timer", "thread"})
 
     def test_movedTimer(self) -> None:
@@ -222,10 +219,8 @@ class PollingReactorTests(SynchronousTestCase):
             if self.polled.polls == 50:
                 call.reset(0.001)
 
-        self.polled.handler = more
-        self.polled.there = 1
         began = time.monotonic()
-        self.run_()
+        self.runWith(more)
         self.assertLess(time.monotonic() - began, 10)
 
     def test_threadWakes(self) -> None:

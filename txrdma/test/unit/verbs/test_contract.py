@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.iba.headers import Opcode
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.verbs import Operation, QPAttributes, QPState, Status
-from txrdma.interfaces import IVerbsDevice
 from txrdma.sim.network import Faults, SimulatedNetwork
+from txrdma.soft.device import SoftDevice
 from txrdma.test.support.verbs.contract import Case, Commanded
 from txrdma.testing.contracts import MigrationContract, PortContract, VerbsDeviceContract
 from txrdma.testing.verbs.atomics import wordAt
@@ -22,13 +22,19 @@ from txrdma.testing.verbs.transfers import DatagramContract, RDMAContract, SendC
 
 
 class SimulatedTime(Case):
-    """Devices on a simulated network, in simulated time."""
+    """
+    Devices on a simulated network, in simulated time.
 
-    def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
+    @cvar nets: the networks of which each host has an address.
+    """
+
+    nets: tuple[str, ...] = ("192.0.2",)
+
+    def makeDevices(self) -> tuple[SoftDevice, SoftDevice]:
         """Return the devices of two hosts."""
         self.clock = Clock()
         self.network = SimulatedNetwork(self.clock)
-        one, other = self.network.device("192.0.2.1"), self.network.device("192.0.2.2")
+        one, other = (self.network.device(*(f"{net}.{host}" for net in self.nets)) for host in (1, 2))
         for device in (one, other):
             self.addCleanup(device.close)
         return one, other
@@ -113,17 +119,10 @@ class SimulatedContractTests(
 class SimulatedMigrationTests(SimulatedTime, Commanded, MigrationContract, SynchronousTestCase):
     """Alternate paths over a simulated network."""
 
-    def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
-        """Return two hosts with two addresses each."""
-        self.clock = Clock()
-        self.network = SimulatedNetwork(self.clock)
-        devices = [self.network.device(f"192.0.2.{host}", f"198.51.100.{host}") for host in (1, 2)]
-        for device in devices:
-            self.addCleanup(device.close)
-        return devices[0], devices[1]
+    nets = ("192.0.2", "198.51.100")
 
     def breakPath(self, number: int) -> None:
-        net = ("192.0.2", "198.51.100")[number - 1]
+        net = self.nets[number - 1]
         self.network.partition(f"{net}.1", f"{net}.2")
 
 
@@ -140,15 +139,12 @@ class SecondPortTests(
 ):
     """The second ports of two devices, of which the first are down."""
 
+    nets = ("192.0.2", "198.51.100")
     ports = (2, 2)
 
-    def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
-        """Return the devices of two hosts, each with two addresses."""
-        self.clock = Clock()
-        self.network = SimulatedNetwork(self.clock)
-        one = self.network.device("192.0.2.1", "198.51.100.1")
-        other = self.network.device("192.0.2.2", "198.51.100.2")
-        for device in (one, other):
-            self.addCleanup(device.close)
+    def makeDevices(self) -> tuple[SoftDevice, SoftDevice]:
+        """Return the devices, with their first ports down."""
+        devices = super().makeDevices()
+        for device in devices:
             device.setPortEnabled(1, False)
-        return one, other
+        return devices
