@@ -114,12 +114,11 @@ class MemoryPollingReactor(MemoryReactorClock):
 
 class CompletionReaderTests(SynchronousTestCase):
     makeReactor: Any = MemoryReactorClock
-    makeQueue: Any = Queue
 
     def setUp(self) -> None:
         self.reactor = self.makeReactor()
         self.log: list[str] = []
-        self.queue = self.makeQueue(self.log)
+        self.queue: Any = Queue(self.log)
         self.channel = Channel([self.queue])
         self.batches: list[list[int]] = []
         self.reader = CompletionReader(self.reactor, self.channel, [self.queue], self.handle)
@@ -583,7 +582,6 @@ class LookedAtTests(CompletionReaderTests):
     """Queues on a reactor that polls by itself."""
 
     makeReactor = MemoryPollingReactor
-    makeQueue = Queue
 
     def test_looked(self) -> None:
         """A queue is polled from start to stop, and reports whether it found anything."""
