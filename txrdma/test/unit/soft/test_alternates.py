@@ -14,7 +14,6 @@ from txrdma.error import InvalidRequest
 from txrdma.iba.types import GID, MTU, QPN
 from txrdma.iba.verbs import (
     AddressVector,
-    AsyncEventKind,
     Capacity,
     MigrationState,
     QPAttributes,
@@ -85,16 +84,6 @@ class AlternateTests(SynchronousTestCase):
         wrong = QPAttributes(alternateAddress=ELSEWHERE, alternateTimeout=32)
         self.assertRaises(InvalidRequest, transition, RC, RTS, wrong)
 
-    def test_loadedAlternateIsReportedAndNotUsed(self) -> None:
-        queuePair = self.make(INIT)
-        self.assertIsNone(queuePair.query().migrationState)
-        more: dict[str, Any] = {name: getattr(ALTERNATE, name) for name in ALTERNATE.given()}
-        queuePair.modify(replace(required(RC, INIT, RTR), **more))
-        known = queuePair.query()
-        self.assertEqual((known.address, known.alternateAddress), (THERE, ELSEWHERE))
-        self.assertEqual((known.alternatePKeyIndex, known.alternateTimeout), (0, 9))
-        self.assertEqual((known.migrationState, self.calls()), (MIGRATED, ["attributesChanged"]))
-
     def test_secondAlternateReplacesFirst(self) -> None:
         queuePair = self.make()
         queuePair.modify(ALTERNATE)
@@ -102,33 +91,12 @@ class AlternateTests(SynchronousTestCase):
         known = queuePair.query()
         self.assertEqual((known.alternateAddress, known.alternateTimeout), (THERE, None))
 
-    def test_rearmBecomesArmedWithoutEvent(self) -> None:
-        queuePair = self.make()
-        queuePair.modify(ALTERNATE)
-        self.calls().clear()
-        queuePair.modify(QPAttributes(migrationState=REARM))
-        self.assertEqual((queuePair.query().migrationState, self.calls()), (REARM, ["attributesChanged"]))
-        queuePair.migrationChanged(ARMED)
-        self.assertEqual((queuePair.query().migrationState, self.host.events), (ARMED, []))
-        self.assertEqual(queuePair.query().alternateAddress, ELSEWHERE)
-
     def test_migratedWhenRouteReports(self) -> None:
         queuePair = self.armed()
         self.calls().clear()
         queuePair.modify(QPAttributes(migrationState=MIGRATED))
         self.assertEqual(self.calls(), ["attributesChanged", "migrate"])
         self.assertEqual((queuePair.query().migrationState, queuePair.query().address), (ARMED, THERE))
-
-    def test_migrationReplacesPathAndReports(self) -> None:
-        queuePair = self.armed()
-        queuePair.migrationChanged(MIGRATED)
-        known = queuePair.query()
-        self.assertEqual((known.address, known.port, known.pkeyIndex, known.timeout), (ELSEWHERE, 2, 0, 9))
-        self.assertEqual((known.migrationState, known.alternateAddress), (MIGRATED, None))
-        self.assertEqual((known.alternatePKeyIndex, known.alternateTimeout), (None, None))
-        self.assertEqual([e.kind for e in self.host.events], [AsyncEventKind.PATH_MIGRATED])
-        self.assertIs(self.host.events[0].queuePair, queuePair)
-        self.assertEqual(known.state, RTS)
 
     def test_unsetAlternateAttributesComeFromPrimary(self) -> None:
         queuePair = self.make()

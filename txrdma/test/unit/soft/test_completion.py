@@ -313,14 +313,9 @@ class QueueTests(SynchronousTestCase):
         self.queue.poll(1)
         self.assertEqual(lane.polls, before)
 
-    def test_overrunFailsMembersAndKeepsCompletions(self) -> None:
-        member = Member()
-        self.queue.join(member.failed)
+    def test_overrunKeepsCompletions(self) -> None:
         for identifier in range(10):
             self.queue.push(completion(identifier))
-        self.assertEqual([event.kind for event in self.events], [AsyncEventKind.CQ_ERROR])
-        self.assertIs(self.events[0].completionQueue, self.queue)
-        self.assertEqual(member.failures, [AsyncEventKind.QP_FATAL])
         self.assertEqual([c.identifier for c in self.queue.poll(100)], list(range(8)))
         self.queue.push(completion(11))
         self.assertEqual(list(self.queue.poll(100)), [])

@@ -203,19 +203,6 @@ class CommandTests(MigrationCase):
         self.assertTrue(sent[A1])
         self.assertEqual(sent[A2][0], sent[A1][-1] + 1 & 0xFFFFFF)
 
-    def test_repeatedMigrations(self) -> None:
-        self.arm()
-        for turn in range(4):
-            self.alice.qp.modify(QPAttributes(migrationState=MIGRATED))
-            self.write(5000)
-            port = 1 + turn % 2
-            self.assertEqual((self.states(), self.paths()), ([MIGRATED, MIGRATED], [3 - port, 3 - port]))
-            self.rearm(self.alice, self.bob, port)
-            self.rearm(self.bob, self.alice, port)
-            self.run_()
-            self.assertEqual(self.states(), [ARMED, ARMED])
-        self.assertEqual(self.kinds(self.bob), [DONE] * 4)
-
     def test_migrationToPortDownIsRefused(self) -> None:
         self.arm()
         self.one.setPortEnabled(2, False)

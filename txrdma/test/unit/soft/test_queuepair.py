@@ -218,17 +218,6 @@ class QueuePairTests(SynchronousTestCase):
         self.assertEqual({c.status for c in completions} - {Status.WR_FLUSH_ERR}, set())
         return [c.identifier for c in completions]
 
-    def test_queueDepthFollowsRetirement(self) -> None:
-        queuePair = self.make()
-        queuePair.postSend([SendRequest(index, Operation.SEND) for index in range(3)])
-        two = [SendRequest(8, Operation.SEND), SendRequest(9, Operation.SEND)]
-        self.assertRaises(QueueFull, queuePair.postSend, two)
-        queuePair.sendCompleted(Completion(0, Status.SUCCESS, CompletionOpcode.SEND, QPN(9)))
-        self.assertRaises(QueueFull, queuePair.postSend, two)
-        queuePair.retired(1)
-        queuePair.postSend(two)
-        self.assertEqual([request.identifier for request in self.route().posted], [0, 1, 2, 8, 9])
-
     def test_malformedRequestsAreRefused(self) -> None:
         piece = Segment(1, 1, LKey(1))
         connected, datagrams = self.make(), self.make(UD)
@@ -344,17 +333,6 @@ class QueuePairTests(SynchronousTestCase):
         self.receives.poll(1)
         self.assertEqual({"poll", "arm"} & set(self.route().calls), set())
 
-    def test_resetClosesRouteAndPurges(self) -> None:
-        queuePair = self.make()
-        queuePair.postReceive([ReceiveRequest(1)])
-        queuePair.postSend([SendRequest(1, Operation.SEND)] * 4)
-        queuePair.sendCompleted(Completion(1, Status.SUCCESS, CompletionOpcode.SEND, QPN(9)))
-        queuePair.modify(QPAttributes(state=RESET))
-        self.assertEqual(self.route().calls[-1], "close")
-        self.assertEqual((list(self.sends.poll(9)), list(self.receives.poll(9))), ([], []))
-        self.assertEqual((queuePair.route, len(queuePair.receives)), ("", 0))
-        self.assertEqual(queuePair.query(), QPAttributes(state=RESET, currentState=RESET))
-
     def test_closeIsSilentAndFinal(self) -> None:
         queuePair = self.make()
         queuePair.postSend([SendRequest(1, Operation.SEND)])
@@ -363,12 +341,6 @@ class QueuePairTests(SynchronousTestCase):
         queuePair.failed(AsyncEventKind.QP_FATAL)
         self.assertEqual((list(self.sends.poll(9)), self.host.events), ([], []))
         self.assertEqual(self.host.forgotten, [queuePair])
-        for attempt in (
-            lambda: queuePair.postSend([SendRequest(1, Operation.SEND)]),
-            lambda: queuePair.postReceive([ReceiveRequest(1)]),
-            lambda: queuePair.modify(required(RC, RESET, INIT)),
-        ):
-            self.assertRaises(InvalidRequest, attempt)
 
 
 class Honest(Route):

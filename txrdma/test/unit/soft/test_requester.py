@@ -22,7 +22,6 @@ from txrdma.test.support.soft.cores import ack, completions, Memory, nak, reques
 MTU = 256
 PSN = 1000
 TIMEOUT = 0.067108864  # the code 14
-_READ_ONLY = Opcode.RC_RDMA_READ_RESPONSE_ONLY
 
 
 class RequesterCase(SynchronousTestCase):
@@ -134,16 +133,6 @@ class SegmentationTests(RequesterCase):
         self.assertEqual(run.extension[16:], b"\0\0\0\5")
         runs = self.post(self.request(Operation.RDMA_WRITE_WITH_IMMEDIATE, 2 * MTU, immediate=5))
         self.assertEqual(runs[1].opcode, Opcode.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE)
-
-    def test_segmentsAreGathered(self) -> None:
-        request = self.request(Operation.SEND, 0)
-        pieces = [(0, 100), (1000, 300), (5, 0), (2000, 200)]
-        request.segments = [self.memory.segment(*piece) for piece in pieces]
-        runs = self.post(request)
-        self.assertEqual(
-            b"".join(bytes(run.payload) for run in runs),
-            b"".join(self.memory.get(*piece) for piece in pieces),
-        )
 
     def test_inlineIsCopiedWhenPosted(self) -> None:
         data = bytearray(b"x" * 300)
@@ -370,15 +359,6 @@ class NotReadyTests(RequesterCase):
         self.assertAlmostEqual(self.requester.deadline() or 0, rnrTimerSeconds(20))
         self.assertEqual(self.send(1, 3), [])
         self.assertEqual(psns(self.expire()), [PSN + 1, PSN + 2, PSN + 3])
-
-    def test_RNRCountEnds(self) -> None:
-        self.requester = self.make(rnrRetry=2)
-        self.send(1)
-        for _ in range(2):
-            self.deliver(rnr(PSN))
-            self.expire()
-        self.deliver(rnr(PSN))
-        self.assertEqual(self.ended(), [(1, Status.RNR_RETRY_EXC_ERR)])
 
     def test_duplicateRNRCountsOnce(self) -> None:
         self.requester = self.make(rnrRetry=1)

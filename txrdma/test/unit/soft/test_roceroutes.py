@@ -50,20 +50,6 @@ class PortTests(NetworkCase):
         super().setUp()
         self.alice, self.bob = connected(self.one, self.other)
 
-    def test_portDownPassesNothing(self) -> None:
-        for down in (self.one, self.other):
-            with self.subTest(down=down.name):
-                sent, taken = self.network.sent, portOf(self.other).counters.packetsReceived
-                portOf(down).setEnabled(False)
-                self.alice.write(self.bob, 1, 0, 5000)
-                self.run_(0.1)
-                self.assertEqual(self.alice.poll(), [])
-                self.assertEqual(self.network.sent > sent, down is self.other)
-                self.assertEqual(portOf(self.other).counters.packetsReceived, taken)
-                portOf(down).setEnabled(True)
-                self.run_(1.0)
-                self.assertEqual(self.statuses(self.alice), [(1, Status.SUCCESS)])
-
     def test_queuedPacketsOfPortDownAreDropped(self) -> None:
         self.network.faults = Faults(congestion=1.0)
         self.alice.write(self.bob, 1, 0, 5000)
@@ -154,20 +140,6 @@ class SharedReceiveTests(NetworkCase):
             self.alice.post(number, Operation.SEND, inline=[b"next"])
         self.run_()
         self.assertEqual(self.statuses(self.bob), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
-
-    def test_tooShortReceiveFailsOneQueuePair(self) -> None:
-        self.bob.share(0, 0, 3)
-        self.bob.share(1, 0, 100)
-        self.alice.post(1, Operation.SEND, inline=[b"hello"])
-        self.run_()
-        self.assertEqual(self.statuses(self.alice), [(1, Status.REM_INV_REQ_ERR)])
-        self.assertEqual(self.statuses(self.bob), [(0, Status.LOC_LEN_ERR)])
-        self.alice = End(self.one)
-        self.bob.renew()
-        self.join(self.alice, self.bob)
-        self.alice.post(1, Operation.SEND, inline=[b"hello"])
-        self.run_()
-        self.assertEqual(self.statuses(self.bob), [(1, Status.SUCCESS)])
 
 
 class RouteTests(NetworkCase):
