@@ -156,13 +156,6 @@ class ModeTests(EndsTestCase):
 class FirstWordTests(EndsTestCase):
     """Servers that send first are not delayed, and each end receives only the application's bytes."""
 
-    async def test_plainServer(self) -> None:
-        """The greeting of a plain TCP server is delivered, and the server receives nothing."""
-        factory, port = await self.serve("tcp:0:interface=127.0.0.1", Greeter)
-        protocol = await self.connect(f"smc:127.0.0.1:{port}")
-        self.assertEqual(await protocol.receiving(11), Greeter.greeting)
-        self.assertEqual(factory.protocols[0].received, b"")
-
     async def test_plainClient(self) -> None:
         """A plain TCP client gets the greeting at once, since the server does not wait for a Proposal."""
         factory, port = await self.serve(kind=Greeter)

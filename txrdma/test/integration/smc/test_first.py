@@ -9,7 +9,6 @@ from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 
 from txrdma.smc.group.groups import hasLinkGroups
-from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 
 NOT_THERE = r"device=soft\:192.0.2.1"
@@ -35,9 +34,3 @@ class FirstConnectionTests(EndsTestCase):
         await deferLater(reactor, 0)
         self.assertTrue(hasLinkGroups(reactor))
         await port.stopListening()
-
-    async def test_noDevice(self) -> None:
-        """A server whose device can't be opened declines a Proposal with NOSMCDEV."""
-        client, server = await self.ends(listen="smc:127.0.0.1:0:" + NOT_THERE)
-        self.assertEqual(client.smc.peerDiagnosis, Diagnosis.NOSMCDEV)
-        self.assertEqual(server.smc.fallbackReason, Diagnosis.NOSMCDEV)

@@ -314,33 +314,6 @@ class EndTests(EndsTestCase):
 class ManyTests(EndsTestCase):
     """Many connections share a link."""
 
-    slowBecause = "it opens a hundred connections"
-
-    async def test_hundred(self) -> None:
-        """A hundred concurrent connections share one link group, and each has its own bytes."""
-        factory, port = await self.serve(kind=Echo)
-        ends = await gatherResults(
-            [Deferred.fromCoroutine(self.connect(f"smc:127.0.0.1:{port}")) for _ in range(100)]
-        )
-        self.assertEqual({end.smc.mode for end in ends}, {"SMC-R"})
-        self.assertEqual(len({end.smc.linkGroup for end in ends}), 1)
-        for number, end in enumerate(ends):
-            end.transport.write(PATTERN[number : number + 20_000])
-        for number, end in enumerate(ends):
-            self.assertEqual(await end.receiving(20_000), PATTERN[number : number + 20_000])
-        for end in ends:
-            end.transport.loseConnection()
-        await gatherResults([end.lost for end in (*ends, *factory.protocols)])
-        for end in (*ends, *factory.protocols):
-            end.reason.trap(ConnectionDone)
-        # all unused buffers but one of each kind are released after the peer is notified
-        await deferLater(reactor, 0.1)
-        for end in (ends[0], factory.protocols[0]):
-            link = end.smc._stream.link
-            self.assertEqual(link.group.streams(), [])
-            sizes = [buffer.size for buffer in link.group.pool]
-            self.assertEqual(len(sizes), len(set(sizes)))
-
     async def test_elements(self) -> None:
         """Consecutive connections reuse one buffer."""
         factory, port = await self.serve(kind=Echo)

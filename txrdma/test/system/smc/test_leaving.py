@@ -119,10 +119,6 @@ class LeavingTests(SynchronousTestCase):
         server, client = f"{scheme}:0:interface=127.0.0.1{options}", f"{scheme}:127.0.0.1:{{}}{options}"
         self.assertEqual(self.received(server, client, busy, count), f"{{'ConnectionDone': {count}}}\n")
 
-    def test_endsTCP(self) -> None:
-        """All clients see an orderly end over TCP."""
-        self.assertEnds("tcp")
-
     def test_endsSharedMemory(self) -> None:
         self.assertEnds("smc")
 
@@ -131,10 +127,6 @@ class LeavingTests(SynchronousTestCase):
 
     def test_endsBTL(self) -> None:
         self.assertEnds("btl")
-
-    def test_endsMeanwhileTCP(self) -> None:
-        """Busy clients see an orderly end over TCP."""
-        self.assertEnds("tcp", busy="ended")
 
     def test_endsMeanwhile(self) -> None:
         """
@@ -151,10 +143,6 @@ class LeavingTests(SynchronousTestCase):
         words = (f"{scheme}:0:interface=127.0.0.1", f"{scheme}:127.0.0.1:{{}}", SERVER)
         client = printed(KEEPING, *words, seconds=100)
         self.assertEqual((client.stdout, client.stderr), ("0 0 0 0 ", ""))
-
-    def test_keptTCP(self) -> None:
-        """Protocols of killed servers hold no descriptors over TCP."""
-        self.assertReleased("tcp")
 
     def test_kept(self) -> None:
         self.assertReleased("smc")

@@ -194,10 +194,6 @@ class ChrootTests(TestCase):
         self.assertEqual(client.stdout, f"{route} ConnectionDone a page\n" * 3, client.stderr + log)
         self.assertNotIn("Error", log)
 
-    def test_tcp(self) -> None:
-        """C{tcp:} serves the page."""
-        self.serve("tcp", None)
-
     def test_auto(self) -> None:
         """C{smc:} serves the page through shared memory, with C{device=auto}."""
         self.serve("smc", "shared-memory")

@@ -87,15 +87,6 @@ class TwoProcessesTests(EndsTestCase):
         process = Program.start(self, sys.executable, "-c", SERVER, text, greeting, *more)
         return process, int(await process.line())
 
-    async def test_echo(self) -> None:
-        """Megabytes are echoed through shared memory."""
-        _, port = await self.start()
-        one = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
-        self.assertEqual(one.smc.route, "shared-memory")
-        data = bytes(range(256)) * 20_000
-        one.transport.write(data)
-        self.assertEqual(await one.receiving(len(data)), data)
-
     def test_firstContacts(self) -> None:
         """Processes that meet for the first time use SMC-R, whichever is faster at each step."""
         with serving(SERVER, "smc:0:interface=127.0.0.1", "") as (_, port):
@@ -118,15 +109,6 @@ class TwoProcessesTests(EndsTestCase):
             end.transport.write(b" again")
         for end in ends:
             self.assertEqual(await end.receiving(11), b"hello again")
-
-    async def test_rocev2(self) -> None:
-        """Megabytes are echoed over UDP; only one of the ends can have port 4791."""
-        _, port = await self.start(r"smc:127.0.0.1:0:device=soft\:route\=rocev2")
-        one = await self.connect(rf"smc:127.0.0.1:{port}:fallback=no:device=soft\:route\=rocev2")
-        self.assertEqual(one.smc.route, "rocev2")
-        data = bytes(range(256)) * 2_000
-        one.transport.write(data)
-        self.assertEqual(await one.receiving(len(data)), data)
 
     async def test_killed(self) -> None:
         """A killed server loses all its connections immediately, as over TCP; a new one serves."""

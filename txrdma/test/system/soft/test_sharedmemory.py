@@ -38,14 +38,6 @@ from txrdma.unix.sockets import Credentials
 class NeighbourTests(NeighbourCase):
     slowBecause = "each test starts another process"
 
-    def test_echo(self) -> None:
-        """Messages pass between processes that sleep in between."""
-        end = End(self.open())
-        self.neighbour(end)
-        for _ in range(5):
-            self.exchange(end)
-            time.sleep(0)
-
     def killed(self, end: End) -> subprocess.Popen[str]:
         """Kill the other process during a send."""
         process = self.neighbour(end)
@@ -66,12 +58,6 @@ class NeighbourTests(NeighbourCase):
         self.assertEqual([event.kind for event in end.events], [AsyncEventKind.QP_FATAL])
         return process
 
-    def test_killed(self) -> None:
-        """
-        A killed peer is detected: sends fail, receives are flushed, and an event reports it.
-        """
-        self.killed(End(self.open()))
-
     def test_nothingLeaks(self) -> None:
         """Killed peers leave neither descriptors nor mappings."""
         device = self.open()
@@ -83,29 +69,6 @@ class NeighbourTests(NeighbourCase):
             end.queue.close()
             end.channel.close()
         self.assertTrue(added.isNothing())
-
-    def test_writeWakes(self) -> None:
-        """A write changes the other process' memory, and a later message wakes it."""
-        end = End(self.open())
-        self.neighbour(end)
-        reported = json.loads(self.reported)
-        end.region.view[4096:4106] = b"0123456789"
-        end.post(
-            1,
-            Operation.RDMA_WRITE,
-            [end.segment(4096, 10)],
-            remoteAddress=reported["address"] + 8192,
-            rkey=RKey(reported["rkey"]),
-        )
-        end.post(
-            2,
-            Operation.RDMA_READ,
-            [end.segment(5000, 10)],
-            remoteAddress=reported["address"] + 8192,
-            rkey=RKey(reported["rkey"]),
-        )
-        self.assertEqual([c.status for c in self.take(end, 2)], [Status.SUCCESS] * 2)
-        self.assertEqual(end.region.view[5000:5010], b"0123456789")
 
 
 class DescriptorTests(NeighbourCase):

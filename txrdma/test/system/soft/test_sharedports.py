@@ -95,15 +95,6 @@ class AtomicTests(NeighbourCase):
         flushed = [Status.WR_FLUSH_ERR] * (len(found) - 1)
         self.assertEqual([c.status for c in found], [Status.RETRY_EXC_ERR, *flushed])
 
-    def test_refused(self) -> None:
-        """A refused atomic ends with a status that names the reason."""
-        for at, status in ((8196, Status.REM_INV_REQ_ERR), (-8, Status.REM_ACCESS_ERR)):
-            end = End(self.open())
-            self.neighbour(end)
-            self.atomic(end, 1, at=at, operand=1)
-            self.assertEqual(self.take(end, 1)[0].status, status)
-            self.assertIs(end.qp.state, QPState.ERR)
-
     def test_inOurTurns(self) -> None:
         """A device whose queues are not polled or armed executes atomics in its reactor."""
         one, other = self.pair()
