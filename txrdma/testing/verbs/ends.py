@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 from txrdma.iba.verbs import (
     Access,
@@ -154,26 +154,25 @@ class End:
         else:
             self.queuePair.modify(replace(attributes, access=self.access))
 
-    def toRTR(self, peer: End, settings: QPAttributes = PATIENT) -> None:
-        """Bring the queue pair from INIT to RTR, connected to C{peer}."""
+    def toRTR(self, peer: End, settings: QPAttributes = PATIENT, **more: Any) -> None:
+        """Bring the queue pair from INIT to RTR, connected to C{peer}, with more attributes or others."""
         if self.queuePair.kind is QPKind.UD:
             self.queuePair.modify(QPAttributes(state=QPState.RTR))
             return
         mtu = min(end.device.portAttributes(end.port).activeMTU for end in (self, peer))
-        self.queuePair.modify(
-            QPAttributes(
-                state=QPState.RTR,
-                address=self.destinationOf(peer),
-                pathMTU=settings.pathMTU or mtu,
-                destinationQPN=peer.queuePair.number,
-                rqPSN=settings.rqPSN,
-                maxDestRDAtomic=settings.maxDestRDAtomic,
-                minRNRTimer=settings.minRNRTimer,
-            )
+        attributes = QPAttributes(
+            state=QPState.RTR,
+            address=self.destinationOf(peer),
+            pathMTU=settings.pathMTU or mtu,
+            destinationQPN=peer.queuePair.number,
+            rqPSN=settings.rqPSN,
+            maxDestRDAtomic=settings.maxDestRDAtomic,
+            minRNRTimer=settings.minRNRTimer,
         )
+        self.queuePair.modify(replace(attributes, **more))
 
-    def toRTS(self, settings: QPAttributes = PATIENT) -> None:
-        """Bring the queue pair from RTR to RTS."""
+    def toRTS(self, settings: QPAttributes = PATIENT, **more: Any) -> None:
+        """Bring the queue pair from RTR to RTS, with more attributes or others."""
         attributes = QPAttributes(state=QPState.RTS, sqPSN=settings.sqPSN)
         if self.queuePair.kind is not QPKind.UD:
             attributes = replace(
@@ -183,7 +182,7 @@ class End:
                 rnrRetry=settings.rnrRetry,
                 maxRDAtomic=settings.maxRDAtomic,
             )
-        self.queuePair.modify(attributes)
+        self.queuePair.modify(replace(attributes, **more))
 
     def destinationOf(self, peer: End) -> AddressVector:
         """Return the address vector from this end's port to another end's."""
@@ -239,18 +238,9 @@ class TwoEnds(Base):
         self._ends: list[End] = []
         self.devices = self.makeDevices()
 
-    def end(
-        self,
-        which: int,
-        kind: QPKind = QPKind.RC,
-        capacity: Capacity = USUAL,
-        access: Access = EVERYTHING,
-        depth: int = 512,
-        shared: ISharedReceiveQueue | None = None,
-        beside: End | None = None,
-    ) -> End:
-        """Create an end on the first (0) or the second (1) device."""
-        end = End(self.devices[which], kind, capacity, access, depth, shared, beside, self.ports[which])
+    def end(self, which: int, kind: QPKind = QPKind.RC, **more: Any) -> End:
+        """Create an L{End} on the first (0) or the second (1) device, with its other arguments."""
+        end = End(self.devices[which], kind, **more, port=self.ports[which])
         self.addCleanup(end.close)
         self._ends.append(end)
         return end
@@ -265,12 +255,16 @@ class TwoEnds(Base):
         """Stop polling an end whose device is closed."""
         self._ends.remove(end)
 
-    def connect(self, one: End, other: End, settings: QPAttributes = PATIENT) -> None:
-        """Connect two ends: bring the queue pairs of both to RTS."""
+    def connectToRTR(self, one: End, other: End, settings: QPAttributes = PATIENT) -> None:
+        """Bring the queue pairs of two ends to RTR, connected to each other."""
         for end in (one, other):
             end.toInit()
         one.toRTR(other, settings)
         other.toRTR(one, settings)
+
+    def connect(self, one: End, other: End, settings: QPAttributes = PATIENT) -> None:
+        """Connect two ends: bring the queue pairs of both to RTS."""
+        self.connectToRTR(one, other, settings)
         for end in (one, other):
             end.toRTS(settings)
 

@@ -49,10 +49,7 @@ class QueueEventContract(TwoEnds):
     def test_established(self) -> None:
         """Only the first message of a queue pair in RTR raises C{COMMUNICATION_ESTABLISHED}."""
         alice, bob = self.end(0), self.end(1)
-        for end in (alice, bob):
-            end.toInit()
-        bob.toRTR(alice)
-        alice.toRTR(bob)
+        self.connectToRTR(alice, bob)
         alice.toRTS()
         for index in range(2):
             bob.receive(bob.segment())

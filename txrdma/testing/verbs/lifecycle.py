@@ -64,10 +64,7 @@ class StateContract(TwoEnds):
     def test_receiverNeedsNoRTS(self) -> None:
         """A queue pair in RTR receives and acknowledges messages."""
         alice, bob = self.end(0), self.end(1)
-        for end in (alice, bob):
-            end.toInit()
-        bob.toRTR(alice)
-        alice.toRTR(bob)
+        self.connectToRTR(alice, bob)
         alice.toRTS()
         bob.receive(bob.segment())
         alice.send(alice.fill(b"to RTR"))

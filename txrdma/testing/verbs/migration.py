@@ -7,6 +7,7 @@ Follows InfiniBand Architecture vol. 1, 17.2.8 (automatic path migration).
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import (
@@ -47,26 +48,18 @@ class MigrationContract(TwoEnds):
         port = peer.device.portAttributes(number)
         return AddressVector(peer.device.gids(number)[0], port=number, dmac=port.mac)
 
+    def alternate(self, end: End, peer: End, number: int) -> dict[str, Any]:
+        """Return the attributes of an alternate path between the ports with this number."""
+        address = self.path(end, peer, number)
+        return {"alternateAddress": address, "alternatePKeyIndex": 0, "alternateTimeout": QUICK.timeout}
+
     def migrating(self, armed: bool = True) -> tuple[End, End]:
         """Return two connected ends with a loaded alternate path, which is armed by default."""
         alice, bob = self.end(0), self.end(1, access=WITH_ATOMICS)
         for end in (alice, bob):
             end.toInit()
         for end, peer in ((alice, bob), (bob, alice)):
-            end.queuePair.modify(
-                QPAttributes(
-                    state=QPState.RTR,
-                    address=self.path(end, peer, 1),
-                    pathMTU=min(d.portAttributes(1).activeMTU for d in self.devices),
-                    destinationQPN=peer.queuePair.number,
-                    rqPSN=QUICK.rqPSN,
-                    maxDestRDAtomic=QUICK.maxDestRDAtomic,
-                    minRNRTimer=QUICK.minRNRTimer,
-                    alternateAddress=self.path(end, peer, 2),
-                    alternatePKeyIndex=0,
-                    alternateTimeout=QUICK.timeout,
-                )
-            )
+            end.toRTR(peer, QUICK, address=self.path(end, peer, 1), **self.alternate(end, peer, 2))
         for end in (alice, bob):
             end.toRTS(QUICK)
         if armed:
@@ -77,6 +70,10 @@ class MigrationContract(TwoEnds):
         """Arm the alternate path at both ends, which takes an exchange of messages."""
         for end in (alice, bob):
             end.queuePair.modify(QPAttributes(migrationState=_REARM))
+        self.becomeArmed(alice, bob)
+
+    def becomeArmed(self, alice: End, bob: End) -> None:
+        """Exchange messages between ends that have both requested it until they are armed."""
         self.exchange(alice, bob)
         self.exchange(bob, alice)
         self.runPolling(lambda: self.states(alice, bob) == [_ARMED, _ARMED], alice, bob)
@@ -129,36 +126,17 @@ class MigrationContract(TwoEnds):
         self.exchange(bob, alice)
         self.assertEqual(self.states(alice, bob), [_REARM, _MIGRATED])
         bob.queuePair.modify(QPAttributes(migrationState=_REARM))
-        self.exchange(alice, bob)
-        self.exchange(bob, alice)
-        self.runPolling(lambda: self.states(alice, bob) == [_ARMED, _ARMED], alice, bob)
+        self.becomeArmed(alice, bob)
         self.assertEqual(eventsOf(alice, _EVENT) + eventsOf(bob, _EVENT), [])
         self.assertEqual(alice.queuePair.query().address, self.path(alice, bob, 1))
 
     def test_armedOnTheWayToRTS(self) -> None:
         """An alternate path can be armed with the transition to RTS, too."""
         alice, bob = self.end(0), self.end(1)
-        for end in (alice, bob):
-            end.toInit()
+        self.connectToRTR(alice, bob, QUICK)
         for end, peer in ((alice, bob), (bob, alice)):
-            end.toRTR(peer, QUICK)
-            end.queuePair.modify(
-                QPAttributes(
-                    state=QPState.RTS,
-                    sqPSN=QUICK.sqPSN,
-                    timeout=QUICK.timeout,
-                    retryCount=QUICK.retryCount,
-                    rnrRetry=QUICK.rnrRetry,
-                    maxRDAtomic=1,
-                    alternateAddress=self.path(end, peer, 2),
-                    alternatePKeyIndex=0,
-                    alternateTimeout=QUICK.timeout,
-                    migrationState=_REARM,
-                )
-            )
-        self.exchange(alice, bob)
-        self.exchange(bob, alice)
-        self.runPolling(lambda: self.states(alice, bob) == [_ARMED, _ARMED], alice, bob)
+            end.toRTS(QUICK, **self.alternate(end, peer, 2), migrationState=_REARM)
+        self.becomeArmed(alice, bob)
 
     def test_byCommand(self) -> None:
         """When one end migrates by command the other one follows, and both get an event."""
@@ -238,17 +216,8 @@ class MigrationContract(TwoEnds):
         self.exchange(alice, bob)
         self.migrated(alice, bob)
         for end, peer in ((alice, bob), (bob, alice)):
-            end.queuePair.modify(
-                QPAttributes(
-                    alternateAddress=self.path(end, peer, 1),
-                    alternatePKeyIndex=0,
-                    alternateTimeout=QUICK.timeout,
-                    migrationState=_REARM,
-                )
-            )
-        self.exchange(alice, bob)
-        self.exchange(bob, alice)
-        self.runPolling(lambda: self.states(alice, bob) == [_ARMED, _ARMED], alice, bob)
+            end.queuePair.modify(QPAttributes(**self.alternate(end, peer, 1), migrationState=_REARM))
+        self.becomeArmed(alice, bob)
         self.breakPath(2)
         self.exchange(bob, alice, b"back to the first")
         self.exchange(alice, bob, b"here, too")
@@ -283,22 +252,12 @@ class MigrationContract(TwoEnds):
         for end in (alice, bob):
             end.toInit()
         alice.toRTR(bob)
-        address = self.path(alice, bob, 2)
-        for wrong, pkeyIndex in (
-            (replace(address, port=alice.device.portCount + 1), 0),
-            (replace(address, sgidIndex=200), 0),
-            (address, 60_000),
-        ):
-            attributes = QPAttributes(
-                state=QPState.RTS,
-                sqPSN=1,
-                timeout=14,
-                retryCount=7,
-                rnrRetry=7,
-                maxRDAtomic=1,
-                alternateAddress=wrong,
-                alternatePKeyIndex=pkeyIndex,
-                alternateTimeout=14,
-            )
-            self.assertRaises(InvalidRequest, alice.queuePair.modify, attributes)
+        alternate, address = self.alternate(alice, bob, 2), self.path(alice, bob, 2)
+        wrongs: tuple[dict[str, Any], ...] = (
+            {"alternateAddress": replace(address, port=alice.device.portCount + 1)},
+            {"alternateAddress": replace(address, sgidIndex=200)},
+            {"alternatePKeyIndex": 60_000},
+        )
+        for wrong in wrongs:
+            self.assertRaises(InvalidRequest, alice.toRTS, **{**alternate, **wrong})
             self.assertEqual(alice.queuePair.state, QPState.RTR)

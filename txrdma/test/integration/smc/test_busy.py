@@ -118,18 +118,17 @@ class BusyWhileAskedTests(RaceTestCase):
         patch.restore()
         return here, there
 
-    def test_client(self) -> None:
-        """A client that answers CONFIRM RKEY after several seconds uses SMC-R."""
+    def answersAfter(self, asking: Host, busy: Host) -> None:
         for seconds in (3.0, 4.0, 4.8):
             with self.subTest(seconds=seconds):
-                here, there = self.connectWhileBusy(self.server, self.client, seconds)
+                here, there = self.connectWhileBusy(asking, busy, seconds)
                 self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
                 self.fill(MOST_ELEMENTS - 1)
 
+    def test_client(self) -> None:
+        """A client that answers CONFIRM RKEY after several seconds uses SMC-R."""
+        self.answersAfter(self.server, self.client)
+
     def test_server(self) -> None:
         """A server that answers CONFIRM RKEY after several seconds uses SMC-R."""
-        for seconds in (3.0, 4.0, 4.8):
-            with self.subTest(seconds=seconds):
-                here, there = self.connectWhileBusy(self.client, self.server, seconds)
-                self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
-                self.fill(MOST_ELEMENTS - 1)
+        self.answersAfter(self.client, self.server)

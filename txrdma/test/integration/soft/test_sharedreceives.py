@@ -14,15 +14,16 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
 from txrdma.iba.verbs import (
+    AsyncEventKind,
     Operation,
     QPAttributes,
     QPKind,
+    QPState,
     ReceiveRequest,
     SendRequest,
     Status,
 )
 from txrdma.soft.device import openSoftDevice
-from txrdma.test.support.soft.sharedreceives import ERR, LAST, LIMIT
 from txrdma.testing.verbs.ends import End, QKEY
 
 
@@ -102,9 +103,9 @@ class RoutesTests(TestCase):
                 self.assertEqual(bytes(hub.memory.view[start : start + 11]), b"%d of turn %d" % (which, turn))
                 found.append(completion.identifier)
         self.assertEqual(sorted(found), list(range(12)))
-        await self.until(lambda: any(e.kind is LIMIT for e in hub.events), *ends)
-        pairs[0][1].queuePair.modify(QPAttributes(state=ERR))
-        await self.until(lambda: any(e.kind is LAST for e in hub.events), *ends)
+        await self.until(lambda: any(e.kind is AsyncEventKind.SRQ_LIMIT_REACHED for e in hub.events), *ends)
+        pairs[0][1].queuePair.modify(QPAttributes(state=QPState.ERR))
+        await self.until(lambda: any(e.kind is AsyncEventKind.QP_LAST_WQE_REACHED for e in hub.events), *ends)
         pairs[1][0].send(inline=[b"1 of turn 4"])
         await self.until(lambda: len(pairs[1][1].received) == 5, *ends)
         self.assertEqual(pairs[1][1].received[-1].identifier, 12)

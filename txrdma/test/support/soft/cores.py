@@ -76,12 +76,12 @@ def ack(psn: int, msn: int = 0) -> Incoming:
     return incoming(Opcode.RC_ACKNOWLEDGE, psn, extension=AETH.ack(msn).encode())
 
 
-def nak(psn: int, code: NAKCode, msn: int = 0) -> Incoming:
-    return incoming(Opcode.RC_ACKNOWLEDGE, psn, extension=AETH.nak(msn, code).encode())
+def nak(psn: int, code: NAKCode) -> Incoming:
+    return incoming(Opcode.RC_ACKNOWLEDGE, psn, extension=AETH.nak(0, code).encode())
 
 
-def rnr(psn: int, timer: int = 1, msn: int = 0) -> Incoming:
-    return incoming(Opcode.RC_ACKNOWLEDGE, psn, extension=AETH.rnrNAK(msn, timer).encode())
+def rnr(psn: int, timer: int = 1) -> Incoming:
+    return incoming(Opcode.RC_ACKNOWLEDGE, psn, extension=AETH.rnrNAK(0, timer).encode())
 
 
 def reth(address: int, rkey: int, length: int) -> bytes:

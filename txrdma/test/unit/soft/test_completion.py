@@ -113,16 +113,7 @@ class QueueTests(SynchronousTestCase):
     def rung(self) -> bool:
         return bool(select([self.channel.fileno()], [], [], 0)[0])
 
-    def test_solicitedArmIgnoresUnsolicited(self) -> None:
-        for pushed, solicited, wakes in (
-            (completion(1), False, False),
-            (completion(1), True, True),
-            (completion(1, Status.LOC_LEN_ERR), False, True),
-        ):
-            self.queue.arm(solicitedOnly=True)
-            self.queue.push(pushed, solicited)
-            self.assertEqual(self.rung(), wakes)
-            self.channel.takeEvents()
+    def test_solicitedArmKeepsArmForAny(self) -> None:
         self.queue.arm()
         self.queue.arm(solicitedOnly=True)
         self.queue.push(completion(1))

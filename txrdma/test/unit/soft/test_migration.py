@@ -26,7 +26,6 @@ from txrdma.iba.verbs import (
 )
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.soft.core.roundtrip import PATH_SECONDS
-from txrdma.soft.device import SoftDevice
 from txrdma.soft.rc._migration import Migration
 from txrdma.test.support.clocks import elapse
 from txrdma.test.support.soft.pairs import connected, End
@@ -80,13 +79,9 @@ class MigrationCase(SynchronousTestCase):
     def run_(self, seconds: float = 1.0) -> None:
         elapse(self.clock, seconds)
 
-    def way(self, device: SoftDevice, port: int) -> AddressVector:
-        """Return the path between the ports with that number."""
-        return AddressVector(device.gids(port)[0], port=port, dmac=device.ports[port - 1].mac)
-
-    def rearm(self, end: End, peer: End, port: int = 2, **more: Any) -> None:
-        """Load the path between the second ports, and rearm."""
-        way = more.pop("way", self.way(peer.device, port))
+    def rearm(self, end: End, peer: End, way: AddressVector | None = None, **more: Any) -> None:
+        """Load the path between the second ports, or another one, and rearm."""
+        way = way or AddressVector(peer.device.gids(2)[0], port=2, dmac=peer.device.ports[1].mac)
         end.qp.modify(QPAttributes(alternateAddress=way, migrationState=REARM, **more))
 
     def arm(self) -> None:

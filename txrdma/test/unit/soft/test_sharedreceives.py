@@ -22,8 +22,10 @@ from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQue
 from txrdma.soft.core.memory import Domain
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
-from txrdma.test.support.soft.sharedreceives import ERR, INIT, LAST, LIMIT, RESET, RTR
 from txrdma.test.unit.soft.test_queuepair import bring, Host, required, Route
+
+RESET, INIT, RTR, RTS, SQD, SQE, ERR = QPState
+LIMIT, LAST = AsyncEventKind.SRQ_LIMIT_REACHED, AsyncEventKind.QP_LAST_WQE_REACHED
 
 
 class Hosts(Host):
