@@ -1,4 +1,4 @@
-"""C{txrdma perfquery}: reads, watches, samples and clears performance counters of ports."""
+"""C{txrdma perfquery}: reads, watches and clears performance counters of ports."""
 
 from __future__ import annotations
 
@@ -76,9 +76,6 @@ ALIASES: Final = {
 
 _SAMPLED: Final = (pma.PortSamplesControl, pma.PortSamplesResult, pma.PortSamplesResultExtended)
 _MOST_OUTSTANDING: Final = 16
-_MOST_SAMPLED: Final = 15
-_SAMPLE_POLL_SECONDS: Final = 0.1
-_LONGEST_SAMPLE: Final = 60.0
 
 
 class CommandOptions(FabricOptions):
@@ -89,8 +86,7 @@ class CommandOptions(FabricOptions):
         "Show the counters of ports. PORTS are numbers, as 1,4-7, or all; the default is the port of the "
         "LID, and for a switch the sum of all ports. --watch shows rates, of the extended counters if "
         "the port has them and no --kind is given; it marks counters that are full or were cleared; with "
-        "--reset they are cleared after each reading. --sample starts sampling of counters, by their "
-        "codes (IBA 16.1.3.3), as 1,2,5. " + TARGETS
+        "--reset they are cleared after each reading. " + TARGETS
     )
     optFlags = [
         ["extended", "x", "64-bit counters (as --kind extended)."],
@@ -105,8 +101,6 @@ class CommandOptions(FabricOptions):
         ["mask", None, None, "CounterSelect of the counters to clear. [default: all]", count],
         ["watch", "w", None, "Show rates every N seconds, until Ctrl-C.", timeOption],
         ["count", "c", 0, "Number of readings of --watch; 0 for no limit.", count],
-        ["sample", None, "", "Sample these counters: codes, separated by commas."],
-        ["interval", "i", 1 << 20, "--sample: length of the interval in ticks of the port.", count],
     ]
 
     appendix = (
@@ -128,13 +122,11 @@ class CommandOptions(FabricOptions):
         self["kind"] = ALIASES.get(kind.replace("-", "_"), kind)
         if self["kind"] not in KINDS:
             raise usage.UsageError(f"--kind {self['kind']}: there are {', '.join(KINDS)}")
-        what = "--sample" if self["sample"] else f"--kind {self['kind']}"
-        isSampled = self["sample"] or KINDS[self["kind"]] in _SAMPLED
+        isSampled = KINDS[self["kind"]] in _SAMPLED
         if isSampled and (self["watch"] or self["reset"] or self["reset-only"]):
-            raise usage.UsageError(f"{what}: samples have no --watch, --reset, --reset-only")
+            raise usage.UsageError(f"--kind {self['kind']}: samples have no --watch, --reset, --reset-only")
         if self["watch"] and self["reset-only"]:
             raise usage.UsageError("--watch and --reset-only don't go together: there would be no rates")
-        self["sampled"] = sampledCodes(self["sample"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,19 +148,8 @@ class CounterSource:
         return frozenset()
 
 
-def sampledCodes(text: str) -> list[int]:
-    """Parse up to 15 codes of counters, of 16 bits, such as C{"1,0x2"}; raise C{UsageError} otherwise."""
-    try:
-        codes = [int(part, 0) for part in text.split(",")] if text else []
-    except ValueError:
-        codes = [-1]
-    if len(codes) > _MOST_SAMPLED or any(not 0 < code < 1 << 16 for code in codes):
-        raise usage.UsageError(f"--sample {text}: up to {_MOST_SAMPLED} codes of 16 bits, as 1,2,5")
-    return codes
-
-
 async def run(reactor: Any, options: CommandOptions) -> None:
-    """Run C{txrdma perfquery}: print, watch, sample or clear counters."""
+    """Run C{txrdma perfquery}: print, watch or clear counters."""
     kind = KINDS[options["kind"]]
     with opened(reactor, options) as session:
         counted = await counterSource(session)
@@ -180,13 +161,10 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         isClearing = options["reset"] or options["reset-only"]
         if isClearing:
             confirmed(f"clear the counters of {where(counted.path)}", options["yes"])
-        if options["sampled"]:
-            kind, answers = pma.PortSamplesResult, [await _sampled(session, counted)]
-        elif options["watch"]:
+        if options["watch"]:
             await _watch(session, counted, watched(counted, kind, options["isConfirmed"]))
             return
-        else:
-            answers = [] if options["reset-only"] else await readAll(session, counted, kind)
+        answers = [] if options["reset-only"] else await readAll(session, counted, kind)
         if isClearing:
             await clearAll(session, counted, kind)
     _print(options, counted, kind, answers, name)
@@ -258,40 +236,6 @@ async def clearAll(session: Session, counted: CounterSource, kind: type[Attribut
 
 def _widthOf(kind: type[Attribute], name: str) -> int:
     return next(field.width for field in kind.fields if field.name == name)
-
-
-async def _sampled(session: Session, counted: CounterSource) -> Any:
-    """
-    Start sampling at one port, and wait for the results (IBA 16.1.3.2 to 16.1.3.4).
-
-    @raise InvalidRequest: the port cannot sample, or is already sampling.
-    """
-    options, clock, rpcs = session.options, session.reactor, session.rpcs
-    [port] = counted.ports[:1]
-    control = await rpcs.PerformanceGet(pma.PortSamplesControl(portSelect=port), counted.path)
-    if control.sampleStatus:
-        raise InvalidRequest(f"port {port} of {where(counted.path)} is already sampling")
-    codes = tuple(options["sampled"]) + (0,) * (_MOST_SAMPLED - len(options["sampled"]))
-    tag = (control.tag + 1) & 0xFFFF
-    wanted = pma.PortSamplesControl(
-        opCode=control.opCode,
-        portSelect=port,
-        sampleStart=0,
-        sampleInterval=options["interval"],
-        tag=tag,
-        counterSelects=codes,
-    )
-    await rpcs.PerformanceSet(wanted, counted.path)
-    until = clock.seconds() + _LONGEST_SAMPLE
-    while True:
-        answers = await rpcs.PerformanceGet(pma.PortSamplesResult, counted.path)
-        if answers.tag != tag:
-            raise InvalidRequest(f"another client samples at {where(counted.path)} (tag {answers.tag:#06x})")
-        if not answers.sampleStatus:
-            return answers
-        if clock.seconds() > until:
-            raise InvalidRequest(f"{where(counted.path)} is still sampling; see --kind result")
-        await deferLater(clock, _SAMPLE_POLL_SECONDS)
 
 
 def _asked(kind: type[Attribute], port: int, **values: int) -> Attribute:
