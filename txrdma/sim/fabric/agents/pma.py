@@ -11,14 +11,14 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from txrdma.fabric.errorcorrection import REED_SOLOMON
-from txrdma.kit.rawfields import poke
+from txrdma.kit.rawfields import peek, poke
 from txrdma.mad.layouts import pma
 from txrdma.mad.layouts.attributes import Attribute, Method
 from txrdma.mad.layouts.capabilities import PerformanceCapability2
 from txrdma.mad.layouts.messages import ClassPortInfo, MADHeader, MADStatus
 from txrdma.mad.layouts.pma import PerformanceCapability
-from txrdma.sim.fabric.agents import sampling
-from txrdma.sim.fabric.agents.sampling import Samplers
+from txrdma.mad.layouts.smp import PortInfo
+from txrdma.mad.layouts.values import EXTENDED_GIGABITS, GIGABITS, LinkSpeed, LinkSpeedExtended
 from txrdma.sim.fabric.model.counters import SimulatedCounters
 from txrdma.sim.fabric.model.nodes import correctionOf, SimulatedPort
 
@@ -26,10 +26,13 @@ GET: Final = int(Method.GET)
 SET: Final = int(Method.SET)
 ALL_PORTS: Final = 0xFF
 RESPONSE_TIME: Final = 18
+CLOCK_NANOSECONDS: Final = 4.0
+"""Approximate length of a tick, which is rounded to the unit of the field: the time of ten bits on a lane."""
 
 _CLASS_PORT_INFO: Final = 0x0001
 _HEAD: Final = Struct(">2xBB12xH")
 _DATA: Final = 64
+_speedActive, _extendedActive = peek(PortInfo, "linkSpeedActive"), peek(PortInfo, "linkSpeedExtActive")
 _setMethod = poke(MADHeader, "method")
 _setStatus = poke(MADHeader, "status")
 _WIDE: Final = int(PerformanceCapability2.ADDITIONAL_PORT_COUNTERS_EXTENDED)
@@ -102,13 +105,9 @@ _REED_SOLOMON: Final = _group(pma.PortExtendedSpeedsCountersRSFEC)
 class PerformanceManagementAgents:
     """Performance management agents of all nodes of a simulated fabric."""
 
-    def __init__(self, seconds: Callable[[], float], later: Callable[..., None]) -> None:
-        """
-        @param seconds: returns the current time, for counters that grow.
-        @param later: schedules a call after some seconds, for samples.
-        """
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        """@param seconds: returns the current time, for counters that grow."""
         self._seconds = seconds
-        self._samplers = Samplers(seconds, later)
 
     def answer(self, port: SimulatedPort, datagram: bytes) -> bytearray:
         """Return the answer to a request received by a port."""
@@ -122,8 +121,8 @@ class PerformanceManagementAgents:
             status = MADStatus.UNSUPPORTED_METHOD
         elif attribute == _CLASS_PORT_INFO and method == GET:
             self._classPortInfo(port).encodeInto(reply, _DATA)
-        elif attribute in sampling.ATTRIBUTES:
-            status = self._samples(port, attribute, method, reply)
+        elif attribute == pma.PortSamplesControl.attributeID and method == GET:
+            status = self._samplesControl(port, reply)
         elif attribute in GROUPS:
             status = self._counters(port, GROUPS[attribute], method, reply)
         else:
@@ -163,22 +162,14 @@ class PerformanceManagementAgents:
         reply[_DATA : _DATA + _ASKED_BYTES] = head
         return 0
 
-    def _samples(self, port: SimulatedPort, attribute: int, method: int, reply: bytearray) -> int:
-        """Start sampling, or write its state or results into the reply; return the MAD status."""
-        answer: Attribute
-        if attribute != sampling.CONTROL:
-            if method == SET:
-                return MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
-            answer = self._samplers.result(port.end, attribute)
-        else:
-            ports = _selected(port, reply[_DATA + 1])
-            if len(ports) != 1 or reply[_DATA + 1] == ALL_PORTS:
-                return MADStatus.INVALID_FIELD
-            if method == SET:
-                request = pma.PortSamplesControl.decode(reply, _DATA)
-                self._samplers.set(port.end, ports[0], request)
-            answer = self._samplers.control(port.end, ports[0])
-        answer.encodeInto(reply, _DATA)
+    @staticmethod
+    def _samplesControl(port: SimulatedPort, reply: bytearray) -> int:
+        """Write the PortSamplesControl of a port, which takes no samples; return the MAD status."""
+        ports = _selected(port, reply[_DATA + 1])
+        if len(ports) != 1 or reply[_DATA + 1] == ALL_PORTS:
+            return MADStatus.INVALID_FIELD
+        control = pma.PortSamplesControl(portSelect=ports[0].number, tick=tickOf(ports[0]))
+        control.encodeInto(reply, _DATA)
         return 0
 
     @staticmethod
@@ -189,6 +180,17 @@ class PerformanceManagementAgents:
                 value = getattr(request, name)
                 for port in ports:
                     port.count().set(now, **{key: value if element is None else value[element]})
+
+
+def tickOf(port: SimulatedPort) -> int:
+    """Return the length of a port's tick as the field Tick of PortSamplesControl has it (IBA 16.1.3.2)."""
+    extended = _extendedActive(port.info)
+    gigabits = (
+        EXTENDED_GIGABITS.get(LinkSpeedExtended(extended), 0.0)
+        if extended
+        else GIGABITS.get(LinkSpeed(_speedActive(port.info)), 0.0)
+    ) or 2.5
+    return max(0, min(255, round(CLOCK_NANOSECONDS * gigabits / 10) - 1))
 
 
 def _selected(port: SimulatedPort, number: int) -> list[SimulatedPort]:

@@ -103,7 +103,7 @@ class Wire:
         self.jitterSeconds = jitterSeconds
         self.loss = loss
         self._sma = sma
-        self._pma = PerformanceManagementAgents(seconds, later)
+        self._pma = PerformanceManagementAgents(seconds)
         self._congestion = CongestionAgents(seconds)
         self._later = later
         self._random = Random(seed)

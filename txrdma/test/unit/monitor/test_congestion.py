@@ -14,7 +14,6 @@ from txrdma.monitor.web.metrics import Metrics
 from txrdma.monitor.web.tables import PORTS
 from txrdma.monitor.web.watch import Watch
 from txrdma.sim.fabric.agents import pma
-from txrdma.sim.fabric.agents.sampling import tickOf
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
 from txrdma.test.support.mad.simulated import FabricTestCase
@@ -133,7 +132,7 @@ class CongestionTests(PollerTestCase):
 
     def wait(self, name: str, number: int, share: float) -> None:
         """Let a port with a link of 4x HDR wait for a share of the time."""
-        tick, _seconds = tickOf(self.fabric.port(name, number))
+        tick = pma.tickOf(self.fabric.port(name, number))
         self.fabric.growCounters(name, number, portXmitWait=share * 25e9 / 4 / (tick + 1))
 
     def test_slowHost(self) -> None:

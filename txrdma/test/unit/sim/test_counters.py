@@ -1,4 +1,4 @@
-"""Counters, samples and congestion control of simulated fabrics."""
+"""Counters and congestion control of simulated fabrics."""
 
 from __future__ import annotations
 
@@ -8,77 +8,7 @@ from txrdma.mad.core.frames import Keys
 from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.mad.layouts import congestion, pma
 from txrdma.mad.layouts.messages import ClassPortInfo
-from txrdma.sim.fabric.agents.sampling import DONE, SAMPLING, STARTING, tickOf
 from txrdma.test.support.mad.simulated import FabricTestCase, gmp
-
-SELECTS = (1, 2, 3, 4, 5, 0x4000) + (0,) * 9
-
-
-class SampleTests(FabricTestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.tick = tickOf(self.fabric.port("left", 2))[1]
-
-    def get(self, payload: Any, name: str = "left") -> Any:
-        return self.answerTo(self.agent.PerformanceGet(payload, gmp(self.lid(name))), 0)
-
-    def start(self, wait: float, interval: float, **values: Any) -> Any:
-        control = pma.PortSamplesControl(
-            portSelect=2,
-            tag=77,
-            counterSelects=SELECTS,
-            sampleStart=round(wait / self.tick),
-            sampleInterval=round(interval / self.tick),
-            **values,
-        )
-        return self.answerTo(self.agent.PerformanceSet(control, gmp(self.lid("left"))), 0)
-
-    def test_sample(self) -> None:
-        self.fabric.setCounters("left", 2, portXmitData=1 << 40, portXmitWait=9)
-        self.fabric.growCounters("left", 2, portXmitData=1000.0, portRcvPkts=10.0)
-        output = self.start(1.0, 4.0)
-        self.assertEqual((output.sampleStatus, output.tag, output.counterSelects), (STARTING, 77, SELECTS))
-        self.pump(2)
-        self.assertEqual(self.get(pma.PortSamplesControl(portSelect=2)).sampleStatus, SAMPLING)
-        during = self.get(pma.PortSamplesResult)
-        self.assertEqual((during.sampleStatus, during.tag, set(during.counters)), (SAMPLING, 77, {0}))
-        self.pump(4)
-        for kind in (pma.PortSamplesResult, pma.PortSamplesResultExtended):
-            reported = self.get(kind)
-            self.assertEqual((reported.sampleStatus, reported.tag), (DONE, 77))
-            self.assertApproximates(reported.counters[0], 4000, 1)
-            self.assertApproximates(reported.counters[3], 40, 1)
-            self.assertEqual(reported.counters[1:3] + reported.counters[4:], (0,) * 13)
-
-    def test_wide(self) -> None:
-        self.fabric.growCounters("left", 2, portXmitData=1e10)
-        self.start(0, 1.0)
-        self.pump(2)
-        self.assertEqual(self.get(pma.PortSamplesResult).counters[0], 0xFFFFFFFF)
-        wide = self.get(pma.PortSamplesResultExtended)
-        self.assertEqual(wide.extendedWidth, 2)
-        self.assertApproximates(wide.counters[0], 1e10, 1e3)
-
-    def test_busy(self) -> None:
-        self.start(0.0, 2.0)
-        second = self.start(0.0, 9.0, opCode=1)
-        self.assertEqual((second.opCode, second.sampleInterval), (0, round(2.0 / self.tick)))
-        self.pump(3)
-        self.assertEqual(self.start(0.0, 9.0, opCode=1).opCode, 1)
-
-    def test_control(self) -> None:
-        reported = self.get(pma.PortSamplesControl(portSelect=1), "c")
-        self.assertEqual((reported.portSelect, reported.counterWidth, reported.sampleStatus), (1, 4, DONE))
-        self.assertEqual((reported.counterMasks0, reported.counterMask10To14), ((1,) * 10, 0o11111))
-        # 4 ns of a lane of HDR are 212.5 bits: the time of 21 tens of them.
-        self.assertEqual(reported.tick, 20)
-
-    def test_refused(self) -> None:
-        for port in (9, 255):
-            asked = self.agent.PerformanceGet(pma.PortSamplesControl(portSelect=port), gmp(self.lid("left")))
-            self.assertEqual(self.refused(asked, MADError).status, 0x1C)
-        asked = self.agent.PerformanceGet(pma.PortSamplesControl(portSelect=2), gmp(self.lid("c")))
-        self.assertEqual(self.refused(asked, MADError).status, 0x1C)
 
 
 class CongestionTests(FabricTestCase):
@@ -141,6 +71,15 @@ class CounterTests(FabricTestCase):
 
     def set(self, payload: Any, name: str = "left") -> Any:
         return self.answerTo(self.agent.PerformanceSet(payload, gmp(self.lid(name))))
+
+    def test_tick(self) -> None:
+        reported = self.get(pma.PortSamplesControl(portSelect=1), "c")
+        # 4 ns of a lane of HDR are 212.5 bits: the time of 21 tens of them.
+        self.assertEqual((reported.portSelect, reported.tick), (1, 20))
+        for name, port in (("left", 9), ("left", 255), ("c", 2)):
+            asked = pma.PortSamplesControl(portSelect=port)
+            call = self.agent.PerformanceGet(asked, gmp(self.lid(name)))
+            self.assertEqual(self.refused(call, MADError).status, 0x1C)
 
     def test_allPorts(self) -> None:
         for port in (1, 2, 3):
