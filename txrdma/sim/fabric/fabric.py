@@ -16,7 +16,7 @@ from txrdma.fabric.tables import MELLANOX
 from txrdma.iba.types import GID, GUID
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.rawfields import poke
-from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.layouts.values import FECMode, PortCapability
 from txrdma.mad.vendor import MlxGeneralInfoExtended
 from txrdma.sim.fabric.agents.sma import VENDOR_DIAG
@@ -285,13 +285,6 @@ class SimulatedFabric(Subnet):
         """Let the ports of these nodes, by default of all nodes, count errors and waits in 64 bits, too."""
         for node in map(self.node, names) if names else self.nodes.values():
             node.countsWide = True
-
-    def haveRandomTable(self, name: str, capacity: int = 1024) -> None:
-        """Let a switch have a random forwarding table instead of a linear one."""
-        node = self.node(name)
-        info = SwitchInfo.decode(node.switchInfo)
-        node.switchInfo[:] = info.replace(linearFDBCap=0, randomFDBCap=capacity, linearFDBTop=0).encode()
-        node.linear = None
 
     def diagnose(self, name: str, number: int | None, code: int, *details: bytes) -> None:
         """

@@ -21,7 +21,7 @@ from txrdma.mad.layouts.values import PortCapability
 from txrdma.sim.fabric.agents.mkeys import ManagementKeys
 from txrdma.sim.fabric.agents.portsetting import setPortInfo
 from txrdma.sim.fabric.agents.sminfo import SMInfoAgent
-from txrdma.sim.fabric.model import pkeys, rft
+from txrdma.sim.fabric.model import pkeys
 from txrdma.sim.fabric.model.forwarding import tableOf
 from txrdma.sim.fabric.model.nodes import (
     EXTENDED_PORT_INFO,
@@ -101,7 +101,6 @@ class SubnetManagementAgents:
             LANES: self._lanes,
             ARBITRATION: self._arbitration,
             smp.LinearForwardingTable.attributeID: self._forwarding,
-            smp.RandomForwardingTable.attributeID: self._random,
             smp.MulticastForwardingTable.attributeID: self._multicast,
             SM_INFO: self._manager,
             VENDOR_DIAG: self._diagnosis,
@@ -117,7 +116,6 @@ class SubnetManagementAgents:
             LANES: self._setLanes,
             ARBITRATION: self._setArbitration,
             smp.LinearForwardingTable.attributeID: self._setForwarding,
-            smp.RandomForwardingTable.attributeID: self._setRandom,
             smp.MulticastForwardingTable.attributeID: self._setMulticast,
             SM_INFO: self._control,
             LED_INFO: self._setLED,
@@ -212,18 +210,10 @@ class SubnetManagementAgents:
     @staticmethod
     def _forwarding(port: SimulatedPort, modifier: int) -> bytes:
         switch = port.node
-        _check(switch.isSwitch and not rft.isRandom(switch), NO_ATTRIBUTE)
+        _check(switch.isSwitch, NO_ATTRIBUTE)
         _check(modifier * 64 < _linearCap(switch.switchInfo))
         block = tableOf(switch)[modifier * 64 : modifier * 64 + 64]
         return bytes(block) + _NO_PORT[len(block) :]
-
-    @staticmethod
-    def _random(port: SimulatedPort, modifier: int) -> bytes:
-        switch = port.node
-        _check(switch.isSwitch and rft.isRandom(switch), NO_ATTRIBUTE)
-        _check(modifier * rft.ENTRIES_PER_BLOCK < rft.capacity(switch))
-        tableOf(switch)
-        return rft.block(switch, modifier)
 
     @staticmethod
     def _multicast(port: SimulatedPort, modifier: int) -> bytes:
@@ -268,11 +258,8 @@ class SubnetManagementAgents:
         node = port.node
         _check(node.isSwitch, NO_ATTRIBUTE)
         now, requested = SwitchInfo.decode(node.switchInfo), SwitchInfo.decode(content)
-        isRandom = rft.isRandom(node)
-        _check(isRandom or requested.linearFDBTop < now.linearFDBCap)
+        _check(requested.linearFDBTop < now.linearFDBCap)
         changes = {name: getattr(requested, name) for name in _SETTABLE}
-        if isRandom:
-            changes["linearFDBTop"] = 0
         if requested.portStateChange:  # writing 1 clears it
             changes["portStateChange"] = False
         node.switchInfo[:] = now.replace(**changes).encode()
@@ -317,11 +304,6 @@ class SubnetManagementAgents:
         if len(table) < end:
             table.extend(b"\xff" * (end - len(table)))
         table[end - 64 : end] = content
-        return content
-
-    def _setRandom(self, port: SimulatedPort, modifier: int, content: bytes) -> bytes:
-        self._random(port, modifier)
-        rft.setBlock(port.node, modifier, content)
         return content
 
     def _setMulticast(self, port: SimulatedPort, modifier: int, content: bytes) -> bytes:

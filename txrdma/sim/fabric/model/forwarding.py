@@ -7,17 +7,12 @@ Follows InfiniBand Architecture vol. 1, 18.2.4.3.
 from __future__ import annotations
 
 from txrdma.sim.fabric.model.nodes import SimulatedNode, SimulatedPort
-from txrdma.sim.fabric.model.rft import capacity, defaultPort, entriesOf, isRandom, linearOf
 
 
 def tableOf(switch: SimulatedNode) -> bytearray:
     """Return the linear forwarding table of a switch, computed by the subnet's routing when first read."""
     if switch.linear is None:
-        table = bytearray() if switch.routing is None else switch.routing(switch)
-        if isRandom(switch):
-            switch.random = entriesOf(table, capacity(switch))
-            table = linearOf(switch.random, defaultPort(switch))
-        switch.linear = table
+        switch.linear = bytearray() if switch.routing is None else switch.routing(switch)
     return switch.linear
 
 

@@ -233,14 +233,13 @@ class SimulatedNode:
     @ivar busyFor: number of requests that are still to be answered with BUSY.
     @ivar redirects: LID to which GMPs are redirected, by management class.
     @ivar linear: linear forwarding table of a switch; None until it is first read.
-    @ivar random: entries of a switch's random forwarding table, if it has one.
     @ivar routing: computes the forwarding table of a switch.
     @ivar multicast: blocks of a switch's multicast forwarding table, by position and block number.
     """
 
     __slots__ = (
         *("busyFor", "delaySeconds", "description", "generalInfo", "guid", "identifier", "index", "info"),
-        *("countsWide", "isDead", "isSwitch", "kind", "linear", "multicast", "portGUIDs", "ports", "random"),
+        *("countsWide", "isDead", "isSwitch", "kind", "linear", "multicast", "portGUIDs", "ports"),
         *("redirects", "routing", "switchInfo"),
     )
 
@@ -262,7 +261,6 @@ class SimulatedNode:
         self.index = -1
         self.switchInfo = bytearray()
         self.linear: bytearray | None = None
-        self.random: bytearray | None = None
         self.routing: Callable[[SimulatedNode], bytearray] | None = None
         self.multicast: dict[tuple[int, int], bytes] | None = None
 

@@ -22,7 +22,6 @@ from txrdma.sim.fabric.model.nodes import (
     SimulatedPort,
     SUBNET_TIMEOUT,
 )
-from txrdma.sim.fabric.model.rft import isRandom
 from txrdma.sim.fabric.sm.routing import Routing
 
 GID_PREFIX: Final = 0xFE80000000000000
@@ -71,12 +70,10 @@ class SubnetManager:
         switches = [node for node in self.nodes.values() if node.isSwitch and node in reachable]
         routing = Routing(switches, top)
         for switch in switches:
-            switch.linear = switch.random = None
+            switch.linear = None
             switch.routing = routing.table
             info = switch.switchInfo
             setPortStateChange(info, False)
-            if isRandom(switch):
-                continue
             _setTop(info, top)
             if top >= _linearCap(info):
                 _setLinearCap(info, _HIGHEST_LID + 1)

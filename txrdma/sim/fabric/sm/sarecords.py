@@ -14,10 +14,9 @@ from txrdma.mad.layouts import sa
 from txrdma.mad.layouts.sa import componentsOf, Record
 from txrdma.mad.layouts.smp import PortInfo
 from txrdma.sim.fabric.agents.sma import ARBITRATION, LANES, nodeInfoAt, portInfoAt, SubnetManagementAgents
-from txrdma.sim.fabric.model import pkeys, rft
+from txrdma.sim.fabric.model import pkeys
 from txrdma.sim.fabric.model.forwarding import tableOf
 from txrdma.sim.fabric.model.nodes import guidCap, MULTICAST_CAP, SimulatedPort
-from txrdma.sim.fabric.model.rft import isRandom
 
 _ARBITRATION_BLOCKS: Final = (1, 3)
 _LID: Final = span(PortInfo, "lid")
@@ -81,7 +80,6 @@ class SARecords:
             sa.PortInfoRecord: self._ports,
             sa.SwitchInfoRecord: self._switch,
             sa.LinearForwardingTableRecord: self._forwarding,
-            sa.RandomForwardingTableRecord: self._random,
             sa.MulticastForwardingTableRecord: self._multicast,
             sa.SMInfoRecord: self._manager,
             sa.LinkRecord: self._links,
@@ -127,19 +125,11 @@ class SARecords:
 
     @staticmethod
     def _forwarding(port: SimulatedPort) -> Iterator[bytes]:
-        if port.node.isSwitch and not isRandom(port.node):
+        if port.node.isSwitch:
             table = tableOf(port.node)
             for block in range(-(-len(table) // 64)):
                 part = bytes(table[block * 64 : block * 64 + 64]).ljust(64, b"\xff")
                 yield _lid(port) + block.to_bytes(2, "big") + bytes(4) + part
-
-    @staticmethod
-    def _random(port: SimulatedPort) -> Iterator[bytes]:
-        if port.node.isSwitch and isRandom(port.node):
-            tableOf(port.node)
-            for number in range(-(-len(port.node.random or b"") // rft.BLOCK)):
-                part = rft.block(port.node, number)
-                yield _lid(port) + number.to_bytes(2, "big") + bytes(4) + part
 
     @staticmethod
     def _multicast(port: SimulatedPort) -> Iterator[bytes]:

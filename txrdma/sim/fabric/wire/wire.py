@@ -35,7 +35,6 @@ from txrdma.sim.fabric.agents.vendor import answerVendor, CLASSES
 from txrdma.sim.fabric.model.forwarding import outOf
 from txrdma.sim.fabric.model.nodes import PortAttachment, SimulatedNode, SimulatedPort
 from txrdma.sim.fabric.model.pkeys import keysOf, sharesPartition
-from txrdma.sim.fabric.model.rft import isRandom
 from txrdma.sim.fabric.wire.madport import SimulatedEnvelope, SimulatedMADPort
 from txrdma.sim.fabric.wire.traps import badKey, trapDatagram
 
@@ -215,7 +214,7 @@ class Wire:
                 own = node.ports[0]
                 if own.owns(dlid):
                     return port
-                out = outOf(node, dlid) if dlid <= _top(node.switchInfo) or isRandom(node) else None
+                out = outOf(node, dlid) if dlid <= _top(node.switchInfo) else None
                 if out is None:
                     return None
                 port = out

@@ -302,7 +302,6 @@ class NonsenseTests(FabricTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.fabric.haveRandomTable("right")
         self.fabric.runFDR10("b")
         self.fabric.diagnose("c", 1, 1, b"x")
         self.fabric.standBy("c")
