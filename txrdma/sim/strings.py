@@ -41,7 +41,6 @@ class SimulatedFabricOptions(NamedTuple):
     manager: str
     standby: str
     lmc: int
-    leds: bool
     fdr10: bool
 
 
@@ -63,7 +62,6 @@ class SimulatedPortStringParser:
       - C{lmc}: LMC of hosts, which have two to the power of LMC LIDs
       - C{traffic}: words per second in each direction of a link, on average
       - C{errors}: symbol errors per second at each end of a link, on average
-      - C{leds}: C{yes} if all ports have LEDs
       - C{fdr10}: C{yes} if all links run at FDR10
 
     Ports whose strings differ only in the node share one fabric, if one process opens them with one reactor.
@@ -142,7 +140,6 @@ def understood(*args: str, **kwargs: str) -> tuple[str, SimulatedFabricOptions]:
         manager=arguments.take("manager"),
         standby=arguments.take("standby"),
         lmc=arguments.number("lmc", 0, 0, 7),
-        leds=arguments.isYes("leds", False),
         fdr10=arguments.isYes("fdr10", False),
     )
     arguments.end()
@@ -173,7 +170,6 @@ def _fabric(reactor: Any, options: SimulatedFabricOptions) -> SimulatedFabric:
         isManaged=options.managed,
         managerAt=options.manager,
         lmc=options.lmc,
-        hasLEDs=options.leds,
     )
     try:
         if options.standby:

@@ -15,11 +15,9 @@ from twisted.internet.interfaces import IReactorTime
 from txrdma.fabric.tables import MELLANOX
 from txrdma.iba.types import GID, GUID
 from txrdma.kit.delayedcalls import Timer
-from txrdma.kit.rawfields import poke
-from txrdma.mad.layouts.smp import NodeInfo, PortInfo
+from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.layouts.values import FECMode, PortCapability
 from txrdma.mad.vendor import MlxGeneralInfoExtended
-from txrdma.sim.fabric.agents.sma import VENDOR_DIAG
 from txrdma.sim.fabric.model import nodes
 from txrdma.sim.fabric.model.counters import SimulatedCounters
 from txrdma.sim.fabric.model.forwarding import tableOf
@@ -36,8 +34,6 @@ RESWEEP_SECONDS: Final = 1.0
 
 _IN_SERVICE: Final = 64
 _OUT_OF_SERVICE: Final = 65
-_CHAINED: Final = 0x8000
-_setDiagCode = poke(PortInfo, "diagCode")
 
 
 class SimulatedFabric(Subnet):
@@ -60,7 +56,6 @@ class SimulatedFabric(Subnet):
         managerAt: str = "",
         lmc: int = 0,
         resweepSeconds: float | None = RESWEEP_SECONDS,
-        hasLEDs: bool = False,
     ) -> None:
         """
         @param latencySeconds: time from a request to its answer.
@@ -70,7 +65,6 @@ class SimulatedFabric(Subnet):
         @param isManaged: whether there is an SM; without one there are no LIDs and only directed routes work.
         @param managerAt: node of the SM; the last host by default.
         @param resweepSeconds: time from a change of a link to the SM's sweep; None for no sweep.
-        @param hasLEDs: whether all ports have LEDs (LedInfo).
         """
         super().__init__(
             *(clock, net, self._changed, self._violated),
@@ -82,9 +76,6 @@ class SimulatedFabric(Subnet):
         self._seconds = clock.seconds
         self._resweepSeconds = resweepSeconds
         self._resweep = Timer(clock)
-        if hasLEDs:
-            for port in (port for node in self.nodes.values() for port in nodes.endPorts(node)):
-                port.capabilities |= PortCapability.LED_INFO
         self.sa: SubnetAdministration | None = None
         if isManaged:
             self.manage(managerAt, lmc)
@@ -285,19 +276,6 @@ class SimulatedFabric(Subnet):
         """Let the ports of these nodes, by default of all nodes, count errors and waits in 64 bits, too."""
         for node in map(self.node, names) if names else self.nodes.values():
             node.countsWide = True
-
-    def diagnose(self, name: str, number: int | None, code: int, *details: bytes) -> None:
-        """
-        Set the DiagCode of a port (IBA 14.2.5.6.1).
-
-        @param details: codes of the vendor (VendorDiag, from index 1 on), 62 bytes each.
-        """
-        end = self.port(name, number).end
-        _setDiagCode(end.info, code & ~_CHAINED | (_CHAINED if details else 0))
-        end.tables = end.tables or {}
-        for index, content in enumerate((b"", *details) if details else ()):
-            following = index + 1 if index < len(details) else 0
-            end.tables[VENDOR_DIAG, index] = following.to_bytes(2, "big") + content[:62].ljust(62, b"\0")
 
     # Counters.
 

@@ -17,7 +17,6 @@ from txrdma.mad.layouts import smp
 from txrdma.mad.layouts.attributes import Method
 from txrdma.mad.layouts.messages import MADHeader, MADStatus
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
-from txrdma.mad.layouts.values import PortCapability
 from txrdma.sim.fabric.agents.mkeys import ManagementKeys
 from txrdma.sim.fabric.agents.portsetting import setPortInfo
 from txrdma.sim.fabric.agents.sminfo import SMInfoAgent
@@ -37,8 +36,6 @@ GUID_INFO: Final = smp.GUIDInfo.attributeID
 PORT_INFO: Final = PortInfo.attributeID
 SM_INFO: Final = smp.SMInfo.attributeID
 PKEY_TABLE: Final = smp.PKeyTable.attributeID
-VENDOR_DIAG: Final = smp.VendorDiag.attributeID
-LED_INFO: Final = smp.LedInfo.attributeID
 LANES: Final = smp.SLtoVLMappingTable.attributeID
 ARBITRATION: Final = smp.VLArbitrationTable.attributeID
 
@@ -103,8 +100,6 @@ class SubnetManagementAgents:
             smp.LinearForwardingTable.attributeID: self._forwarding,
             smp.MulticastForwardingTable.attributeID: self._multicast,
             SM_INFO: self._manager,
-            VENDOR_DIAG: self._diagnosis,
-            LED_INFO: self._led,
             smp.ExtendedPortInfo.attributeID: self._extended,
             smp.PortInfoExtended.attributeID: self._corrected,
         }
@@ -118,7 +113,6 @@ class SubnetManagementAgents:
             smp.LinearForwardingTable.attributeID: self._setForwarding,
             smp.MulticastForwardingTable.attributeID: self._setMulticast,
             SM_INFO: self._control,
-            LED_INFO: self._setLED,
             smp.ExtendedPortInfo.attributeID: self._setExtended,
         }
 
@@ -231,18 +225,6 @@ class SubnetManagementAgents:
         return self.managers[port.end]
 
     @staticmethod
-    def _diagnosis(port: SimulatedPort, modifier: int) -> bytes:
-        stored = _stored(port.end, VENDOR_DIAG, modifier, _NOTHING if modifier == 0 else b"")
-        _check(stored)
-        return stored
-
-    @staticmethod
-    def _led(port: SimulatedPort, modifier: int) -> bytes:
-        end = port.end
-        _check(end.capabilities & PortCapability.LED_INFO, NO_ATTRIBUTE)
-        return _stored(end, LED_INFO, 0, _NOTHING)
-
-    @staticmethod
     def _extended(port: SimulatedPort, modifier: int) -> bytes:
         return _stored(_asked(port, modifier), *EXTENDED_PORT_INFO, _NOTHING)
 
@@ -317,10 +299,6 @@ class SubnetManagementAgents:
         status = manager.control(modifier, smp.SMInfo.decode(content))
         _check(not status, status)
         return manager.info().encode().ljust(64, b"\0")
-
-    def _setLED(self, port: SimulatedPort, modifier: int, content: bytes) -> bytes:
-        self._led(port, modifier)
-        return _store(port.end, LED_INFO, 0, content[:1] + _NOTHING[1:])
 
     def _setExtended(self, port: SimulatedPort, modifier: int, content: bytes) -> bytes:
         now = smp.ExtendedPortInfo.decode(self._extended(port, modifier))

@@ -189,24 +189,6 @@ class TimetableTests(SynchronousTestCase):
         self.assertEqual(done, [1])
 
 
-class LightTests(FabricTestCase):
-    options = {"hasLEDs": True}
-
-    def test_light(self) -> None:
-        for path in (route(1, 3, 1), route(1)):
-            self.assertFalse(self.answerTo(self.agent.SubnGet(smp.LedInfo, path)).ledMask)
-            self.assertTrue(self.answerTo(self.agent.SubnSet(smp.LedInfo(ledMask=True), path)).ledMask)
-            self.assertTrue(self.answerTo(self.agent.SubnGet(smp.LedInfo, path)).ledMask)
-        self.assertFalse(self.answerTo(self.agent.SubnGet(smp.LedInfo, route())).ledMask)
-
-
-class DiagnosisTests(FabricTestCase):
-    def test_healthy(self) -> None:
-        reported = self.answerTo(self.agent.SubnGet(smp.VendorDiag, route(1)))
-        self.assertEqual((reported.nextIndex, reported.diagData), (0, bytes(62)))
-        self.assertEqual(self.refused(self.agent.SubnGet(smp.VendorDiag, route(1), 1), MADError).status, 0x1C)
-
-
 class SpeedTests(FabricTestCase):
     def info(self, path: IBPath, port: int) -> tuple[int, int, int]:
         reported = self.answerTo(self.agent.SubnGet(smp.PortInfo, path, port))

@@ -241,18 +241,17 @@ class StringTests(SynchronousTestCase):
         self.assertGreater(max(errors), min(errors))
 
     def test_equipment(self) -> None:
-        port = self.open("sim:fattree:40:8:manager=h00001:standby=h00002:leds=yes:fdr10=yes")
+        port = self.open("sim:fattree:40:8:manager=h00001:standby=h00002:fdr10=yes")
         managers: dict[Any, Any] = dict(fabricOf(port).sma.managers)
         states = {end.node.identifier: one.state.name for end, one in managers.items()}
         self.assertEqual(states, {"h00001": "MASTER", "h00002": "STANDBY"})
         agent = MADAgent(self.clock, port)
         calls: list[Deferred[Any]] = [
             agent.SubnGet(kind, route(1), modifier)
-            for kind, modifier in ((smp.LedInfo, 0), (smp.ExtendedPortInfo, 1), (smp.PortInfo, 1))
+            for kind, modifier in ((smp.ExtendedPortInfo, 1), (smp.PortInfo, 1))
         ]
         self.clock.advance(0)
-        light, extended, info = (self.successResultOf(call) for call in calls)
-        self.assertFalse(light.ledMask)
+        extended, info = (self.successResultOf(call) for call in calls)
         self.assertEqual((extended.linkSpeedActive, info.linkSpeedActive, info.linkSpeedExtActive), (1, 4, 0))
         agent.close()
 
@@ -281,7 +280,7 @@ class StringTests(SynchronousTestCase):
             ("sim:fattree:8:loss=2", "loss"),
             ("sim:fattree:8:colour=red", "colour"),
             ("sim:fattree:8:managed=maybe", "managed"),
-            ("sim:fattree:8:leds=2", "leds"),
+            ("sim:fattree:8:fdr10=2", "fdr10"),
             ("sim:fattree:8:dead=h00001+nobody", "nobody"),
             ("sim:fattree:8:standby=nobody", "nobody"),
             ("sim:fattree:8:jitter=-1", "jitter"),
@@ -298,12 +297,11 @@ class StringTests(SynchronousTestCase):
 
 
 class NonsenseTests(FabricTestCase):
-    options = {"hasLEDs": True, "latencySeconds": 0.001, "jitterSeconds": 0.001}
+    options = {"latencySeconds": 0.001, "jitterSeconds": 0.001}
 
     def setUp(self) -> None:
         super().setUp()
         self.fabric.runFDR10("b")
-        self.fabric.diagnose("c", 1, 1, b"x")
         self.fabric.standBy("c")
         self.addCleanup(self.fabric.close)
 
