@@ -20,7 +20,7 @@ from txrdma.kit.wire import bits, data, wire
 from txrdma.mad.errors import MADRefusal
 from txrdma.mad.layouts.attributes import Attribute, attribute, key, ManagementClass, Method
 from txrdma.mad.layouts.messages import MADRequest, MADStatus
-from txrdma.mad.layouts.plain import text
+from txrdma.mad.layouts.values import text
 from txrdma.mad.server import MADServer
 
 OPENIB_OUI: Final = 0x001405

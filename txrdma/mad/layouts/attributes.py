@@ -7,16 +7,16 @@ Follows InfiniBand Architecture vol. 1, 13.4 (management datagrams).
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar
 
-from typing_extensions import dataclass_transform, Self
+from typing_extensions import dataclass_transform
 
 from txrdma.iba.types import GUID
 from txrdma.kit.wire import bits, Code, Layout, wire
 from txrdma.kit.wirefield import Field
-from txrdma.mad.layouts.plain import fromPlain, text
+from txrdma.mad.layouts.values import text
 
 T = TypeVar("T", bound="Attribute")
 
@@ -182,16 +182,6 @@ class Attribute(Layout):
     def toDict(self) -> dict[str, object]:
         """All fields that are not reserved, as JSON can carry them; enumerations by name, texts as texts."""
         return _fieldsOf(self)
-
-    @classmethod
-    def fromDict(cls, values: Mapping[str, object]) -> Self:
-        """
-        The attribute of which L{toDict} has made these values; fields without a value are zero.
-
-        @raise ValueError: there is no such field, or the value does not fit it.
-        """
-
-        return fromPlain(cls, values)
 
     def __str__(self) -> str:
         return "\n".join(f"{name}:{'.' * max(1, _WIDTH - 1 - len(name))}{text}" for name, text in lines(self))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from txrdma.iba.types import GUID
 from txrdma.kit.wire import array, bits, data, Layout, wire
 from txrdma.mad.layouts.attributes import Attribute, attribute, key
-from txrdma.mad.layouts.plain import text
+from txrdma.mad.layouts.values import text
 
 
 @attribute(0x0010, "DevMgtGet", size=132)

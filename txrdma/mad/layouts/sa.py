@@ -20,8 +20,7 @@ from txrdma.mad.layouts import components, smp
 from txrdma.mad.layouts.attributes import Attribute, attribute, key
 from txrdma.mad.layouts.components import PathQualityComponents
 from txrdma.mad.layouts.messages import InformInfo
-from txrdma.mad.layouts.plain import text
-from txrdma.mad.layouts.values import PathMTU, Rate, Selector
+from txrdma.mad.layouts.values import PathMTU, Rate, Selector, text
 
 R = TypeVar("R", bound="Record")
 P = ParamSpec("P")

@@ -10,7 +10,6 @@ from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
 from txrdma.kit.wire import array, bits, data, Layout, wire
 from txrdma.mad.layouts.attributes import Attribute, attribute, key, mask
-from txrdma.mad.layouts.plain import text
 from txrdma.mad.layouts.values import (
     DownDefault,
     enabledSpeedText,
@@ -28,6 +27,7 @@ from txrdma.mad.layouts.values import (
     PortInfoExtendedCapability,
     SMState,
     speedText,
+    text,
     VendorLinkSpeed,
     vendorSpeedText,
     widthText,

@@ -1,5 +1,5 @@
 """
-Codes in management attributes, with their names.
+Codes and texts in management attributes.
 
 Follows InfiniBand Architecture vol. 1, 14.2.5 and 15.2.5; speeds beyond EDR as release 1.7 has them.
 """
@@ -276,3 +276,13 @@ class SAStatus(Code):
     def of(cls, status: int) -> SAStatus:
         """The class code of a refusal by subnet administration, taken from a status."""
         return cls(status & 0x7F00)
+
+
+def text(raw: bytes) -> str:
+    """Text of UTF-8 bytes up to the first zero; invalid bytes and unprintable characters are replaced."""
+    decoded = raw.partition(b"\0")[0].decode("utf-8", "replace")
+    return (
+        decoded
+        if decoded.isprintable()
+        else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in decoded)
+    )
