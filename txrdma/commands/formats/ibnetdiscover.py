@@ -48,8 +48,7 @@ def listing(fabric: Fabric, names: NodeNames, groups: Sequence[Chassis] = ()) ->
     known = {node: _Listed(node, names) for node in fabric.nodes.values()}
     grouped: set[GUID] = set()
     for each in groups:
-        guid = "" if each.guid is None else f" (guid 0x{int(each.guid):x})"
-        yield f"\n# Chassis {each.number}{guid} {each.kind}".rstrip()
+        yield f"\n# Chassis {each.number} (guid 0x{int(each.guid):x}) {each.kind}".rstrip()
         grouped.update(node.guid for node in each.nodes)
         for node in each.nodes:
             yield "\n".join(_part(node, known, each.number))

@@ -17,7 +17,7 @@ def snapshotDict(fabric: Fabric, names: NodeNames) -> dict[str, Any]:
         "chassis": [
             {
                 "number": each.number,
-                "guid": None if each.guid is None else str(each.guid),
+                "guid": str(each.guid),
                 "kind": each.kind,
                 "nodes": [_member(node) for node in each.nodes],
             }
