@@ -1,3 +1,1 @@
-"""
-Benchmarks, each in the same run as Twisted's TCP. Start them with C{python -m benchmarks}.
-"""
+"""Benchmarks, each in the same run as Twisted's TCP. Start them with C{python -m benchmarks}."""

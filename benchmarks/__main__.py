@@ -1,6 +1,4 @@
-"""
-Measure the parts of C{docs/benchmarks.md}, and write that page and its charts.
-"""
+"""Measure the parts of C{docs/benchmarks.md}, and write that page and its charts."""
 
 from __future__ import annotations
 
@@ -191,9 +189,7 @@ def _hasFailed(section: Section) -> bool:
 
 
 def _replace(options: Options, section: Section) -> None:
-    """
-    Replace a section and its charts on its page; a section that was not measured keeps its previous contents.
-    """
+    """Replace a section and its charts on its page; one that was not measured keeps its contents."""
     isManagement = section["name"] in mads.PARTS
     page = Path(options["mads-page" if isManagement else "page"])
     before = load(beside(page))

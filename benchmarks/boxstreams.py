@@ -32,9 +32,7 @@ _SHARE: Final = 0.5
 
 
 def cases() -> list[Case]:
-    """
-    Return the cases: txrdma compared with AF_SMC, and each of both compared with TCP, in alternating runs.
-    """
+    """Return the cases: txrdma compared with AF_SMC, and each with TCP, in alternating runs."""
 
     def case(
         name: str, what: str, scenario: str, unit: str, orders: Orders, share: float | None = None

@@ -1,6 +1,4 @@
-"""
-Cases that measure the byte transfer layer beside other message libraries.
-"""
+"""Cases that measure the byte transfer layer beside other message libraries."""
 
 from __future__ import annotations
 

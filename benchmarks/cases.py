@@ -1,6 +1,4 @@
-"""
-Cases that measure streams and verbs, with their targets.
-"""
+"""Cases that measure streams and verbs, with their targets."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Scenarios of many connections: how fast they open and close, and their memory while idle.
-"""
+"""Scenarios of many connections: how fast they open and close, and their memory while idle."""
 
 from __future__ import annotations
 
@@ -155,9 +153,7 @@ class RequestOnce(Speaking):
 
 
 def held(before: tuple[int, int], count: int) -> Result:
-    """
-    Memory beyond the given amount, rings included: private, and the proportional share of shared memory.
-    """
+    """Memory beyond the given amount, with rings: private, and the proportional share of shared memory."""
     gc.collect()
     own, shared = memoryBytes()
     return {"own": own - before[0], "shared": shared - before[1], "connections": count}
@@ -243,9 +239,7 @@ class Steady(Speaking):
 
 
 async def beside(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
-    """
-    The duration that 99 of 100 round trips of a stream do not exceed while others connect, ask and close.
-    """
+    """The duration that 99 % of round trips of a stream do not exceed while others connect, ask and close."""
     await visit(endpoint, True)
     steady = Steady()
     await connectProtocol(endpoint, steady)

@@ -1,6 +1,4 @@
-"""
-The first contact of two processes and later connects on its link group, by version and number of links.
-"""
+"""The first contact of two processes and later connects on its link group, by version and number of links."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The pause of a stream when its link's network fails and it continues on another link.
-"""
+"""The pause of a stream when its link's network fails and it continues on another link."""
 
 from __future__ import annotations
 

@@ -41,9 +41,7 @@ def main(name: str, orders: Orders) -> None:
 
 
 def _scenario(name: str) -> Callable[[Any, Orders], Awaitable[dict[str, Any]]]:
-    """
-    Return the scenario with this name. Only its module is imported, because some results include start-up.
-    """
+    """Return the scenario with this name; only its module is imported, as some results include start-up."""
     kind = name if name == _STARTED else name.partition("-")[0]
     found: Callable[[Any, Orders], Awaitable[dict[str, Any]]]
     found = import_module(_MODULES.get(kind, "benchmarks.madscenarios")).scenarios[name]

@@ -1,6 +1,4 @@
-"""
-A running ibsim on its own core, with Debian's tools, and counters of sent datagrams.
-"""
+"""A running ibsim on its own core, with Debian's tools, and counters of sent datagrams."""
 
 from __future__ import annotations
 

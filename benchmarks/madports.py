@@ -1,6 +1,4 @@
-"""
-Management ports with prepared answers, which measure the cost of this side alone.
-"""
+"""Management ports with prepared answers, which measure the cost of this side alone."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Measure management datagrams: sweeps beside C{ibnetdiscover}, calls per second, tables, structures, memory.
-"""
+"""Measure management datagrams: sweeps beside C{ibnetdiscover}, calls, tables, structures, memory."""
 
 from __future__ import annotations
 

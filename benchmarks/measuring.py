@@ -1,6 +1,4 @@
-"""
-Run the two processes of a measurement, alternating with those of another, and take medians.
-"""
+"""Run the two processes of a measurement, alternating with those of another, and take medians."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Scenarios about the fabric monitor in one process; each returns its result for JSON.
-"""
+"""Scenarios about the fabric monitor in one process; each returns its result for JSON."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Scenario of monitors of several fabrics in one process: what requests cost, and how long they block others.
-"""
+"""Scenario of monitors of several fabrics in one process: cost of requests, and how they block others."""
 
 from __future__ import annotations
 

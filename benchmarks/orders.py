@@ -1,6 +1,4 @@
-"""
-What both processes of a measurement need: their orders, data to send, and resource usage.
-"""
+"""What both processes of a measurement need: their orders, data to send, and resource usage."""
 
 from __future__ import annotations
 

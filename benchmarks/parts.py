@@ -1,6 +1,4 @@
-"""
-The parts of C{docs/benchmarks.md}, which can be measured and replaced separately.
-"""
+"""The parts of C{docs/benchmarks.md}, which can be measured and replaced separately."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Measure pyenet's reliable packets over UDP, on one channel, in the roles of L{benchmarks.ends}.
-"""
+"""Measure pyenet's reliable packets over UDP, on one channel, in the roles of L{benchmarks.ends}."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Run librdmacm's measuring programs at both ends: C{cmtime} for connections, C{rstream} for streams.
-"""
+"""Run librdmacm's measuring programs at both ends: C{cmtime} for connections, C{rstream} for streams."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Measure asyncio protocols on uvloop's TCP, in the roles of L{benchmarks.ends}.
-"""
+"""Measure asyncio protocols on uvloop's TCP, in the roles of L{benchmarks.ends}."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Other libraries that move bytes between two processes, measured if they are installed.
-"""
+"""Other libraries that move bytes between two processes, measured if they are installed."""
 
 from __future__ import annotations
 

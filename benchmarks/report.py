@@ -1,6 +1,4 @@
-"""
-Present results for people.
-"""
+"""Present results for people."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Scenarios of the two processes of a measurement.
-"""
+"""Scenarios of the two processes of a measurement."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-A Python interpreter for the suites, with the distribution's pyverbs, txrdma and its tests.
-"""
+"""A Python interpreter for the suites, with the distribution's pyverbs, txrdma and its tests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-A guest: QEMU with a kernel, the host's files and one command.
-"""
+"""A guest: QEMU with a kernel, the host's files and one command."""
 
 from __future__ import annotations
 
@@ -206,9 +204,7 @@ def _accelerators() -> list[str]:
 
 
 def startScript(wanted: GuestOptions) -> str:
-    """
-    Return the script that the guest's shell runs once the host's files are mounted: network, then command.
-    """
+    """Return the script of the guest's shell, once the host's files are mounted: network, then command."""
     environment = {name: value for name, value in os.environ.items() if PASSED_ON.match(name)}
     environment |= wanted.environment
     path = environment.get("PATH", os.defpath)

@@ -1,6 +1,4 @@
-"""
-The guest's first file system: busybox, some kernel modules, and C{guest/init}.
-"""
+"""The guest's first file system: busybox, some kernel modules, and C{guest/init}."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Debian's kernel for the guest, and other packages of suites: downloaded by apt into the user's cache folder.
-"""
+"""Debian's kernel for the guest, and other packages of suites, downloaded by apt into the user's cache."""
 
 from __future__ import annotations
 

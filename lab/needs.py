@@ -1,6 +1,4 @@
-"""
-What the lab requires of this machine, and how to install it.
-"""
+"""What the lab requires of this machine, and how to install it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The guest's network configuration before its command, as lines of shell.
-"""
+"""The guest's network configuration before its command, as lines of shell."""
 
 from __future__ import annotations
 

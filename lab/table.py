@@ -1,6 +1,4 @@
-"""
-The table of interoperability, from the results of a run.
-"""
+"""The table of interoperability, from the results of a run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-RDMA for Twisted.
-"""
+"""RDMA for Twisted."""
 
 from typing import Final
 

@@ -1,6 +1,4 @@
-"""
-What goes wrong in RDMA, a class for each decision that a caller can take.
-"""
+"""What goes wrong in RDMA, a class for each decision that a caller can take."""
 
 from __future__ import annotations
 

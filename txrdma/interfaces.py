@@ -1,6 +1,4 @@
-"""
-Interfaces with several implementations, and those that applications implement or use.
-"""
+"""Interfaces with several implementations, and those that applications implement or use."""
 
 from __future__ import annotations
 
@@ -57,9 +55,7 @@ class AsyncEvent:
 
 
 class IVerbsDevice(Interface):
-    """
-    An open RDMA device. Its opener closes it, after all objects created from it.
-    """
+    """An open RDMA device. Its opener closes it, after all objects created from it."""
 
     name: str = Attribute("Name of the device in device strings.")
     portCount: int = Attribute("Number of ports; they are numbered from 1.")
@@ -456,9 +452,7 @@ class IMADReceiver(Interface):
 
 
 class IMADPort(Interface):
-    """
-    A port that sends and receives management datagrams (IBA 13.3). Its user closes it.
-    """
+    """A port that sends and receives management datagrams (IBA 13.3). Its user closes it."""
 
     name: str = Attribute("Name of the port in port strings.")
     endPort: MADEndPort = Attribute("Addresses and SM of the port, as of the last refresh.")

@@ -1,6 +1,4 @@
-"""
-C{txrdma btl-stats}: counters of the byte transfer layer's modules, per process of this user and in total.
-"""
+"""C{txrdma btl-stats}: counters of the byte transfer layer, per process of this user and in total."""
 
 from __future__ import annotations
 

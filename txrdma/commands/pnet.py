@@ -1,6 +1,4 @@
-"""
-C{txrdma pnet}: the table of physical networks, by which C{device=auto} finds the RDMA port of an interface.
-"""
+"""C{txrdma pnet}: the table of physical networks, by which C{device=auto} finds an interface's RDMA port."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-Demonstration that downloads a folder of files over SMC-R and over TCP. Run it with C{python -m txrdma.demo}.
-"""
+"""Downloads of a folder of files over SMC-R and over TCP: C{python -m txrdma.demo}."""

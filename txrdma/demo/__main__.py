@@ -1,6 +1,4 @@
-"""
-Serve a folder with C{twistd web} over C{smc:} and C{tcp:}, and download its files in other processes.
-"""
+"""Serve a folder with C{twistd web} over C{smc:} and C{tcp:}, and download its files in other processes."""
 
 from __future__ import annotations
 

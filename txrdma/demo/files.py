@@ -1,6 +1,4 @@
-"""
-The folder that the demonstration serves: the sources of Python's standard library, and one large file.
-"""
+"""The folder that the demonstration serves: the sources of Python's standard library, and one large file."""
 
 from __future__ import annotations
 

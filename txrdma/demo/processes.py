@@ -1,6 +1,4 @@
-"""
-The two processes of the demonstration: a web server and a downloader.
-"""
+"""The two processes of the demonstration: a web server and a downloader."""
 
 from __future__ import annotations
 

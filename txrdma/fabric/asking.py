@@ -1,6 +1,4 @@
-"""
-Gets of subnet management attributes that store answers in a fabric's model, and failures in its problems.
-"""
+"""Gets of attributes that store answers in a fabric's model, and failures in its problems."""
 
 from __future__ import annotations
 

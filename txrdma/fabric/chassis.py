@@ -41,9 +41,7 @@ class Chassis:
 
 @dataclass(frozen=True, slots=True)
 class ChassisPosition:
-    """
-    Position of a node in its chassis according to its description: C{"line"} or C{"spine"} board, slot, chip.
-    """
+    """Position of a node in its chassis by its description: C{"line"} or C{"spine"} board, slot, chip."""
 
     kind: str
     board: str
@@ -60,9 +58,7 @@ def positionOf(node: Node) -> ChassisPosition | None:
 
 
 def chassis(fabric: Fabric) -> list[Chassis]:
-    """
-    Return all chassis of a fabric, ordered by GUID. A node that is alone in its system is not a chassis.
-    """
+    """Return all chassis of a fabric, ordered by GUID; a node alone in its system is not a chassis."""
     groups: dict[int, list[Node]] = defaultdict(list)
     for node in sorted(fabric.nodes.values(), key=lambda node: node.guid.raw):
         if guid := _systemOf(node):

@@ -39,9 +39,7 @@ class Difference:
 
 
 def differences(before: Fabric, after: Fabric) -> list[Difference]:
-    """
-    Return all differences between two snapshots: nodes and their ports first, then removed and added links.
-    """
+    """Return all differences between two snapshots: nodes and ports, then removed and added links."""
     found: list[Difference] = []
     for guid in sorted(before.nodes.keys() | after.nodes.keys(), key=lambda guid: guid.raw):
         old, new = before.nodes.get(guid), after.nodes.get(guid)

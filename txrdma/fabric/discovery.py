@@ -310,9 +310,7 @@ class Sweep:
             self.progress = None
 
     def _broken(self, error: BaseException) -> None:
-        """
-        Fail the sweep with an error that is not a problem of the fabric, such as an exception in a callback.
-        """
+        """Fail the sweep with an error that is no problem of the fabric, as an exception in a callback."""
         done, self._done = self._done, None
         self._stop()
         if done is not None:
@@ -355,9 +353,7 @@ class Sweep:
     # Answers.
 
     def _found(self, content: bytes, route: IBDRPath, arrival: Port | None) -> None:
-        """
-        Add the node that has answered with a NodeInfo, and link it to the port by which C{route} reaches it.
-        """
+        """Add the node that has answered with a NodeInfo, linked to the port by which C{route} reaches it."""
         guid, number = nodeGUIDIn(content), localPortIn(content)
         node = self._known.get(guid)
         if node is None:
@@ -393,9 +389,7 @@ class Sweep:
                 self._joined(arrival, other)
 
     def _isAdmitted(self, content: bytes, route: IBDRPath) -> bool:
-        """
-        Return whether another node is within the bounds, if necessary after removing the heaviest branch.
-        """
+        """Return whether another node is within the bounds, after removing the heaviest branch if needed."""
         bounds, fabric = self.bounds, self.fabric
         if bounds.cuts and bounds.isCut(route.drPath):
             return False
@@ -444,9 +438,7 @@ class Sweep:
                     self._ask(_NodeInfo, self._beyond(route, port.number), 0, self._found, port)
 
     def _entered(self, node: Node, number: int, route: IBDRPath, arrival: Port | None) -> Port | None:
-        """
-        Return the port by which the route enters the node, linked to C{arrival}; None if links contradict it.
-        """
+        """Return the port by which the route enters the node, linked to C{arrival}; None if it cannot be."""
         if number > node.numPorts or (number == 0 and arrival is not None):
             self._problem(
                 "contradiction", route, f"{node} reports that its port {number} of {node.numPorts} is here"

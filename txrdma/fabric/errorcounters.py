@@ -210,9 +210,7 @@ class CounterReport:
 
 
 class CounterCapabilities(NamedTuple):
-    """
-    Capabilities of a performance management agent: CapabilityMask and CapabilityMask2 of its ClassPortInfo.
-    """
+    """Capabilities of a performance management agent: both CapabilityMasks of its ClassPortInfo."""
 
     mask: int
     mask2: int
@@ -234,9 +232,7 @@ class CounterCapabilities(NamedTuple):
 
     @property
     def hasWideErrors(self) -> bool:
-        """
-        Whether error counters with 64 bits are available; PortCountersExtended then contains all counters.
-        """
+        """Whether error counters have 64 bits, too; PortCountersExtended then contains all counters."""
         return self.isWide and bool(self.mask2 & _ADDITIONAL)
 
 

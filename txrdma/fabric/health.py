@@ -186,9 +186,7 @@ def _guidFindings(fabric: Fabric) -> Iterator[Finding]:
 
 
 def _nameFindings(fabric: Fabric) -> Iterator[Finding]:
-    """
-    Report names shared by hosts of different enclosures. Switches are ignored: many keep the vendor's name.
-    """
+    """Report names shared by hosts of different enclosures, not by switches: many keep the vendor's name."""
     named: dict[str, list[Node]] = defaultdict(list)
     for node in fabric.hosts():
         if node.description:

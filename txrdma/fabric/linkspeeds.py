@@ -160,9 +160,7 @@ _BULLS_DEVICES: Final = frozenset(
 
 
 def mayHaveFDR10(info: NodeInfo) -> bool:
-    """
-    Return whether a node has ExtendedPortInfo, which shows FDR10; infiniband-diags queries the same devices.
-    """
+    """Return whether a node has ExtendedPortInfo, which shows FDR10, as infiniband-diags decides it."""
     device = info.deviceID
     return device in _DEVICES or (info.vendorID == _BULL and device in _BULLS_DEVICES)
 

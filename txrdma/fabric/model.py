@@ -202,9 +202,7 @@ class Node:
     __slots__ = ("_guids", "_ports", "_route", "_switchInfo", "description", "guid", "isSwitch", "raw")
 
     def __init__(self, info: NodeInfo | bytes, route: IBDRPath | bytes | None = None) -> None:
-        """
-        @param route: directed route to the node, or only its hops if all other fields have default values.
-        """
+        """@param route: directed route to the node, or only its hops if others have default values."""
         self.raw = info if isinstance(info, bytes) else info.encode()
         self.guid = GUID(nodeGUIDIn(self.raw))
         self.isSwitch: bool = nodeTypeIn(self.raw) == _SWITCH
@@ -218,9 +216,7 @@ class Node:
         return f"<Node {self.type.name} {self.guid} {self.description!r}>"
 
     def __str__(self) -> str:
-        """
-        Readable name of the node: C{"leaf 3 (0002:c903:0001:0002)"}; unprintable characters become spaces.
-        """
+        """Name of the node: C{"leaf 3 (0002:c903:0001:0002)"}, with spaces for unprintable characters."""
         return f"{printable(self.description) or 'a node'} ({self.guid})"
 
     @property
@@ -335,9 +331,7 @@ def isSame(one: bytes, other: bytes) -> bool:
 
 
 def _packed(route: IBDRPath) -> bytes | IBDRPath:
-    """
-    Return only the hops, as bytes, if all other fields of the route have default values; this saves memory.
-    """
+    """Return only the hops, as bytes, if other fields of the route have default values; this saves memory."""
     return bytes(route.drPath) if route == IBDRPath(drPath=route.drPath) else route
 
 

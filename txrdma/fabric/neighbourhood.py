@@ -26,9 +26,7 @@ from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
 
 
 def around(first: Node, hops: int) -> list[Node]:
-    """
-    Return the nodes of a known fabric that are at most C{hops} links away from the first, nearest first.
-    """
+    """Return the nodes of a known fabric at most C{hops} links away from the first, nearest first."""
     found = {id(first): first}
     border = [first]
     for _ in range(hops):

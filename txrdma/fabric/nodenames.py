@@ -29,9 +29,7 @@ class NodeNames:
     names: dict[GUID, str] = field(default_factory=dict)
 
     def name(self, guid: GUID, description: str = "") -> str:
-        """
-        Return the name of a node in the map, or else its description with unprintable characters as spaces.
-        """
+        """Return a node's name in the map, or else its description with spaces for unprintable characters."""
         known = self.names.get(guid)
         return printable(description) if known is None else known
 

@@ -67,9 +67,7 @@ class CounterLayout:
 
 
 def intervalClock(seconds: Callable[[], float]) -> Callable[[], float]:
-    """
-    Return the clock for intervals beside a clock: its C{steadySeconds}, which is never set, if it has that.
-    """
+    """Return the clock for intervals beside a clock: its C{steadySeconds}, which is never set, or itself."""
     steady: Callable[[], float] = getattr(seconds, "steadySeconds", seconds)
     return steady
 
@@ -155,9 +153,7 @@ class Meter:
         return tuple(name for name, at in several if at is not None and layout.isFull(at, values[at]))
 
     def missed(self) -> None:
-        """
-        Record that an attempt to read the counters had no answer: there are no rates until the next reading.
-        """
+        """Record that a reading had no answer: there are no rates until the next one."""
         self.isSilent = True
 
     def value(self, name: str) -> int | None:

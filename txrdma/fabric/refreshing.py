@@ -106,9 +106,7 @@ class Refresh:
         return answer
 
     async def _askPort(self, port: Port) -> bool:
-        """
-        Query a port's PortInfo. Return False if another node has answered, because its LID was reassigned.
-        """
+        """Query a port's PortInfo; return False if another node has answered, as its LID was reassigned."""
         node, path = port.node, toLID(self._endPort, port.lid or port.node.lid)
         raw = (await self._ask(PortInfo, path, port.number)).encode()
         self.asked += 1

@@ -39,9 +39,7 @@ class RouteCheck:
     """
 
     def __init__(self, fabric: Fabric, linear: Linear) -> None:
-        """
-        @param linear: tables of the switches that were queried; paths through other switches are not judged.
-        """
+        """@param linear: tables of the switches that were queried; paths through others are not judged."""
         self.found: list[Finding] = []
         self.cyclic: dict[Link, set[Link]] = {}
         self._fabric = fabric

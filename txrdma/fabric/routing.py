@@ -309,9 +309,7 @@ async def linearTable(rpcs: RPCs, path: IBPath, info: SwitchInfo | None = None) 
 async def multicastTable(
     rpcs: RPCs, path: IBPath, numPorts: int, info: SwitchInfo | None = None
 ) -> dict[int, list[int]]:
-    """
-    Query the multicast forwarding table of a switch: the output ports of each multicast LID that has any.
-    """
+    """Query a switch's multicast forwarding table: the output ports of each multicast LID that has any."""
     if info is None:
         info = await rpcs.SubnGet(SwitchInfo, path)
     top = info.multicastFDBTop

@@ -21,9 +21,7 @@ _HAS_OPTIONAL_RECORDS: Final = 1 << 8
 
 
 class _TraceOf(TraceRecord):
-    """
-    Request for the trace of a path: its attribute ID is that of a TraceRecord, its content a PathRecord.
-    """
+    """Request for the trace of a path: the attribute ID of a TraceRecord, the content of a PathRecord."""
 
     __slots__ = ("wanted",)
 

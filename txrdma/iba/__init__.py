@@ -1,3 +1,1 @@
-"""
-Vocabulary of InfiniBand and RoCE: types, paths, headers, packets and captures.
-"""
+"""Vocabulary of InfiniBand and RoCE: types, paths, headers, packets and captures."""

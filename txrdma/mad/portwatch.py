@@ -32,9 +32,7 @@ class PortLost:
 
 @dataclass(frozen=True)
 class PortReturned:
-    """
-    The port was lost, and is open again. State of other nodes about it, such as subscriptions, may be lost.
-    """
+    """The port was lost, and is open again; others may have lost what they know of it, as subscriptions."""
 
     endPort: MADEndPort
 

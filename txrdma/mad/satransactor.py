@@ -200,9 +200,7 @@ class SATransactor(RPCs):
         return node
 
     async def _lidOf(self, question: _Translation) -> LID:
-        """
-        LID at the end of a path (IBA 14.2.2: parts before and after a directed route may be LID routed).
-        """
+        """LID at the end of a path; parts before and after a directed route may have LIDs (IBA 14.2.2)."""
         path = question.path
         if not isinstance(path, IBDRPath):
             return path.dlid

@@ -1,6 +1,4 @@
-"""
-Configuration of the fabric monitor: a TOML file. All errors are reported together, with line numbers.
-"""
+"""Configuration of the fabric monitor: a TOML file. All errors are reported together, with line numbers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The file of the fabric monitor's configuration: its keys, and all mistakes in it, with their lines.
-"""
+"""The file of the fabric monitor's configuration: its keys, and all mistakes in it, with their lines."""
 
 from __future__ import annotations
 

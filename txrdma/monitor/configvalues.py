@@ -1,6 +1,4 @@
-"""
-Values in the configuration of the fabric monitor: each function checks a value of TOML and converts it.
-"""
+"""Values in the configuration of the fabric monitor: each function checks a value of TOML and converts it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Common parts of the roles of a test: reusable requests, counting of received messages, and stall detection.
-"""
+"""Common parts of the roles of a test: reusable requests, counts of received messages, stall detection."""
 
 from __future__ import annotations
 
@@ -234,9 +232,7 @@ class Activity(LinkUser):
             self.later("watch", self._stallSeconds, self._watch, now)
 
     def later(self, name: str, seconds: float, call: Callable[..., None], *args: object) -> None:
-        """
-        Call a function after a delay, unless the test ends earlier; C{calls} has the delayed call by name.
-        """
+        """Call a function after a delay, unless the test ends earlier; C{calls} has it by name."""
         self.calls[name] = self.link.reactor.callLater(seconds, call, *args)
 
     def _cancel(self) -> None:

@@ -115,9 +115,7 @@ Message = Union[BootstrapHello, Open, Opened, Connect, Connected, Run, Ready, Do
 
 @dataclass(frozen=True)
 class _Kind(Generic[_T]):
-    """
-    Encoder and decoder of one kind of value; C{read} raises ValueError or TypeError for an invalid value.
-    """
+    """Encoder and decoder of one kind of value; C{read} raises ValueError or TypeError if it is invalid."""
 
     write: Callable[[Any], object]
     read: Callable[[Any], _T]

@@ -87,9 +87,7 @@ class _Asking(Activity):
         self.link.queuePair.postSend((request,))
 
     def answered(self, now: int, share: int) -> None:
-        """
-        Record the answer to the outstanding message; its latency is the elapsed time divided by C{share}.
-        """
+        """Record the answer to the outstanding message; its latency is the elapsed time over C{share}."""
         self.isAnswered = True
         self.messages += 1
         if self.index >= self.test.warmup:

@@ -21,9 +21,7 @@ COLUMNS: Final = (
 
 
 def asDict(measurement: Measurement) -> dict[str, object]:
-    """
-    Return a measurement as a JSON-serializable dictionary; values that its kind does not have are omitted.
-    """
+    """Return a measurement as a dictionary for JSON, without values that its kind does not have."""
     test = measurement.test
     values: dict[str, object] = {
         "test": test.transfer.value,

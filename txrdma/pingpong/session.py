@@ -408,9 +408,7 @@ class _Service(_End):
         conversation.send(Result(*counts, seen.nanoseconds, seen.peak, seen.wrong))
 
     def _linkBroken(self, error: Exception) -> None:
-        """
-        End the conversation if the link fails during a test; between tests this happens when a client leaves.
-        """
+        """End the conversation if the link fails in a test; after it this happens when a client leaves."""
         if self._activity is not None:
             self._conversation.end(error)
 

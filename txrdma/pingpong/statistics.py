@@ -49,9 +49,7 @@ class Samples:
     """Samples in nanoseconds, stored in bounded memory."""
 
     def __init__(self, samples: Iterable[int] = (), exact: int = EXACT) -> None:
-        """
-        @param exact: number of samples that are stored exactly.
-        """
+        """@param exact: number of samples that are stored exactly."""
         self._exact = exact
         self._samples = array("Q")
         self._counts: Counter[int] = Counter()
@@ -74,9 +72,7 @@ class Samples:
             self._compress()
 
     def percentiles(self, *shares: Fraction) -> list[int]:
-        """
-        Return, for each share from 0 to 1, the smallest sample that this share of samples does not exceed.
-        """
+        """Return, for each share from 0 to 1, the smallest sample that such a share does not exceed."""
         table, count = self._table(), len(self)
         if not count:
             raise ValueError("there are no samples")
@@ -111,9 +107,7 @@ class Samples:
         )
 
     def histogram(self, bins: int = 16) -> list[Bin]:
-        """
-        Return bins of equal width from the minimum to the 99th percentile, and one bin for larger samples.
-        """
+        """Return bins of equal width from the minimum to the 99th percentile, and one for larger samples."""
         least, most = self._least(), self._most()
         (p99,) = self.percentiles(Fraction(99, 100))
         width = max(1, -(-(p99 + 1 - least) // bins))

@@ -1,6 +1,4 @@
-"""
-Strings of the software device at an IP address of this host: a given one, or the source address to a peer.
-"""
+"""Strings of the software device at a given IP address of this host, or at the source address to a peer."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-Contracts, simulations and test doubles for users' and our own tests.
-"""
+"""Contracts, simulations and test doubles for users' and our own tests."""

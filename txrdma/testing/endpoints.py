@@ -1,6 +1,4 @@
-"""
-The promises of C{smc:} endpoints with any backend, as a mixin for test cases.
-"""
+"""The promises of C{smc:} endpoints with any backend, as a mixin for test cases."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The promises of every L{IMessageTransport}, L{IRemoteMemory} and L{IAtomicMemory}, as mixins for test cases.
-"""
+"""The promises of L{IMessageTransport}, L{IRemoteMemory} and L{IAtomicMemory}, as mixins for test cases."""
 
 from __future__ import annotations
 

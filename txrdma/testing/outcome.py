@@ -1,6 +1,4 @@
-"""
-Results of simulations: violated promises, and statistics of successful runs.
-"""
+"""Results of simulations: violated promises, and statistics of successful runs."""
 
 from __future__ import annotations
 

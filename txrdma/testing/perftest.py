@@ -79,9 +79,7 @@ class Ends(Layout):
 
 
 class Test(Enum):
-    """
-    A program: its name, the exchanges of L{Ends} before the transfers, and whether it exchanges results.
-    """
+    """A program: its name, the exchanges of L{Ends} before transfers, and whether it exchanges results."""
 
     WRITE = "ib_write_bw", 3, True
     READ = "ib_read_lat", 4, False

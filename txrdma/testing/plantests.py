@@ -1,6 +1,4 @@
-"""
-Test cases that run simulations: stored plans that have failed once, and plans of fixed seeds.
-"""
+"""Test cases that run simulations: stored plans that have failed once, and plans of fixed seeds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Protocols for tests that record what they receive; some also answer.
-"""
+"""Protocols for tests that record what they receive; some also answer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Reactors for tests: a clock in place of a reactor, and helpers that run a real one until a condition holds.
-"""
+"""Reactors for tests: a clock in place of a reactor, and helpers that run a real one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Contract: connections, listeners and devices can be opened and closed many times without a leak.
-"""
+"""Contract: connections, listeners and devices can be opened and closed many times without a leak."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Hypothesis strategies for layouts, made from their declarations.
-"""
+"""Hypothesis strategies for layouts, made from their declarations."""
 
 from __future__ import annotations
 

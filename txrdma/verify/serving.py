@@ -1,6 +1,4 @@
-"""
-The server of a verification: streams, messages and measurements for clients in other processes or hosts.
-"""
+"""The server of a verification: streams, messages and measurements for clients elsewhere."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Contracts on the devices that a user names, as test cases: verbs, message connections, management datagrams.
-"""
+"""Contracts on devices that a user names, as test cases: verbs, message connections, management."""
 
 from __future__ import annotations
 

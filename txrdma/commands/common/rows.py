@@ -1,6 +1,4 @@
-"""
-Long lists as rows: a table by C{rich} on a terminal that is wide enough; otherwise aligned columns.
-"""
+"""Long lists as rows: a table by C{rich} on a terminal that is wide enough; otherwise aligned columns."""
 
 from __future__ import annotations
 

@@ -194,9 +194,7 @@ class RMPPTransfers:
     """
 
     def __init__(self, transactionIDBits: int = 64) -> None:
-        """
-        @param transactionIDBits: number of low bits of our transaction IDs that return as they were sent.
-        """
+        """@param transactionIDBits: low bits of our transaction IDs that return as they were sent."""
         self._localMask = (1 << transactionIDBits) - 1
         self._incoming: dict[_Key, _Incoming] = {}
         self._outgoing: dict[_Key, _Outgoing] = {}
@@ -406,9 +404,7 @@ class RMPPTransfers:
     # Outgoing transfers.
 
     def _receiverControl(self, key: _Key, header: RMPPHeader, now: float) -> bool:
-        """
-        Process an ACK, a STOP or an ABORT for an outgoing message; True if it acknowledges more segments.
-        """
+        """Process an ACK, STOP or ABORT for an outgoing message; True if it acknowledges more segments."""
         outgoing = self._outgoing[key]
         sender = outgoing.sender
         wasDone, before = sender.isDone, sender.acknowledged

@@ -68,9 +68,7 @@ class CongestionLog(Attribute):
 
 @attribute(0x0013, "CongMgtGet", size=220)
 class SwitchCongestionLog(CongestionLog):
-    """
-    Congestion log of a switch (IBA annex A10.4.3.5). C{portMap} has a bit for each port that marked packets.
-    """
+    """Congestion log of a switch (IBA annex A10.4.3.5); C{portMap} has a bit for each marking port."""
 
     logType: CongestionLogType = bits(8)
     congestionFlags: int = key(8)
@@ -144,9 +142,7 @@ class SwitchPortCongestionSetting(Attribute):
 
 @wire(8)
 class CACongestionEntry(Layout):
-    """
-    Settings for the injection rate of a channel adapter at one service level. The timer's unit is 1.024 us.
-    """
+    """Settings for an adapter's injection rate at one service level; the timer's unit is 1.024 us."""
 
     cctiTimer: int = bits(16)
     cctiIncrease: int = bits(8)

@@ -207,9 +207,7 @@ class MADFormat(Layout):
 
 @wire(MAD_LENGTH)
 class PlainFormat(MADFormat):
-    """
-    Frame of classes that add nothing to the common header: vendor (range 1), boot management and others.
-    """
+    """Frame of classes that add nothing to the common header: vendor (range 1), boot management, others."""
 
     dataOffset = 24
     payload: bytes = data(232)

@@ -71,9 +71,7 @@ class PortCounters(_PortCounters):
 
 @attribute(0x001D, "PerformanceGet", "PerformanceSet", size=184)
 class PortCountersExtended(_PortCounters):
-    """
-    Counters of 64 bits of a port (IBA 16.1.4.11); not all ports have those from C{symbolErrorCounter} on.
-    """
+    """Counters of 64 bits (IBA 16.1.4.11); not all ports have those from C{symbolErrorCounter} on."""
 
     counterSelect2: int = key(32)
     portXmitData: int = bits(64)

@@ -40,9 +40,7 @@ class RMPPData(Layout):
 
 @wire(256)
 class RMPPAck(Layout):
-    """
-    Acknowledgement of all segments up to this one, with the last segment that may be sent now (IBA 13.6.2.4).
-    """
+    """Acknowledgement of segments up to this one, with the last that may be sent now (IBA 13.6.2.4)."""
 
     header: MADHeader = nested()
     rmpp: RMPPShortHeader = nested()

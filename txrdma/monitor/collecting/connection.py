@@ -1,6 +1,4 @@
-"""
-Base of both ends of the connection between a monitor and a collector.
-"""
+"""Base of both ends of the connection between a monitor and a collector."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-Diagnosis of a fabric: error thresholds, lost nodes and links, and the log of findings.
-"""
+"""Diagnosis of a fabric: error thresholds, lost nodes and links, and the log of findings."""

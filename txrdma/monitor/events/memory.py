@@ -1,6 +1,4 @@
-"""
-State of a monitor after a restart, from the events in its history: findings, changes, nodes and links.
-"""
+"""State of a monitor after a restart, from the events in its history: findings, changes, nodes and links."""
 
 from __future__ import annotations
 

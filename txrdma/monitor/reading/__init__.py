@@ -1,3 +1,1 @@
-"""
-Reading of a fabric: sweeps, counters of ports, forwarding tables; on a reactor.
-"""
+"""Reading of a fabric: sweeps, counters of ports, forwarding tables; on a reactor."""

@@ -1,6 +1,4 @@
-"""
-Settings of a poller: intervals, time-outs and bounds.
-"""
+"""Settings of a poller: intervals, time-outs and bounds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Statistics of a poller, as shown on pages and in metrics.
-"""
+"""Statistics of a poller, as shown on pages and in metrics."""
 
 from __future__ import annotations
 

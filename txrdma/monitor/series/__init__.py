@@ -1,3 +1,1 @@
-"""
-Time series of counters: Prometheus' metric families, and the history in SQLite or PostgreSQL.
-"""
+"""Time series of counters: Prometheus' metric families, and the history in SQLite or PostgreSQL."""

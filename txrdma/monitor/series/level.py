@@ -1,6 +1,4 @@
-"""
-Levels of detail of a history, and how long each is stored.
-"""
+"""Levels of detail of a history, and how long each is stored."""
 
 from __future__ import annotations
 

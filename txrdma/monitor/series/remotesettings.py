@@ -1,6 +1,4 @@
-"""
-Settings of a time series engine that receives the history, and whose series charts read.
-"""
+"""Settings of a time series engine that receives the history, and whose series charts read."""
 
 from __future__ import annotations
 

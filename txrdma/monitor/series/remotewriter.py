@@ -1,6 +1,4 @@
-"""
-The history for a time series engine: its rows as requests of Prometheus' remote write, in batches.
-"""
+"""The history for a time series engine: its rows as requests of Prometheus' remote write, in batches."""
 
 from __future__ import annotations
 

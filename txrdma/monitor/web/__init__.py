@@ -1,3 +1,1 @@
-"""
-The monitor over HTTP: pages for people, REST and events for programs, metrics for Prometheus.
-"""
+"""The monitor over HTTP: pages for people, REST and events for programs, metrics for Prometheus."""

@@ -1,6 +1,4 @@
-"""
-HTML pages over HTTP: requests are answered with pages, and so are errors.
-"""
+"""HTML pages over HTTP: requests are answered with pages, and so are errors."""
 
 from __future__ import annotations
 

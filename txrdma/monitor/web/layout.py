@@ -1,6 +1,4 @@
-"""
-Frame and parts of the monitor's pages, by C{twisted.web.template}, which escapes all that it is given.
-"""
+"""Frame and parts of the monitor's pages, by C{twisted.web.template}, which escapes all that it is given."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Metrics of a monitor for Prometheus.
-"""
+"""Metrics of a monitor for Prometheus."""
 
 from __future__ import annotations
 

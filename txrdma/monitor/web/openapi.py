@@ -1,6 +1,4 @@
-"""
-Description of the REST interface by OpenAPI 3.1, made from its routes.
-"""
+"""Description of the REST interface by OpenAPI 3.1, made from its routes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Pages of the monitor for people: tables that work without JavaScript, and places for what scripts draw.
-"""
+"""Pages of the monitor for people: tables that work without JavaScript, and places for what scripts draw."""
 
 from __future__ import annotations
 

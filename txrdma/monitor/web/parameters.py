@@ -1,6 +1,4 @@
-"""
-Parameters of requests: declared once, for their description and for their reading.
-"""
+"""Parameters of requests: declared once, for their description and for their reading."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The REST interface over HTTP: requests to routes, answers as JSON.
-"""
+"""The REST interface over HTTP: requests to routes, answers as JSON."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Routes of the REST interface: what each answers, by which parameters, in which schema.
-"""
+"""Routes of the REST interface: what each answers, by which parameters, in which schema."""
 
 from __future__ import annotations
 

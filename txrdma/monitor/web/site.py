@@ -1,6 +1,4 @@
-"""
-Site of a monitor: its pages, REST, events, metrics and files, with the heads that all answers have.
-"""
+"""Site of a monitor: its pages, REST, events, metrics and files, with the heads that all answers have."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Paths of packets between two nodes, with the load of each hop.
-"""
+"""Paths of packets between two nodes, with the load of each hop."""
 
 from __future__ import annotations
 

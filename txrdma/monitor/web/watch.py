@@ -1,6 +1,4 @@
-"""
-State that all pages share about one fabric, and the context of one request.
-"""
+"""State that all pages share about one fabric, and the context of one request."""
 
 from __future__ import annotations
 

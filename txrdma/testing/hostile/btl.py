@@ -1,6 +1,4 @@
-"""
-Hostile peers of the byte transfer layer: the introduction over TCP, and its datagrams.
-"""
+"""Hostile peers of the byte transfer layer: the introduction over TCP, and its datagrams."""
 
 from __future__ import annotations
 

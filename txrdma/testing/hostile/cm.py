@@ -1,6 +1,4 @@
-"""
-Hostile peers of the communication manager: its messages, and those of C{rdma:} and C{rsocket:} connections.
-"""
+"""Hostile peers of the communication manager: its messages, and those of C{rdma:} and C{rsocket:}."""
 
 from __future__ import annotations
 

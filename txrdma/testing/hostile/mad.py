@@ -1,6 +1,4 @@
-"""
-Hostile peers of management: requests to a server, responses to an agent, and long messages of both (RMPP).
-"""
+"""Hostile peers of management: requests to a server, responses to an agent, RMPP transfers of both."""
 
 from __future__ import annotations
 

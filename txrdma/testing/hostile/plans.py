@@ -1,6 +1,4 @@
-"""
-Plans of hostile peers: mutations that are drawn by a seed.
-"""
+"""Plans of hostile peers: mutations that are drawn by a seed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Hostile peers of SMC-R: the CLC handshake over TCP; LLC, CDC and RDMA writes on queue pairs.
-"""
+"""Hostile peers of SMC-R: the CLC handshake over TCP; LLC, CDC and RDMA writes on queue pairs."""
 
 from __future__ import annotations
 

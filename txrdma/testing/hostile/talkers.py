@@ -1,6 +1,4 @@
-"""
-Ends of connections in simulations with a hostile peer: for streams, and for messages.
-"""
+"""Ends of connections in simulations with a hostile peer: for streams, and for messages."""
 
 from __future__ import annotations
 

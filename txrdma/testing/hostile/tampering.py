@@ -1,6 +1,4 @@
-"""
-Mutations of messages: what a hostile host sends instead of each of its messages.
-"""
+"""Mutations of messages: what a hostile host sends instead of each of its messages."""
 
 from __future__ import annotations
 

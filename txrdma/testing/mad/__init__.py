@@ -1,3 +1,1 @@
-"""
-The contract of management ports.
-"""
+"""The contract of management ports."""

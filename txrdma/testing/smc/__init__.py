@@ -1,3 +1,1 @@
-"""
-Simulations of SMC-R: hosts, random protocols, faults.
-"""
+"""Simulations of SMC-R: hosts, random protocols, faults."""

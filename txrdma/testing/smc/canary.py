@@ -1,6 +1,4 @@
-"""
-Watched memory, which detects writes of a peer to places that it must not write.
-"""
+"""Watched memory, which detects writes of a peer to places that it must not write."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Plans of simulated SMC-R connections between two hosts, which L{txrdma.testing.smc.scenario} runs.
-"""
+"""Plans of simulated SMC-R connections between two hosts, which L{txrdma.testing.smc.scenario} runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-SMC-R versions that the hosts of a simulation support, and the version that they must agree on.
-"""
+"""SMC-R versions that the hosts of a simulation support, and the version that they must agree on."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The matrix: runs conversations over routes and on reactors, many at the same time, and collects the verdicts.
-"""
+"""The matrix: runs conversations over routes and on reactors, many at a time, and collects the verdicts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Conversations with half-closed connections: an end that has written everything half-closes, and reads on.
-"""
+"""Conversations with half-closed connections: an end that has written everything still reads."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Conversations like those of real programs: requests, greetings, files, many small writes, new connections.
-"""
+"""Conversations like those of programs: requests, greetings, files, many small writes, new connections."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Conversations of different lengths: one end or both write, from nothing to much more than any buffer holds.
-"""
+"""Conversations of different lengths: one end or both write, from nothing to more than buffers hold."""
 
 from __future__ import annotations
 
