@@ -51,14 +51,6 @@ class RDETH(Layout):
     eeContext: int = bits(24)
 
 
-@wire(4)
-class XRCETH(Layout):
-    """Extended reliable connection extended transport header (IBA annex A14)."""
-
-    reserved: int = bits(8)
-    xrcSRQ: int = bits(24)
-
-
 class FlowControlOperation(Code):
     """Operation of a flow control packet: normal, or initialization of the counters (IBA 7.9.4.1)."""
 

@@ -199,7 +199,6 @@ _LENGTHS: Final = (
 _HEAD: Final = "libibmad has no names for what selects the port and the counters; it is as in PortCounters"
 
 UNSEEN: Final[dict[str, tuple[str, str]]] = {
-    "XRCETH": ("*", "nobody shows it; annex A14"),
     "FlowControl": ("crc", "python-rdma left it out, and tshark has no packet type for it; 7.8.2"),
     "RMPPHeader": ("last first active", _LENGTHS),
     "RMPPShortHeader": ("last first active", _LENGTHS),
