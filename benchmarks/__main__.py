@@ -169,7 +169,6 @@ def _measure(options: Options) -> int:
 
 
 def _section(name: str, cases: Sequence[Case], rounds: int, quick: bool) -> Section:
-    """Measure one part."""
     if name == "others":
         return peers.result(rounds, quick)
     if name == "box":

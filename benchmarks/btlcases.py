@@ -160,7 +160,6 @@ def _batches(quick: bool) -> list[Case]:
 
 
 def _bulk(quick: bool) -> list[Case]:
-    """Return the cases with long messages."""
     bulk = Case(
         "btl-bulk",
         "messages of 1 MiB, over UDP; pyzmq over tcp",
@@ -215,7 +214,6 @@ def _idle(quick: bool) -> list[Case]:
 
 
 def _dask(quick: bool) -> list[Case]:
-    """Return the cases with Dask."""
     small = Case(
         "btl-dask-tasks",
         "small tasks of Dask on two workers; over tcp://",
@@ -241,7 +239,6 @@ def _dask(quick: bool) -> list[Case]:
 
 
 def _groups(quick: bool) -> list[Case]:
-    """Return the cases with collective operations of a group."""
     found = []
     for name, size, title, count in (
         ("8", 8, "8 bytes", 2000),
@@ -265,7 +262,6 @@ def _groups(quick: bool) -> list[Case]:
 
 
 def _torch(quick: bool) -> list[Case]:
-    """Return the cases with C{torch.distributed}."""
     found = []
     for name, size, title, count in (
         ("8", 8, "allreduce of 8 bytes", 2000),
@@ -290,7 +286,6 @@ def _torch(quick: bool) -> list[Case]:
 
 
 def _senders(quick: bool) -> list[Case]:
-    """Return the cases with many senders and one receiver."""
     crowd = Case(
         "btl-senders",
         "16 senders to one receiver, messages of 16 KiB, in total; one sender",

@@ -258,7 +258,6 @@ class Drawing:
         )
 
     def _mark(self, axes: Axes, number: int, wished: float, row: Row) -> None:
-        """Mark the target."""
         colour = self._colours.missed if row["reached"] is False else self._colours.ink
         axes.plot([wished] * 2, [number - 0.22, number + 0.22], color=colour, linewidth=1.8)
 

@@ -119,7 +119,6 @@ def _split(section: Section) -> tuple[dict[str, str], str]:
 
 
 def _section(page: Path, results: Results, section: Section, before: Section | None) -> list[str]:
-    """Return the lines of a section."""
     head = ["", f"## {section['title']}", ""]
     if section["why"]:
         return [*head, f"Not measured on {section['date']}: {section['why']}."]

@@ -169,7 +169,6 @@ def _sources(release: str, suite: str) -> list[str]:
 
 
 def _unpack(apt: _Apt, package: str, home: Path) -> None:
-    """Unpack a kernel into its folder."""
     print(f"lab: fetching {package}", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(dir=home.parent) as name:
         scratch = Path(name)

@@ -328,7 +328,6 @@ def _cleared(answers: list[list[Any]]) -> list[list[Any]]:
 def _rates(
     kinds: list[Watched], before: list[list[Any]], after: list[list[Any]], seconds: float
 ) -> list[Rates]:
-    """Return the rates of each port, from all attributes."""
     rates = []
     for index, port in enumerate(after[0]):
         difference = Increase({})

@@ -78,7 +78,6 @@ class CommandOptions(common.CommandOptions):
             raise usage.UsageError("with --peer the other end is that host's, and there is one part")
 
     def tasks(self) -> list[Task]:
-        """Return the tasks of the run."""
         device = chosen(self["device"])
         other = chosen(self["to"]) if self["to"] else device
         port = self["to-port"] or (1 if self["to"] else self["port"])

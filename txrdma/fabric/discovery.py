@@ -78,7 +78,6 @@ class _RawAttribute(Attribute):
 
     @classmethod
     def decode(cls, buffer: Buffer, offset: int = 0) -> Any:
-        """Return the attribute's bytes from a MAD, undecoded."""
         return buffer[offset : offset + cls.size]
 
 

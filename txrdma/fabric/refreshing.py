@@ -121,7 +121,6 @@ class Refresh:
         return True
 
     async def _isStill(self, node: Node, path: IBPath) -> bool:
-        """Return whether the node at C{path} is still C{node}."""
         raw = (await self._ask(NodeInfo, path)).encode()
         if isSame(raw, node.raw):
             return True

@@ -151,7 +151,6 @@ class SATransactor(RPCs):
         return await self._ask(question, other)
 
     def _administered(self, query: sa.Query[_R], question: _Translation) -> Deferred[_R]:
-        """Record of the SA for a query."""
         return self._agent.SubnAdmGet(query, **question.options)
 
     async def _ask(self, question: _Translation, query: sa.Query[sa.Record]) -> Attribute:
@@ -160,7 +159,6 @@ class SATransactor(RPCs):
         return content
 
     async def _queryFor(self, question: _Translation) -> sa.Query[sa.Record]:
-        """Query for the record with the requested attribute."""
         recoding, modifier = _RECODED[question.kind], question.modifier
         lid = await self._lidOf(question)
         if question.kind is smp.PortInfo:

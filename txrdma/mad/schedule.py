@@ -195,7 +195,6 @@ class MADSchedule(RPCs):
         return busy < most and len(self._outstanding) < most and not self._waiting
 
     def _stopped(self) -> None:
-        """Cancel all calls of the schedule."""
         left = (*self._waiting, *self._outstanding)
         for answer in left:
             answer.addErrback(dropped)

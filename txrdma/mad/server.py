@@ -356,7 +356,6 @@ def _statusOfInvalid(request: MADRequest) -> int:
 
 
 def _answerTo(request: MADRequest) -> int:
-    """Method of the answer to a request."""
     method = request.header.method
     return ANSWERS.get(method, method | _RESPONSE)
 

@@ -116,7 +116,6 @@ class Subscription:
             self._subscribe()
 
     def _portChanged(self, event: PortEvent) -> None:
-        """Handle the loss, the return or a change of the port."""
         if isinstance(event, PortLost):
             _log.warn("no subscription to notices: {why}", why=event.reason)
             self._suspend()

@@ -161,7 +161,6 @@ class ConfigReader:
         return self._lines.get(key, 1)
 
     def _table(self, head: str, table: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the valid settings of a table."""
         found: dict[str, Any] = {}
         for name, value in table.items():
             key = f"{head}{name}"

@@ -156,7 +156,6 @@ class Activity(LinkUser):
         """Handle completed send requests."""
 
     def failed(self, error: Exception) -> None:
-        """Handle the failure of the link."""
         wasFinished, concluded = self.isFinished, self._concluded
         self.settle()
         self.stop()

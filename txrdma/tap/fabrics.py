@@ -36,13 +36,11 @@ class _Notifier(SystemNotifier):
         """Do nothing: the process has one watchdog."""
 
     def ready(self, status: str) -> None:
-        """Notify systemd of the status of all fabrics."""
         self._statuses[self._name] = status or self._statuses[self._name]
         if all(self._statuses.values()):
             self._common.ready("; ".join(f"{name}: {text}" for name, text in self._statuses.items()))
 
     def reloading(self) -> None:
-        """Notify systemd that the configuration is being reloaded."""
         self._common.reloading()
 
     def stop(self) -> None:

@@ -109,7 +109,6 @@ class MessageSource(Source):
         super().__init__(transport, isStreaming=True)
 
     def send(self) -> None:
-        """Send a message."""
         self._transport.sendMessage(self.piece)
 
 

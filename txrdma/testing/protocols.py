@@ -129,7 +129,6 @@ class MessageRecorder(RDMAProtocol):
         self.writes.append((length, immediate))
 
     def pathMigrated(self, path: Any) -> None:
-        """Record the path that the connection has migrated to."""
         self.paths.append(path)
 
     def connectionLost(self, reason: Failure) -> None:
@@ -165,7 +164,6 @@ class Recorders(Factory):
         self.stops += 1
 
     def buildProtocol(self, addr: Any) -> Any:
-        """Build and store a protocol."""
         protocol = self.kind()
         self.protocols.append(protocol)
         self.addresses.append(addr)

@@ -149,7 +149,6 @@ def asMarkdown(report: Mapping[str, Any]) -> str:
 
 
 def _table(heading: Sequence[str], rows: Sequence[Any]) -> list[str]:
-    """Return the lines of a table, or none if it has no rows."""
     if not rows:
         return []
     cells = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]

@@ -75,7 +75,6 @@ class VerbsTests(OnDevices, contracts.VerbsDeviceContract, SynchronousTestCase):
         super().setUp()
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
-        """Open both devices on a new reactor."""
         self.reactor = EPollReactor()
         return self._open(0), self._open(1)
 
@@ -99,7 +98,6 @@ class Connections(OnDevices, contracts.RemoteMemoryContract, contracts.MessageCo
         self.reactor = _sharedReactor()
 
     def waitUntil(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
-        """Run the reactor until a condition is true."""
         self.runUntil(condition, seconds / _SLOWNESS)
 
     def connectedBy(self, one: MessageRecorder, other: MessageRecorder) -> None:
@@ -166,17 +164,14 @@ class Management(OnDevices, contracts.MADPortContract):
             raise
 
     def begin(self, number: int) -> None:
-        """Start a port, and let it post its receives."""
         super().begin(number)
         for _ in range(_SETTLING_STEPS):
             self.step()
 
     def step(self) -> None:
-        """Run the reactor once."""
         self.reactor.iterate(0.005)
 
     def time(self) -> Any:
-        """Return the reactor."""
         return self.reactor
 
     def lose(self, number: int) -> None:
@@ -184,7 +179,6 @@ class Management(OnDevices, contracts.MADPortContract):
         raise SkipTest("would remove a device of this host")
 
     def pathTo(self, number: int, qpn: int = 1) -> IBPath:
-        """Return the path to a queue pair of that port."""
         here, there = self.subject[1 - number], self.subject[number]
         if there.linkLayer is LinkLayer.INFINIBAND:
             return IBPath(dlid=LID(there.lid), dqpn=QPN(qpn))
@@ -200,7 +194,6 @@ class DatagramMADTests(Management, SynchronousTestCase):
         return openMADPort(self.reactor, f"vmad:{end.device}:endport={end.port}")
 
     def pathTo(self, number: int, qpn: int = 1) -> IBPath:
-        """Return the path to that port's queue pair."""
         return super().pathTo(number, cast(Any, self.ports[number]).qpn)
 
 

@@ -242,7 +242,6 @@ class DissectedConversation:
         return SERVER, self._byAddresses.get((key[1], key[0]))
 
     def _decodeCLC(self, key: tuple[Address, Address], direction: Reassembly) -> list[Event]:
-        """Decode the CLC messages that are complete."""
         events = []
         while direction.data and not direction.isOver:
             try:
@@ -324,7 +323,6 @@ class DissectedConversation:
         return self._received(source, key, end, whole)
 
     def _isRepeated(self, end: DissectedLinkEnd, psn: int) -> bool:
-        """Return whether the packet is a retransmission."""
         expected = end.expected
         if expected is not None and (psn - expected) % (1 << 24) >= 1 << 23:
             return True

@@ -447,7 +447,6 @@ def _failed(key: _Key, ended: TransferEnded) -> TransferFailed:
 
 
 def _segmented(template: bytes, segment: Segment) -> bytes:
-    """Datagram of one segment."""
     offset: int = formatOf(template[1]).dataOffset  # type: ignore[attr-defined]  # every frame has it
     head = template[:_HEADER_AT] + segment.header.encode() + template[_BODY_AT:offset]
     return (head + segment.data).ljust(MAD_LENGTH, b"\0")

@@ -88,7 +88,6 @@ class _Forwarded(Call):
         self.connection.issue(self, self.lid)
 
     def answered(self, answer: Any) -> None:
-        """Return the answer."""
         content = answer.encode() if isinstance(answer, ClassPortInfo) else answer
         self.connection.completed(self, Result(self.requested, wire.ANSWERED, 0, content))
 
@@ -126,13 +125,11 @@ class _Series(_Forwarded):
         self.read: list[bytes] = []
 
     def issue(self) -> None:
-        """Make the next request."""
         what = self.attributes[len(self.parts)]
         self.kind, self.content = _KINDS[what][1], _selecting(what, self.ports[self.at])
         super().issue()
 
     def answered(self, answer: Any) -> None:
-        """Store the attribute, and continue."""
         self.parts.append(answer)
         if len(self.parts) == len(self.attributes):
             self._next(wire.READ, *self.parts)
@@ -182,7 +179,6 @@ class CollectorProtocol(MessageConnection):
         self._isPaused = True
 
     def resumeProducing(self) -> None:
-        """Make calls again."""
         self._isPaused = False
         self._fill()
 
@@ -190,7 +186,6 @@ class CollectorProtocol(MessageConnection):
         """Do nothing: the connection is lost."""
 
     def messageReceived(self, message: bytes) -> None:
-        """Process a message."""
         if self._timeoutSeconds:
             self._ask(message)
         else:

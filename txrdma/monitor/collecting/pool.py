@@ -91,7 +91,6 @@ class Series(CollectedCall):
         self.size, self.collected, self._lost, self._failed = size, collected, lost, failed
 
     def failed(self, error: Exception) -> None:
-        """The series has failed."""
         self._failed(error)
 
     def lost(self) -> None:
@@ -156,7 +155,6 @@ class _Link(MessageConnection):
         collector.joined(self)
 
     def messageReceived(self, message: bytes) -> None:
-        """Process a message."""
         self._received += 1
         for result in wire.decodeResults(message):
             self._complete(result)
@@ -269,7 +267,6 @@ class _Collector(Factory):
         self.start = self._service.startService
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
-        """Return the protocol of a new connection."""
         return _Link(self)
 
     def connect(self, factory: IProtocolFactory) -> Deferred[Any]:

@@ -93,7 +93,6 @@ class _Visit(CollectedCall):
         self.asking: CollectedCall = self
 
     def answered(self, answer: Any) -> None:
-        """Process an answer, and send the next request."""
         self.reader._answered(self, answer)
 
     def failed(self, error: Exception) -> None:
@@ -110,7 +109,6 @@ class _RawPortInfo(PortInfo):
 
     @classmethod
     def decode(cls, buffer: Buffer, offset: int = 0) -> Any:
-        """Return the bytes of the attribute."""
         return bytes(buffer[offset : offset + PortInfo.size])
 
 
@@ -130,15 +128,12 @@ class _SubnGet(CollectedCall):
         self.visit, self.onAnswer, self.onFailure = visit, onAnswer, onFailure
 
     def answered(self, answer: Any) -> None:
-        """Process the answer to a request of the visit."""
         self.onAnswer(self.visit, answer)
 
     def failed(self, error: Exception) -> None:
-        """Process the failure of a request of the visit."""
         self.onFailure(self.visit, error)
 
     def lost(self) -> None:
-        """Continue the visit without the collector that was lost."""
         self.visit.lost()
 
 

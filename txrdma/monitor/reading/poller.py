@@ -291,7 +291,6 @@ class FabricPoller:
         work.addBoth(ended)
 
     def _cancelAll(self) -> None:
-        """Cancel all requests in progress."""
         for loop in self._loops:
             loop.cancel()
         for work in list(self._running):
@@ -750,7 +749,6 @@ class FabricPoller:
     async def _readOptional(
         self, reader: DetailReader | CorrectionReader | CongestionReader, node: Node, schedule: MADSchedule
     ) -> None:
-        """Read optional counters of a node."""
         seconds = self._settings.timeoutSeconds
         with self.rounds.step("reading optional counters"):
             await reader.read(node, schedule, self._agent.port.endPort, seconds, RETRIES)

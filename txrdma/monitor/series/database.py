@@ -185,7 +185,6 @@ class SQLite(Database):
         return int(found) or super().version()
 
     def setVersion(self, version: int) -> None:
-        """Store the version in the head of the file."""
         self.execute(f"PRAGMA user_version = {version}")
         self.execute(f"DROP TABLE IF EXISTS {_VERSIONS}")
 

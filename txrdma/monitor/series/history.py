@@ -75,7 +75,6 @@ class BatchWriter:
         raise NotImplementedError
 
     async def _close(self) -> None:
-        """Close the destination."""
         raise NotImplementedError
 
 

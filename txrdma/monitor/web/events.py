@@ -107,7 +107,6 @@ class Reader:
             self._pausedAt = self._hub.seconds()
 
     def resumeProducing(self) -> None:
-        """Send the queued events."""
         self._pausedAt = None
         while self._waiting and self._pausedAt is None:
             event = self._waiting.popleft()

@@ -47,7 +47,6 @@ class ReadOnly(Resource):
         self._answer = answer
 
     def render(self, request: Request) -> bytes | int:
-        """Answer a request."""
         if request.method in (b"GET", b"HEAD"):
             return self._answer(request)
         request.setHeader("Allow", "GET, HEAD")

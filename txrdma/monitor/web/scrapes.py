@@ -120,7 +120,6 @@ class _Scraper:
         self._isPaused = True
 
     def resumeProducing(self) -> None:
-        """Send the next pieces."""
         self._isPaused = False
         self.send()
 

@@ -92,13 +92,11 @@ class BTLScenario(HostileScenario):
         self.accepting: dict[Host, Any] = {}
 
     def begin(self) -> None:
-        """Listen at the victim and at the hostile host."""
         for host in (self.victim, self.hostile):
             stream: Any = _ServerStream(self, host)
             ServerEndpoint(host, stream, host.device).listen(_Serving(self, host))
 
     def connect(self, client: Host, server: Host) -> Pair:
-        """Begin a connection from one host to another."""
         pair = Pair(MessageTalker())
         stream: Any = _ClientStream(self, (client, server), pair)
         endpoint = ClientEndpoint(client, stream, client.device)
@@ -150,6 +148,5 @@ class _Serving:
         self._scenario, self._host = scenario, host
 
     def buildProtocol(self, peer: Any) -> MessageTalker:
-        """Build the server's end of a connection."""
         talker = self._scenario.served[peer.port].server = MessageTalker()
         return self._scenario.accept(talker) if self._host is self._scenario.victim else talker

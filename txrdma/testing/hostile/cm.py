@@ -50,7 +50,6 @@ class CMScenario(HostileScenario):
     talker: type[Talker] = MessageTalker
 
     def begin(self) -> None:
-        """Listen at the victim and at the hostile host."""
         self._pairs: dict[tuple[Host, str], list[Pair]] = {}
         self._ports = []
         for host in (self.victim, self.hostile):
@@ -58,7 +57,6 @@ class CMScenario(HostileScenario):
             self._ports.append(self.successOf(endpoint.listen(_Serving(self, host))))
 
     def connect(self, client: Host, server: Host) -> Pair:
-        """Begin a connection from one host to another."""
         pair = Pair(self.talker())
         self._pairs.setdefault((server, client.address), []).append(pair)
 

@@ -45,7 +45,6 @@ class Tables:
     """Returns as many node records as the request's LID says, or a fixed number of path records."""
 
     def handle(self, request: MADRequest) -> Sequence[NodeRecord | PathRecord] | NodeRecord:
-        """Return the response to a request."""
         payload = request.payload
         if request.header.method == Method.GET:
             return NodeRecord(lid=LID(1))
@@ -84,12 +83,10 @@ class Asker(Talker):
         self.peer.received += size
 
     def close(self) -> None:
-        """Mark both ends as closed."""
         for each in (self, self.peer):
             each.lost = each.lost or ConnectionDone()
 
     def abort(self) -> None:
-        """Mark both ends as closed."""
         self.close()
 
 
@@ -103,12 +100,10 @@ class MADScenario(HostileScenario):
 
     @classmethod
     def draw(cls, seed: int) -> HostilePlan:
-        """Draw the plan of a simulation."""
         plan = super().draw(seed)
         return replace(plan, rounds=min(plan.rounds, _MOST_ROUNDS))
 
     def begin(self) -> None:
-        """Open an agent and a server at each host."""
         self._agents = {host: self._agentOf(host) for host in self.hosts}
         self._servers = {host: MADServer(agent) for host, agent in self._agents.items()}
         for server in self._servers.values():
@@ -158,7 +153,6 @@ class MADScenario(HostileScenario):
         self.close()
 
     def close(self) -> None:
-        """Close all agents."""
         for host in self.hosts:
             with suppress(Exception):  # the host may have failed
                 self._servers[host].stop()

@@ -351,7 +351,6 @@ def _isComplete(talker: Talker, total: int) -> bool:
 
 
 def _ownerOf(call: Any) -> Host | None:
-    """Return the host of a delayed call, or None."""
     return getattr(getattr(call.func, "__self__", None), "_host", None)
 
 

@@ -80,7 +80,6 @@ class SMCScenario(HostileScenario):
         return device
 
     def connect(self, client: Host, server: Host) -> Pair:
-        """Begin a connection from one host to another."""
         pair = Pair(StreamTalker())
         port = next(self.numbers)
 
@@ -122,7 +121,6 @@ class SMCScenario(HostileScenario):
         self.close()
 
     def close(self) -> None:
-        """Close all link groups and their devices."""
         for host in self.hosts:
             closeLinkGroups(host)
         # A killed host does not release its own.

@@ -66,7 +66,6 @@ class Constant:
         self._answer = answer
 
     def handle(self, request: MADRequest) -> object:
-        """Count a request, and return the response."""
         self.count += 1
         return self._answer
 
@@ -93,23 +92,19 @@ class Receiver:
         self.whenLost: Callable[[], None] = lambda: None
 
     def received(self, datagram: bytes, envelope: object) -> None:
-        """Record a datagram, then call C{then}."""
         if type(envelope) is tuple:  # its buffer is reused
             envelope = (bytes(envelope[0]), envelope[1])
         self.datagrams.append((bytes(datagram), envelope))
         self.then(datagram)
 
     def undeliverable(self, datagram: bytes, reason: str) -> None:
-        """Record a datagram that was not delivered."""
         self.undelivered.append(bytes(datagram))
 
     def portLost(self, reason: str) -> None:
-        """Record why the port was lost, then call C{whenLost}."""
         self.losses.append(reason)
         self.whenLost()
 
     def portChanged(self, mustRegister: bool) -> None:
-        """Record a change of the port."""
         self.changes.append(mustRegister)
 
     def of(self, number: int) -> tuple[bytes, object] | None:

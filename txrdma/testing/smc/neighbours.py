@@ -109,7 +109,6 @@ class MemoryScenario(StreamScenario):
                 use.release()
 
     def openDevice(self, address: str) -> SoftDevice:
-        """Open a new device of the process with that address."""
         host = cast(SharingReactor, self.hostAt(address))
         return self.memory.device(host, address, self.plan.mtu, self.plan.ringBytes)
 
@@ -129,7 +128,6 @@ class MemoryScenario(StreamScenario):
             device.setPortEnabled(1, True)
 
     def die(self, host: Host, silently: bool) -> None:
-        """Kill the host's process."""
         super().die(host, silently)
         self.memory.kill(host)
 

@@ -120,7 +120,6 @@ class TwoPortScenario(StreamScenario):
     # Events
 
     def part(self) -> None:
-        """Cut both networks between the hosts."""
         for network in range(len(_NETWORKS)):
             self._cut(network)
 

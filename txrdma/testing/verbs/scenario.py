@@ -90,7 +90,6 @@ class Scenario:
                         self.clock.callLater(nap.end, self.network.wake, address)
 
     def _schedule(self, side: Peer, peer: Peer) -> None:
-        """Schedule the requests and receives of a side."""
         for receive in side.plan.receives:
             self.clock.callLater(receive.at, side.receiveNext)
         for batch in side.plan.batches:
