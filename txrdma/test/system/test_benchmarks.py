@@ -319,17 +319,12 @@ class ChartTests(SynchronousTestCase):
             outcome("calls", [100.0], None, "/s", leastValue=150.0),
             outcome("a table", [], None, "s", why="there is no ibsim", mostValue=1.0),
         ]
-        reported = {"peers": [self.peer("uvloop, TCP", 5.0), self.peer("MPI")]}
+        again = [outcome("bulk", [9.0], [3.0], atLeast=2.0)]
         self.results = made(
             section("streams", "Streams", streams, "SMC-R", "TCP"),
             section("verbs", "Verbs", alone, "txrdma"),
-            section("others", "Others", details=reported),
+            section("btl", "Messages", again, "btl", "TCP"),
         )
-
-    def peer(self, name: str, *values: float) -> dict[str, Any]:
-        """Return a peer that is measured or missing."""
-        found = {"throughput-64k": list(values)} if values else {}
-        return {"name": name, "values": found, "failure": "" if values else "there is no mpiexec"}
 
     def drawn(self, name: str, theme: str = "light") -> list[str]:
         """Return the text of a chart."""
@@ -351,7 +346,7 @@ class ChartTests(SynchronousTestCase):
         """Each chart exists for both themes with its values; failures and missed goals are named."""
         written = charts.write(self.page, self.results)
         names = [chart.name for chart in charts.charts(self.results)]
-        self.assertEqual(names, ["headline", "streams", "verbs-amounts", "others"])
+        self.assertEqual(names, ["headline", "streams", "btl"])
         self.assertEqual(len(written), 2 * len(names))
         for theme in charts.THEMES:
             output = self.drawn("streams", theme)
@@ -359,14 +354,6 @@ class ChartTests(SynchronousTestCase):
                 self.assertIn(word, output)
             self.assertIn("not measured: it ended with -9 & said <$no> $more", output)
             self.assertEqual([word for word in output if word.startswith("missed")], ["missed 20×"])
-        output = self.drawn("verbs-amounts")
-        self.assertIn("missed 150", output)
-        self.assertEqual(
-            [word for word in output if word in ("completions", "calls", "a table")], ["completions", "calls"]
-        )
-        output = self.drawn("others")
-        self.assertIn("uvloop", output)
-        self.assertNotIn("MPI", output)
 
     def test_same(self) -> None:
         """The same results give identical files without a date; obsolete charts are removed."""
