@@ -35,9 +35,6 @@ class Options(usage.Options):
     optFlags = [
         ["quick", "q", "Few bytes and few turns, no page written: to see that it works."],
         ["list", "l", "Print the names of parts, each with its cases."],
-        ["no-peers", None, "Leave out what is not Twisted."],
-        ["no-box", None, "Boot no guest to compare with the kernel's rxe."],
-        ["no-mads", None, "Leave out management datagrams."],
         ["mads", "m", "Management datagrams alone, and their page."],
         [
             "charts",
@@ -93,10 +90,7 @@ def chosen(options: Options) -> list[str]:
         return [name for name in (*OF_PAGE, *mads.PARTS) if name in options["parts"]]
     if options["mads"]:
         return list(mads.PARTS)
-    guests = ("others", "no-peers"), ("box", "no-box"), (box.MANAGED, "no-box")
-    left = {name for name, option in guests if options[option]}
-    management = () if options["no-mads"] or areCoresCompiled() else mads.PARTS
-    return [*(name for name in OF_PAGE if name not in left), *management]
+    return [*OF_PAGE, *(() if areCoresCompiled() else mads.PARTS)]
 
 
 def chosenCases(options: Options) -> dict[str, list[Case]]:
