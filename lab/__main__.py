@@ -2,10 +2,8 @@
 Run one command in a guest: C{python -m lab [options] -- COMMAND [ARGUMENT...]}.
 
 The guest is Debian's Linux kernel under QEMU, with this machine's files; changes are lost, except in the
-folder that
-C{$LAB_OUT} names. The exit status is the command's, 124 after a timeout, or 125 if the guest failed (its
-console
-follows) or cannot run here.
+folder that C{$LAB_OUT} names. The exit status is the command's, 124 after a timeout, or 125 if the guest
+failed (its console follows) or cannot run here.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lab import kernel
 from lab.guest import FAILED, Guest, GuestOptions, OUT_OF_TIME
 from lab.needs import Unavailable
 
@@ -35,25 +32,15 @@ def options() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--rxe", action="store_true", help="with rxe0 on v0 (10.77.0.1) and rxe1 on v1 (10.77.0.2)")
     add("--smc", action="store_true", help="with rxe0 and rxe1, and SMC-R between v0 and v1")
-    add("--capture", action="store_true", help="record RoCE's packets in $LAB_OUT/roce.pcap")
     add(
         "--mtu",
         type=int,
         default=1500,
-        help="of the wire between them, and of TAP devices; 4200 gives an RDMA MTU of 4096",
+        help="of the wire between them; 4200 gives an RDMA MTU of 4096",
     )
-    add("--tap", action="append", default=[], metavar="NAME=ADDRESS/LENGTH",
-        help="join a TAP device of this machine; it is eth0 inside, with that address, and rxe2")  # fmt: skip
     add("--out", type=Path, metavar="FOLDER", help="where files that the command leaves in $LAB_OUT go")
-    add("--env", action="append", default=[], metavar="NAME=VALUE", help="more of the environment")
-    add("--memory", type=int, default=1024, metavar="MIB")
-    add("--cpus", type=int, default=2)
     add("--shell", action="store_true", help="give the command the terminal; it is sh when there is none")
     add("--timeout", type=float, metavar="SECONDS", help="for start and command; 600, or for ever in a shell")
-    add("--kernel", default=os.environ.get("LAB_KERNEL", "backports"), metavar="WHICH",
-        help="backports, stable, or the name of a package [LAB_KERNEL]")  # fmt: skip
-    add("--console", action="store_true", help="show the guest's console at the end, in any case")
-    add("--prepare", action="store_true", help="only fetch the kernel")
     add("command", nargs=argparse.REMAINDER)
     return parser
 
@@ -78,11 +65,6 @@ def main(arguments: list[str] | None = None) -> int:
     command = chosen.command[1:] if chosen.command[:1] == ["--"] else chosen.command
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        if chosen.prepare:
-            cache = kernel.cacheFolder()
-            cache.mkdir(parents=True, exist_ok=True)
-            print(kernel.obtain(cache, chosen.kernel).version)
-            return 0
         if not command:
             if not chosen.shell:
                 parser.error("no command")
@@ -91,14 +73,9 @@ def main(arguments: list[str] | None = None) -> int:
             command,
             rxe=chosen.rxe,
             smc=chosen.smc,
-            captures=chosen.capture,
             mtu=chosen.mtu,
-            taps=dict(each.split("=", 1) for each in chosen.tap),
             out=chosen.out,
-            environment=dict(each.split("=", 1) for each in chosen.env),
-            memory=chosen.memory,
-            cpus=chosen.cpus,
-            kernel=chosen.kernel,
+            kernel=os.environ.get("LAB_KERNEL", "backports"),
             isShell=chosen.shell,
         )
         timeout = chosen.timeout or (None if chosen.shell else TIMEOUT_SECONDS)
@@ -106,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
             status = guest.wait(timeout)
             if status == OUT_OF_TIME:
                 print(f"lab: not done after {timeout:g} s", file=sys.stderr)
-            if status == FAILED or chosen.console:
+            if status == FAILED:
                 sys.stderr.write("\n".join(guest.console.splitlines()[-CONSOLE_LINES:]) + "\n")
             return status
     except Unavailable as error:
