@@ -12,6 +12,7 @@ from txrdma.iba.types import LID
 from txrdma.interfaces import IMADHandler
 from txrdma.mad.errors import MADError
 from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import MADStatus
 from txrdma.mad.layouts.pma import PortCounters
 from txrdma.mad.layouts.sa import NodeRecord
 from txrdma.mad.portwatch import PortEvent
@@ -73,7 +74,7 @@ class BystanderTests(WiredTestCase):
             self.handle(exploding(RaisingAnswers, name)(lambda request: request.payload))
             first, bystander = self.ask(), self.askBystander()
             self.assertAnswered(bystander)
-            self.failureResultOf(first, MADError)
+            self.assertEqual(self.failureResultOf(first, MADError).value.status, MADStatus.INVALID_FIELD)
             again = self.ask()
             pass_(self.clock, 0.1)
             self.assertIsInstance(self.successResultOf(again), PortCounters)

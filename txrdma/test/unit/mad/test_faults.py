@@ -16,9 +16,7 @@ from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GID, GUID, LID, PKey, QPN
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.core.frames import frame
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError
-from txrdma.mad.layouts.attributes import ManagementClass
 from txrdma.mad.layouts.messages import ClassPortInfo, Notice
 from txrdma.mad.layouts.pma import PortCounters
 from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord, PathRecord
@@ -91,15 +89,6 @@ class StumbleTests(FaultTestCase):
         self.peer.respond = lambda request: [answer(request)]
         self.fails(self.agent.SubnGet(NodeInfo, TO_2), MADClassError, "a bug")
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-
-    def test_onlyServer(self) -> None:
-        def stumble(datagram: bytes, message: bytes, path: IBPath, isLast: bool) -> bool:
-            raise ZeroDivisionError("a bug")
-
-        self.agent.serve(stumble, lambda: None)
-        self.agent.received(frame(ManagementClass.PERFORMANCE, 1, 7, 0x12, 0, b""), TO_2)
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.nothingIsLeft()
 
     def test_sending(self) -> None:
         other = self.agent.SubnGet(NodeInfo, TO_2)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -449,29 +448,11 @@ LONG_QUESTION = MultiPathRecord.between(SOME[:100], SOME[100:], numbPath=7, reve
 PATHS = [PathRecord(dlid=LID(number)) for number in range(300)]
 
 
-class AgentCase(WiredTestCase):
+class QuestionTests(WiredTestCase):
     options = {"timeoutSeconds": 0.5}
-
-    def connect(self, seed: int, loss: float, duplication: float, jitter: float) -> None:
-        """Connect both ends by a wire that loses, duplicates and delays."""
-        self.setUp()
-        wire, generator = self.wire, Random(seed)
-        wire.lose = lambda datagram: generator.random() < loss
-        wire.change = lambda datagram: (datagram,) * (1 + (generator.random() < duplication))
-        wire.delay = lambda: jitter * generator.random()
 
     def serveAll(self, how: Callable[[MADRequest], object]) -> Answers:
         return self.serve(how, ADMINISTRATION, (Method.GET_TABLE, Method.GET_MULTI, Method.GET))
-
-    def result(self, call: Any, seconds: float = 600.0) -> Any:
-        while not call.called and self.clock.seconds() < seconds:
-            calls = self.clock.getDelayedCalls()
-            self.clock.advance(max(0.0, min(each.getTime() for each in calls) - self.clock.seconds()))
-        return self.successResultOf(call)
-
-    def sentTypes(self, lid: int) -> list[tuple[int, int]]:
-        headers = [RMPPHeader.decode(datagram, 24) for source, datagram in self.wire.sent if source == lid]
-        return [(header.type, header.status) for header in headers if header.active]
 
     def quiet(self) -> None:
         pass_(self.clock, 60, 0.5)
@@ -481,24 +462,6 @@ class AgentCase(WiredTestCase):
                 (len(agent._core._transactions), agent._core._long._incoming, agent._core._long._outgoing),
                 (0, {}, {}),
             )
-
-
-class QuestionTests(AgentCase):
-    @settings(max_examples=4, deadline=None)
-    @given(
-        wire=st.sampled_from([(0.0, 0.0, 0.0), (0.1, 0.0, 0.0), (0.05, 0.1, 0.003)]),
-        seed=st.integers(0, 1 << 30),
-    )
-    def test_doubleSided(self, wire: tuple[float, float, float], seed: int) -> None:
-        self.connect(seed, *wire)
-        served = self.serveAll(lambda request: PATHS)
-        found = self.result(self.agent.SubnAdmGetMulti(LONG_QUESTION, TO_2, retries=20))
-        self.assertTrue(found == PATHS)
-        request = served.asked[-1]
-        self.assertEqual(request.payload, LONG_QUESTION.record)
-        self.assertEqual(request.data, LONG_QUESTION.record.encode() + LONG_QUESTION.more)
-        self.assertEqual(request.frame.componentMask, LONG_QUESTION.mask)  # type: ignore[attr-defined]  # of an SA's
-        self.quiet()
 
     def test_unheard(self) -> None:
         self.serveAll(lambda request: None)
@@ -519,6 +482,8 @@ class KernelQuestionTests(UmadCase):
             found = self.result(client.SubnAdmGetMulti(LONG_QUESTION, self.path))
             self.assertTrue(found == PATHS)
             (request,) = served.asked
+            self.assertEqual(request.payload, LONG_QUESTION.record)
+            self.assertEqual(request.frame.componentMask, LONG_QUESTION.mask)  # type: ignore[attr-defined]  # of an SA's
             self.assertEqual(request.data, LONG_QUESTION.record.encode() + LONG_QUESTION.more)
             asked = self.kernel.sent[before]
             header = RMPPHeader.decode(asked, 64 + 24)

@@ -24,7 +24,6 @@ from txrdma.mad.layouts.sa import NodeRecord, PathRecord
 from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.server import ANSWER_SECONDS, MOST_PENDING
 from txrdma.mad.vendor import OpenIBPing
-from txrdma.test.support.mad.faulty import assertEmpty
 from txrdma.test.support.mad.pairs import Answers, pass_, TO_2, WiredTestCase
 
 PERFORMANCE, SA, PING = ManagementClass.PERFORMANCE, ManagementClass.SUBN_ADM, 0x32
@@ -154,32 +153,6 @@ class SilenceTests(ServerTestCase):
 
 
 class HandlerTests(ServerTestCase):
-    def test_raises(self) -> None:
-
-        def fail(request: MADRequest) -> object:
-            raise ValueError("as the test wants it")
-
-        self.serve(fail)
-        self.serve(fail, SA)
-        self.assertEqual(self.status(self.agent.PerformanceGet(PortCounters, TO_2)), 0x1C)
-        self.assertEqual(self.status(self.agent.SubnAdmGet(PathRecord, TO_2)), 0x0100)
-        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 2)
-
-    def test_failsLater(self) -> None:
-        later: list[Deferred[object]] = [Deferred(), Deferred()]
-        coming = iter(later)
-        self.serve(lambda request: next(coming))
-        calls = [self.agent.PerformanceGet(PortCounters, TO_2) for _ in later]
-        pass_(self.clock, 0.1)
-        later[1].errback(ValueError("as the test wants it"))
-        self.assertEqual(self.status(calls[1]), 0x1C)
-        later[0].errback(MADRefusal(0x0C))
-        self.assertEqual(self.status(calls[0]), 0x0C)
-        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
-        assertEmpty(self, self.agent)
-        self.agent.close()
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
     def test_coroutine(self) -> None:
         later: Deferred[object] = Deferred()
         closed: list[int] = []

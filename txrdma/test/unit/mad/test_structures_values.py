@@ -27,7 +27,6 @@ from txrdma.mad.layouts.smp import PortInfo
 from txrdma.test.support.mad.oracles import placesOf
 from txrdma.test.support.mad.structures import attributes, classOf, datagram, structures
 
-_STRUCTURES: Final = st.sampled_from(structures())
 _ATTRIBUTES: Final = st.sampled_from(attributes())
 
 
