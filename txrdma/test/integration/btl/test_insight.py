@@ -6,6 +6,7 @@ import os
 from typing import Any, cast
 
 from twisted.internet import reactor as installedReactor
+from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
 from txrdma.btl.connections import connect, listen
@@ -43,17 +44,12 @@ class AskingTests(TestCase):
         client.transport.loseConnection()
         await port.stopListening()
         while report()["gauges"]["modules"] > others or os.getpid() in processesIn("txrdma/btl"):
-            await self.turn()
+            await deferLater(reactor, 0.01)
 
     async def ours(self) -> dict[str, Any]:
         """Return the counters of this process."""
         (found,) = [each for each in await askedOfAll(NAMESPACE, reactor, 5.0) if each["pid"] == os.getpid()]
         return found
-
-    async def turn(self) -> None:
-        from twisted.internet.task import deferLater
-
-        await deferLater(reactor, 0.01)
 
     def test_sums(self) -> None:
         """Counters of several processes are added, except for maxima."""

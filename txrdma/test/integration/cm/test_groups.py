@@ -10,11 +10,9 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from txrdma.cm.connections.datagrams import (
-    DatagramClientEndpoint,
     DatagramGroupEndpoint,
     DatagramPeer,
     DatagramProtocol,
-    DatagramServerEndpoint,
     QKEY,
 )
 from txrdma.iba.headers import Opcode
@@ -64,22 +62,6 @@ class GroupTests(TestCase):
         two.transport.write(b"to one", sender)
         self.assertEqual(await answer, b"to one")
         self.assertEqual(len(two.datagrams), 1)
-
-    async def test_service(self) -> None:
-        """A service that joins a group receives from it and by its own address."""
-        service = Member()
-        endpoint = DatagramServerEndpoint(reactor, 0, "soft:127.0.0.3")
-        port: Any = await endpoint.listen(MessageFactory(lambda: service))
-        self.addCleanup(port.stopListening)
-        group = await service.transport.joinGroup(self.group)
-        client: Any = await DatagramClientEndpoint(
-            reactor, "127.0.0.3", port.getHost().port, "soft:127.0.0.2"
-        ).connect(MessageFactory(Member))
-        self.addCleanup(client.transport.loseConnection)
-        for peer in (group, None):
-            arrival = service.received
-            client.transport.write(b"text", peer)
-            self.assertEqual(await arrival, b"text")
 
     async def test_packets(self) -> None:
         """A socket in the group receives packets as annex A17 describes them."""

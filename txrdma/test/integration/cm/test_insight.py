@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from twisted.internet import reactor as installedReactor
 from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
@@ -58,11 +59,6 @@ class AskingTests(TestCase):
                 self.assertEqual(reported[what] - old.get(what, 0), 1, (kind, what))
         await cast("Deferred[None]", port.stopListening())
         while os.getpid() in processesIn("txrdma/cm"):  # as long as timewait
-            await self.turn()
+            await deferLater(reactor, 0.01)
         self.assertEqual(report()["counters"], after["counters"])
         self.assertEqual(report()["gauges"], others)
-
-    def turn(self) -> Deferred[None]:
-        done: Deferred[None] = Deferred()
-        reactor.callLater(0.01, done.callback, None)
-        return done

@@ -109,21 +109,6 @@ class SharedMemoryTests(StreamContract, SocketCase):
         self.assertEqual(len(server.received), 50_000)
         self.assertIs(server.reason.type, ConnectionLost)
 
-    async def test_raises(self) -> None:
-        """A protocol that raises gets the exception as reason, and its peer an orderly end."""
-
-        class Faulty(Recorder):
-            def dataReceived(self, data: bytes) -> None:
-                raise ZeroDivisionError
-
-        client, server = await self.both(server=Faulty)
-        client.transport.write(b"x")
-        await server.lost
-        await client.lost
-        self.assertIs(server.reason.type, ZeroDivisionError)
-        self.assertIs(client.reason.type, ConnectionDone)
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-
     async def test_producer(self) -> None:
         """A push producer is paused while the peer does not read, and resumed afterwards."""
         # Without probes, which would resume a stalled stream.

@@ -48,6 +48,11 @@ class Noting(DatagramProtocol):
         self.received.append((data, peer))
 
 
+class Failing(Noting):
+    def datagramReceived(self, data: bytes, peer: DatagramPeer) -> None:
+        raise RuntimeError("a test's")
+
+
 class DatagramTests(MessagingCase):
     def setUp(self) -> None:
         super().setUp()
@@ -213,11 +218,6 @@ class DatagramTests(MessagingCase):
         self.finish(port, client)
 
     def test_failingProtocolIsStoppedAlone(self) -> None:
-
-        class Failing(Noting):
-            def datagramReceived(self, data: bytes, peer: DatagramPeer) -> None:
-                raise RuntimeError("a test's")
-
         self.service = Failing()
         port = self.listening()
         client = self.result(self.asking())
@@ -353,11 +353,6 @@ class GroupTests(MessagingCase):
 
     def test_failing(self) -> None:
         """A protocol that raises leaves the group, and the others of its host receive."""
-
-        class Failing(Noting):
-            def datagramReceived(self, data: bytes, peer: DatagramPeer) -> None:
-                raise RuntimeError("a test's")
-
         failing = self.member(1, protocol=Failing())
         members = [self.member(0), self.member(1), failing]
         for text in (b"1", b"2"):

@@ -121,23 +121,6 @@ class FabricTests(ManagersCase):
             self.assertEqual((path.sgid, path.dgid), (expected.sgid, expected.dgid))
             self.assertIsNotNone(path.packetLifeTime)
 
-    def test_lossyLinks(self) -> None:
-        self.fabric.wire.loss = 0.05
-        connections = [self.connect() for _ in range(20)]
-        self.assertEqual({each.state for each in (*connections, *self.served)}, {"ESTABLISHED"})
-        for each in connections:
-            each.disconnect()
-        self.pump(120)
-        self.assertEqual(self.received.count(Disconnected), len(connections))
-        self.assertGreater(self.client.counters["retried REQ"] + self.host.counters["retried REP"], 0)
-        self.assertEqual([len(each._core) for each in (self.client, self.host)], [0, 0])
-
-    def test_messagesTakeAlternatePathAfterMigration(self) -> None:
-        connection = self.connect()
-        self.migrate(connection, self.way(2))
-        self.fabric.cut("b", 1)
-        self.assertEndsWithoutRetry(connection)
-
     def test_pathFromAnotherPort(self) -> None:
         """The subnet administration finds the path from another port, unless that port is down."""
         first, second = self.way(1), self.way(2)

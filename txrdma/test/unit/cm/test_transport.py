@@ -67,17 +67,6 @@ class OpeningTests(MessagingCase):
         port.stopListening()
         self.assertNothingLeft()
 
-    def test_factoryWithoutProtocolRejects(self) -> None:
-        port = self.serve(MessageFactory(lambda: None))
-        error = self.failure(self.ask(), Rejected)
-        self.assertEqual(error.status, RejectReason.CONSUMER_REJECT)
-        other = self.serve(MessageFactory(MessageRecorder), serviceID=7)
-        port.stopListening()
-        error = self.failure(self.ask(), Rejected)
-        self.assertEqual(error.status, RejectReason.INVALID_SERVICE_ID)
-        other.stopListening()
-        self.assertNothingLeft()
-
     def test_factoryStopsListening(self) -> None:
         """A factory may stop listening, for a server of one connection: this connection stays."""
 
@@ -166,16 +155,10 @@ class OpeningTests(MessagingCase):
         )
         port.stopListening()
 
-    def test_silentHostFailsAttempt(self) -> None:
-        port = self.serve()
+    def test_timeout(self) -> None:
+        """An attempt fails after its timeout or the last unanswered REQ, and releases everything."""
         self.network.partition(*(each[0] for each in self.addresses))
         self.failure(self.ask(Terms(responseTimeout=10, maxCMRetries=2)), PeerSilent)
-        port.stopListening()
-        self.assertNothingLeft()
-
-    def test_timeout(self) -> None:
-        """An attempt fails after its timeout, and releases everything."""
-        self.network.partition(*(each[0] for each in self.addresses))
         for timeout in (0.5, 3.0):
             begun = self.clock.seconds()
             self.failure(self.connectBy(self.path(), timeout=timeout), PeerSilent)
