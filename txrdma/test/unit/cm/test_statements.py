@@ -19,15 +19,12 @@ from txrdma.cm.connections.queuepairs import PATIENT_TIMEOUT
 from txrdma.cm.connections.sendqueue import HIGH_WATER, OUTSTANDING
 from txrdma.cm.core.dispatcher import MOST_QUESTIONS
 from txrdma.cm.core.exchange import LONGEST_DELAY
-from txrdma.cm.layouts.messages import LAP, MessageKind, MRA, REP, REQ
-from txrdma.cm.layouts.paths import pathFor
 from txrdma.cm.rsocket._core import RSocket, Sizes
 from txrdma.cm.rsocket.messages import immediate, ImmediateKind, MAPPED_BYTES, MOST_MAPPINGS
 from txrdma.cm.terms import Greeting, KEEPALIVE, LONGEST
 from txrdma.error import InvalidRequest
-from txrdma.iba.path import IBPath
 from txrdma.iba.times import ackTimeoutSeconds
-from txrdma.iba.types import GID, RKey
+from txrdma.iba.types import RKey
 from txrdma.kit.shutdown import LEAVING_SECONDS
 from txrdma.messages.memory import MemoryName
 from txrdma.messages.protocol import MessageFactory
@@ -44,7 +41,6 @@ from txrdma.soft.host._messages import (
     ServiceNotice,
 )
 from txrdma.soft.host.member import FIRST_PING_SECONDS, NAMES, PING_SECONDS
-from txrdma.test.support.cm.ends import World
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.protocols import ProducerRecorder
 
@@ -117,56 +113,6 @@ class NumberTests(SynchronousTestCase):
         for sentence, values in CONSTANTS:
             with self.subTest(sentence=sentence):
                 self.assertEqual(stated(sentence), values)
-
-
-class DelayTests(SynchronousTestCase):
-    """A peer that answers nothing, and sends an MRA for whatever it gets."""
-
-    skip = REASON
-
-    def sendings(self, kind: Any, which: MessageKind) -> list[float]:
-        """Return the seconds from the first message of a kind to each repetition, until the end gives up."""
-        world = World()
-        client, server = world.end("10.0.0.1"), world.end("10.0.0.2")
-        server.listen()
-        victim, liar = (server, client) if kind is REP else (client, server)
-        times: list[float] = []
-        deliver = world.send
-
-        def send(sender: Any, path: IBPath, message: Any, transactionID: int) -> None:
-            if sender is victim and isinstance(message, kind):
-                times.append(world.now)
-                ids = {
-                    "localCommID": getattr(message, "remoteCommID", 5),
-                    "remoteCommID": message.localCommID,
-                }
-                delay = MRA(messageMRAed=which, serviceTimeout=31, **ids)
-                deliver(liar, liar.pathTo(victim), delay, transactionID)
-            elif not times:
-                deliver(sender, path, message, transactionID)
-
-        if kind is LAP:
-            managed = client.connect(server)
-            world.run(until=1.0)
-        world.send = send  # type: ignore[method-assign]
-        if kind is LAP:
-            path = IBPath(sgid=GID.fromIP("10.1.0.1"), dgid=GID.fromIP("10.1.0.2"), hopLimit=64)
-            client.do(managed, lambda: managed.connection.loadAlternatePath(pathFor(path), world.now))
-        else:
-            client.connect(server)
-        world.run(until=world.now + 1000.0)
-        return [time - times[0] for time in times]
-
-    def test_MRAs(self) -> None:
-        """MRAs delay a REQ, a REP or a LAP by at most the number of seconds that the page states."""
-        (most,) = stated(
-            "MRAs of a peer delay an attempt by at most # seconds after the first REQ, REP or LAP"
-        )
-        for kind, which in ((REQ, MessageKind.REQ), (REP, MessageKind.REP), (LAP, MessageKind.LAP)):
-            times = self.sendings(kind, which)
-            self.assertEqual(len(times), 8, kind)
-            self.assertApproximates(times[1], most, 0.05)
-            self.assertLess(max(after - before for before, after in pairwise(times[1:])), 1.0)
 
 
 class MessageTests(MessagingCase):
