@@ -511,35 +511,6 @@ class TimerTests(HostsCase):
         self.close(client, server)
 
 
-class LossTests(HostsCase):
-    """The same on a network that loses, duplicates and reorders."""
-
-    faults = Faults(loss=0.05, duplication=0.05, jitterSeconds=0.002, late=0.01)
-
-    def test_all(self) -> None:
-        """All messages arrive once, ordered tags in order, and both ends close in order."""
-        for seed in range(4):
-            self.world.network.reseed(seed)
-            client, server = self.connected()
-            random = Random(seed)
-            tagged = []
-            for number in range(100):
-                data = number.to_bytes(2, "big") + bytes(random.choice((0, 100, 5000)))
-                client.transport.sendMessage(data)
-                client.transport.send(TAG, data)
-                tagged.append((TAG, data))
-            server.transport.sendMessage(bytes(100_000))
-            client.transport.loseConnection()
-            self.wait(lambda c=client, s=server: c.lost and s.lost)  # type: ignore[misc]  # a lambda
-            self.assertEqual(
-                [int.from_bytes(each[:2], "big") for each, _ in server.messages], list(range(100))
-            )
-            self.assertEqual(sorted(server.tagged), sorted(tagged), f"seed {seed}")
-            self.assertEqual(client.why(), "ConnectionDone", f"seed {seed}")
-        self.pause(1.0)  # delayed packets
-        self.assertNothingLeft()
-
-
 class BurstTests(HostsCase):
     """A burst of losses on a long path."""
 

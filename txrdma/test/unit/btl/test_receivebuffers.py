@@ -166,30 +166,6 @@ class SegmentTests(SegmentCase):
         self.assertEqual(sorted(self.messages(), key=len), [b"before", b"behind", data])
         self.assertEqual((self.counters.rdmaBytes, self.counters.rdmaSends), (300_001, 19))
 
-    def test_outOfReach(self) -> None:
-        """When the receive buffer fails during a message, packets carry the rest; everything arrives once."""
-        for each in range(3):
-            self.begin(BadNetwork(loss=0.05 * each, jitter=0.001))
-            data = Random(each).randbytes(600_000)
-            for tag in (1, 2):
-                self.send(data, tag, tag=tag)
-            self.world.call(0.0005, lambda: setattr(self, "isReached", False))
-            self.run_(20.0)
-            self.assertEqual(self.messages(), [data, data])
-            self.assertEqual(sorted(self.reported()), [1, 2])
-            counters = self.counters
-            self.assertGreater(min(counters.rdmaSends, counters.rdmaMisses, counters.chunkSends), 0)
-
-    def test_order(self) -> None:
-        """Ordered tags remain in order although some messages use the receive buffer and packets are lost."""
-        self.begin(BadNetwork(loss=0.1, jitter=0.002))
-        self.toAlice.order.tags.add(7)
-        output = [bytes((number,)) * (10, 1500, 700, 9000)[number % 4] for number in range(100)]
-        for each in output:
-            self.send(each)
-        self.run_(60.0)
-        self.assertEqual(self.messages(), output)
-
     def test_puts(self) -> None:
         """A put uses the receive buffer; an invalid one is refused, and its space is released."""
         memory = bytearray(20_000)
@@ -502,7 +478,7 @@ class OneHostEndTests(OneHostCase, test_connections.EndTests):
         self.assertEqual((len(server.tagged), self.counters().rdmaMisses), (3, 0))
 
 
-class OneHostLossTests(OneHostCase, test_connections.LossTests):
+class OneHostLossTests(OneHostCase):
     """Messages between processes of one host whose datagrams are lost, duplicated and reordered."""
 
     faults = Faults(loss=0.05, duplication=0.05, jitterSeconds=0.002, late=0.01)
