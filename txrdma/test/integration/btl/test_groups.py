@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from array import array
 from typing import Any
 
 from twisted.internet import reactor
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import deferLater
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from txrdma import btl
@@ -122,7 +122,7 @@ class JoinTests(TestCase):
         rendezvous = await self.rendezvous()
         joining: Deferred[Any] = self.join(rendezvous.terms(0))
         while not rendezvous._addresses:
-            await self.turn()
+            await deferLater(reactor, 0)
         joining.cancel()
         await self.assertFailure(joining, CancelledError)
 
@@ -145,24 +145,6 @@ class JoinTests(TestCase):
         group = await Group.join(reactor)
         self.assertEqual((group.rank, group.size, await group.allreduce(b"1")), (0, 1, b"1"))
         await group.close()
-
-    async def test_single(self) -> None:
-        """A group that was started with one member has all operations."""
-        group = await self.join((await self.rendezvous(1)).terms(0))
-        data = array("q", [3])
-        await group.barrier()
-        for result in (group.allreduce(data), group.reduce(data), group.broadcast(data)):
-            self.assertEqual(await result, data)
-        for items in (group.allgather(data), group.gather(data), group.alltoall([data])):
-            self.assertEqual(await items, [data])
-        self.assertEqual(await group.scatter([data]), data.tobytes())
-        await group.close()
-
-    async def turn(self) -> None:
-        """Wait for one turn of the reactor."""
-        done: Deferred[None] = Deferred()
-        reactor.callLater(0, done.callback, None)
-        await done
 
 
 class OfferTests(SynchronousTestCase):

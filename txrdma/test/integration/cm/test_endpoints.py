@@ -19,7 +19,6 @@ from twisted.trial.unittest import TestCase
 
 from txrdma.cm.connections import adapter as adapters
 from txrdma.cm.connections.protocol import RDMAProtocol
-from txrdma.cm.terms import MessageAddress
 from txrdma.error import ResourceExhausted
 from txrdma.iba.types import ROCE_PORT
 from txrdma.messages.protocol import MessageFactory
@@ -53,25 +52,6 @@ class Asking(RDMAProtocol):
 
 class LoopbackTests(TestCase):
     """Real reactors and real loopback, over both routes of the software device."""
-
-    async def converse(self, more: str = "") -> None:
-        here, there = loopbackAddress(), loopbackAddress()
-        server = serverFromString(reactor, f"rdma:0:device=soft\\:{there}{more}")
-        port: Any = await server.listen(MessageFactory(Echo))
-        address: MessageAddress = port.getHost()
-        text = f"rdma:{there}:{address.port}:device=soft\\:{here}{more}:credits=yes"
-        protocol: Any = await clientFromString(reactor, text).connect(MessageFactory(Asking))
-        self.assertEqual(await protocol.ended, [(b"hello", 7), ConnectionDone])
-        port.stopListening()
-        self.assertEqual([key for key in adapters._adapters if key[1] in (f"soft:{here}{more}",)], [])
-
-    def test_sharedMemory(self) -> Deferred[None]:
-        """Messages pass in both directions over the device's default route."""
-        return Deferred.fromCoroutine(self.converse())
-
-    def test_roce(self) -> Deferred[None]:
-        """Messages pass in both directions over RoCE v2."""
-        return Deferred.fromCoroutine(self.converse(r"\:route=rocev2"))
 
     async def test_allAddresses(self) -> None:
         """A server without an address listens at all of the host, except where port 4791 is taken."""

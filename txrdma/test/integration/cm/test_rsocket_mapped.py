@@ -52,34 +52,6 @@ class SharedMemoryTests(SocketCase):
         await written
         self.assertEqual(bytes(memory.buffer[:4500]), bytes(4500))
 
-    async def test_order(self) -> None:
-        """Data of the stream arrives after earlier writes to memory, for megabytes in both directions."""
-        size = 700_000
-
-        class Checking(Recorder):
-            def connectionMade(self) -> None:
-                super().connectionMade()
-                self.memory = self.transport.mapMemory(3 * size)
-                self.seen: list[bool] = []
-
-            def dataReceived(self, data: bytes) -> None:
-                for byte in data:
-                    if byte:
-                        mappedRange = slice((byte - 1) * size, byte * size)
-                        self.seen.append(self.memory.buffer[mappedRange] == bytes([byte]) * size)
-                super().dataReceived(data)
-
-        ends = await self.both(Checking, Checking)
-        for each in ends:
-            await each.transport.whenMapped(0, 3 * size)
-        for number in (1, 2, 3):
-            for each in ends:
-                each.transport.writeMapped((number - 1) * size, bytes([number]) * size)
-                each.transport.write(bytes([number]) + bytes(100_000))
-        for each in ends:
-            await each.receiving(3 * 100_001)
-            self.assertEqual(each.seen, [True] * 3)
-
     async def test_answers(self) -> None:
         """A Deferred's callback may write and map immediately, in every context."""
         client, server = await self.both()

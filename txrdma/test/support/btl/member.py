@@ -15,13 +15,9 @@ from twisted.internet.task import react
 
 from txrdma.btl.groups.errors import GroupFailed
 from txrdma.btl.groups.group import Group
-from txrdma.btl.groups.terms import GroupTerms
 
 
 async def main(reactor: Any, role: str) -> None:
-    if role == "impostor":
-        await claim(reactor)
-        return
     if role == "listening":
         listen()
     group = await Group.join(reactor)
@@ -63,17 +59,6 @@ def listen() -> None:
                 raise AssertionError("the port is not reserved")
         with socket.create_server(("", where[1])):
             print("listening")
-
-
-async def claim(reactor: Any) -> None:
-    """Claim the rank of another member, with the keys of this one."""
-    terms = GroupTerms.fromEnvironment(os.environ)
-    assert terms is not None
-    wrong = GroupTerms((terms.rank + 1) % terms.size, terms.size, terms.host, terms.port, terms.keys)
-    try:
-        await Group.join(reactor, wrong)
-    except GroupFailed as error:
-        print(error)
 
 
 if __name__ == "__main__":

@@ -53,13 +53,6 @@ class RunTests(SynchronousTestCase):
         self.assertEqual(process.returncode, 128 + signal.SIGKILL)
         self.assertRegex(errors, "btl-run: rank 1 has failed: its process was ended by SIGKILL")
 
-    def test_impostor(self) -> None:
-        """A member that claims the rank of another one is refused."""
-        process = self.start("impostor")
-        output, errors = process.communicate(timeout=100)
-        refused = "cannot join the group: the peer has closed"
-        self.assertEqual(output.count(refused), SIZE, output + errors)
-
     def test_interrupt(self) -> None:
         """An interrupt of the launcher ends all members."""
         process = self.start("waiting", "-p")

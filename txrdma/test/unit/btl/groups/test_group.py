@@ -452,5 +452,6 @@ class MembersTests(SynchronousTestCase):
             self.assertEqual(self.successResultOf(operation()), b"12")
         self.assertEqual(self.successResultOf(group.allgather(b"12")), [b"12"])
         self.assertEqual(self.successResultOf(group.gather(b"12")), [b"12"])
+        self.assertEqual(self.successResultOf(group.alltoall([b"12"])), [b"12"])
         self.assertIsNone(self.successResultOf(group.barrier()))
         self.successResultOf(group.close())
