@@ -196,22 +196,6 @@ class PathTests(CancelCase):
         self.everywhere(begin, end)
         self.part()
 
-    def test_abandonedPathStillMigratesAndAnotherLoads(self) -> None:
-        client, server = self.opened()
-        asked = client.transport.loadAlternatePath(self.path(1))
-        asked.cancel()
-        self.failureResultOf(asked, CancelledError)
-        self.wait(lambda: client.transport.alternate is not None)
-        self.pause(0.1)
-        self.network.partition("10.0.1.1", "10.0.1.2")
-        client.transport.sendMessage(b"on")
-        self.wait(lambda: client.paths and server.paths)
-        self.network.heal()
-        self.result(client.transport.loadAlternatePath(self.path(0)))
-        client.transport.loseConnection()
-        self.wait(lambda: client.lost)
-        self.part()
-
 
 class ServiceTests(CancelCase):
     def serving(self) -> Any:

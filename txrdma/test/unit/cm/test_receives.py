@@ -94,18 +94,6 @@ class ReceiveMemoryTests(SynchronousTestCase):
         self.assertEqual(len(self.take(PARTS)), PARTS)
 
 
-class ConnectionTests(MessagingCase):
-    def test_reusedMemoryHasOnlyOwnMessages(self) -> None:
-        for each in (b"first", b"x"):
-            client, server = self.connected()
-            client.transport.sendMessage(each)
-            self.wait(lambda server=server: server.messages)  # type: ignore[misc]  # mypy can't infer it
-            self.assertEqual(server.messages, [(each, None)])
-            client.transport.loseConnection()
-            self.wait(lambda server=server: server.lost)  # type: ignore[misc]  # mypy can't infer it
-        self.assertNothingLeft()
-
-
 class GarbageTests(MessagingCase):
     """Connections leave no reference cycles: the garbage collector is off."""
 

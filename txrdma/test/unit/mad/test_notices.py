@@ -226,15 +226,6 @@ class SubscriptionTests(SynchronousTestCase):
         self.successResultOf(done)
         self.assertEqual((self.subscription.isStanding, self.wishes()), (True, [1, 1]))
 
-    def test_portLost(self) -> None:
-        self.subscription.start()
-        pass_(self.clock, 1, 0.1)
-        self.agent.portLost("the device is gone")
-        pass_(self.clock, 20, 0.1)
-        self.assertFalse(self.subscription.isStanding)
-        self.successResultOf(self.subscription.stop())
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
     def test_silentLoss(self) -> None:
         with capturedLogs() as events:
             self.wire.lose = lambda datagram: True
