@@ -38,7 +38,6 @@ class ManySenders:
         loss: float = 0.0,
         size: int = 16_000,
         pauses: float = 0.0,
-        seed: int = 1,
         room: int = 0,
         isAdvertised: bool = True,
         markFrom: float = inf,
@@ -54,7 +53,7 @@ class ManySenders:
         whole = MTU + OVERHEAD
         self.bottleneck = Bottleneck(rate * whole, depth * whole, markFrom * whole)
         network = BadNetwork(delays=(delay, delay), loss=loss, bottlenecks={(0, 0): self.bottleneck})
-        self.world = World(Random(seed), network)
+        self.world = World(Random(1), network)
         self._data = bytes(size)
         receiver = Host(
             self.world, Module(MTU, (256, 1024), rooms=[room] if room and isAdvertised else ()), self._arrived
@@ -73,7 +72,7 @@ class ManySenders:
                 self.world.call(at, partial(self._send, peer))
         if pauses:
             for number, host in enumerate(self.world.hosts):
-                host.disturb(Random(seed + number), pauses)
+                host.disturb(Random(1 + number), pauses)
 
     def _send(self, peer: Peer) -> None:
         host = self.world.hosts[1 + self.peers.index(peer)]

@@ -127,7 +127,7 @@ class CancelCase(MessagingCase):
             waiting,
         )
 
-    def everywhere(self, begin: Begin, end: End, least: int = 2) -> None:
+    def everywhere(self, begin: Begin, end: End) -> None:
         """
         Begin, and cancel after no step of time, after one, and so on, until cancelling comes too late.
 
@@ -135,7 +135,6 @@ class CancelCase(MessagingCase):
         time-wait, and the other connection carries messages in both directions.
 
         @param end: ends what was made; called with the result, or with None after a cancellation.
-        @param least: times that there was something to cancel.
         """
         end(self.result(begin()))
         before = self.atRest()
@@ -155,7 +154,7 @@ class CancelCase(MessagingCase):
             self.assertHeld(before, steps)
             self.talk(steps)
             if isOver:
-                self.assertGreaterEqual(steps, least)
+                self.assertGreaterEqual(steps, 2)
                 return
         self.fail(f"it is not over after {MOST_STEPS} steps")
 

@@ -114,10 +114,10 @@ class World:
     @ivar drops: returns whether a message is lost.
     """
 
-    def __init__(self, seed: int = 0, loss: float = 0.0, doubling: float = 0.0, delay: float = 0.01) -> None:
+    def __init__(self, seed: int = 0, loss: float = 0.0, doubling: float = 0.0) -> None:
         self.now = 0.0
         self.random = Random(seed)
-        self.loss, self.doubling, self.delay = loss, doubling, delay
+        self.loss, self.doubling = loss, doubling
         self.drops: Callable[[Layout], bool] = lambda _message: False
         self.log: list[str] = []
         self._seed = seed
@@ -141,7 +141,7 @@ class World:
         copies = 2 if self.random.random() < self.doubling else 1
         for _ in range(copies):
             if self.random.random() >= self.loss:
-                at = self.now + self.delay * (1 + self.random.random() * (10 if self.doubling else 0))
+                at = self.now + 0.01 * (1 + self.random.random() * (10 if self.doubling else 0))
                 heappush(self._flights, (at, next(self._numbers), there, decoded, transactionID, path))
 
     def run(self, until: float = 1e9) -> None:

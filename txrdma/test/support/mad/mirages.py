@@ -39,7 +39,6 @@ class Mirage:
         *places: tuple[int, ...],
         ports: int = 254,
         isFresh: bool = False,
-        latencySeconds: float = 0.001,
     ) -> None:
         """
         @param places: directed routes through the ports.
@@ -51,7 +50,6 @@ class Mirage:
         self._places = places
         self._ports = ports
         self._isFresh = isFresh
-        self._latency = latencySeconds
         self._numbers = count()
         self._later = fabric.wire._later
         self._sent = fabric.wire.sent
@@ -78,7 +76,7 @@ class Mirage:
             reply[_DATA] = content.ljust(64, b"\0")
         reply[6] = 0
         reply[_RETURN + 1 : _RETURN + 1 + len(route)] = bytes([1] * len(route))
-        self._later(self._latency, sender.deliver, bytes(reply), IBDRPath())
+        self._later(0.001, sender.deliver, bytes(reply), IBDRPath())
 
     def _content(self, attribute: int, modifier: int, route: tuple[int, ...]) -> bytes | None:
         if attribute == NodeInfo.attributeID:

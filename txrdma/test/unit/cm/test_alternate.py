@@ -48,9 +48,9 @@ def made(isActive: bool, **more: Any) -> Alternate:
     )
 
 
-def lap(number: CMPath = FIRST, ends: tuple[int, int] = (1, 2), qpn: int = 12) -> LAP:
+def lap(number: CMPath = FIRST, qpn: int = 12) -> LAP:
     """Return the LAP that an active end sends for a path."""
-    return lapFor(number, LAP(localCommID=ends[0], remoteCommID=ends[1], remoteQPN=QPN(qpn)))
+    return lapFor(number, LAP(localCommID=1, remoteCommID=2, remoteQPN=QPN(qpn)))
 
 
 def statuses(sent: list[OutgoingMAD]) -> list[tuple[APStatus, int]]:

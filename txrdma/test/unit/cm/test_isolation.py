@@ -236,16 +236,11 @@ class AttemptTests(MessagingCase):
 
     slowBecause = "each verb of each kind of endpoint fails once"
 
-    def attempt(self, privateData: Any, factory: Any = None) -> Deferred[Any]:
-        """Connect with private data created by the transport."""
-        return self.connectTo(factory, privateData=privateData)
-
     def test_invalidPrivateDataFailsAttempt(self) -> None:
-        self.failureResultOf(
-            self.attempt(Mock(side_effect=ResourceExhausted("simulated"))), ResourceExhausted
-        )
+        refused = self.connectTo(privateData=Mock(side_effect=ResourceExhausted("simulated")))
+        self.failureResultOf(refused, ResourceExhausted)
         self.assertNothingLeft(0.0)
-        self.failureResultOf(self.attempt(lambda transport: bytes(57)), InvalidRequest)
+        self.failureResultOf(self.connectTo(privateData=lambda transport: bytes(57)), InvalidRequest)
         self.assertNothingLeft(0.0)
 
     def test_anyFailingVerbLeavesNothing(self) -> None:

@@ -47,11 +47,11 @@ def withMemory(length: int) -> tuple[End, End, int, bytearray]:
     return one, other, index, memory
 
 
-def sendEntry(end: End, index: int, entry: Mapped | LittleMapped, length: int = MAPPED_BYTES) -> None:
+def sendEntry(end: End, index: int, entry: Mapped | LittleMapped) -> None:
     """Deliver an entry of the peer's table to an end."""
     begin = 32 + index * MAPPED_BYTES
     end.remote[begin : begin + MAPPED_BYTES] = entry.encode()
-    end.core.arrived(immediate(ImmediateKind.MAPPING, index), length)
+    end.core.arrived(immediate(ImmediateKind.MAPPING, index), MAPPED_BYTES)
 
 
 class MappingTests(SynchronousTestCase):

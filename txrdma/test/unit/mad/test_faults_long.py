@@ -99,13 +99,11 @@ class LargeTests(LongFaultTestCase):
 
 
 class LyingTests(LongFaultTestCase):
-    def changed(
-        self, at: int, content: bytes, number: int = 0, count: int = 10
-    ) -> Callable[[bytes], list[bytes]]:
+    def changed(self, at: int, content: bytes, number: int = 0) -> Callable[[bytes], list[bytes]]:
         """Return a valid answer with some changed bytes in one segment."""
 
         def how(request: bytes) -> list[bytes]:
-            good = segments(request, table(count))
+            good = segments(request, table(10))
             good[number] = answer(good[number], **{f"at{at}": content})
             return good
 
