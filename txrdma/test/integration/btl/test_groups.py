@@ -101,12 +101,6 @@ class JoinTests(TestCase):
             error = await self.assertFailure(each, GroupFailed)
             self.assertEqual((str(error), error.rank), ("rank 2 has failed: it was killed", 2))
 
-    async def test_timeout(self) -> None:
-        """If a member does not join, the others report how many have."""
-        rendezvous = await self.rendezvous()
-        error = await self.assertFailure(self.join(rendezvous.terms(0), 0.2), GroupFailed)
-        self.assertEqual(str(error), "1 of 3 members have joined in 0.2 seconds")
-
     async def test_stopped(self) -> None:
         """A member that stops after it has connected does not keep the others waiting."""
         rendezvous = await self.rendezvous(2)

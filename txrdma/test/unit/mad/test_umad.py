@@ -417,14 +417,6 @@ class GoneTests(UmadCase):
         self.assertRaises(DeviceUnavailable, port.send, bytes(256), self.path)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_reading(self) -> None:
-        for rmpp in (True, False):
-            agent = self.agent("roce0", rmpp)
-            calls = self.calls(agent)
-            self.kernel.isGone = True
-            self.gone(agent, calls)
-            self.kernel.isGone = False
-
     def test_oldKernel(self) -> None:
         agent = self.agent("roce0")
         calls = self.calls(agent)
