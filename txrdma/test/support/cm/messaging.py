@@ -53,6 +53,7 @@ class MessagingCase(SteppedTime, SynchronousTestCase):
         for device in self.devices:
             self.addCleanup(device.close)
         self.served: list[MessageRecorder] = []
+        self.listeningPorts: list[IListeningPort] = []
 
     def path(self, number: int = 0, life: int = 10, pkey: int = DEFAULT_PKEY) -> IBPath:
         """Return the path between the addresses of this number, from the client to the server."""
@@ -66,8 +67,7 @@ class MessagingCase(SteppedTime, SynchronousTestCase):
     def serve(self, factory: Any = None, terms: Terms = USUAL, serviceID: int = SERVICE) -> IListeningPort:
         """Listen to the service at the second host."""
         endpoint = self.ends(serviceID, terms)
-        port: IListeningPort = self.successResultOf(endpoint.listen(factory or MessageFactory(self.made)))
-        return port
+        return self._listen(endpoint, factory)
 
     def made(self, answer: bytes = b"") -> MessageRecorder:
         """Create a protocol of the server, and add it to C{served}."""
@@ -86,7 +86,13 @@ class MessagingCase(SteppedTime, SynchronousTestCase):
     def listenAt(self, factory: Any = None, kind: Any = RDMAServerEndpoint, **more: Any) -> Any:
         """Listen to a port of the second host."""
         endpoint = kind(self.clock, **{"port": PORT, "device": self.devices[1], **more})
-        return self.successResultOf(endpoint.listen(factory or MessageFactory(self.made)))
+        return self._listen(endpoint, factory)
+
+    def _listen(self, endpoint: Any, factory: Any) -> Any:
+        self.listeningPorts.append(
+            self.successResultOf(endpoint.listen(factory or MessageFactory(self.made)))
+        )
+        return self.listeningPorts[-1]
 
     def connectTo(self, factory: Any = None, kind: Any = RDMAClientEndpoint, **more: Any) -> Deferred[Any]:
         """Connect the first host to a port of the second one."""
@@ -119,7 +125,9 @@ class MessagingCase(SteppedTime, SynchronousTestCase):
         return asked
 
     def assertNothingLeft(self, seconds: float = 60.0) -> None:
-        """Assert that adapters, queue pairs, memory and timers are all released within this time."""
+        """Stop listening; assert that adapters, queue pairs, memory and timers are released in this time."""
+        for port in self.listeningPorts:
+            port.stopListening()
         here = [key for key in adapters._adapters if key[0] is self.clock]
         self.wait(lambda: not any(key in adapters._adapters for key in here), seconds)
         for device in self.devices:

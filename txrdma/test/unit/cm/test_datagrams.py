@@ -68,7 +68,6 @@ class DatagramTests(MessagingCase):
     def finish(self, port: Any, client: Any) -> None:
         """End a client and the service, and assert that nothing is left."""
         client.transport.loseConnection()
-        port.stopListening()
         self.assertNothingLeft()
 
     def test_datagramsAndAnswers(self) -> None:
@@ -158,9 +157,8 @@ class DatagramTests(MessagingCase):
         nothing = MessageFactory(lambda: None)
         server = DatagramServerEndpoint(self.clock, 7471, self.devices[1])
         self.failureResultOf(server.listen(nothing), InvalidRequest)
-        port = self.listening()
+        self.listening()
         self.failure(self.connectTo(nothing, DatagramClientEndpoint), InvalidRequest)
-        port.stopListening()
         self.assertNothingLeft()
 
     def test_REQToDatagramService(self) -> None:
@@ -169,7 +167,6 @@ class DatagramTests(MessagingCase):
         connecting = self.connectBy(self.path(), serviceID=port.getHost().serviceID)
         error = self.failure(connecting, Rejected)
         self.assertEqual(error.status, RejectReason.INVALID_SERVICE_ID)
-        port.stopListening()
         self.assertNothingLeft()
 
     def test_portServesOneService(self) -> None:
@@ -192,7 +189,7 @@ class DatagramTests(MessagingCase):
 
     def test_arrays(self) -> None:
         """An array is sent as its bytes; what has no bytes is refused, and takes no space."""
-        port = self.listening()
+        self.listening()
         client = self.result(self.asking())
         for _ in range(2 * SENDS):
             self.assertRaises(InvalidRequest, client.transport.write, [1.0])
@@ -200,7 +197,6 @@ class DatagramTests(MessagingCase):
         self.wait(lambda: self.service.received)
         self.assertEqual(self.service.received[0][0], array("d", [1.0, 2.0]).tobytes())
         client.transport.loseConnection()
-        port.stopListening()
         self.assertNothingLeft()
 
     def test_excessIsDroppedAndLaterArrives(self) -> None:
@@ -228,7 +224,7 @@ class DatagramTests(MessagingCase):
 
     def test_manyPeers(self) -> None:
         """A service that has answered many hosts retains the address handles of the latest ones."""
-        port = self.listening()
+        self.listening()
         transport: Any = self.service.transport
         gids = [GID.fromIP(f"10.1.{number >> 8}.{number & 255}") for number in range(_HANDLES + 2)]
         oldest = transport._handleTo(gids[0])
@@ -238,7 +234,6 @@ class DatagramTests(MessagingCase):
         self.assertEqual(list(transport._handles), [*gids[3:-1], gids[1], gids[-1]])
         self.assertIsNot(transport._handleTo(gids[0]), oldest)
         self.assertEqual(len(transport._handles), _HANDLES)
-        port.stopListening()
         self.assertNothingLeft()
 
     def test_serviceThatCloses(self) -> None:

@@ -60,12 +60,11 @@ class RDMATests(MessagingCase):
             self.assertEqual(client.transport.agreed.receives, 32 if terms is USUAL else None)
             client.transport.loseConnection()
             self.wait(lambda c=client: c.lost and self.served[-1].lost)  # type: ignore[misc]  # a lambda
-        port.stopListening()
         self.assertNothingLeft()
 
     def test_pausedReceiverIsNotAskedAgainAndAgain(self) -> None:
         """While the receiver is paused, the client sends no more than its credits and a few probes."""
-        port = self.listenAt()
+        self.listenAt()
         client = self.result(self.connectTo())
         self.wait(lambda: self.served[-1].isMade)
         self.served[-1].transport.pauseProducing()
@@ -77,7 +76,6 @@ class RDMATests(MessagingCase):
         self.assertLess(self.network.sent - before, 20)
         self.served[-1].transport.resumeProducing()
         self.wait(lambda: len(self.served[-1].messages) == 100)
-        port.stopListening()
 
     def test_portsOfDeviceAreQueriedOnce(self) -> None:
         adapter = adapters.adapterOf(self.clock, self.devices[0])
@@ -105,7 +103,6 @@ class RDMATests(MessagingCase):
         asked = self.connectBy(self.path(), serviceID=port.getHost().serviceID, **options)
         error = self.failure(asked, Rejected)
         self.assertEqual(error.status, RejectReason.UNSUPPORTED_REQUEST)
-        port.stopListening()
 
 
 class NetworkTests(MessagingCase):
@@ -145,7 +142,6 @@ class NetworkTests(MessagingCase):
             )
         ((address,), _) = create.call_args
         self.assertEqual((address.sgidIndex, address.port), (7, transport._port))
-        port.stopListening()
         self.assertNothingLeft()
 
     def test_sourceOfCommand(self) -> None:
@@ -197,7 +193,7 @@ class NetworkTests(MessagingCase):
 
     def test_resolvedAddress(self) -> None:
         """C{rdma:} clients take the path to an IP address from a resolver, if they have one."""
-        port = self.listenAt()
+        self.listenAt()
         path = IBPath(dgid=GID.fromIP("10.0.2.2"), trafficClass=5, mtu=MTU.MTU_512, packetLifeTime=10)
         resolver = StaticPathResolver({"10.0.2.2": path})
         transport = self.result(self.connectTo(host="10.0.2.2", resolver=resolver)).transport
@@ -205,7 +201,6 @@ class NetworkTests(MessagingCase):
         self.assertEqual(transport.path.localGID, GID.fromIP("10.0.2.1"))
         self.assertEqual(transport.getPeer().host, "10.0.2.2")
         self.failureResultOf(self.connectTo(resolver=resolver), ValueError)
-        port.stopListening()
 
     def test_noAddressOfThisKind(self) -> None:
         """A device without IPv6 cannot connect to an IPv6 address."""

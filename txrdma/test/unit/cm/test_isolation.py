@@ -63,12 +63,11 @@ class PrivateDataTests(MessagingCase):
         def reject() -> MessageRecorder:
             raise Rejection(RejectReason.CONSUMER_REJECT, bytes(149))
 
-        port = self.serve(MessageFactory(reject))
+        self.serve(MessageFactory(reject))
         asked = self.ask()
         self.wait(lambda: asked.called, 1.0)
         error = self.failureResultOf(asked, Rejected).value
         self.assertEqual(error.status, RejectReason.NO_RESOURCES)
-        port.stopListening()
         self.assertNothingLeft()
 
 
@@ -245,9 +244,8 @@ class AttemptTests(MessagingCase):
 
     def test_anyFailingVerbLeavesNothing(self) -> None:
         self.countAllCalls()
-        port = self.serve()
+        self.serve()
         self.assertGreater(self.failEach(self.ask, lambda client: client.transport.abortConnection()), 15)
-        port.stopListening()
         self.assertNothingLeft()
 
     def test_anyFailingVerbLeavesNoDatagramService(self) -> None:
@@ -255,11 +253,10 @@ class AttemptTests(MessagingCase):
         service = MessageFactory(DatagramProtocol)
         endpoint = DatagramServerEndpoint(self.clock, 7471, self.devices[0])
         steps = self.failEach(lambda: endpoint.listen(service), lambda port: port.stopListening())
-        port = self.listenAt(service, DatagramServerEndpoint)
+        self.listenAt(service, DatagramServerEndpoint)
         ask = partial(self.connectTo, service, DatagramClientEndpoint)
         asked = self.failEach(ask, lambda client: client.transport.loseConnection())
         self.assertEqual([steps > 8, asked > 8], [True, True], (steps, asked))
-        port.stopListening()
         self.assertNothingLeft()
 
     def failEach(self, ask: Callable[[], Deferred[Any]], end: Callable[[Any], object]) -> int:

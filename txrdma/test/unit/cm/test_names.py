@@ -92,7 +92,6 @@ class NameTests(MessagingCase):
         self.assertEqual(client.transport.getPeer().host, "10.0.1.2")
         client.transport.loseConnection()
         self.wait(lambda: client.lost)
-        port.stopListening()
 
     def test_namesAreResolvedAddressesAreNot(self) -> None:
         port = self.listening()
@@ -136,11 +135,10 @@ class NameTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_errorOfLastAddress(self) -> None:
-        port = self.listening()
+        self.listening()
         asked = self.asking(9)
         self.resolving.asked[0].answer("10.0.1.2")
         self.failure(asked, Rejected)
-        port.stopListening()
 
     def test_unresolvableName(self) -> None:
         asked = self.asking()

@@ -116,14 +116,13 @@ class GarbageTests(MessagingCase):
         return found
 
     def test_timewaitHoldsOnlyIDs(self) -> None:
-        port = self.serve(serviceID=SERVICE + 1)
+        self.serve(serviceID=SERVICE + 1)
         here, there = (adapterOf(self.clock, device) for device in self.devices)
         release = here.hold()
         transports = self.over()[:2]
         self.assertEqual([each.own.states["TIMEWAIT"] for each in (here, there)], [1, 1])
         self.assertEqual([each() for each in transports], [None, None])
         release()
-        port.stopListening()
 
     def test_closedManagerLeavesNoCycles(self) -> None:
         left = self.over()

@@ -106,7 +106,6 @@ class ConnectionTests(RedirectedCase):
         reason = RejectReason.CM_AND_PORT_REDIRECT
         asked, port = self.connecting((reason, SECOND), (reason, FIRST))
         self.assertEqual(self.failure(asked, Rejected).status, reason)
-        port.stopListening()
         self.assertNothingLeft()
 
 
@@ -140,12 +139,10 @@ class ServiceTests(RedirectedCase):
         client = self.result(asked)
         self.assertEqual(client.transport.peer.gid, GID.fromIP(SECOND))
         client.transport.loseConnection()
-        port.stopListening()
         self.assertNothingLeft()
 
     def test_onlyOnce(self) -> None:
         """A client that is redirected again fails with the second SIDR_REP."""
         asked, port = self.asking(SECOND, FIRST)
         self.assertEqual(self.failure(asked, ServiceRefused).status, SIDRStatus.REDIRECT)
-        port.stopListening()
         self.assertNothingLeft()

@@ -28,7 +28,7 @@ class ProducerTests(MessagingCase):
     """Connections that are closed while a producer is registered."""
 
     def test_producerThatUnregistersWhenResumedEndsConnection(self) -> None:
-        port = self.listenAt(*_SERVER, options=_UNPROBED)
+        self.listenAt(*_SERVER, options=_UNPROBED)
         client = self.result(self.connectTo(*_CLIENT, options=_UNPROBED))
         self.pause(0.1)  # until nothing is in flight that would cause another iteration
         producer = ProducerRecorder(client.transport.unregisterProducer)
@@ -38,7 +38,6 @@ class ProducerTests(MessagingCase):
         self.wait(lambda: client.lost.called, 5.0)
         self.assertIs(client.reason.type, ConnectionDone)
         self.assertEqual(producer.calls, ["pause", "resume"])
-        port.stopListening()
         self.assertNothingLeft()
 
 
@@ -48,7 +47,7 @@ class KeepaliveTests(MessagingCase):
     def test_vanishedPeer(self) -> None:
         """A probe detects that the peer has vanished."""
         served = Recorders(Recorder)
-        port = self.listenAt(served, RSocketServerEndpoint, options=_UNPROBED)
+        self.listenAt(served, RSocketServerEndpoint, options=_UNPROBED)
         client = self.result(self.connectTo(*_CLIENT, options=RSocketOptions(keepalive=2.0)))
         self.pause(10.0)
         self.assertFalse(client.lost.called)
@@ -56,7 +55,6 @@ class KeepaliveTests(MessagingCase):
         self.wait(lambda: client.lost.called, 60.0)
         self.assertIs(client.reason.type, ConnectionLost)
         served.protocols[0].transport.abortConnection()
-        port.stopListening()
         self.assertNothingLeft()
 
 
@@ -96,9 +94,8 @@ class FailureTests(MessagingCase):
         self.assertReleased()
 
     def test_refusedTransitionReleasesServerMemory(self) -> None:
-        port = self.listenAt(*_SERVER, options=_UNPROBED)
+        self.listenAt(*_SERVER, options=_UNPROBED)
         self.patch(RDMATransport, "ready", Mock(side_effect=ResourceExhausted("no more queue pairs")))
         self.assertFails()
         self.assertEqual(len(self.streamEnds), 2)
         self.assertReleased()
-        port.stopListening()

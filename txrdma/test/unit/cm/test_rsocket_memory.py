@@ -53,7 +53,7 @@ class ConnectionTests(MessagingCase):
 
     def test_afterTheEnd(self) -> None:
         """It is there while the stream is connected, and refused with the same error afterwards."""
-        port = self.listenAt(Factory.forProtocol(Protocol), RSocketServerEndpoint)
+        self.listenAt(Factory.forProtocol(Protocol), RSocketServerEndpoint)
         recorder = StreamOf(MessageRecorder())
         self.result(self.connectTo(Factory.forProtocol(lambda: recorder), RSocketClientEndpoint))
         transport: Any = recorder.transport
@@ -61,13 +61,12 @@ class ConnectionTests(MessagingCase):
         transport.loseConnection()
         self.wait(lambda: recorder.recorder.lost)
         self.assertRaises(InvalidRequest, lambda: transport.connection)
-        port.stopListening()
 
     def test_cancelledByOther(self) -> None:
         """A wait for mapped memory whose callback cancels another one does not disturb the end."""
         recorders = [MessageRecorder(), MessageRecorder()]
         factories = [Factory.forProtocol(lambda each=each: StreamOf(each)) for each in recorders]  # type: ignore[misc]  # a lambda
-        port = self.listenAt(factories[1], RSocketServerEndpoint)
+        self.listenAt(factories[1], RSocketServerEndpoint)
         client = self.result(self.connectTo(factories[0], RSocketClientEndpoint))
         self.wait(lambda: recorders[1].isMade)
         waits = [client.transport.whenMapped(offset) for offset in range(3)]
@@ -81,12 +80,11 @@ class ConnectionTests(MessagingCase):
         self.wait(lambda: all(each.lost for each in recorders))
         for each, kind in zip(waits, (ConnectionLost, CancelledError, ConnectionLost), strict=True):
             self.failureResultOf(each, kind)
-        port.stopListening()
 
     def test_offsetsAreIntegers(self) -> None:
         """Offsets and lengths that are not integers are errors of the call, and the connection continues."""
         server = StreamOf(MessageRecorder())
-        port = self.listenAt(Factory.forProtocol(lambda: server), RSocketServerEndpoint)
+        self.listenAt(Factory.forProtocol(lambda: server), RSocketServerEndpoint)
         recorder = StreamOf(MessageRecorder())
         self.result(self.connectTo(Factory.forProtocol(lambda: recorder), RSocketClientEndpoint))
         transport: Any = recorder.transport
@@ -102,7 +100,6 @@ class ConnectionTests(MessagingCase):
         transport.loseConnection()
         self.wait(lambda: recorder.recorder.lost and server.recorder.lost)
         self.assertEqual(recorder.recorder.ends, ["ConnectionDone"])
-        port.stopListening()
 
 
 class StreamMemoryTests(AtomicMemoryContract, RemoteMemoryContract, MessagingCase):
@@ -111,10 +108,9 @@ class StreamMemoryTests(AtomicMemoryContract, RemoteMemoryContract, MessagingCas
     def connectedBy(self, one: MessageRecorder, other: MessageRecorder) -> None:
         options = RSocketOptions(keepalive=None)
         factories = [Factory.forProtocol(lambda each=each: StreamOf(each)) for each in (one, other)]  # type: ignore[misc]  # a lambda
-        port = self.listenAt(factories[1], RSocketServerEndpoint, options=options)
+        self.listenAt(factories[1], RSocketServerEndpoint, options=options)
         self.result(self.connectTo(factories[0], RSocketClientEndpoint, options=options))
         self.wait(lambda: one.isMade and other.isMade)
-        port.stopListening()
 
     def waitUntil(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
         self.wait(condition, seconds)

@@ -125,7 +125,7 @@ class MessageTests(MessagingCase):
         withGreeting = stated("This leaves # bytes of private data for `rdma:` clients and # for `ib:`")
         without = stated("there is no greeting, and # and # bytes are left")
         self.serve(MessageFactory(self.made))
-        port = self.listenAt()
+        self.listenAt()
         for usesCredits, limits in ((True, withGreeting), (False, without)):
             terms = replace(USUAL, usesCredits=usesCredits)
 
@@ -141,7 +141,6 @@ class MessageTests(MessagingCase):
                 self.assertEqual(self.served[-1].transport.getPeer().privateData, b"x" * most)
                 self.failureResultOf(connect(b"x" * (most + 1)), InvalidRequest)
         self.wait(lambda: all(each.lost for each in self.served))
-        port.stopListening()
 
     def test_producer(self) -> None:
         """A producer is paused at the stated number of waiting requests or bytes, and no earlier."""
@@ -186,7 +185,7 @@ class MessageTests(MessagingCase):
     def test_busyPeer(self) -> None:
         """A peer that acknowledges nothing is given up after the stated number of seconds, not much later."""
         (seconds,) = stated("a peer whose program is busy for more than # seconds is considered lost")
-        port = self.listenAt()
+        self.listenAt()
         client = self.result(self.connectTo())
         self.pause(0.1)
         self.devices[1].setPortEnabled(1, False)
@@ -194,7 +193,6 @@ class MessageTests(MessagingCase):
         client.transport.sendMessage(b"are you there?")
         self.wait(lambda: client.lost, seconds + 1.0)
         self.assertTrue(seconds < self.clock.seconds() - begun < seconds + 0.5)
-        port.stopListening()
 
 
 class StreamTests(SynchronousTestCase):

@@ -58,13 +58,10 @@ class OpeningTests(MessagingCase):
         self.assertEqual(self.served[0].transport.getPeer().gid, self.path().sgid)
 
     def test_factoryRejects(self) -> None:
-        port = self.serve(
-            MessageFactory(Mock(side_effect=Rejection(RejectReason.CONSUMER_REJECT, b"not today")))
-        )
+        self.serve(MessageFactory(Mock(side_effect=Rejection(RejectReason.CONSUMER_REJECT, b"not today"))))
         error = self.failure(self.ask(), Rejected)
         self.assertEqual(error.status, RejectReason.CONSUMER_REJECT)
         self.assertEqual(error.privateData, b"not today")
-        port.stopListening()
         self.assertNothingLeft()
 
     def test_factoryStopsListening(self) -> None:
@@ -89,14 +86,13 @@ class OpeningTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_rejectedMTUIsRetriedSmaller(self) -> None:
-        port = self.serve(terms=Terms(mtu=MTU.MTU_512))
+        self.serve(terms=Terms(mtu=MTU.MTU_512))
         client = self.result(self.ask())
         self.wait(lambda: self.served[-1].isMade)
         for end in (client, self.served[-1]):
             self.assertEqual(end.transport.agreed.mtu, MTU.MTU_512)
         client.transport.loseConnection()
         self.wait(lambda: client.lost)
-        port.stopListening()
         self.assertNothingLeft()
 
     def test_unusableMTURejectionEnds(self) -> None:
@@ -107,7 +103,7 @@ class OpeningTests(MessagingCase):
             reported.append(advice)
             raise Rejection(RejectReason.INVALID_PATH_MTU, b"", bytes([advice]))
 
-        port = self.serve(MessageFactory(refuse))
+        self.serve(MessageFactory(refuse))
         for advices in ([0], [3], [6], [255], [2, 2], [2, 5], [2, 1, 0]):
             reported.clear()
             expected = list(advices)
@@ -115,7 +111,6 @@ class OpeningTests(MessagingCase):
             self.pause(1.0)
             error = self.failureResultOf(asked, Rejected).value
             self.assertEqual((error.status, reported), (RejectReason.INVALID_PATH_MTU, expected))
-        port.stopListening()
         self.assertNothingLeft()
 
     def test_staleQueuePairIsReplaced(self) -> None:
@@ -143,7 +138,7 @@ class OpeningTests(MessagingCase):
             self.patch(device, "pkeys", lambda port, table=table: table)
         self.patch(softdevice, "PKEYS", tables[0])  # so many may be asked for
         self.patch(verbsport, "partitionIndex", lambda table, pkey: 0)  # management is in all of them
-        port = self.serve()
+        self.serve()
         client = self.result(self.ask(pkey=0x8007))
         self.wait(lambda: self.served[-1].isMade)
         pairs: list[Any] = [each.transport._pair for each in (client, self.served[-1])]
@@ -153,7 +148,6 @@ class OpeningTests(MessagingCase):
         self.assertIn(
             "partition 0x8006", str(self.failureResultOf(self.ask(pkey=0x8006), InvalidRequest).value)
         )
-        port.stopListening()
 
     def test_timeout(self) -> None:
         """An attempt fails after its timeout or the last unanswered REQ, and releases everything."""
