@@ -80,12 +80,11 @@ class PortTests(Base):
             asked.cancel()
             return made
 
-        port = self.listening()
+        self.listening()
         asked = self.connecting(terms=Terms(keepalive=5.0, usesCredits=False), factory=MessageFactory(build))
         self.failure(asked, CancelledError)
         self.pause(1.0)
         self.assertEqual((made.isMade, made.lost), (False, []))
-        port.stopListening()
         self.part()
 
     def test_cancelledByProtocolAsItBegins(self) -> None:
@@ -96,12 +95,11 @@ class PortTests(Base):
                 asked.cancel()
 
         made = Reluctant()
-        port = self.listening()
+        self.listening()
         terms = Terms(keepalive=5.0, usesCredits=False)
         asked = self.connecting(terms=terms, factory=MessageFactory(lambda: made))
         self.failure(asked, CancelledError)
         self.assertEqual((made.isMade, len(made.lost)), (True, 1))
-        port.stopListening()
         self.part()
 
     def read(self, which: int) -> Deferred[Any]:
@@ -199,12 +197,10 @@ class PathTests(CancelCase):
 
 class ServiceTests(CancelCase):
     def serving(self) -> Any:
-        service = DatagramServerEndpoint(self.clock, PORT, self.devices[1])
-        return self.successResultOf(service.listen(MessageFactory(DatagramProtocol)))
+        return self.listenAt(MessageFactory(DatagramProtocol), DatagramServerEndpoint)
 
     def asking(self, kind: type[DatagramProtocol] = DatagramProtocol) -> Deferred[Any]:
-        endpoint = DatagramClientEndpoint(self.clock, self.addresses[1][0], PORT, self.devices[0])
-        return endpoint.connect(MessageFactory(kind))
+        return self.connectTo(MessageFactory(kind), DatagramClientEndpoint)
 
     def test_resolve(self) -> None:
         here, there = (adapterOf(self.clock, device).own for device in self.devices)
@@ -252,13 +248,12 @@ class ServiceTests(CancelCase):
             def stopProtocol(self) -> None:
                 self.calls.append("stop")
 
-        port = self.serving()
+        self.serving()
         made: list[Cancelling] = []
         for isLater in (False, True):
             asked = self.asking(Cancelling)
             self.failure(asked, CancelledError)
             self.assertEqual(made.pop().calls, ["start", "stop"] if isLater else [])
-        port.stopListening()
         self.part()
 
     def test_failingProtocolLeavesNothing(self) -> None:
@@ -271,14 +266,13 @@ class ServiceTests(CancelCase):
         service = DatagramServerEndpoint(self.clock, PORT, self.devices[1])
         self.failureResultOf(service.listen(MessageFactory(Failing)), RuntimeError)
         self.assertEqual(self.held(), before)
-        port = self.serving()
+        self.serving()
         self.failure(self.asking(Failing), RuntimeError)
-        port.stopListening()
         lose(self.beside[0])
         self.assertNothingLeft()
 
     def test_unsendableDatagramsFreeTheirSlots(self) -> None:
-        port = self.serving()
+        self.serving()
         client = self.result(self.asking())
         self.patch(
             client.transport._adapter.domain,
@@ -289,5 +283,4 @@ class ServiceTests(CancelCase):
             self.assertRaises(InvalidRequest, client.transport.write, b"lost")
         self.assertEqual((len(client.transport._free), client.transport.dropped), (SENDS, 0))
         lose(client)
-        port.stopListening()
         self.part()
