@@ -88,7 +88,7 @@ class MessagingCase(SteppedTime, SynchronousTestCase):
         endpoint = kind(self.clock, **{"port": PORT, "device": self.devices[1], **more})
         return self._listen(endpoint, factory)
 
-    def _listen(self, endpoint: Any, factory: Any) -> Any:
+    def _listen(self, endpoint: Any, factory: Any) -> IListeningPort:
         self.listeningPorts.append(
             self.successResultOf(endpoint.listen(factory or MessageFactory(self.made)))
         )
