@@ -89,6 +89,24 @@ class IdleTests(SynchronousTestCase):
 
 
 class MessageTests(ModuleTestCase):
+    def test_sizes(self) -> None:
+        """Messages of all sizes arrive unchanged with their tags, and are reported to their sender."""
+        room = _MTU - HEADER_LENGTH
+        tiny = COMMAND_MTU - HEADER_LENGTH
+        sizes = [0, 1, tiny, tiny + 1, room, room + 1, 5 * room, 100_000]
+        for size in sizes:
+            self.send(bytes(each & 0xFF for each in range(size)), size + 1, tag=size & 0xFFFF)
+        self.run_(1.0)
+        found = {
+            each.tag: bytes(each.data)
+            for each in self.eventReceived["bob"]
+            if isinstance(each, MessageReceived)
+        }
+        self.assertEqual(found, {size & 0xFFFF: bytes(each & 0xFF for each in range(size)) for size in sizes})
+        reported = {each.context for each in self.eventReceived["alice"] if isinstance(each, SendCompleted)}
+        self.assertEqual(reported, {size + 1 for size in sizes})
+        self.assertEqual(self.toBob.queuedBytes, 0)
+
     def test_channels(self) -> None:
         """Very small messages use the command channel, others the data channel."""
         tiny = COMMAND_MTU - HEADER_LENGTH
