@@ -324,23 +324,6 @@ class ClosingTests(ManagerCase):
         self.assertEqual((type(answer.message), answer.transactionID), (DREP, 99))
         self.assertEmpty()
 
-    def test_lateREPAfterDisconnect(self) -> None:
-        """
-        A late REP gets no RTU from an end that has disconnected: its peer would be connected to nobody if all
-        DREQs are lost.
-        """
-        self.begin(World())
-        self.server.listen()
-        self.world.drops = lambda message: isinstance(message, (RTU, DREQ))
-        mine = self.client.connect(self.server)
-        self.world.run(until=0.05)
-        self.client.disconnect(mine)
-        self.world.drops = lambda message: isinstance(message, DREQ)
-        self.world.run()
-        self.assertNotIn("ConnectionEstablished", self.eventNames(self.server))
-        self.assertEqual(self.client.manager.counters["sent RTU"], 1)
-        self.assertEmpty()
-
     def test_lateLAPAfterDREQ(self) -> None:
         """A program that has been told of the end is not asked about an alternate path."""
         connection, peer = self.mine.connection, self.remote.connection
