@@ -66,8 +66,7 @@ class MessagingCase(SteppedTime, SynchronousTestCase):
 
     def serve(self, factory: Any = None, terms: Terms = USUAL, serviceID: int = SERVICE) -> IListeningPort:
         """Listen to the service at the second host."""
-        endpoint = self.ends(serviceID, terms)
-        return self._listen(endpoint, factory)
+        return self._listen(self.ends(serviceID, terms), factory)
 
     def made(self, answer: bytes = b"") -> MessageRecorder:
         """Create a protocol of the server, and add it to C{served}."""

@@ -275,15 +275,6 @@ class ClosingTests(ManagerCase):
             self.assertEqual(self.eventNames(self.server), ["Disconnected"])
             self.assertEmpty()
 
-    def test_crossedDREQs(self) -> None:
-        self.client.disconnect(self.mine)
-        self.server.disconnect(self.remote)
-        self.world.run()
-        self.assertEqual(sorted(self.world.log), ["DREP", "DREP", "DREQ", "DREQ"])
-        for end in (self.client, self.server):
-            self.assertEqual(self.eventNames(end), ["Disconnected"])
-        self.assertEmpty()
-
     def test_silentPeerDoesNotPreventEnd(self) -> None:
         self.world.drops = lambda message: True
         self.client.disconnect(self.mine)
