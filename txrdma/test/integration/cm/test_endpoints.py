@@ -51,7 +51,7 @@ class Asking(RDMAProtocol):
 
 
 class LoopbackTests(TestCase):
-    """Real reactors and real loopback, over both routes of the software device."""
+    """Real reactors and real loopback."""
 
     async def test_allAddresses(self) -> None:
         """A server without an address listens at all of the host, except where port 4791 is taken."""

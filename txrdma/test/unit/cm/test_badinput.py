@@ -1,4 +1,4 @@
-"""Messages of unknown peers to a host with connections: every message with extreme bytes, floods, replays."""
+"""Messages of unknown peers to a host with connections: every message with extreme bytes, and floods."""
 
 from __future__ import annotations
 

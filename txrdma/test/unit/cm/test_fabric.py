@@ -1,4 +1,4 @@
-"""Managers at ports of a simulated InfiniBand fabric: messages use LIDs and links that may lose them."""
+"""Managers at ports of a simulated InfiniBand fabric: messages use LIDs, and paths from several ports."""
 
 from __future__ import annotations
 
