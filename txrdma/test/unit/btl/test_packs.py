@@ -24,6 +24,7 @@ from txrdma.btl.wire import (
 )
 from txrdma.error import InvalidRequest
 from txrdma.test.unit.btl.test_module import ModuleTestCase
+from txrdma.testing.btl.world import BadNetwork
 
 _MTU = 1024
 _TAGS = st.integers(0, 0xFFFF)
@@ -134,6 +135,19 @@ class SendTests(ModuleTestCase):
         self.run_(0.01)
         self.assertEqual(self.messages(), urgent + usual)
         self.assertEqual(self.alice.module.counters.packSends, 2)
+
+    def test_lost(self) -> None:
+        """Messages of a lost packet, and of a duplicated one, arrive once."""
+        self.begin(BadNetwork(loss=0.3, duplication=0.3))
+        output: list[bytes] = []
+        for _turn in range(40):
+            output += self.sendAll(6)
+            self.run_(0.001)
+        self.run_(10.0)
+        self.assertEqual(sorted(self.messages()), sorted(output))
+        self.assertEqual(len(self.of("alice", SendCompleted)), len(output))
+        self.assertGreater(self.alice.module.counters.resends, 5)
+        self.assertGreater(self.bob.module.counters.dupRecvs + self.bob.module.counters.oowLowRecvs, 5)
 
     def test_closedMeanwhile(self) -> None:
         """Messages queued when the peer closes fail, each once."""
