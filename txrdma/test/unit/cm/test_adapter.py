@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet.testing import MemoryReactorClock
-from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections.adapter import SharedCompletionQueue
@@ -39,41 +38,6 @@ class DelayingQueue:
     def close(self) -> None: ...
 
 
-class Channel:
-    def fileno(self) -> int:
-        return 77
-
-    def takeEvents(self) -> Sequence[Any]:
-        return ()
-
-    def close(self) -> None: ...
-
-
-class Device:
-    def __init__(self) -> None:
-        self.queue = DelayingQueue()
-
-    def createChannel(self) -> Channel:
-        return Channel()
-
-    def createCompletionQueue(self, depth: int, channel: Channel) -> DelayingQueue:
-        return self.queue
-
-
-class Handler:
-    """Records the completions of one queue pair."""
-
-    def __init__(self) -> None:
-        self.identifiers: list[int] = []
-
-    def completed(self, batch: Sequence[Completion]) -> None:
-        self.identifiers += [completion.identifier for completion in batch]
-
-    def pathChanged(self) -> None: ...
-
-    def broken(self, failure: Failure) -> None: ...
-
-
 class SharedCompletionQueueTests(SynchronousTestCase):
     def test_pollTakesDelayedCompletions(self) -> None:
         """
@@ -81,16 +45,17 @@ class SharedCompletionQueueTests(SynchronousTestCase):
 
         A connection with sends asks before it reports its end: what was delayed would count as not delivered.
         """
-        device: Any = Device()
+        queue, identifiers = DelayingQueue(), list[int]()
+        channel = Mock(fileno=lambda: 77, takeEvents=tuple)
+        device = Mock(createChannel=lambda: channel, createCompletionQueue=lambda depth, channel: queue)
         shared = SharedCompletionQueue(MemoryReactorClock(), device, 10)
         self.addCleanup(shared.close)
-        handler = Handler()
-        shared.handlers[QPN(5)] = handler
-        device.queue.isArmed = False  # as on a polling reactor
-        device.queue.waiting = [
-            Completion(each, Status.SUCCESS, CompletionOpcode.SEND, QPN(5)) for each in range(3)
-        ]
+        shared.handlers[QPN(5)] = Mock(
+            completed=lambda batch: identifiers.extend(c.identifier for c in batch)
+        )
+        queue.isArmed = False  # as on a polling reactor
+        queue.waiting = [Completion(each, Status.SUCCESS, CompletionOpcode.SEND, QPN(5)) for each in range(3)]
         shared.poll(withSends=False)
-        self.assertEqual((handler.identifiers, device.queue.isArmed), ([], False))
+        self.assertEqual((identifiers, queue.isArmed), ([], False))
         shared.poll()
-        self.assertEqual(handler.identifiers, [0, 1, 2])
+        self.assertEqual(identifiers, [0, 1, 2])
