@@ -5,30 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
-from zope.interface import implementer
-
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IListeningPort
 
 from txrdma.btl.connections import PeerOpening
 from txrdma.test.support.btl.hosts import HostsCase
 from txrdma.testing.messagebystanders import MessageBystanderContract
 from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
-
-
-@implementer(IListeningPort)
-class NoPort:
-    """Stands for a listener of the simulated hosts; the test starts connections itself."""
-
-    def startListening(self) -> None:
-        """Do nothing."""
-
-    def stopListening(self) -> Deferred[None]:
-        return succeed(None)
-
-    def getHost(self) -> Any:
-        """Return no address."""
 
 
 class BTLTests(MessageBystanderContract, HostsCase):
@@ -38,7 +23,7 @@ class BTLTests(MessageBystanderContract, HostsCase):
 
     def listenWith(self, factory: Any) -> IListeningPort:
         self.factory = factory
-        return NoPort()
+        return Mock()  # the test starts connections itself
 
     def connectWith(self, factory: Any) -> Deferred[Any]:
         ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], 40000, 50e-6)

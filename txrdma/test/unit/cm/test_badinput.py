@@ -5,8 +5,6 @@ from __future__ import annotations
 from random import Random
 from typing import Any, cast
 
-from zope.interface import implementer
-
 from txrdma.cm.connection import CMConnection
 from txrdma.cm.connections.endpoints import IBServerEndpoint
 from txrdma.cm.core.connection import Connection
@@ -23,11 +21,9 @@ from txrdma.cm.layouts.paths import pathFor
 from txrdma.cm.layouts.rejectinfo import informationOf
 from txrdma.iba.path import GMP_QKEY, IBPath
 from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, QPN
-from txrdma.interfaces import IMADHandler
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import frame
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
-from txrdma.mad.layouts.messages import MADRequest
 from txrdma.mad.layouts.values import PathMTU
 from txrdma.mad.ports import verbsport
 from txrdma.mad.ports.verbsport import VerbsPort
@@ -35,6 +31,7 @@ from txrdma.mad.server import MADServer
 from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.messages import KINDS
 from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
+from txrdma.test.support.mad.pairs import Answers
 
 BACKLOG = 16
 PRIVATE = {
@@ -106,17 +103,6 @@ class StrangerCase(MessagingCase):
         self.assertNothingLeft(2000.0)
 
 
-@implementer(IMADHandler)
-class Answers:
-    """Records messages."""
-
-    def __init__(self, messages: list[Any]) -> None:
-        self._messages = messages
-
-    def handle(self, request: MADRequest) -> None:
-        self._messages.append(request.payload)
-
-
 class StrangerTests(StrangerCase):
     """The connection continues, and whatever unknown peers have caused ends."""
 
@@ -185,20 +171,20 @@ class StrangerTests(StrangerCase):
 
     def test_otherClassVersion(self) -> None:
         """Requests of another class version are rejected with the supported one."""
-        answers: list[Any] = []
-        MADServer(self.agent).handle(ManagementClass.COMM_MGT, Answers(answers), (Method.SEND,))
+        answers = Answers(lambda request: None)
+        MADServer(self.agent).handle(ManagementClass.COMM_MGT, answers, (Method.SEND,))
         question = SIDRREQ(requestID=9, serviceID=SERVICE)
         for message in (self.request(5), question, RTU(localCommID=5, remoteCommID=self.core.localCommID)):
             number, data = message.attributeID, message.encode()
             raw = bytearray(frame(ManagementClass.COMM_MGT, Method.SEND, 7, number, 0, data))
             raw[2] = 1
             self.agent.send(bytes(raw), self.way)
-        self.wait(lambda: len(answers) == 2)
-        rejection, response = answers
+        self.wait(lambda: len(answers.asked) == 2)
+        rejection, response = found = [cast(Any, each.payload) for each in answers.asked]
         self.assertEqual(rejection.reason, RejectReason.UNSUPPORTED_CLASS_VERSION)
         self.assertEqual(rejection.remoteCommID, 5)
         self.assertEqual((response.status, response.requestID), (SIDRStatus.VERSION_NOT_SUPPORTED, 9))
-        self.assertEqual([informationOf(each) for each in answers], [2, 2])
+        self.assertEqual([informationOf(each) for each in found], [2, 2])
         self.assertUndisturbed()
         self.end()
 

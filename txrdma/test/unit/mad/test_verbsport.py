@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
+from unittest.mock import Mock
 
 from twisted.internet.defer import CancelledError
 from twisted.trial.unittest import SynchronousTestCase
@@ -27,7 +28,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import AsyncEvent, IAddressHandle
+from txrdma.interfaces import AsyncEvent
 from txrdma.mad import ports
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.addressing import partitionIndex, sourceIndex
@@ -321,15 +322,8 @@ class FaultTests(VerbsPortCase):
         port = self.ports[0]
         closed: list[AddressVector] = []
 
-        class Handle:
-            def __init__(self, address: AddressVector) -> None:
-                self.address = address
-
-            def close(self) -> None:
-                closed.append(self.address)
-
-        def make(address: AddressVector) -> IAddressHandle:
-            return Handle(address)  # type: ignore[return-value]  # what is used of one
+        def make(address: AddressVector) -> Mock:
+            return Mock(address=address, close=lambda: closed.append(address))
 
         self.patch(port._domain, "createAddressHandle", make)
         paths = [IBPath(dgid=GID.fromIP(f"10.0.{number >> 8}.{number & 255}")) for number in range(HANDLES)]
