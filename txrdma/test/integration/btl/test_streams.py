@@ -67,26 +67,21 @@ class StreamTests(StreamContract, StreamCase):
         self.assertIn("192.0.2.1", str(failure))
         await deferLater(reactor, 0.05)
 
+    async def hello(self, client: MessageRecorder, servers: Recorders) -> None:
+        """Send a message from the client, and close."""
+        client.transport.sendMessage(b"hello")
+        client.transport.loseConnection()
+        while not (client.ends and servers.protocols[0].ends):
+            await deferLater(reactor, 0.01)
+        self.assertEqual(servers.protocols[0].messages, [(b"hello", None)])
+        self.assertEqual((client.ends, servers.protocols[0].ends), (["ConnectionDone"], ["ConnectionDone"]))
+
     async def test_messages(self) -> None:
         """With C{messages=yes} the strings are endpoints for message protocols."""
-        received: list[bytes] = []
-
-        class Noting(MessageProtocol):
-            def messageReceived(self, data: bytes, immediate: int | None) -> None:
-                received.append(data)
-                self.transport.loseConnection()
-
-        class Sending(MessageProtocol):
-            def connectionMade(self) -> None:
-                self.transport.sendMessage(b"hello")
-
-        server = serverFromString(reactor, "btl:127.0.0.1:0:messages=yes")
-        self.ports.append(await server.listen(Recorders(Noting)))
-        port = self.ports[-1].getHost().port
-        await clientFromString(reactor, f"btl:127.0.0.1:{port}:messages=yes").connect(Recorders(Sending))
-        while not received:
-            await deferLater(reactor, 0.01)
-        self.assertEqual(received, [b"hello"])
+        servers, keys = Recorders(MessageRecorder), ":messages=yes"
+        self.ports.append(await serverFromString(reactor, self.serverString() + keys).listen(servers))
+        text = self.clientString(self.ports[-1].getHost().port) + keys
+        await self.hello(await clientFromString(reactor, text).connect(Recorders(MessageRecorder)), servers)
 
     async def test_secretIntroductions(self) -> None:
         """Endpoints with a TLS stream exchange introductions over it, and refuse a client without TLS."""
@@ -101,13 +96,7 @@ class StreamTests(StreamContract, StreamCase):
         port = self.ports[-1].getHost().port
         options = optionsForClientTLS("localhost", certificate)
         secret = wrapClientTLS(options, TCP4ClientEndpoint(reactor, "127.0.0.1", port))
-        client = await ClientEndpoint(reactor, secret).connect(Recorders(MessageRecorder))
-        client.transport.sendMessage(b"hello")
-        client.transport.loseConnection()
-        while not (client.ends and servers.protocols[0].ends):
-            await deferLater(reactor, 0.01)
-        self.assertEqual(servers.protocols[0].messages, [(b"hello", None)])
-        self.assertEqual((client.ends, servers.protocols[0].ends), (["ConnectionDone"], ["ConnectionDone"]))
+        await self.hello(await ClientEndpoint(reactor, secret).connect(Recorders(MessageRecorder)), servers)
         plain = connect(reactor, "127.0.0.1", port, Recorders(MessageRecorder))
         await self.assertFailure(plain, RDMAError)
         self.assertEqual(len(servers.protocols), 1)
