@@ -397,16 +397,17 @@ class RefusalTests(UmadCase):
 
 
 class GoneTests(UmadCase):
-    def calls(self, agent: MADAgent) -> list[Deferred[Any]]:
+    def test_oldKernel(self) -> None:
+        agent = self.agent("roce0")
         path, nobody = IBPath(dgid=NOWHERE), [NOWHERE] * 50
-        return [
+        calls: list[Deferred[Any]] = [
             *(agent.PerformanceGet(PortCounters, path, number) for number in range(20)),
             agent.SubnAdmGetTable(NodeRecord, path),
             agent.SubnAdmGet(NodeRecord, path),
             agent.SubnAdmGetMulti(MultiPathRecord.between(nobody, nobody), path),
         ]
-
-    def gone(self, agent: MADAgent, calls: list[Deferred[Any]]) -> None:
+        self.kernel.vanish("umad0")
+        self.sysfs.remove("class/infiniband_mad/umad0")
         self.wait(lambda: all(call.called for call in calls))
         for call in (*calls, agent.PerformanceGet(PortCounters, self.path)):
             error = self.failureResultOf(call, DeviceUnavailable).value
@@ -416,13 +417,6 @@ class GoneTests(UmadCase):
         self.assertEqual(port.fileno(), -1)
         self.assertRaises(DeviceUnavailable, port.send, bytes(256), self.path)
         self.assertEqual(self.clock.getDelayedCalls(), [])
-
-    def test_oldKernel(self) -> None:
-        agent = self.agent("roce0")
-        calls = self.calls(agent)
-        self.kernel.vanish("umad0")
-        self.sysfs.remove("class/infiniband_mad/umad0")
-        self.gone(agent, calls)
 
     def test_stillThere(self) -> None:
         agent = self.agent("roce0")
