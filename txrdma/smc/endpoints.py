@@ -1,6 +1,4 @@
-"""
-Endpoints that use SMC-R if the peer supports it, and TCP otherwise.
-"""
+"""Endpoints that use SMC-R if the peer supports it, and TCP otherwise."""
 
 from __future__ import annotations
 

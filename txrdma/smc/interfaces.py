@@ -1,6 +1,4 @@
-"""
-The interface between C{smc:} endpoints and the stacks that implement SMC.
-"""
+"""The interface between C{smc:} endpoints and the stacks that implement SMC."""
 
 from __future__ import annotations
 

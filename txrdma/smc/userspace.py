@@ -1,6 +1,4 @@
-"""
-The userspace backend: CLC handshakes on TCP connections, and a verbs device for the data.
-"""
+"""The userspace backend: CLC handshakes on TCP connections, and a verbs device for the data."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Text for log messages and reports: diagnosis codes, log prefixes.
-"""
+"""Text for log messages and reports: diagnosis codes, log prefixes."""
 
 from __future__ import annotations
 

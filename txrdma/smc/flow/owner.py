@@ -1,6 +1,4 @@
-"""
-Interface between a L{Flow<txrdma.smc.flow.flow.Flow>} and the connection that owns it.
-"""
+"""Interface between a L{Flow<txrdma.smc.flow.flow.Flow>} and the connection that owns it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The server's side of a CLC handshake: accepts Proposals.
-"""
+"""The server's side of a CLC handshake: accepts Proposals."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Logs and counts whether connections use SMC-R or plain TCP, or are refused.
-"""
+"""Logs and counts whether connections use SMC-R or plain TCP, or are refused."""
 
 from __future__ import annotations
 

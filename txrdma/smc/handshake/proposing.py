@@ -1,6 +1,4 @@
-"""
-The client's side of a CLC handshake: proposes SMC if the listener is known to support it.
-"""
+"""The client's side of a CLC handshake: proposes SMC if the listener is known to support it."""
 
 from __future__ import annotations
 

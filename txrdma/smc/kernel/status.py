@@ -1,6 +1,4 @@
-"""
-The status of a connection with the kernel's SMC.
-"""
+"""The status of a connection with the kernel's SMC."""
 
 from __future__ import annotations
 

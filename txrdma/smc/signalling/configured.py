@@ -1,6 +1,4 @@
-"""
-The C{agreed} carrier: both ends were configured to use SMC (C{peer=smc}).
-"""
+"""The C{agreed} carrier: both ends were configured to use SMC (C{peer=smc})."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-TCP clients whose carriers prepare their sockets before they connect.
-"""
+"""TCP clients whose carriers prepare their sockets before they connect."""
 
 from __future__ import annotations
 

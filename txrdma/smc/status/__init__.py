@@ -1,3 +1,1 @@
-"""
-Statistics and Prometheus metrics of connections, and the socket that C{txrdma connections} queries.
-"""
+"""Statistics and Prometheus metrics of connections, and the socket that C{txrdma connections} queries."""

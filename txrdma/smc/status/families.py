@@ -1,6 +1,4 @@
-"""
-The statistics of connections as metric families, for any metrics library.
-"""
+"""The statistics of connections as metric families, for any metrics library."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-A connection as protocols use it: its transport, its TCP connection, and its status.
-"""
+"""A connection as protocols use it: its transport, its TCP connection, and its status."""

@@ -1,6 +1,4 @@
-"""
-The status of each connection of an C{smc:} endpoint, and a list of the live ones in this process.
-"""
+"""The status of each connection of an C{smc:} endpoint, and a list of the live ones in this process."""
 
 from __future__ import annotations
 

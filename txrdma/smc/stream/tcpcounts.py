@@ -1,6 +1,4 @@
-"""
-The bytes of a TCP connection, as Linux counts them.
-"""
+"""The bytes of a TCP connection, as Linux counts them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The transport of a stream over SMC-R, which behaves like Twisted's TCP transport.
-"""
+"""The transport of a stream over SMC-R, which behaves like Twisted's TCP transport."""
 
 from __future__ import annotations
 

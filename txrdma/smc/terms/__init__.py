@@ -1,3 +1,1 @@
-"""
-What two ends offer and agree on, and the options of an endpoint; no I/O.
-"""
+"""What two ends offer and agree on, and the options of an endpoint; no I/O."""

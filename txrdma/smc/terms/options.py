@@ -1,6 +1,4 @@
-"""
-Options of an C{smc:} endpoint, from its string or its arguments.
-"""
+"""Options of an C{smc:} endpoint, from its string or its arguments."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-Layouts of the messages of SMC-R: CLC, LLC and CDC.
-"""
+"""Layouts of the messages of SMC-R: CLC, LLC and CDC."""

@@ -1,3 +1,1 @@
-"""
-The TCP option of SMC-R, added and read by an eBPF program.
-"""
+"""The TCP option of SMC-R, added and read by an eBPF program."""

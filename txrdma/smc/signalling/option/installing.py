@@ -1,6 +1,4 @@
-"""
-Installs the program of the C{option} carrier for other processes, by names in a BPF file system.
-"""
+"""Installs the program of the C{option} carrier for other processes, by names in a BPF file system."""
 
 from __future__ import annotations
 

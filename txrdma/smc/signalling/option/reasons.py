@@ -1,6 +1,4 @@
-"""
-Errors of bpf(2) with the reason and what to do, such as missing capabilities (see capabilities(7)).
-"""
+"""Errors of bpf(2) with the reason and what to do, such as missing capabilities (see capabilities(7))."""
 
 from __future__ import annotations
 
