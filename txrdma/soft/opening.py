@@ -1,6 +1,4 @@
-"""
-Opening a port of a software device: its sockets and its routes.
-"""
+"""Opening a port of a software device: its sockets and its routes."""
 
 from __future__ import annotations
 

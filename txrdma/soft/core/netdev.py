@@ -1,6 +1,4 @@
-"""
-The properties of a software device's port: from the network interface of its IP address, or made up.
-"""
+"""The properties of a software device's port: from the network interface of its IP address, or made up."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Bytes of memory that requests name: those spread over several buffers, such as segments, and atomics.
-"""
+"""Bytes of memory that requests name: those spread over several buffers, such as segments, and atomics."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Recently released numbers, which are not assigned again yet: a peer may still use them.
-"""
+"""Recently released numbers, which are not assigned again yet: a peer may still use them."""
 
 from __future__ import annotations
 

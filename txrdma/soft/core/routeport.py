@@ -1,6 +1,4 @@
-"""
-The local end of all routes of one kind at a port of the device: a UDP socket, or a UNIX socket.
-"""
+"""The local end of all routes of one kind at a port of the device: a UDP socket, or a UNIX socket."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Messages between a coordinator and its members: one packet each of a UNIX socket (SOCK_SEQPACKET).
-"""
+"""Messages between a coordinator and its members: one packet each of a UNIX socket (SOCK_SEQPACKET)."""
 
 from __future__ import annotations
 

@@ -64,11 +64,7 @@ Answer = Union[Read, Atomic]
 
 
 class Answers:
-    """
-    The answers of one queue pair.
-
-    @ivar waiting: those that are not complete; only L{queue} appends to it.
-    """
+    """The answers of one queue pair. C{waiting}: those that are not complete; only L{queue} appends to it."""
 
     __slots__ = ("_batch", "_domain", "_keys", "_mtu", "_results", "_retained", "waiting")
 

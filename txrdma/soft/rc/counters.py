@@ -1,6 +1,4 @@
-"""
-The counters of a RoCE port.
-"""
+"""The counters of a RoCE port."""
 
 from __future__ import annotations
 

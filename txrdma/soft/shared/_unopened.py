@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 class UnopenedLane(Route):
-    """
-    Opens a lane on first use, and is replaced by it.
-
-    @ivar destination: the peer's queue pair.
-    """
+    """Opens a lane on first use, and is replaced by it. C{destination}: the peer's queue pair."""
 
     name = "shared-memory"
     polled = False

@@ -1,6 +1,4 @@
-"""
-The sending side of the connection to a process with which memory is shared.
-"""
+"""The sending side of the connection to a process with which memory is shared."""
 
 from __future__ import annotations
 
