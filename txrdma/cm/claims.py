@@ -1,6 +1,4 @@
-"""
-Claims for service IDs, where the managers of several processes share queue pair 1.
-"""
+"""Claims for service IDs, where the managers of several processes share queue pair 1."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ class ServiceClaims:
     """
 
     def __init__(self, port: object) -> None:
-        """
-        @param port: a management port; claims are needed only if it provides L{IServiceClaims}.
-        """
+        """@param port: a management port; claims are needed only if it provides L{IServiceClaims}."""
         self._provider = IServiceClaims(port, None)
         self.share: int | None = None if self._provider is None else self._provider.share
         self._claims: dict[int, _Claim] = {}

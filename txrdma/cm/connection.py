@@ -1,6 +1,4 @@
-"""
-One connection of the communication manager, for applications.
-"""
+"""One connection of the communication manager, for applications."""
 
 from __future__ import annotations
 
@@ -38,11 +36,7 @@ EventHandler = Callable[["CMConnection", Event], None]
 
 
 class ConnectionOwner(Protocol):
-    """
-    The interface of the manager for its connections.
-
-    @ivar guid: the CA GUID in REPs.
-    """
+    """The interface of the manager for its connections. C{guid}: the CA GUID in REPs."""
 
     guid: GUID
 

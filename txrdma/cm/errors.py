@@ -1,6 +1,4 @@
-"""
-Errors of communication management that no other part of txrdma has.
-"""
+"""Errors of communication management that no other part of txrdma has."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Interfaces of the communication manager: connections of either manager, and protocols of applications.
-"""
+"""Interfaces of the communication manager: connections of either manager, and protocols of applications."""
 
 from __future__ import annotations
 

@@ -63,9 +63,7 @@ class _Pinging(RDMAProtocol):
     """
 
     def __init__(self, report: Report) -> None:
-        """
-        @param report: called with the text of each ping.
-        """
+        """@param report: called with the text of each ping."""
         self.pings = 0
         self.ended: Deferred[int] = Deferred(lambda _: self.transport.abortConnection())
         self._report = report

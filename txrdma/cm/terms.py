@@ -162,11 +162,7 @@ def splitGreeting(privateData: bytes, terms: Terms, magic: int) -> tuple[Greetin
 
 
 def negotiate(terms: Terms, greeting: Greeting | None, request: REQ, reply: REP, isActive: bool) -> Agreed:
-    """
-    Derive the terms from REQ, REP and the peer's greeting.
-
-    @param isActive: whether this end sent the REQ.
-    """
+    """Derive the terms from REQ, REP and the peer's greeting. C{isActive}: whether this end sent the REQ."""
     own, peer = (request, reply) if isActive else (reply, request)
     initiatorDepth = min(own.initiatorDepth, peer.responderResources)
     responderResources = min(own.responderResources, peer.initiatorDepth)

@@ -318,11 +318,7 @@ class Adapter:
         return [gid.ip for gid in gids if gid.ip is not None and not gid.isLinkLocal]
 
     def requireGID(self, gid: GID) -> tuple[int, int]:
-        """
-        The port and the table index of a GID.
-
-        @raise InvalidRequest: no port of the device has it.
-        """
+        """The port and the table index of a GID. Raises L{InvalidRequest} if no port of the device has it."""
         place = self.findGID(gid)
         if place is None:
             raise InvalidRequest(f"{self.device.name} has no GID {gid.ip}")

@@ -535,9 +535,7 @@ class DatagramServerEndpoint:
     """Provides a datagram service at a port of RDMA CM's UDP port space."""
 
     def __init__(self, reactor: Any, port: int, device: DeviceSpec = "soft") -> None:
-        """
-        @param port: 0 is any free port.
-        """
+        """@param port: 0 is any free port."""
         self._reactor, self._port, self._device = reactor, port, device
 
     def listen(self, factory: IMessageProtocolFactory) -> Deferred[IListeningPort]:

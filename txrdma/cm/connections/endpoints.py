@@ -57,9 +57,7 @@ class IPScheme(ServiceIDScheme):
     headerBytes = _HEADER
 
     def __init__(self, sourcePort: int = 0) -> None:
-        """
-        @param sourcePort: the port of an active end.
-        """
+        """@param sourcePort: the port of an active end."""
         self._sourcePort = sourcePort
 
     def prefix(self, path: IBPath) -> bytes:

@@ -34,9 +34,7 @@ class LongMessageReader:
     __slots__ = ("_answers", "_due", "_identifier", "_immediate", "_memory", "_part", "_read", "message")
 
     def __init__(self, memory: ReceiveMemory) -> None:
-        """
-        @param memory: registered memory for the messages.
-        """
+        """@param memory: registered memory for the messages."""
         self._memory = memory
         self._part: Part | None = None
         self._read: SendRequest | None = None

@@ -501,11 +501,7 @@ class ServiceListening:
             release()
 
     def _accept(self, connection: IManagedConnection, request: REQ) -> None:
-        """
-        Answer a REQ with a REP.
-
-        @raise Rejection: the REQ is to be rejected.
-        """
+        """Answer a REQ with a REP. Raises L{Rejection} if the REQ is to be rejected."""
         port = checkRequest(self._adapter, connection, self._terms)
         address, requestData = requesterOf(self._naming, request)
         greeting, privateData = splitGreeting(requestData, self._terms, REQ_MAGIC)

@@ -1,6 +1,4 @@
-"""
-A base class for protocols of connections by the communication manager.
-"""
+"""A base class for protocols of connections by the communication manager."""
 
 from __future__ import annotations
 

@@ -35,9 +35,7 @@ class Part:
     __slots__ = ("_address", "_begin", "_lkey", "_region", "_slotBytes", "requests")
 
     def __init__(self, region: _Region, begin: int, slotBytes: int) -> None:
-        """
-        @param begin: the offset of the first slot in the region, in bytes.
-        """
+        """@param begin: the offset of the first slot in the region, in bytes."""
         self._region, self._begin, self._slotBytes = region, begin, slotBytes
         memory = region.memory
         self._address, self._lkey = memory.address + begin, memory.lkey

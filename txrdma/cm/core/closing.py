@@ -74,9 +74,7 @@ class Closing(ExchangeCore):
         retryPolicy: RetryPolicy,
         restSeconds: float,
     ) -> None:
-        """
-        @param restSeconds: the time that ids rest after the end.
-        """
+        """@param restSeconds: the time that ids rest after the end."""
         self.localCommID = localCommID
         self.remoteCommID = remoteCommID
         self.remoteQPN = remoteQPN

@@ -108,9 +108,7 @@ class Listener:
         checkPath: PathCheck = acceptAnyPath,
         isForSIDR: bool = False,
     ) -> None:
-        """
-        @param mayReload: passed on to L{txrdma.cm.core.alternate.Alternate}, as C{checkPath}.
-        """
+        """@param mayReload: passed on to L{txrdma.cm.core.alternate.Alternate}, as C{checkPath}."""
         self.serviceID = serviceID
         self.backlog, self.offset, self.pattern = backlog, offset, pattern
         self.mayReload, self.checkPath, self.isForSIDR = mayReload, checkPath, isForSIDR
@@ -340,11 +338,7 @@ class Dispatcher:
             self.turned(managed, now)
 
     def received(self, message: Layout, transactionID: int, path: IBPath, now: float) -> None:
-        """
-        Process a message of a peer.
-
-        @param path: path that the message took.
-        """
+        """Process a message of a peer. C{path}: path that the message took."""
         kind = type(message).__name__
         self.counters[f"received {kind}"] += 1
         if isinstance(message, REQ):

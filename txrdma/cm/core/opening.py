@@ -120,9 +120,7 @@ class Opening(ExchangeCore):
     _final = frozenset({"ENDED", "ESTABLISHED"})
 
     def __init__(self, localCommID: int, guid: GUID) -> None:
-        """
-        @param guid: the local CA GUID, which identifies the connection in a REJ for a timeout.
-        """
+        """@param guid: the local CA GUID, which identifies the connection in a REJ for a timeout."""
         self._guid = guid
         self.localCommID = localCommID
         self.remoteCommID = 0
@@ -196,11 +194,7 @@ class Opening(ExchangeCore):
         return self._ask("reject", now)
 
     def delay(self, service: int, now: float, privateData: bytes = b"") -> bool:
-        """
-        Ask the peer to wait, by an MRA.
-
-        @param service: the time until the answer, a time's code.
-        """
+        """Ask the peer to wait, by an MRA. C{service}: the time until the answer, a time's code."""
         checkFits(MRA(serviceTimeout=service))
         checkPrivateData(privateData, 222)
         self._service, self._private = service, privateData

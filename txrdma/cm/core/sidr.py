@@ -76,11 +76,7 @@ class Resolution(ExchangeCore):
         self._ask("ask", now)
 
     def answer(self, response: SIDRREP, now: float) -> bool:
-        """
-        Answer a SIDR_REQ; its IDs are filled in.
-
-        @return: False if the peer does not wait any more.
-        """
+        """Answer a SIDR_REQ; its IDs are filled in. Returns False if the peer does not wait any more."""
         question = self._question
         self._response = response.replace(requestID=question.requestID, serviceID=question.serviceID)
         return self._ask("answer", now)

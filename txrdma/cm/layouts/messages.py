@@ -20,11 +20,7 @@ DREQ_PRIVATE_BYTES: Final = 220
 
 
 def checkPrivateData(octets: bytes, maximum: int, what: str = "private data") -> None:
-    """
-    Check that private data fits into a message.
-
-    @raise InvalidRequest: the data is too long.
-    """
+    """Check that private data fits into a message. Raises L{InvalidRequest} if the data is too long."""
     if len(octets) > maximum:
         raise InvalidRequest(f"the message can hold {maximum} bytes of {what}, not for {len(octets)}")
 

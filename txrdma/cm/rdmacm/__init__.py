@@ -1,3 +1,1 @@
-"""
-Connections by the kernel's communication manager, through librdmacm.
-"""
+"""Connections by the kernel's communication manager, through librdmacm."""

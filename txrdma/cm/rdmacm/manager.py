@@ -176,21 +176,13 @@ class KernelManagedConnection:
         """Do nothing: there are no alternate paths."""
 
     def loadAlternatePath(self, path: IBPath | CMPath, privateData: bytes = b"") -> Deferred[CMPath]:
-        """
-        Raise an error: the kernel sends no LAP.
-
-        @raise InvalidRequest: always.
-        """
+        """Raise an error: the kernel sends no LAP. Always raises L{InvalidRequest}."""
         raise InvalidRequest(_NO_ALTERNATES)
 
     def replyAlternatePath(
         self, transactionID: int, status: APStatus = APStatus.LOADED, information: bytes = b""
     ) -> None:
-        """
-        Raise an error: the kernel reports no LAP.
-
-        @raise InvalidRequest: always.
-        """
+        """Raise an error: the kernel reports no LAP. Always raises L{InvalidRequest}."""
         raise InvalidRequest(_NO_ALTERNATES)
 
     # Events of librdmacm

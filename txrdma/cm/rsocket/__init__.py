@@ -1,3 +1,1 @@
-"""
-Streams of bytes over RDMA connections, by the protocol of librdmacm's rsockets.
-"""
+"""Streams of bytes over RDMA connections, by the protocol of librdmacm's rsockets."""

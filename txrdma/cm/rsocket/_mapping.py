@@ -62,9 +62,7 @@ class Write:
     __slots__ = ("address", "index", "last", "number", "rest", "rkey")
 
     def __init__(self, number: int, data: bytes, index: int, address: int, rkey: RKey) -> None:
-        """
-        @param index: of the peer's entry.
-        """
+        """@param index: of the peer's entry."""
         self.number, self.rest, self.index = number, memoryview(data), index
         self.address, self.rkey, self.last = address, rkey, 0
 
@@ -110,9 +108,7 @@ class Mappings:
     """
 
     def __init__(self, table: memoryview, isLittle: bool) -> None:
-        """
-        @param table: memory in which the peer writes entries, in this host's byte order.
-        """
+        """@param table: memory in which the peer writes entries, in this host's byte order."""
         self.orders: list[Order] = []
         self.held = 0
         self.events: list[Event] = []

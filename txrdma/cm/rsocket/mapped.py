@@ -56,9 +56,7 @@ class EndMappings:
     """Mapped memory of both ends, from the first request of the application on."""
 
     def __init__(self, core: RSocket, transport: RDMATransport, ordered: Callable[[], None]) -> None:
-        """
-        @param ordered: called when there is something to post.
-        """
+        """@param ordered: called when there is something to post."""
         self._core: RSocket | None = core
         self._transport, self._ordered = transport, ordered
         self._writes: dict[int, Deferred[None]] = {}

@@ -88,11 +88,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
 
     @property
     def connection(self) -> RDMATransport:
-        """
-        The RDMA connection that carries the stream.
-
-        @raise InvalidRequest: the stream has ended.
-        """
+        """The RDMA connection that carries the stream. Raises L{InvalidRequest} if the stream has ended."""
         if self._transport is None:
             raise InvalidRequest("the stream has ended")
         return self._transport

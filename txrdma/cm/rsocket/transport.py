@@ -1,6 +1,4 @@
-"""
-The transport of an rsocket stream.
-"""
+"""The transport of an rsocket stream."""
 
 from __future__ import annotations
 
