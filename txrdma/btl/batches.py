@@ -1,6 +1,4 @@
-"""
-Batches of messages: their buffers, and one result for all of them.
-"""
+"""Batches of messages: their buffers, and one result for all of them."""
 
 from __future__ import annotations
 

@@ -89,9 +89,7 @@ class BTL(Comm):
     _shard: Final = dask.utils.parse_bytes(dask.config.get("distributed.comm.shard"))
 
     def __init__(self, connection: Connection, peer: str, deserialize: bool = True) -> None:
-        """
-        @param peer: the address of the peer.
-        """
+        """@param peer: the address of the peer."""
         super().__init__(deserialize=deserialize)
         host = connection.transport.getHost()
         self._connection, self._peer_addr = connection, peer  # names that distributed.comm.core uses
@@ -223,11 +221,7 @@ class BTLConnector(Connector):
 
 
 class BTLListener(BaseListener):
-    """
-    Listens at an address.
-
-    @cvar prefix: the scheme of addresses, which Dask reads.
-    """
+    """Listens at an address. C{prefix}: the scheme of addresses, which Dask reads."""
 
     prefix = PREFIX
 

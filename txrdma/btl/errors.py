@@ -1,6 +1,4 @@
-"""
-Errors that only the byte transfer layer raises.
-"""
+"""Errors that only the byte transfer layer raises."""
 
 from __future__ import annotations
 

@@ -81,9 +81,7 @@ class Inbox:
     """The received messages of one connection whose tags have no handler."""
 
     def __init__(self, report: Callable[[int, int], None]) -> None:
-        """
-        @param report: tells the peer how many bytes of a tag the program has received, in total.
-        """
+        """@param report: tells the peer how many bytes of a tag the program has received, in total."""
         self._report = report
         self._tags: dict[int, _Arrived] = {}
         self._unreceived: set[int] = set()  # tags of which the program has not received any message

@@ -1,6 +1,4 @@
-"""
-Counters of this process's modules, and a status socket for tools of the same user.
-"""
+"""Counters of this process's modules, and a status socket for tools of the same user."""
 
 from __future__ import annotations
 

@@ -50,9 +50,7 @@ class Outbox:
     """
 
     def __init__(self, send: Send, peer: Peer) -> None:
-        """
-        @param peer: its packets determine which messages are short.
-        """
+        """@param peer: its packets determine which messages are short."""
         self._peer = peer
         self.unlimited: set[int] = set()
         self.bytes = 0

@@ -58,9 +58,7 @@ class PathProbes:
     """
 
     def __init__(self, module: ModulePort, peer: Peer, number: int, longest: int) -> None:
-        """
-        @param longest: longest packet that both ports accept, in bytes.
-        """
+        """@param longest: longest packet that both ports accept, in bytes."""
         self.number, self.port, self.mtu = number, module.ports[peer.ports[number]], peer.mtu
         self._longest, self._longer, self._tries = longest, token_bytes(NONCE_LENGTH), 0
         self.missing = {SMALL: token_bytes(NONCE_LENGTH), FULL_SIZE: token_bytes(NONCE_LENGTH)}

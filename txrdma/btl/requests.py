@@ -83,11 +83,7 @@ def answering(protocol: object) -> Iterator[tuple[int, Function]]:
 
 
 class Requests:
-    """
-    The unanswered requests of one kind.
-
-    @ivar bytes: bytes of queued requests.
-    """
+    """The unanswered requests of one kind. C{bytes}: bytes of queued requests."""
 
     def __init__(self, send: Callable[[bytes], None], sendCancel: Callable[[int], None]) -> None:
         """
@@ -182,9 +178,7 @@ class Caller(Requests):
         sendCancel: Callable[[bytes], None],
         withdrawn: Callable[[], None],
     ) -> None:
-        """
-        @param withdrawn: called when a call was cancelled, so that fewer bytes may be queued.
-        """
+        """@param withdrawn: called when a call was cancelled, so that fewer bytes may be queued."""
         super().__init__(send, lambda number: sendCancel(CANCEL.pack(number)))
         self._withdrawn = withdrawn
 
@@ -203,11 +197,7 @@ class Caller(Requests):
         return self.request(lambda number: b"".join((CALL.pack(number, tag), data)))
 
     def received(self, answer: memoryview) -> None:
-        """
-        Process an answer.
-
-        @raise PeerViolation: it answers no call.
-        """
+        """Process an answer. Raises L{PeerViolation} if it answers no call."""
         number, hasFailed = ANSWER.unpack_from(answer)
         outcome = self.answered(number)
         if outcome is None:
@@ -220,11 +210,7 @@ class Caller(Requests):
 
 
 class Answerer:
-    """
-    The calls of the peer.
-
-    @ivar functions: the functions that answer them, by tag.
-    """
+    """The calls of the peer. C{functions}: the functions that answer them, by tag."""
 
     def __init__(self, name: object, send: Callable[[Buffer, Done | None], None]) -> None:
         """

@@ -457,11 +457,7 @@ def _octets(flat: Tensor) -> Any:
 
 
 def _item(tensor: Tensor) -> Any:
-    """
-    Return the bytes of a tensor that is sent as a single message.
-
-    @raise ValueError: it is too long.
-    """
+    """Return the bytes of a tensor that is sent as a single message. Raises ValueError if it is too long."""
     if tensor.nbytes > LONGEST:
         raise ValueError(f"btl: a tensor of {tensor.nbytes} bytes is too long: at most {LONGEST}")
     return _octets(_flat(tensor))

@@ -320,9 +320,7 @@ class BTLMessageTransport(MessageTransport):
         return self._inbox.receive(tag, into, False)
 
     def receiveMany(self, tag: int) -> Deferred[list[bytes]]:
-        """
-        Receive all messages of a tag that have arrived, and at least one: see L{receive}.
-        """
+        """Receive all messages of a tag that have arrived, and at least one: see L{receive}."""
         self._checkReceive(tag)
         return self._inbox.receive(tag, None, True)
 

@@ -1,6 +1,4 @@
-"""
-Counters of a module, named as in Open MPI's usnic component.
-"""
+"""Counters of a module, named as in Open MPI's usnic component."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Packets that a module sends, and events that it reports to its user.
-"""
+"""Packets that a module sends, and events that it reports to its user."""
 
 from __future__ import annotations
 

@@ -54,11 +54,7 @@ class MessageFlow:
         self.acknowledged = max(self.acknowledged, handled)
 
     def receive(self, length: int) -> None:
-        """
-        Count a received message.
-
-        @raise PeerViolation: the message exceeds the window.
-        """
+        """Count a received message. Raises L{PeerViolation} if the message exceeds the window."""
         waiting = self.received - self.reported
         if waiting >= WINDOW // 2 and waiting + length + MESSAGE > WINDOW:
             raise PeerViolation(f"a message of {length} bytes exceeds the window")

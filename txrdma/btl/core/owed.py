@@ -1,6 +1,4 @@
-"""
-Acknowledgements and refusals of a module that wait to be sent as separate packets.
-"""
+"""Acknowledgements and refusals of a module that wait to be sent as separate packets."""
 
 from __future__ import annotations
 

@@ -187,9 +187,7 @@ class Path:
     )
 
     def __init__(self, number: int, port: int, phase: float = 0.0) -> None:
-        """
-        @param phase: any number, different from those of other senders.
-        """
+        """@param phase: any number, different from those of other senders."""
         self.number, self.port, self._phase = number, port, phase
         self.channels = (Transmissions(), Transmissions())
         self.congestion, self.marks = Congestion(), Marks()
@@ -228,11 +226,7 @@ class Path:
             self.congestion.measured(seconds)
 
     def timedOut(self, hasOthers: bool, now: float) -> None:
-        """
-        Note that a timer has expired.
-
-        @param hasOthers: whether another path works.
-        """
+        """Note that a timer has expired. C{hasOthers}: whether another path works."""
         self.congestion.silent()
         self.marks.timedOut()
         if hasOthers:

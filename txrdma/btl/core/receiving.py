@@ -55,9 +55,7 @@ class ReceiveWindow:
     )
 
     def __init__(self, first: int) -> None:
-        """
-        @param first: the first sequence number of the peer.
-        """
+        """@param first: the first sequence number of the peer."""
         self.following = first & SEQUENCE_MASK
         self.duplicates = 0
         self.latest = self.latestAttempt = self.period = 0
@@ -139,9 +137,7 @@ class ReceiveWindow:
         self.isOwed = self.isUrgent = False
 
     def ackPiggybacked(self) -> None:
-        """
-        Note that a segment carries the cumulative acknowledgement; a bitmap remains pending.
-        """
+        """Note that a segment carries the cumulative acknowledgement; a bitmap remains pending."""
         if not self.isUrgent:
             self.isOwed = False
 

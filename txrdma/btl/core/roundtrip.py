@@ -1,6 +1,4 @@
-"""
-The round trip to one peer over one channel, and the retransmission timeout (RFC 6298).
-"""
+"""The round trip to one peer over one channel, and the retransmission timeout (RFC 6298)."""
 
 from __future__ import annotations
 

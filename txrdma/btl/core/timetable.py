@@ -27,9 +27,7 @@ class Timetable:
     __slots__ = ("_heap", "_keepAlive", "_most", "_pushed", "_touched")
 
     def __init__(self, keepAlive: float) -> None:
-        """
-        @param keepAlive: seconds without a packet after which a peer is probed; zero for never.
-        """
+        """@param keepAlive: seconds without a packet after which a peer is probed; zero for never."""
         self._keepAlive = keepAlive
         self._touched: list[Peer] = []
         self._heap: list[tuple[float, int, Peer]] = []

@@ -45,11 +45,7 @@ class Reduced(Protocol):
 
 
 class Mismatch(Exception):
-    """
-    A member runs another operation, or has data of another length.
-
-    @ivar rank: this member.
-    """
+    """A member runs another operation, or has data of another length. C{rank}: this member."""
 
     def __init__(self, rank: int, text: str) -> None:
         super().__init__(text)

@@ -71,9 +71,7 @@ class Slots:
     """
 
     def __init__(self, memory: memoryview, rank: int, size: int) -> None:
-        """
-        @param memory: of L{memoryBytes} bytes, all zero at the beginning.
-        """
+        """@param memory: of L{memoryBytes} bytes, all zero at the beginning."""
         self.step = self.work = self.lastWork = 0
         self.rank = rank
         self.others = [(rank + distance) % size for distance in range(1, size)]

@@ -1,6 +1,4 @@
-"""
-The error that operations of groups raise.
-"""
+"""The error that operations of groups raise."""
 
 from __future__ import annotations
 

@@ -31,11 +31,7 @@ JOIN_SECONDS: Final = 60.0
 
 
 class Joining:
-    """
-    A member that joins its group, and later leaves it.
-
-    @ivar members: its connections.
-    """
+    """A member that joins its group, and later leaves it. C{members}: its connections."""
 
     def __init__(self, reactor: Any, terms: GroupTerms, device: DeviceSpecs, interface: str) -> None:
         self.members = Members(terms.rank, terms.size)
@@ -108,11 +104,7 @@ class Joining:
         return None if rank is None else Member(self.members, rank)
 
     def leave(self) -> Deferred[None]:
-        """
-        Leave the group in order.
-
-        @return: fires when all connections have ended.
-        """
+        """Leave the group in order. The Deferred fires when all connections have ended."""
         ended = [self.members.close()]
         self.members.complete.addErrback(lambda _: None)  # nobody waits for it
         if self._rendezvous is not None:

@@ -36,11 +36,7 @@ LONGEST_TEXT: Final = 512
 
 
 class Member(MessageProtocol):
-    """
-    The connection to another member.
-
-    @ivar ended: fires when the connection has ended.
-    """
+    """The connection to another member. C{ended}: fires when the connection has ended."""
 
     def __init__(self, members: Members, rank: int) -> None:
         self.ended: Deferred[None] = Deferred()

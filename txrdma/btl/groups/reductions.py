@@ -1,6 +1,4 @@
-"""
-Elements of buffers, and their reduction: by NumPy if it is installed, else by Python.
-"""
+"""Elements of buffers, and their reduction: by NumPy if it is installed, else by Python."""
 
 from __future__ import annotations
 

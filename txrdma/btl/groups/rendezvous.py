@@ -94,9 +94,7 @@ class Rendezvous:
     """
 
     def __init__(self, reactor: Any, size: int, host: str = "127.0.0.1") -> None:
-        """
-        @param host: the IPv4 address to listen at, by which members reach it.
-        """
+        """@param host: the IPv4 address to listen at, by which members reach it."""
         self.failure: tuple[int, str] | None = None
         self._reactor, self._size, self._host = reactor, size, host
         self._keys = makeKeys(size)
@@ -107,11 +105,7 @@ class Rendezvous:
         self._port: Any = None
 
     def listen(self) -> Deferred[None]:
-        """
-        Begin to listen.
-
-        @return: fires when members can connect.
-        """
+        """Begin to listen. The Deferred fires when members can connect."""
         stream = TCP4ServerEndpoint(self._reactor, 0, interface=self._host)
         endpoint = ProvedServerEndpoint(
             self._reactor, stream, self._size, self._keys[self._size], self._admit

@@ -1,3 +1,1 @@
-"""
-Byte streams over connections of the byte transfer layer.
-"""
+"""Byte streams over connections of the byte transfer layer."""

@@ -1,6 +1,4 @@
-"""
-The bytes of a stream in both directions, as messages in order: data, the end of writing, and the close.
-"""
+"""The bytes of a stream in both directions, as messages in order: data, the end of writing, and the close."""
 
 from __future__ import annotations
 

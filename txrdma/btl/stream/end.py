@@ -1,6 +1,4 @@
-"""
-The end of a stream over the byte transfer layer: a L{ByteStream} on the transport of a connection.
-"""
+"""The end of a stream over the byte transfer layer: a L{ByteStream} on the transport of a connection."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ from txrdma.streams.transport import Address
 
 @implementer(IMessageProtocol, IPushProducer)
 class BTLEnd(StreamEnd[ByteStream, BTLMessageTransport]):
-    """
-    One end of a stream: the protocol of a message connection, and the producer of its messages.
-    """
+    """One end of a stream: the protocol of a message connection, and the producer of its messages."""
 
     kind = "btl"
 

@@ -1,6 +1,4 @@
-"""
-Endpoints of streams over the byte transfer layer.
-"""
+"""Endpoints of streams over the byte transfer layer."""
 
 from __future__ import annotations
 
