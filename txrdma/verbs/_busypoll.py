@@ -112,9 +112,7 @@ class BusyPoll:
     """
 
     def __init__(self, budget: SpinBudget, sleepSeconds: float = SLEEP_SECONDS) -> None:
-        """
-        @param sleepSeconds: processor time that a sleep and a wakeup take of both processes.
-        """
+        """@param sleepSeconds: processor time that a sleep and a wakeup take of both processes."""
         self._budget = budget
         self._most = MOST_SECONDS
         self._worth = sleepSeconds

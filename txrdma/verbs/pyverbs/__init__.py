@@ -1,3 +1,1 @@
-"""
-Devices of the kernel by pyverbs, which only this package imports, and only on demand.
-"""
+"""Devices of the kernel by pyverbs, which only this package imports, and only on demand."""
