@@ -1,6 +1,4 @@
-"""
-Mappings of files by C{mmap} objects that do not duplicate the file's descriptor.
-"""
+"""Mappings of files by C{mmap} objects that do not duplicate the file's descriptor."""
 
 from __future__ import annotations
 

@@ -34,11 +34,7 @@ MOST_UNREAD: Final = 1 << 20
 
 @implementer(IReadWriteDescriptor)
 class Lines:
-    """
-    One end of a connection that carries lines.
-
-    @ivar isOpen: whether lines can be sent and received.
-    """
+    """One end of a connection that carries lines. C{isOpen}: whether lines can be sent and received."""
 
     def __init__(
         self,

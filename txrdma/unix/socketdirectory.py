@@ -50,16 +50,10 @@ def _effectiveGroup(connected: socket.socket) -> int:
 
 
 class SocketDirectory:
-    """
-    A directory of UNIX sockets of processes of this host.
-
-    @ivar path: the directory.
-    """
+    """A directory of UNIX sockets of processes of this host. C{path}: the directory."""
 
     def __init__(self, path: str) -> None:
-        """
-        @param path: the directory, which need not exist yet.
-        """
+        """@param path: the directory, which need not exist yet."""
         self.path = path
 
     def __repr__(self) -> str:
