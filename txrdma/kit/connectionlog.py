@@ -136,9 +136,7 @@ class ConnectionRecord:
     __slots__ = ("_isClient", "_route", "_since", "bytesReceived", "bytesSent")
 
     def __init__(self, isClient: bool, route: str, now: float) -> None:
-        """
-        @param now: time at which the protocol was connected, in seconds of the reactor's clock.
-        """
+        """@param now: time at which the protocol was connected, in seconds of the reactor's clock."""
         self._isClient, self._route, self._since = isClient, route, now
         self.bytesSent = self.bytesReceived = 0
 

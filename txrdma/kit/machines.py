@@ -199,9 +199,7 @@ class StateTable(Generic[_Inputs, _Data]):
     """
 
     def __init__(self, inputs: Any, core: type[_Data], rows: Iterable[Row[_Inputs, _Data]]) -> None:
-        """
-        @param inputs: the protocol class whose methods are the inputs.
-        """
+        """@param inputs: the protocol class whose methods are the inputs."""
         self.rows = tuple(rows)
         self.stateNames = tuple(dict.fromkeys(name for row in self.rows for name in (row[0], row[2])))
         self._inputs, self._core = inputs, core

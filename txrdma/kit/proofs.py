@@ -219,9 +219,7 @@ class ProvedClientEndpoint:
     def __init__(
         self, reactor: IReactorTime, stream: IStreamClientEndpoint, rank: int, server: int, key: bytes
     ) -> None:
-        """
-        @param rank: the rank of this end; C{server}: that of the listener; C{key}: their key.
-        """
+        """@param rank: the rank of this end; C{server}: that of the listener; C{key}: their key."""
         self._reactor, self._stream, self._terms = reactor, stream, (rank, server, key)
 
     def connect(self, factory: IProtocolFactory) -> Deferred[Any]:

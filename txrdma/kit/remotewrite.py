@@ -63,11 +63,7 @@ def encodeSample(labels: bytes, value: float, time: bytes) -> bytes:
 
 
 def compressRequest(samples: Iterable[bytes]) -> bytes:
-    """
-    Return the body of a request with these samples.
-
-    @raise ImportError: cramjam is not installed.
-    """
+    """Return the body of a request with these samples. Raises ImportError if cramjam is not installed."""
     import cramjam
 
     return bytes(cramjam.snappy.compress_raw(b"".join(samples)))

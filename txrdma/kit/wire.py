@@ -148,11 +148,7 @@ class Layout:
         raise NotImplementedError
 
     def encode(self) -> bytes:
-        """
-        Return the encoded bytes.
-
-        @raise WireError: a value does not fit into its field.
-        """
+        """Return the encoded bytes. Raises L{WireError} if a value does not fit into its field."""
         raise NotImplementedError
 
     def encodeInto(self, buffer: bytearray | memoryview, offset: int = 0) -> None:
