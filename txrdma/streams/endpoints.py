@@ -1,6 +1,4 @@
-"""
-Client attempts, accepted connections and listening ports of streams that run over message connections.
-"""
+"""Client attempts, accepted connections and listening ports of streams that run over message connections."""
 
 from __future__ import annotations
 
@@ -46,11 +44,7 @@ class StreamAttempt(Generic[MessageEndT]):
         self._factory = factory
 
     def connect(self, endpoint: IMessageClientEndpoint) -> Deferred[IProtocol]:
-        """
-        Connect.
-
-        @return: fires with the protocol; fails as the TCP endpoints do.
-        """
+        """Connect. The Deferred fires with the protocol; fails as the TCP endpoints do."""
         try:
             self._factory.doStart()
         except Exception:
@@ -63,11 +57,7 @@ class StreamAttempt(Generic[MessageEndT]):
         return self.end
 
     def make(self, peer: Address) -> None:
-        """
-        Make the protocol.
-
-        @raise NoProtocol: the factory returned None.
-        """
+        """Make the protocol. Raises L{NoProtocol} if the factory returned None."""
         protocol = protocolFor(self._factory, peer)
         if protocol is None:
             raise NoProtocol
