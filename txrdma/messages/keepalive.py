@@ -24,9 +24,7 @@ class Keepalive:
     __slots__ = ("_probe", "_seconds", "_timer")
 
     def __init__(self, reactor: IReactorTime, seconds: float | None, probe: Callable[[], None]) -> None:
-        """
-        @param seconds: the interval; None disables the probes.
-        """
+        """@param seconds: the interval; None disables the probes."""
         self._timer, self._seconds, self._probe = Timer(reactor), seconds, probe
         self._wait()
 

@@ -73,9 +73,7 @@ class SharedMemory:
     __slots__ = ("_close", "name", "view")
 
     def __init__(self, name: MemoryName, view: memoryview, close: Callable[[], None]) -> None:
-        """
-        @param close: ends the access of the peer; idempotent.
-        """
+        """@param close: ends the access of the peer; idempotent."""
         self.name, self.view, self._close = name.encode(), view, close
 
     def __repr__(self) -> str:

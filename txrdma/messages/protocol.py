@@ -1,6 +1,4 @@
-"""
-Base classes for message protocols and their factories.
-"""
+"""Base classes for message protocols and their factories."""
 
 from __future__ import annotations
 
@@ -51,9 +49,7 @@ class MessageFactory(Factory):
     noisy = False
 
     def __init__(self, make: Callable[[], Any]) -> None:
-        """
-        @param make: makes a protocol without arguments; None rejects the connection.
-        """
+        """@param make: makes a protocol without arguments; None rejects the connection."""
         self._make = make
 
     def buildProtocol(self, addr: object) -> Any:
