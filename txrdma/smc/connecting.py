@@ -42,7 +42,6 @@ class Connecting(HandshakeFactory):
         self._connected: Deferred[IProtocol] | None = None
 
     def toAddress(self, host: str, port: int) -> Deferred[IProtocol]:
-        """Connect to an IP address."""
         options = self._options
         carrier = carrierFor(self._reactor, options)
         connected: Deferred[IProtocol] = Deferred(self._cancelled)
@@ -62,7 +61,6 @@ class Connecting(HandshakeFactory):
         return cancellable(finished.addBoth(self._ended), name, port)
 
     def buildProtocol(self, addr: IAddress | None) -> ClientNegotiation:
-        """Build the protocol that negotiates SMC on a new TCP connection."""
         use, self._use = self._use, None  # with several addresses, another negotiation holds its own use
         options, build = self._options, self.builder(addr)
         negotiation = ClientNegotiation(

@@ -97,7 +97,6 @@ class Sentinel:
         self.close()
 
     def isOnDuty(self) -> bool:
-        """Return whether the reactor still has the sentinel."""
         return self in self._reactor.getReaders()
 
     def close(self) -> None:

@@ -150,7 +150,6 @@ class LinkGroup:
         return output
 
     def events(self) -> list[Event]:
-        """Take the events since the last call."""
         events, self._core.pending = self._core.pending, []
         if self._core.state == "ended":
             # Pending requests fail before the end of the group is reported.

@@ -79,7 +79,6 @@ class RemoteMemoryBuffer:
 
     @property
     def hasFree(self) -> bool:
-        """Whether a free element is available."""
         return bool(self._free) and not self.isLeaving
 
     @property
@@ -220,7 +219,6 @@ class BufferPool:
             self.drop(rkey)
 
     def refuseAll(self, refused: Refused) -> None:
-        """Fail all pending agreements."""
         for rkey in list(self.asked):
             self.answered(rkey, refused)
 

@@ -114,7 +114,6 @@ class Group:
         return self._reactor.seconds()
 
     def domainOf(self, port: DevicePort) -> IProtectionDomain:
-        """Return the group's protection domain on a port's device."""
         domain = self._domains.get(port.device)
         if domain is None:
             domain = self._domains[port.device] = port.device.createProtectionDomain()
@@ -355,7 +354,6 @@ class Group:
             self._reschedule()
 
     def _handleEvent(self, event: Event) -> None:
-        """Act on one event of the core."""
         if isinstance(event, LinkConfirmed):
             self.isNew = False
             self.links[0].isActive = True
@@ -441,7 +439,6 @@ class Group:
                 link.failed(failure)
 
     def _pass(self) -> None:
-        """Poll all links, and process timeouts; may raise."""
         for link in list(self.links):
             link.poll()
         now = self._reactor.seconds()

@@ -333,7 +333,6 @@ class LinkGroups:
             self._groups.pop(group.key.peer, None)
 
     def _asyncEvent(self, device: IVerbsDevice, event: AsyncEvent) -> None:
-        """Handle an asynchronous event of a device, queue pair or port."""
         if event.kind is AsyncEventKind.DEVICE_FATAL:
             self._lost(device)
         elif event.kind in _PORT_EVENTS:
@@ -556,7 +555,6 @@ class LinkGroups:
             awaitsPeers = awaitsPeers and (isPosting or self._isOwed)
 
     def _end(self) -> None:
-        """Close all groups and devices now."""
         self._lingering.stop()
         self._pollThread.stop()
         self._isAtRest = False  # the end of the last connection may have suspended the groups

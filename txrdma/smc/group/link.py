@@ -273,7 +273,6 @@ class Link:
         self.scheduler.completed(batch)
 
     def _completed(self, batch: Sequence[Completion]) -> None:
-        """Process receive completions."""
         queue = self._queue
         wasBusy, queue.isBusy = queue.isBusy, True
         try:
@@ -452,5 +451,4 @@ class Link:
         self.closeAttachment()
 
     def closeAttachment(self) -> None:
-        """Close the queue pair, and what belongs to it."""
         self._attachment.close()

@@ -62,7 +62,6 @@ _MEANINGS: Final = {
 
 
 def statusText(status: Status) -> str:
-    """Describe the status of a failed completion for the log."""
     return f"{_MEANINGS.get(status, 'the device reports an error')} ({status.name})"
 
 

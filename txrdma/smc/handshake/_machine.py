@@ -402,7 +402,6 @@ class _Handshake:
         return not core.listening and not core.done and len(core.buffer) >= MAX_LENGTH
 
     def deadline(self) -> float | None:
-        """Return the time of the next call of C{expired}, if nothing happens before; None without one."""
         return self._core.deadline
 
     def outgoing(self) -> bytes:
@@ -415,7 +414,6 @@ class _Handshake:
         return data
 
     def events(self) -> list[Event]:
-        """Take the events since the last call, each of them once."""
         events, self._core.pending = self._core.pending, []
         return events
 
@@ -430,7 +428,6 @@ class _Handshake:
         self.expired(now)
 
     def expired(self, now: float) -> None:
-        """Handle the deadline, if it has passed."""
         if self._core.deadline is not None and self._core.deadline <= now:
             self._inputs.expired(now)
 
@@ -523,7 +520,6 @@ class ServerHandshake(_Handshake):
         self._inputs.withdrawn()
 
     def accept(self, message: Accept, now: float) -> None:
-        """Answer the client's Proposal with this Accept."""
         self._accept = message
         self.isJoining = not message.firstContact
         self._inputs.answer(message, now)

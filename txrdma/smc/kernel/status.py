@@ -94,19 +94,16 @@ class KernelStatus:
 
     @property
     def fallbackReason(self) -> Diagnosis | None:
-        """Reason of the fallback to TCP, None without a fallback."""
         found = self._query()
         return found.fallbackReason if found else None
 
     @property
     def peerDiagnosis(self) -> Diagnosis | None:
-        """Reason of the peer's Decline, None without one."""
         found = self._query()
         return found.peerDiagnosis if found else None
 
     @property
     def device(self) -> str:
-        """Name of the RDMA device, C{''} on TCP."""
         found = self._query()
         return found.group.device if found and found.group else ""
 
@@ -118,7 +115,6 @@ class KernelStatus:
 
     @property
     def state(self) -> str:
-        """Linux's name of the connection's state."""
         found = None if self.isTCP else self._query()
         return "TCP" if self.isTCP else found.state if found else ""
 

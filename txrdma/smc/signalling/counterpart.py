@@ -35,7 +35,6 @@ class PeerIdentity:
 
     @property
     def addresses(self) -> tuple[IAddress, IAddress]:
-        """Local and peer address of the connection, cached."""
         found = self._addresses
         if found is None:
             found = cast(IAddress, self._transport.getHost()), cast(IAddress, self._transport.getPeer())
@@ -44,12 +43,10 @@ class PeerIdentity:
 
     @property
     def localAddress(self) -> TCPAddress | None:
-        """Local address; None if it is not a TCP address."""
         return tcpAddressOf(self.addresses[0])
 
     @property
     def peerAddress(self) -> TCPAddress | None:
-        """Peer address; None if it is not a TCP address."""
         address = self._peerAddress
         if address is None:
             address = self._peerAddress = tcpAddressOf(self.addresses[1])

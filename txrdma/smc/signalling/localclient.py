@@ -150,7 +150,6 @@ class AnnouncementChannel:
         return self._lines.isOpen
 
     def add(self, announcement: Announcement) -> int:
-        """Add an announcement, and return its number."""
         self._number += 1
         self._open[self._number] = announcement
         return self._number

@@ -51,7 +51,6 @@ class SilentPeers:
         return isNews
 
     def answered(self, peer: Hashable) -> None:
-        """Record that a peer answered a handshake."""
         self._until.pop(peer, None)
 
     def remaining(self, now: float) -> Iterator[tuple[Hashable, float]]:

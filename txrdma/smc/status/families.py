@@ -130,7 +130,6 @@ class Snapshots:
         self._served: set[str] = set()
 
     def take(self, name: str, instrument: str) -> Family:
-        """Return a family for an instrument."""
         if instrument in self._served or not self._families:
             self._families = {each.name: each for each in families(self._read())}
             self._served.clear()

@@ -119,7 +119,6 @@ class Decline:
 
     @classmethod
     def inVersion(cls, version: int, peerID: bytes, diagnosis: Diagnosis) -> Self:
-        """Create a Decline in the format of version 1 or 2."""
         outOfSync = diagnosis is Diagnosis.SYNCERR
         if version == 1:
             return cls(peerID, diagnosis, outOfSync)
@@ -178,7 +177,6 @@ def decodeFirst(buffer: Buffer) -> tuple[int, Message | None]:
 
 
 def _read(header: Header, raw: bytes) -> Message:
-    """Decode a whole message, by its header."""
     if raw[-TRAILER_LENGTH:] != header.eyecatcher:
         raise WireError("CLC", len(raw) - TRAILER_LENGTH, f"no eyecatcher at the end: {raw[-4:].hex()}")
     kind = header.type

@@ -352,7 +352,6 @@ class LLC:
 
     @property
     def isResponse(self) -> bool:
-        """Whether the message is a response."""
         return bool(self.header.flags & LLCFlags.RESPONSE)
 
     def encode(self) -> bytes:

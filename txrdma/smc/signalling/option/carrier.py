@@ -146,7 +146,6 @@ def openCarrier(pins: Path = PINS, mayLoad: bool = True) -> OptionCarrier:
 
 
 def _pinned(pins: Path) -> BPFMap:
-    """Open the installed map."""
     try:
         return BPFMap.pinned(pins / SOCKETS)
     except OSError as error:

@@ -97,7 +97,6 @@ def remove(pins: Path) -> None:
 
 
 def _detach(path: Path) -> None:
-    """Detach the program of a pinned link, if there is one."""
     try:
         link = bpf.BPFLink.pinned(path)
     except FileNotFoundError:
