@@ -134,7 +134,6 @@ class Coordinator:
         return self.share if self.share in self._receiving else min(self._receiving, default=None)
 
     def deadline(self) -> float | None:
-        """The time at which to call L{expired}."""
         return self._deadline
 
     def expired(self, now: float) -> None:
@@ -150,7 +149,6 @@ class Coordinator:
             self._deadline = None
 
     def outgoing(self) -> list[PositionProbe]:
-        """Take the probes to send."""
         probes, self._probes = self._probes, []
         return probes
 

@@ -317,7 +317,6 @@ class Datagrams:
         return datagrams
 
     def events(self) -> list[Event]:
-        """Take the events since the last call."""
         events = self._events
         if events:
             self._events = []

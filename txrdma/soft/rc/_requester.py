@@ -210,7 +210,6 @@ class Requester:
             self._rewind()
 
     def deadline(self) -> float | None:
-        """The time at which to call L{expired}; None if nothing is outstanding."""
         if self._pausedUntil is not None:
             return self._pausedUntil
         if self._oldest == self._next or self.pathFailed:
@@ -260,7 +259,6 @@ class Requester:
         return runs
 
     def events(self) -> list[Event]:
-        """Take the events since the last call."""
         events = self._events
         if events:
             self._events = []
@@ -325,7 +323,6 @@ class Requester:
     def _ending(
         self, entry: RequestEntry, opcode: int, psn: int, extension: bytes, payload: Buffer
     ) -> Outgoing:
-        """The packet that ends a message."""
         if entry.immediate is not None:
             opcode += _WITH_IMMEDIATE
             extension += entry.immediate

@@ -217,7 +217,6 @@ class Responder:
         return runs
 
     def events(self) -> list[Event]:
-        """Take the events since the last call."""
         events = self._events
         if events:
             self._events = []

@@ -43,7 +43,6 @@ _LAST_OF_RC: Final = 0x1F
 
 
 def _report(owner: SoftQueuePair, events: Sequence[Event]) -> None:
-    """Report the events of a core to its queue pair."""
     for event in events:
         if isinstance(event, Completion):
             owner.sendCompleted(event)
@@ -56,7 +55,6 @@ def _report(owner: SoftQueuePair, events: Sequence[Event]) -> None:
 
 
 def _fail(route: PortRoute, owner: SoftQueuePair) -> None:
-    """Log the current exception, and fail the queue pair."""
     _log.failure(
         "Unexpected error: a queue pair of the software RDMA device at {address} fails ({route!r})",
         address=route.port.address,

@@ -114,7 +114,6 @@ class Lane:
 
     @property
     def direct(self) -> Lane | None:
-        """The lane, which can receive messages without work requests."""
         return self
 
     def attach(self, box: memoryview) -> None:
@@ -127,7 +126,6 @@ class Lane:
         self._outgoing.resume()
 
     def attributesChanged(self) -> None:
-        """Apply changed timers, retry counters or state."""
         self._outgoing.attributesChanged()
         isReady = self._owner.attributes.state is QPState.RTS
         if isReady:
@@ -213,7 +211,6 @@ class Lane:
         return self._outgoing.isLinked and not self._rings.peerWords[WAKE]
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
-        """Stop, and return uncompleted requests, oldest first."""
         left, begun = self._end()
         if begun is not None:
             owner = self._owner
@@ -225,7 +222,6 @@ class Lane:
         raise InvalidRequest("shared memory has no alternate path")
 
     def close(self) -> None:
-        """Release all memory. Idempotent."""
         self._end()
 
     def _end(self) -> tuple[list[tuple[int, CompletionOpcode]], ReceiveRequest | None]:

@@ -76,7 +76,6 @@ class _WakeupDescriptor:
             pass
 
     def ring(self) -> None:
-        """Make the descriptor readable."""
         os.eventfd_write(self.doorbell, 1)
 
     def connectionLost(self, reason: Failure) -> None:
