@@ -135,7 +135,6 @@ class ConnectionManager:
         return SAPathResolver(agent, lambda: port.endPort, asksForLIDs=True, keepsGIDs=True)
 
     def seconds(self) -> float:
-        """Return the reactor's time."""
         return self._reactor.seconds()
 
     def perform(self, connection: CMConnection, request: Callable[[float], object]) -> bool:
@@ -304,7 +303,6 @@ class ConnectionManager:
     # IMADHandler
 
     def handle(self, request: MADRequest) -> None:
-        """Handle a message of a peer."""
         assert request.payload is not None  # servers answer unknown attributes themselves
         if request.header.classVersion != CLASS_VERSION:
             self._core.refuseVersion(request.payload, request.header.transactionID, request.path)

@@ -54,7 +54,6 @@ def _clientDevice(keys: Arguments) -> str | None:
 
 
 def _serverDevice(keys: Arguments) -> str:
-    """Return the device string of a server."""
     from txrdma.ports.softdevices import softDeviceListening
     from txrdma.verbs.devices import prepareDevice
 
@@ -81,7 +80,6 @@ class IBStringParser:
     def parseStreamClient(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IMessageClientEndpoint:
-        """Make the endpoint of a client."""
         from txrdma.cm.connections.endpoints import AUTOMATIC, IBClientEndpoint, USUAL
         from txrdma.iba.path import IBPath
         from txrdma.verbs.devices import prepareDevice
@@ -107,7 +105,6 @@ class IBStringParser:
     def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IMessageServerEndpoint:
-        """Make the endpoint of a server."""
         from txrdma.cm.connections.endpoints import IBServerEndpoint, USUAL
         from txrdma.cm.core.dispatcher import BACKLOG
         from txrdma.verbs.devices import prepareDevice
@@ -135,7 +132,6 @@ class RDMAStringParser:
     def parseStreamClient(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IMessageClientEndpoint:
-        """Make the endpoint of a client."""
         from txrdma.cm.connections.endpoints import AUTOMATIC, RDMAClientEndpoint, USUAL
 
         keys = Arguments("rdma", ("host", "port"), args, kwargs)
@@ -155,7 +151,6 @@ class RDMAStringParser:
     def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IMessageServerEndpoint:
-        """Make the endpoint of a server."""
         from txrdma.cm.connections.endpoints import RDMAServerEndpoint, USUAL
         from txrdma.cm.core.dispatcher import BACKLOG
 
@@ -181,7 +176,6 @@ class SIDRStringParser:
     def parseStreamClient(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IMessageClientEndpoint:
-        """Make the endpoint of a client."""
         from txrdma.cm.connections.datagrams import DatagramClientEndpoint
 
         keys = Arguments("sidr", ("host", "port"), args, kwargs)
@@ -194,7 +188,6 @@ class SIDRStringParser:
     def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IMessageServerEndpoint:
-        """Make the endpoint of a service."""
         from txrdma.cm.connections.datagrams import DatagramServerEndpoint
 
         keys = Arguments("sidr", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)

@@ -100,7 +100,6 @@ class SharedCompletionQueue:
 
     @property
     def reader(self) -> CompletionReader:
-        """The reader that the reactor polls."""
         return self._reader
 
     def poll(self, withSends: bool = True) -> None:

@@ -183,7 +183,6 @@ class DatagramTransport:
 
     @property
     def qpn(self) -> QPN:
-        """The number of the queue pair."""
         return self._pair.number
 
     def write(self, data: Buffer, peer: DatagramPeer | None = None) -> None:
@@ -273,7 +272,6 @@ class DatagramTransport:
     # Completions: see L{txrdma.cm.connections.adapter.CompletionHandler}
 
     def completed(self, batch: Sequence[Completion]) -> None:
-        """Handle a batch of completions."""
         for completion in batch:
             if self._shared is None:
                 return
@@ -518,7 +516,6 @@ class _Serving:
         return succeed(None)
 
     def getHost(self) -> MessageAddress:
-        """The address of the service."""
         return MessageAddress(self._gid, self._serviceID, self._gid.ip or "", self._serviceID & 0xFFFF)
 
     def _answered(self, request: SIDRREQ) -> SIDRREP:

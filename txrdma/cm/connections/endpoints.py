@@ -105,8 +105,6 @@ def _connect(
     alternate: IBPath | Automatic | None = None,
     isPeerToPeer: bool = False,
 ) -> Deferred[IRDMAProtocol]:
-    """Connect with the adapter of a device."""
-
     def begin(other: IBPath | None) -> Deferred[IRDMAProtocol]:
         if other is not None:
             other = _whole(other, adapter)
@@ -157,7 +155,6 @@ def _listen(
     backlog: int,
     match: bytes,
 ) -> IListeningPort:
-    """Listen with the adapter of a device."""
     adapter: Adapter = adapterOf(reactor, device)
     release = adapter.hold()
     try:

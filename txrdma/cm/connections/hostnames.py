@@ -68,7 +68,6 @@ class _Receiver:
 
 
 def isAddress(host: str) -> bool:
-    """Return whether a host is an IP address."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -314,7 +314,6 @@ def _ignore(failure: Failure) -> None:
 
 
 def reject(connection: IManagedConnection, error: Exception) -> None:
-    """Reject a REQ because of an error."""
     if isinstance(error, Rejection):
         connection.reject(error.reason, error.information, error.privateData)
     else:
@@ -482,7 +481,6 @@ class ServiceListening:
         return succeed(None)
 
     def getHost(self) -> MessageAddress:
-        """The address of the listener."""
         return self._naming.addressOf(self.serviceID, self._adapter.usualGID())
 
     def _requested(self, connection: IManagedConnection, event: Event) -> None:

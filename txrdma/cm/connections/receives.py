@@ -78,7 +78,6 @@ class _Region:
 
     @property
     def isUnused(self) -> bool:
-        """Whether all parts are unused."""
         return len(self.free) == self._parts
 
     def returned(self, part: Part) -> None:

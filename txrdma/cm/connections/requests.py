@@ -129,7 +129,6 @@ class RequestTransport(MessageTransport):
     def _change(
         self, operation: Operation, name: bytes, offset: int, operand: int, compare: int
     ) -> Deferred[int]:
-        """Execute an atomic operation."""
         if self.adapter.device.attributes.atomics is AtomicCapability.NONE:
             raise InvalidRequest(f"{self.adapter.device.name} has no atomic operations")
         operand, compare = index(operand), index(compare)
@@ -151,7 +150,6 @@ class RequestTransport(MessageTransport):
         operand: int = 0,
         compare: int = 0,
     ) -> Deferred[bytes]:
-        """Execute a read or an atomic operation."""
         memory = MemoryName.part(name, offset, length)
         if not self.agreed.initiatorDepth:
             raise InvalidRequest("the peer accepts no reads and no atomic operations")

@@ -83,7 +83,6 @@ class SendRegions:
                 releaseView(region.view)
 
     def close(self) -> None:
-        """Deregister all memory."""
         for region in list(self._regions):
             self.free(region)
 
@@ -366,7 +365,6 @@ class SendQueue:
         return True
 
     def _fill(self, asked: Request, data: Buffer, slotBytes: int) -> None:
-        """Copy a message into a free slot."""
         assert self._memory is not None  # allocated by _hasSlot
         asked.slot = self._free.pop()
         begin = asked.slot * slotBytes

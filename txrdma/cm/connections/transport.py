@@ -340,7 +340,6 @@ class RDMATransport(RequestTransport):
         self.process()
 
     def handleEvent(self, connection: IManagedConnection, event: Event) -> None:
-        """Handle an event of the communication manager."""
         if isinstance(event, Disconnected):
             self._disconnected()
         elif isinstance(event, ConnectionRejected):
@@ -597,7 +596,6 @@ class RDMATransport(RequestTransport):
 
     @property
     def _isIdle(self) -> bool:
-        """Whether all requests have completed."""
         return self._sends.isIdle and (self._requester is None or self._requester.isIdle)
 
     def _advance(self) -> None:
@@ -667,7 +665,6 @@ class RDMATransport(RequestTransport):
             self._finish(ConnectionLost(what))
 
     def _lose(self, reason: Exception) -> None:
-        """Close at once."""
         if self._life.abort():
             self._finish(reason)
 

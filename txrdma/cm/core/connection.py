@@ -69,7 +69,6 @@ class Connection:
 
     @property
     def localCommID(self) -> int:
-        """The comm id of this end."""
         return self.opening.localCommID
 
     @property
@@ -137,7 +136,6 @@ class Connection:
     # The five verbs
 
     def deadline(self) -> float | None:
-        """The time at which L{expired} is to be called; None is never."""
         first = self.opening.deadlineSeconds
         for core in (self._alternate, self.closing):
             at = None if core is None else core.deadline()
@@ -154,7 +152,6 @@ class Connection:
         return taken
 
     def events(self) -> list[Event]:
-        """Take what happened since the last call, in order."""
         taken = self.opening.events()
         for core in (self._alternate, self.closing):
             if core is not None:
@@ -162,7 +159,6 @@ class Connection:
         return taken
 
     def expired(self, now: float) -> None:
-        """Process expired deadlines."""
         for core in self._cores():
             core.expired(now)
         self._goOn(now)

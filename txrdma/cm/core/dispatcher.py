@@ -223,7 +223,6 @@ class Dispatcher:
 
     @property
     def states(self) -> Counter[str]:
-        """Numbers of connections by their states."""
         return Counter(managed.connection.state for managed in self._connections.values())
 
     @property
@@ -317,7 +316,6 @@ class Dispatcher:
     # The five verbs
 
     def deadline(self) -> float | None:
-        """The time at which L{expired} is to be called; None is never."""
         return self._wheel.deadline()
 
     def outgoing(self) -> list[PendingSend]:
@@ -326,12 +324,10 @@ class Dispatcher:
         return taken
 
     def events(self) -> list[tuple[Managed, Event]]:
-        """Take what happened since the last call, in order."""
         taken, self._events = self._events, []
         return taken
 
     def expired(self, now: float) -> None:
-        """Process expired deadlines."""
         for managed in self._wheel.expired(now):
             managed.when = None
             managed.core.expired(now)

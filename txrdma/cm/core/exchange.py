@@ -133,7 +133,6 @@ class ExchangeCore(MachineCore):
         return self._stateName
 
     def deadline(self) -> float | None:
-        """The time at which L{expired} is to be called; None is never."""
         return self.deadlineSeconds
 
     def outgoing(self) -> list[OutgoingMAD]:
@@ -142,7 +141,6 @@ class ExchangeCore(MachineCore):
         return taken
 
     def events(self) -> list[Event]:
-        """Take what happened since the last call, in order."""
         taken, self._events = self._events, []
         return taken
 
@@ -159,7 +157,6 @@ class ExchangeCore(MachineCore):
         return self._stateName != stateName or len(self._events) > events
 
     def expired(self, now: float) -> None:
-        """Process the deadline, if it has expired."""
         if self.deadlineSeconds is None or now < self.deadlineSeconds:
             return
         self._now = now

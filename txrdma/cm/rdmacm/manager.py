@@ -188,7 +188,6 @@ class KernelManagedConnection:
     # Events of librdmacm
 
     def handleEvent(self, event: CMEvent) -> None:
-        """Handle an event of the connection."""
         kind, manager = event.kind, self.manager
         if kind is EventKind.ADDR_RESOLVED:
             manager.channel.resolveRoute(self.identifier, RESOLVE_SECONDS)
@@ -407,7 +406,6 @@ class KernelManager:
         return "librdmacm"
 
     def doRead(self) -> None:
-        """Handle a batch of events."""
         for _ in range(_BATCH):
             if self.fileno() < 0:
                 return  # closed by an event handler
