@@ -99,7 +99,6 @@ class Connection:
 
     @property
     def hasEnded(self) -> bool:
-        """Whether the connection has ended."""
         return self._ended.done()
 
     def end(self, reason: Failure) -> None:
@@ -224,7 +223,6 @@ class Server:
         await future(self.stop())
 
     def listens(self, port: IListeningPort) -> None:
-        """Set the port."""
         self._port, self.address = port, port.getHost()
 
     def connected(self, connection: Connection) -> None:

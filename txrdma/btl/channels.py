@@ -179,7 +179,6 @@ class Channel:
 
     @property
     def qpn(self) -> QPN:
-        """The number of the queue pair."""
         return self._pair.number
 
     @property
@@ -294,7 +293,6 @@ class Channel:
         )
 
     def poll(self) -> None:
-        """Process all completions."""
         while not self.isClosed and self._reader.poll():
             pass
 

@@ -99,12 +99,10 @@ class BTL(Comm):
 
     @property
     def local_address(self) -> str:
-        """The local address."""
         return self._local_addr
 
     @property
     def peer_address(self) -> str:
-        """The peer's address."""
         return self._peer_addr
 
     async def read(self, deserializers: Any = None) -> Any:
@@ -183,7 +181,6 @@ class BTL(Comm):
             self.abort()
 
     def abort(self) -> None:
-        """Close the connection at once."""
         self._isClosed = True
         self._connection.transport.abortConnection()
 
@@ -272,7 +269,6 @@ class BTLListener(BaseListener):
 
     @property
     def listen_address(self) -> str:
-        """The address where this listens."""
         return _address(self._bound())
 
     @property

@@ -232,7 +232,6 @@ class Inbox:
                 request.outcome.errback(error)
 
     def drop(self) -> None:
-        """Drop all queued messages."""
         for there in self._tags.values():
             there.messages.clear()
         self._bytes = 0

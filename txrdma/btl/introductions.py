@@ -86,7 +86,6 @@ class Introduction(Layout):
 
     @property
     def address(self) -> ChannelAddress:
-        """The address of the module."""
         qpns = (QPN(self.commandQPN), QPN(self.dataQPN))
         return ChannelAddress(self.gid, None if self.mac == _NO_MAC else self.mac, qpns, self.mtu)
 

@@ -217,7 +217,6 @@ class DevicePort:
                 )
 
     def close(self) -> None:
-        """Close the channels."""
         self._closing.close()
 
     def handle(self, address: ChannelAddress, codepoint: int = NOT_ECT) -> IAddressHandle:
@@ -393,7 +392,6 @@ class ModulePort:
                 handle.close()
 
     def seconds(self) -> float:
-        """The time by the reactor's clock."""
         return float(self._reactor.seconds())
 
     # Reactor iterations
@@ -430,11 +428,9 @@ class ModulePort:
 
     @property
     def route(self) -> str:
-        """The device's name for the path of packets."""
         return self._channels[0].route
 
     def poll(self) -> None:
-        """Process all received packets."""
         for channel in self._channels:
             channel.poll()
 

@@ -130,7 +130,6 @@ class Outbox:
         return False
 
     def isEmpty(self) -> bool:
-        """Return whether no message waits."""
         return not any(window.waiting for window in self._windows.values())
 
     def drop(self, tag: int) -> None:

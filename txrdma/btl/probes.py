@@ -118,7 +118,6 @@ class PathValidation:
         self._paths = [PathProbes(module, peer, number, most) for number, most in enumerate(longest)]
 
     def start(self) -> None:
-        """Send the first probes."""
         for path in self._paths:
             path.send(SMALL)
 

@@ -103,23 +103,18 @@ class BTLWork(Work):
         return True
 
     def synchronize(self) -> None:
-        """Wait for the end of the operation."""
         self.wait()
 
     def is_completed(self) -> bool:
-        """Return whether the operation has ended."""
         return self._done.is_set()
 
     def is_success(self) -> bool:
-        """Return whether the operation has ended without an error."""
         return self._done.is_set() and self._error is None
 
     def exception(self) -> Exception | None:
-        """Return the error of the operation, or None."""
         return self._error
 
     def result(self) -> Any:
-        """Return the tensors with the result."""
         self.wait()
         return self._tensors
 
@@ -185,23 +180,18 @@ class ProcessGroupBTL(ProcessGroup):
         return found
 
     def getBackendName(self) -> str:
-        """Return the name of the backend."""
         return "btl"
 
     def setGroupName(self, name: str) -> None:
-        """Set the name of the group, which C{torch.distributed} gives it."""
         self._name = name
 
     def getGroupName(self) -> str:
-        """Return the name of the group."""
         return self._name
 
     def setGroupDesc(self, text: str) -> None:
-        """Set the description of the group."""
         self._description = text
 
     def getGroupDesc(self) -> str:
-        """Return the description of the group."""
         return self._description
 
     def shutdown(self) -> None:

@@ -144,7 +144,6 @@ class BTLMessageTransport(MessageTransport):
         return self._route
 
     def begin(self, reactor: Any) -> None:
-        """Connect the protocol."""
         self._reactor = reactor
         self._answerer.functions.update(answering(self.protocol))
         self._begin(reactor)
@@ -449,7 +448,6 @@ class BTLMessageTransport(MessageTransport):
         self._maybePause()
 
     def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:
-        """Register a producer: see L{IMessageTransport}."""
         self._peer.isWatched = True
         super().registerProducer(producer, streaming)
 

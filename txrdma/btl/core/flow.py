@@ -40,7 +40,6 @@ class MessageFlow:
         return waiting < WINDOW // 2 or waiting + length + MESSAGE <= WINDOW
 
     def send(self, length: int) -> None:
-        """Count a sent message."""
         self.sent += length + MESSAGE
 
     def acknowledge(self, handled: int) -> None:

@@ -66,7 +66,6 @@ class Marks:
         self._isProven = False  # a datagram has arrived without a mark
 
     def count(self, codepoint: int) -> None:
-        """Count a received datagram."""
         if codepoint == CE:
             self.marked = (self.marked + 1) & _COUNT
         if codepoint >= ECT:

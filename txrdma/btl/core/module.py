@@ -151,7 +151,6 @@ class Module(FastPath):
         return list(self._peers.values())
 
     def hasPeer(self, name: int) -> bool:
-        """Return whether a peer has this name."""
         return name in self._peers
 
     def addPeer(
@@ -670,7 +669,6 @@ class Module(FastPath):
         return due if earliest is None or (due is not None and due < earliest) else earliest
 
     def expired(self, now: float) -> None:
-        """Process all timers that are due."""
         self._catchUp()
         earliest = self._times.earliest()
         # If this process has slept, chunks may have arrived that it has not read.
@@ -716,7 +714,6 @@ class Module(FastPath):
 
     @property
     def hasEvents(self) -> bool:
-        """Whether L{events} has something to return."""
         return bool(self._events)
 
     def events(self) -> list[Event]:

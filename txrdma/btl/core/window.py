@@ -379,7 +379,6 @@ class SendWindow:
         path.timedOut(self._hasOthers(path), now)
 
     def _hasOthers(self, path: Path) -> bool:
-        """Return whether another path works."""
         return any(not (each.isSilent or each.isClosed) for each in self.paths if each is not path)
 
     def losePath(self, port: int, now: float) -> bool:

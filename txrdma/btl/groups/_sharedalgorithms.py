@@ -65,13 +65,11 @@ class SharedAlgorithms:
         self._slots.close()
 
     def barrier(self) -> SharedSchedule:
-        """Return when all members have begun."""
         yield from self._begin()
         self._slots.publish(_BARRIER, 0)
         yield from self._receive(self._slots.others, _BARRIER, 0)
 
     def broadcast(self, root: int, buffer: memoryview) -> SharedSchedule:
-        """Copy the buffer of the root to the buffers of all others."""
         slots, kind, length = self._slots, _BROADCAST | root << 8, len(buffer)
         for at in range(0, max(length, 1), AREA_BYTES):
             piece = buffer[at : at + AREA_BYTES]
@@ -85,7 +83,6 @@ class SharedAlgorithms:
                 piece[:] = slots.current()[root][: len(piece)]
 
     def allreduce(self, elements: Reduced, into: memoryview) -> SharedSchedule:
-        """Combine the elements of all members in a buffer of each."""
         return self._reduce(_ALLREDUCE, elements, into)
 
     def reduce(self, root: int, elements: Reduced, into: memoryview | None) -> SharedSchedule:
@@ -156,7 +153,6 @@ class SharedAlgorithms:
         return count * rank // size * unit, count * (rank + 1) // size * unit
 
     def gather(self, root: int, data: Buffer) -> SharedSchedule:
-        """Return the data of all members at the root, by rank, and None elsewhere."""
         slots = self._slots
         isRoot = root == slots.rank
         found = yield from self._exchange(
@@ -165,7 +161,6 @@ class SharedAlgorithms:
         return byRank(slots.rank, data, slots.others, found) if isRoot else None
 
     def scatter(self, root: int, items: Sequence[Buffer]) -> SharedSchedule:
-        """Return the item of the root's C{items} with the number of this member's rank."""
         kind, rank = _SCATTER | root << 8, self._slots.rank
         if root == rank:
             yield from self._exchange(kind, {other: items[other] for other in self._slots.others}, ())
@@ -174,7 +169,6 @@ class SharedAlgorithms:
         return received
 
     def alltoall(self, items: Sequence[Buffer]) -> SharedSchedule:
-        """Send each member an item, and return what each one has sent to this member, by rank."""
         slots = self._slots
         found = yield from self._exchange(_ALLTOALL, {to: items[to] for to in slots.others}, slots.others)
         return byRank(slots.rank, items[slots.rank], slots.others, found)

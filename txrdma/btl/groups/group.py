@@ -545,7 +545,6 @@ def _mismatch(operation: _Running, rank: int, text: str) -> str:
 
 
 def _item(data: AnyBuffer) -> Buffer:
-    """Return the bytes of an item, which is sent in one message."""
     found = octets(data)
     if len(found) > LONGEST:
         raise InvalidRequest(f"an item has at most {LONGEST} bytes, not {len(found)}")

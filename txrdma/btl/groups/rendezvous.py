@@ -129,7 +129,6 @@ class Rendezvous:
         return _MemberLines(self, self._proved.pop(address))
 
     def connected(self, rank: int, lines: _MemberLines) -> None:
-        """A member has connected."""
         self._lines[rank] = lines
         if self.failure is not None:
             self._sendFailure(lines)

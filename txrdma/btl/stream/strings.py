@@ -71,7 +71,6 @@ class BTLClientParser:
     def parseStreamClient(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IStreamClientEndpoint | IMessageClientEndpoint:
-        """Parse C{btl:host:port}, as L{IStreamClientEndpointStringParserWithReactor} asks."""
         from twisted.internet.endpoints import HostnameEndpoint
 
         from txrdma.btl.connections import ClientEndpoint
@@ -101,7 +100,6 @@ class BTLServerParser:
     def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IStreamServerEndpoint | IMessageServerEndpoint:
-        """Parse C{btl:port}, as L{IStreamServerEndpointStringParser} asks."""
         from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint
 
         from txrdma.btl.connections import ServerEndpoint
