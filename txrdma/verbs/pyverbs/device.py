@@ -194,7 +194,6 @@ class PyverbsProtectionDomain:
         return address.raw
 
     def sharedReceiveQueues(self) -> tuple[PyverbsSharedReceiveQueue, ...]:
-        """The shared receive queues of the domain."""
         return tuple(self._shared)
 
     def _forget(self, queuePair: PyverbsQueuePair) -> None:
