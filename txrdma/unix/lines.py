@@ -60,11 +60,9 @@ class Lines:
         reactor.addReader(self)
 
     def fileno(self) -> int:
-        """The descriptor of the socket; -1 when closed."""
         return self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """The log prefix."""
         return "txrdma.unix.lines"
 
     def wake(self) -> None:
@@ -110,11 +108,9 @@ class Lines:
             self._reactor.removeWriter(self)
 
     def doWrite(self) -> None:
-        """Send more queued lines."""
         self._send()
 
     def doRead(self) -> None:
-        """Receive lines."""
         try:
             data = self._socket.recv(_READ)
         except BlockingIOError:

@@ -142,7 +142,6 @@ class LocalListener:
         reactor.addReader(self)
 
     def _listening(self, kind: int, name: str | bytes, backlog: int) -> socket.socket:
-        """Create the listening socket."""
         listening = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             listening.bind(name)
@@ -157,15 +156,12 @@ class LocalListener:
         return self._welcome(user)
 
     def fileno(self) -> int:
-        """The descriptor of the socket; -1 when closed."""
         return self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """The log prefix."""
         return "txrdma.unix.sockets"
 
     def doRead(self) -> None:
-        """Accept connections."""
         for _ in range(_AT_ONCE):
             try:
                 sock, _address = self._socket.accept()
