@@ -51,6 +51,5 @@ class TimerWheel(Generic[T]):
         return due
 
     def clear(self) -> None:
-        """Remove all entries."""
         self._slots.clear()
         self._order.clear()

@@ -50,11 +50,9 @@ class RateLimitedLogger:
         self._entries: dict[Hashable, tuple[float, int]] = {}  # time of the last entry, suppressed since
 
     def info(self, subject: Hashable, text: str, **fields: Any) -> None:
-        """Write an entry at level I{info}; see L{emit}."""
         self.emit(LogLevel.info, subject, text, **fields)
 
     def warn(self, subject: Hashable, text: str, **fields: Any) -> None:
-        """Write an entry at level I{warn}; see L{emit}."""
         self.emit(LogLevel.warn, subject, text, **fields)
 
     def emit(self, level: Any, subject: Hashable, text: str, **fields: Any) -> None:

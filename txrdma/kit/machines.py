@@ -53,7 +53,6 @@ _Found = dict["_State", "tuple[_State, Callable[..., Any]]"]
 
 
 def _input(method: Callable[..., Any], found: _Found) -> Callable[..., Any]:
-    """Return the method of machines that processes an input."""
     name = method.__name__
     returnsNone = method.__annotations__.get("return") in (None, "None")
 
@@ -111,11 +110,9 @@ class _Upon:
         self._found, self._before = found, before
 
     def to(self, after: _State) -> _Transition:
-        """Return a transition to another state."""
         return _Transition(self._found, self._before, after)
 
     def loop(self) -> _Transition:
-        """Return a transition back to the same state."""
         return _Transition(self._found, self._before, self._before)
 
 
@@ -150,7 +147,6 @@ class _Builder:
         return self._states[-1]
 
     def build(self) -> Machines:
-        """Return the factory of machines."""
         taken = {name: _input(what, self._transitions[name]) for name, what in self._methods.items()}
         return Machines(
             type("Machine", (_Machine,), {"__slots__": (), **taken}), self._states, self._transitions
@@ -169,7 +165,6 @@ class Machines:
         self.states = tuple(state.name for state in states)
 
     def __call__(self, core: Any, state: _State | None = None) -> Any:
-        """Make the machine of one instance."""
         return self._kind(core, state or self._first)
 
     def transitions(self) -> Iterable[tuple[str, str, str]]:

@@ -160,7 +160,6 @@ class RemoteSender:
                 self.lose(CROWDED, self._queue.popleft().items)
 
     def close(self) -> None:
-        """Close the spool."""
         self._spool.close()
 
     def _isDue(self) -> bool:

@@ -116,7 +116,6 @@ class Stopping:
             stopped.callback(None)
 
     def reactorStops(self) -> Deferred[None]:
-        """Close the connection."""
         stopped = self._stopped = Deferred()
         self._late = self._reactor.callLater(LEAVING_SECONDS, self._abort)
         self._leave()

@@ -44,7 +44,6 @@ class SpoolRecord(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the file."""
         return f"{self.number:012}-{self.items}-{self.at}.record"
 
 

@@ -97,7 +97,6 @@ class Arguments:
             self.left[name] = value
 
     def has(self, key: str) -> bool:
-        """Return whether a key is given."""
         self._keys[key] = None
         return key in self.left
 

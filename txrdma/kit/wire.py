@@ -455,7 +455,6 @@ _SLOWLY: Final[dict[str, Callable[..., Any]]] = {
 
 
 def _zero(field: Field) -> object:
-    """Return the default value of a field."""
     of = field.type
     one: object
     if of is bytes:
