@@ -57,11 +57,9 @@ class MessageTransport:
         self.abortConnection()
 
     def loseConnection(self) -> None:
-        """Close the connection when the peer has received all messages and no producer is registered."""
         raise NotImplementedError
 
     def abortConnection(self) -> None:
-        """Close the connection at once."""
         raise NotImplementedError
 
     @property
@@ -69,11 +67,9 @@ class MessageTransport:
         raise NotImplementedError
 
     def getHost(self) -> Any:
-        """The local address."""
         raise NotImplementedError
 
     def getPeer(self) -> Any:
-        """The address of the peer."""
         raise NotImplementedError
 
     def _begin(self, reactor: Any) -> None:
