@@ -27,16 +27,7 @@ from txrdma.smc.wire.clc import Accept, Confirm
 
 
 class Member(Protocol):
-    """
-    A connection of a link, beside which a TCP connection is open: L{Stream<txrdma.smc.stream.stream.Stream>}.
-
-    @ivar hasReceivedEnd: the peer has closed or aborted, or the end was reported to the application.
-    @ivar hasArrived: the peer has received all that was posted.
-    @ivar mayBeSilent: the peer has finished writing, so no more messages are expected.
-    @ivar awaitsDelivery: the application has closed, and waits until the peer has received what was posted.
-    @ivar isStopping: this process stops.
-    @ivar isShared: the link is shared memory, and loses nothing.
-    """
+    """A connection of a link, beside a TCP connection: L{Stream<txrdma.smc.stream.stream.Stream>}."""
 
     token: int
     disconnected: bool
@@ -99,15 +90,7 @@ class Membership(Protocol):
 
 
 class LinkOwner(Protocol):
-    """
-    The group of a link: L{Group<txrdma.smc.group.group.Group>}.
-
-    @ivar links: its links, of class L{Link<txrdma.smc.group.link.Link>}.
-    @ivar flows: flows of all connections, by alert token.
-    @ivar isOver: the group has ended; connections with unread bytes remain.
-    @ivar hasPeerClosed: the peer has ended the group in order, so all that it sent has arrived.
-    @ivar isPeerLost: the TCP connection of its last connection was lost: the peer may have died.
-    """
+    """The group of a link: L{Group<txrdma.smc.group.group.Group>}."""
 
     groups: Membership
     agreement: Agreement

@@ -194,6 +194,7 @@ class Stream:
     # Called by the flow: see txrdma.smc.flow.owner.FlowOwner
 
     def stateReceived(self, state: int) -> None:
+        """Handle state flags of the peer that differ from the previous ones."""
         self._received(state)
 
     def _received(self, state: int) -> None:
@@ -202,6 +203,7 @@ class Stream:
         self._conclude()
 
     def drained(self) -> None:
+        """Handle that queued bytes were delivered to the application."""
         if self._closing.readEnding:
             self._conclude()
 
@@ -293,6 +295,7 @@ class Stream:
         return not (self.flow.backlog or self.flow.isDirty)
 
     def pollOtherLinks(self) -> None:
+        """Poll the other links of the group."""
         self.link.group.pollOtherLinks()
 
     def rebind(self, link: Link) -> None:
@@ -377,6 +380,7 @@ class Stream:
             self._handleClosingEvents()
 
     def delivered(self) -> None:
+        """Handle that the peer has received all that was posted."""
         self._closing.delivered()
         self._handleClosingEvents()
 
