@@ -69,11 +69,8 @@ _GSI: Final = 1
 class SharedPort(Protocol):
     """What a L{PortMember} needs of the RoCE port: L{RoCEPort <txrdma.soft.rc.roce.RoCEPort>}."""
 
-    def sendProbe(self, payload: bytes) -> None:
-        """Send a packet to queue pair 0 of our own address and port."""
-
-    def forwarded(self, source: tuple[str, int], packet: memoryview) -> None:
-        """Process a packet that another device of the address has received, from BTH to ICRC."""
+    def sendProbe(self, payload: bytes) -> None: ...
+    def forwarded(self, source: tuple[str, int], packet: memoryview) -> None: ...
 
 
 class _Line:

@@ -46,72 +46,28 @@ class RoutesPort(Protocol):
     def siblings(self) -> Mapping[int, RoutesPort]: ...
     @property
     def mostInFlight(self) -> int: ...
-
-    def batch(self, mtu: int) -> int:
-        """Return the largest number of packets that one system call sends, of a path MTU of C{mtu} bytes."""
-
-    def seconds(self) -> float:
-        """The time by the port's clock, in seconds."""
-
-    def poll(self) -> None:
-        """Receive pending packets now, without the reactor."""
-
-    def arm(self) -> None:
-        """Have packets in shared memory wake the reactor; poll once after this."""
-
-    def register(self, route: PortRoute) -> None:
-        """Pass packets for the route's queue pair number to the route."""
-
-    def forget(self, route: PortRoute) -> None:
-        """Remove a closed route, which receives no more packets."""
-
-    def release(self, route: PortRoute) -> None:
-        """Stop sending for a route that now uses another port for sending, but still receives here."""
-
-    def peerAt(self, address: AddressVector) -> Peer | None:
-        """The peer at the end of that path; None where the IP family differs."""
-
-    def turn(self, route: PortRoute) -> None:
-        """Serve the route now, or at the end of the current batch of packets."""
-
-    def serve(self, route: PortRoute, now: float) -> None:
-        """Transmit, deliver events, and schedule the deadline of the route."""
-
-    def emit(self, peer: Peer, heading: int, run: Outgoing) -> None:
-        """Add packets to the frame that L{serve} sends."""
-
-    def emitDatagram(self, peer: Peer, heading: int, run: Outgoing) -> None:
-        """Send a datagram, through shared memory if possible, else with the frame."""
-
-    def directLaneTo(self, address: AddressVector, number: int) -> DatagramLane | None:
-        """The lane of shared memory to the device with a queue pair at that address, if it is up."""
-
-    def wrote(self, packets: int, size: int) -> None:
-        """Count packets sent through a lane, of C{size} bytes in total."""
-
-    def emitNow(self, peer: Peer, heading: int, run: Outgoing) -> None:
-        """Send packets immediately, when a route ends."""
-
-    def attach(self, route: PortRoute, group: str) -> None:
-        """Also pass the packets of an IP multicast group to a route."""
-
-    def detach(self, route: PortRoute, group: str) -> None:
-        """Stop passing the packets of an IP multicast group to a route."""
-
-    def fail(self, route: PortRoute) -> None:
-        """Fail a route for which an exception was raised; other routes go on."""
-
-    def localPeerAt(self, source: tuple[str, int]) -> Peer | None:
-        """The peer on this host that sent packets by shared memory; None where they are dropped."""
-
-    def peerNamed(self, ip: str, port: int) -> Peer | None:
-        """The peer with this IP address and UDP port; None where the IP family differs."""
-
-    def packetReceived(self, packet: memoryview, peer: Peer, now: float) -> None:
-        """Process one packet from shared memory, of any kind."""
-
-    def grhFor(self, peer: Peer, length: int) -> bytes:
-        """The 40 bytes before a datagram of so many bytes (GRH, or an IPv4 header in its latter half)."""
+    def batch(self, mtu: int) -> int: ...
+    def seconds(self) -> float: ...
+    def poll(self) -> None: ...
+    def arm(self) -> None: ...
+    def register(self, route: PortRoute) -> None: ...
+    def forget(self, route: PortRoute) -> None: ...
+    def release(self, route: PortRoute) -> None: ...
+    def peerAt(self, address: AddressVector) -> Peer | None: ...
+    def turn(self, route: PortRoute) -> None: ...
+    def serve(self, route: PortRoute, now: float) -> None: ...
+    def emit(self, peer: Peer, heading: int, run: Outgoing) -> None: ...
+    def emitDatagram(self, peer: Peer, heading: int, run: Outgoing) -> None: ...
+    def directLaneTo(self, address: AddressVector, number: int) -> DatagramLane | None: ...
+    def wrote(self, packets: int, size: int) -> None: ...
+    def emitNow(self, peer: Peer, heading: int, run: Outgoing) -> None: ...
+    def attach(self, route: PortRoute, group: str) -> None: ...
+    def detach(self, route: PortRoute, group: str) -> None: ...
+    def fail(self, route: PortRoute) -> None: ...
+    def localPeerAt(self, source: tuple[str, int]) -> Peer | None: ...
+    def peerNamed(self, ip: str, port: int) -> Peer | None: ...
+    def packetReceived(self, packet: memoryview, peer: Peer, now: float) -> None: ...
+    def grhFor(self, peer: Peer, length: int) -> bytes: ...
 
 
 class PortRoute(Protocol):

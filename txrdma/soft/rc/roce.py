@@ -163,6 +163,7 @@ class RoCEPort(RoutePort):
     # For routes.
 
     def batch(self, mtu: int) -> int:
+        """Return the largest number of packets that one system call sends, of a path MTU of C{mtu} bytes."""
         return min(self._carrier.segments, LARGEST // (mtu + FRAME))
 
     @property
@@ -175,9 +176,11 @@ class RoCEPort(RoutePort):
         return self._carrier.receiveBuffer * (3 if self._carrier.merges else 2) // 4
 
     def seconds(self) -> float:
+        """The time by the port's clock, in seconds."""
         return self._clock.seconds()
 
     def poll(self) -> None:
+        """Receive pending packets now, without the reactor."""
         lanes = self._lanes
         if lanes is None or not lanes.isOpen:
             self._pollSockets()
@@ -204,13 +207,16 @@ class RoCEPort(RoutePort):
         return bool(self._deadlines)
 
     def arm(self) -> None:
+        """Have packets in shared memory wake the reactor; poll once after this."""
         if self._lanes is not None and self._lanes.isOpen:
             self._lanes.arm()
 
     def register(self, route: PortRoute) -> None:
+        """Pass packets for the route's queue pair number to the route."""
         self._routes[route.number] = route
 
     def forget(self, route: PortRoute) -> None:
+        """Remove a closed route, which receives no more packets."""
         if self._routes.get(route.number) is route:
             del self._routes[route.number]
         self._deadlines.pop(route, None)
@@ -223,10 +229,12 @@ class RoCEPort(RoutePort):
             self._timer = None
 
     def release(self, route: PortRoute) -> None:
+        """Stop sending for a route that now uses another port for sending, but still receives here."""
         self._deadlines.pop(route, None)
         self._more.pop(route, None)
 
     def attach(self, route: PortRoute, group: str) -> None:
+        """Also pass the packets of an IP multicast group to a route."""
         if group not in self._groups:
             port = RoCEPort(self._clock, self._carrier.joined(group), self._capture, self.longestDatagram)
             port.counters, port.isEnabled = self.counters, self.isEnabled
@@ -235,6 +243,7 @@ class RoCEPort(RoutePort):
         members.routes[route] = None
 
     def detach(self, route: PortRoute, group: str) -> None:
+        """Stop passing the packets of an IP multicast group to a route."""
         port, members = self._groups.get(group, (None, None))
         if port is not None and members is not None:
             members.routes.pop(route, None)
@@ -243,6 +252,7 @@ class RoCEPort(RoutePort):
                 del self._groups[group]
 
     def peerAt(self, address: AddressVector) -> Peer | None:
+        """The peer at the end of that path; None where the IP family differs."""
         if address is self._latestAddress:  # most datagrams have the same destination as the last
             return self._latestPeer
         ip = address.dgid.ip
@@ -273,6 +283,7 @@ class RoCEPort(RoutePort):
             self.fail(route)
 
     def fail(self, route: PortRoute) -> None:
+        """Fail a route for which an exception was raised; other routes go on."""
         self.release(route)
         route.fail()
 
@@ -377,6 +388,7 @@ class RoCEPort(RoutePort):
             self._flush()  # a shorter one must be the last
 
     def emitDatagram(self, peer: Peer, heading: int, run: Outgoing) -> None:
+        """Send a datagram, through shared memory if possible, else with the frame."""
         localPeers = self._localPeers
         lane = None if localPeers is None else localPeers.laneTo(peer, heading & 0xFFFFFF)
         if localPeers is None or lane is None:
@@ -385,6 +397,7 @@ class RoCEPort(RoutePort):
             localPeers.write(lane, heading, run)
 
     def directLaneTo(self, address: AddressVector, number: int) -> DatagramLane | None:
+        """The lane of shared memory to the device with a queue pair at that address, if it is up."""
         localPeers = self._localPeers
         if localPeers is None or not self.isEnabled:
             return None
@@ -392,12 +405,14 @@ class RoCEPort(RoutePort):
         return None if peer is None else localPeers.laneTo(peer, number)
 
     def wrote(self, packets: int, size: int) -> None:
+        """Count packets sent through a lane, of C{size} bytes in total."""
         counters = self.counters
         counters.packetsSent += packets
         counters.bytesSent += size
         counters.writes += 1
 
     def emitNow(self, peer: Peer, heading: int, run: Outgoing) -> None:
+        """Send packets immediately, when a route ends."""
         self.emit(peer, heading, run)
         if self._fill:
             self._flush()
@@ -496,6 +511,7 @@ class RoCEPort(RoutePort):
             self._single(peer, data, segment, peer.guess if segment >= size else 0, now)
 
     def localPeerAt(self, source: tuple[str, int]) -> Peer | None:
+        """The peer on this host that sent packets by shared memory; None where they are dropped."""
         if not self.isEnabled:
             return None
         peer = self._peers.get(source) or self.peerNamed(*source)
@@ -506,11 +522,13 @@ class RoCEPort(RoutePort):
         return peer
 
     def peerNamed(self, ip: str, port: int) -> Peer | None:
+        """The peer with this IP address and UDP port; None where the IP family differs."""
         known = self._peers.get((ip, port))  # IPv4's names are those of sockets
         raw = self._carrier.rawAddress(ip, port) if known is None else None
         return known if raw is None else self._peer(raw)
 
     def packetReceived(self, packet: memoryview, peer: Peer, now: float) -> None:
+        """Process one packet from shared memory, of any kind."""
         size = len(packet)
         if size < FRAME or size & 3:
             self.counters.malformed += 1
@@ -620,6 +638,7 @@ class RoCEPort(RoutePort):
         return peer
 
     def grhFor(self, peer: Peer, length: int) -> bytes:
+        """The 40 bytes before a datagram of so many bytes (GRH, or an IPv4 header in its latter half)."""
         return peer.grh if peer.grhLength == length else peer.makeGRH(length)
 
     def _record(

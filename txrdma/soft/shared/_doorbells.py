@@ -28,15 +28,13 @@ class DoorbellChannel(Protocol):
     """A local descriptor that peers can ring: of a completion channel, or of the datagrams of a port."""
 
     @property
-    def doorbell(self) -> int:
-        """The descriptor that a peer process rings."""
+    def doorbell(self) -> int: ...
 
     def fileno(self) -> int:
         """A descriptor for the reactor; -1 when the channel is closed."""
 
     @property
-    def doorbellPage(self) -> int:
-        """The descriptor of the doorbell page; -1 if there is none."""
+    def doorbellPage(self) -> int: ...
 
 
 class Doorbell:

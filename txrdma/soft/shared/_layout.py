@@ -129,28 +129,15 @@ class RemoteRegion:
 
 
 class LaneServices(Protocol):
-    """The system calls of a lane. Replies never arrive before the call returns."""
+    """The system calls of a lane, by C{SharedQueuePair}; replies never arrive before the call returns."""
 
-    def wakeReceives(self) -> None:
-        """Ring the doorbell of the peer's receive queue."""
-
-    def wakeSends(self) -> None:
-        """Ring the doorbell of the peer's send queue."""
-
-    def nudge(self) -> None:
-        """Have the peer poll this lane, whatever it is armed for."""
-
-    def requestRegion(self, rkey: RKey) -> None:
-        """Request a region of the peer; the reply calls C{Lane.regionKnown}."""
-
-    def access(self, request: SendRequest, pieces: list[memoryview]) -> None:
-        """Access memory that can't be mapped, by messages; the reply calls C{Lane.accessed}."""
-
-    def watch(self) -> None:
-        """Call C{Lane.expired} in the next reactor iteration, unless a call is already scheduled."""
-
-    def left(self) -> None:
-        """Notify the peer that the lane is closed, and unmap all memory."""
+    def wakeReceives(self) -> None: ...
+    def wakeSends(self) -> None: ...
+    def nudge(self) -> None: ...
+    def requestRegion(self, rkey: RKey) -> None: ...
+    def access(self, request: SendRequest, pieces: list[memoryview]) -> None: ...
+    def watch(self) -> None: ...
+    def left(self) -> None: ...
 
 
 class ClosedServices:

@@ -139,9 +139,11 @@ class SharedQueuePair:
     # txrdma.soft.shared._layout.LaneServices
 
     def wakeReceives(self) -> None:
+        """Ring the doorbell of the peer's receive queue."""
         self._ring(0)
 
     def wakeSends(self) -> None:
+        """Ring the doorbell of the peer's send queue."""
         self._ring(1)
 
     def _ring(self, which: int) -> None:
@@ -155,18 +157,21 @@ class SharedQueuePair:
                 self._ringDoorbell(doorbell.descriptor)
 
     def nudge(self) -> None:
+        """Have the peer poll this lane, whatever it is armed for."""
         self._note(RendezvousKind.NUDGE)
 
     def _note(self, kind: RendezvousKind) -> None:
         self._peer.send(PairNotice(kind=kind, source=self.number, destination=self.destination).encode())
 
     def requestRegion(self, rkey: RKey) -> None:
+        """Request a region of the peer; the reply calls C{Lane.regionKnown}."""
         message = RegionRequest(
             kind=RendezvousKind.REGION_REQUEST, source=self.number, destination=self.destination, rkey=rkey
         )
         self._peer.send(message.encode())
 
     def access(self, request: SendRequest, pieces: list[memoryview]) -> None:
+        """Access memory that can't be mapped, by messages; the reply calls C{Lane.accessed}."""
         self._moving = (request, pieces, 0, sum(map(len, pieces)))
         self._move()
 
@@ -189,6 +194,7 @@ class SharedQueuePair:
             self.requestRegion(rkey)
 
     def watch(self) -> None:
+        """Call C{Lane.expired} in the next reactor iteration, unless a call is already scheduled."""
         if self._timer is None or not self._timer.active():
             self._timer = self._reactor.callLater(0, self._expired)
             if self._isResting:
@@ -236,6 +242,7 @@ class SharedQueuePair:
             _log.failure("Unexpected error while a queue pair was failed ({lane!r})", lane=self.lane)
 
     def left(self) -> None:
+        """Notify the peer that the lane is closed, and unmap all memory."""
         self._note(RendezvousKind.LEAVE)
         self._closed(self.number)
         if self._hasDoorbell:
