@@ -106,19 +106,12 @@ Done = Callable[[Exception | None], None]
 
 
 class User(Protocol):
-    """The user of an established lifeline."""
+    """The user of a lifeline: L{BTLMessageTransport<txrdma.btl.transport.BTLMessageTransport>}."""
 
-    def deliverMessages(self, messages: Sequence[tuple[int, memoryview]]) -> None:
-        """Receive messages, each a tag and its bytes, which are valid until this returns."""
-
-    def eventsReported(self) -> None:
-        """Called after all events of a reactor iteration were reported."""
-
-    def ended(self, reason: Failure) -> None:
-        """Called at the end, with C{ConnectionDone} if either end has closed and everything has arrived."""
-
-    def isReport(self, tag: int) -> bool:
-        """Return whether messages with this tag are of no use to a peer that has closed."""
+    def deliverMessages(self, messages: Sequence[tuple[int, memoryview]]) -> None: ...
+    def eventsReported(self) -> None: ...
+    def ended(self, reason: Failure) -> None: ...
+    def isReport(self, tag: int) -> bool: ...
 
 
 def _keepAlive(transport: Any) -> None:
