@@ -260,12 +260,15 @@ class PyverbsQueuePair:
         return (posted.identifier, posted.opcode) if status or posted.wanted else None
 
     def queueClosed(self) -> None:
+        """Go to ERR, because a queue is closed."""
         self.lost(InvalidRequest("a queue of the queue pair is closed"))
 
     def drainReceives(self) -> None:
+        """Poll completions of receives, which frees entries of the shared receive queue."""
         self._queues[_RECEIVE].drain()
 
     def overrun(self) -> None:
+        """Go to ERR, because the completion queue overran."""
         if self._raw is not None and self._state is not QPState.RESET:
             self._toError()
 

@@ -43,17 +43,10 @@ class QueueMember(Protocol):
     kind: QPKind
     number: QPN
 
-    def ended(self, token: int, status: Status) -> tuple[int, CompletionOpcode] | None:
-        """Identifier and kind of a finished request; None if its success is not reported."""
-
-    def queueClosed(self) -> None:
-        """Go to ERR, because a queue is closed."""
-
-    def overrun(self) -> None:
-        """Go to ERR, because the completion queue overran."""
-
-    def drainReceives(self) -> None:
-        """Poll completions of receives, which frees entries of the shared receive queue."""
+    def ended(self, token: int, status: Status) -> tuple[int, CompletionOpcode] | None: ...
+    def queueClosed(self) -> None: ...
+    def overrun(self) -> None: ...
+    def drainReceives(self) -> None: ...
 
 
 @implementer(ICompletionChannel)
