@@ -11,6 +11,7 @@ from typing import Final
 import harness
 
 from txrdma.cm.rsocket._core import RSocket, Sizes, understood
+from txrdma.cm.rsocket._mapping import MappedRange
 from txrdma.cm.rsocket._requests import SendMemory
 from txrdma.cm.rsocket.messages import (
     ConnectionData,
@@ -89,7 +90,7 @@ class _Victim:
             self._check(request)
         assert len(self._outstanding) <= _SIZES.sends, "more requests than the send queue has entries"
         assert 0 <= core.unread <= _SIZES.receiveBuffer
-        assert len(core.localRanges) <= _SIZES.mappings
+        assert len(core.mappings.localRanges) <= _SIZES.mappings
         core.events.clear()
 
     def _written(self, at: int, content: bytes) -> bytes:
@@ -117,15 +118,15 @@ class _Victim:
         """Map memory for the peer, close some, or write to that of the peer."""
         core = self._core
         if argument % 4 == 0:
-            core.checkMapping(argument, content[0])
-            self._own.append(core.map(argument, content[0], _ADDRESS, _KEY))
+            core.mappings.check(argument, content[0])
+            self._own.append(core.mappings.map(MappedRange(argument, content[0], _ADDRESS, _KEY)))
         elif argument % 4 == 1 and self._own:
             core.unmap(self._own.pop(0))
-        elif core.localRanges:
-            place = core.localRanges[argument % len(core.localRanges)]
-            number = core.writeMapped(place.offset, bytes(min(place.length, 3000)))
+        elif core.mappings.localRanges:
+            place = core.mappings.localRanges[argument % len(core.mappings.localRanges)]
+            number = core.mappings.write(place.offset, bytes(min(place.length, 3000)))
             if number is not None and argument % 4 == 3:
-                core.cancelMapped(number)
+                core.mappings.cancel(number)
 
     def _check(self, request: SendRequest) -> None:
         """Raise an exception if a request would harm this end or the peer."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Final, NamedTuple
 
-from txrdma.cm.rsocket._mapping import Event, MappedRange, MappingEntry, Mappings, Write, WriteCompleted
+from txrdma.cm.rsocket._mapping import Event, MappingEntry, Mappings, Write, WriteCompleted
 from txrdma.cm.rsocket._receiving import Receiving
 from txrdma.cm.rsocket._requests import Requests, SendMemory
 from txrdma.cm.rsocket._sending import Sending
@@ -120,6 +120,7 @@ class RSocket:
     @ivar isOver: the peer has closed the connection, or both ends have closed their write side.
     @ivar wasCut: the peer has closed the connection before all written bytes were posted.
     @ivar isCloseDelivered: the peer has received our close.
+    @ivar mappings: mapped memory, whose requests are executed after all written bytes.
     @ivar events: events of mapped memory; the caller removes them.
     """
 
@@ -139,8 +140,8 @@ class RSocket:
             self._requests, sizes.sendBuffer, local, targets, sizes.sends - CONTROLS, self._isLittle
         )
         self._receiving = Receiving(buffer, sizes.receives)
-        self._mappings = Mappings(entries, self._isLittle)
-        self._orders, self.events = self._mappings.orders, self._mappings.events
+        self.mappings = Mappings(entries, self._isLittle)
+        self._orders, self.events = self.mappings.orders, self.mappings.events
         self.unread = 0
         self._flying: list[int | Write] = []  # lengths of messages; of others L{_CONTROL}
         self._completed = 0
@@ -180,14 +181,14 @@ class RSocket:
         self._own, self._peer, self._peerAt = own, peer, 1 % peer.tableLength
         target = Target(address=peer.bufferAddress, rkey=peer.bufferKey, length=peer.bufferLength)
         self._sending.begin(target, peer.credits)
-        self._mappings.begin(peer.room)
+        self.mappings.begin(peer.room)
 
     # Requests of the program
 
     @property
     def backlog(self) -> int:
         """Bytes that were written, to the stream or to mapped memory, and are not posted yet."""
-        return self._sending.backlog + self._mappings.held
+        return self._sending.backlog + self.mappings.held
 
     @property
     def isDelivered(self) -> bool:
@@ -208,7 +209,7 @@ class RSocket:
         if self.isWritable and not self.isOver:
             if not self._orders:
                 return self._sending.write(data)
-            self._mappings.hold(data)
+            self.mappings.hold(data)
         elif data and self.isOver:
             self.wasCut = True
         return self.backlog
@@ -216,7 +217,7 @@ class RSocket:
     def drop(self) -> None:
         """Forget all that is not posted."""
         self._sending.drop()
-        self._mappings.drop()
+        self.mappings.drop()
 
     def read(self) -> bytes:
         """Take some received bytes; empty if there are none."""
@@ -241,39 +242,9 @@ class RSocket:
 
     # Mapped memory: see txrdma.cm.rsocket.mapped
 
-    def checkMapping(self, offset: int, length: int) -> None:
-        """
-        Check that a number of bytes can be mapped at an offset.
-
-        @raise txrdma.error.InvalidRequest: the offsets are invalid, or already mapped.
-        @raise txrdma.error.ResourceExhausted: the peer's table is full.
-        """
-        self._mappings.check(offset, length)
-
-    def map(self, offset: int, length: int, address: int, rkey: RKey) -> int:
-        """Announce memory for the peer's writes, after all written bytes; returns the entry's number."""
-        return self._mappings.map(MappedRange(offset, length, address, rkey))
-
     def unmap(self, index: int) -> None:
         """Withdraw mapped memory, unless the write side is closed."""
-        self._mappings.unmap(index, not (self.isOver or self._sentControl is Control.DISCONNECT))
-
-    def writeMapped(self, offset: int, data: bytes) -> int | None:
-        """
-        Write to memory that the peer has mapped, after all written bytes.
-
-        @return: a number, repeated in an event; None if the peer has mapped no memory there.
-        """
-        return self._mappings.write(offset, data)
-
-    def cancelMapped(self, number: int) -> None:
-        """Withdraw the unposted part of a write to mapped memory."""
-        self._mappings.cancel(number)
-
-    @property
-    def localRanges(self) -> list[MappedRange]:
-        """The memory that the peer has mapped, by its offsets."""
-        return self._mappings.localRanges
+        self.mappings.unmap(index, not (self.isOver or self._sentControl is Control.DISCONNECT))
 
     # The queue pair
 
@@ -297,7 +268,7 @@ class RSocket:
         elif operation == ImmediateKind.CONTROL:
             self._controlReceived(value)
         elif operation == ImmediateKind.MAPPING:
-            self._mappings.entryWritten(value)
+            self.mappings.entryWritten(value)
         elif operation != IGNORED:
             raise PeerViolation(f"operation {operation} has no meaning")
 
@@ -375,7 +346,7 @@ class RSocket:
 
     def _postOrder(self) -> bool:
         """Post the first of the orders, or bytes up to the next one; False if something is missing for it."""
-        first, sending, mappings = self._orders[0], self._sending, self._mappings
+        first, sending, mappings = self._orders[0], self._sending, self.mappings
         if isinstance(first, Write):
             return self._postWrite(first)
         if isinstance(first, MappingEntry):
@@ -398,7 +369,7 @@ class RSocket:
             if length is None:
                 return False
             write.posted(length)
-            self._mappings.held -= length
+            self.mappings.held -= length
             if not write.rest:
                 self._flying.append(write)
                 self._orders.pop(0)

@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 
 from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.rsocket._core import RSocket
-from txrdma.cm.rsocket._mapping import Event, PeerMapped, WriteCompleted
+from txrdma.cm.rsocket._mapping import Event, MappedRange, PeerMapped, WriteCompleted
 from txrdma.error import ProtectionError
 from txrdma.interfaces import IMemoryRegion
 from txrdma.messages.memory import octets
@@ -71,9 +71,9 @@ class EndMappings:
         core = self._core
         assert core is not None
         length, offset = index(length), index(offset)
-        core.checkMapping(offset, length)
+        core.mappings.check(offset, length)
         region = self._transport.allocateMemory(length)
-        entry = core.map(offset, length, region.address, region.rkey)
+        entry = core.mappings.map(MappedRange(offset, length, region.address, region.rkey))
         self._ordered()
         return MappedMemory(self, region, offset, entry)
 
@@ -87,7 +87,7 @@ class EndMappings:
     def write(self, offset: int, data: bytes) -> Deferred[None]:
         """Write to memory that the peer has mapped."""
         core = self._core
-        number = None if core is None else core.writeMapped(index(offset), bytes(octets(data)))
+        number = None if core is None else core.mappings.write(index(offset), bytes(octets(data)))
         if number is None:
             where = f"{len(data)} bytes at offset {offset}"
             return failed(ProtectionError(f"the peer has not mapped {where}"))
@@ -95,7 +95,7 @@ class EndMappings:
         def cancel(_: Deferred[None]) -> None:
             self._writes.pop(number, None)
             if self._core is not None:
-                self._core.cancelMapped(number)
+                self._core.mappings.cancel(number)
                 self._ordered()
 
         written = self._writes[number] = Deferred(cancel)
@@ -130,7 +130,7 @@ class EndMappings:
 
     def _fireWaits(self) -> None:
         """Fire the Deferreds of waits for memory that is mapped now."""
-        localRanges = [] if self._core is None else self._core.localRanges
+        localRanges = [] if self._core is None else self._core.mappings.localRanges
         for waiting, (offset, length) in list(self._waiting.items()):
             isThere = any(where.holds(offset, length) for where in localRanges)
             if isThere and waiting in self._waiting:

@@ -183,7 +183,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
     @property
     def peerMappings(self) -> list[range]:
         """The offsets that the peer has mapped."""
-        mapped = [] if self._core is None else self._core.localRanges
+        mapped = [] if self._core is None else self._core.mappings.localRanges
         return [range(each.offset, each.offset + each.length) for each in mapped]
 
     def _report(self, core: RSocket) -> None:

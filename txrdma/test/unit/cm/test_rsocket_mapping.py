@@ -9,7 +9,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.rsocket._core import CONTROLS, Sizes
-from txrdma.cm.rsocket._mapping import OFFSETS, PeerMapped, WriteCompleted, WriteFailed
+from txrdma.cm.rsocket._mapping import MappedRange, OFFSETS, PeerMapped, WriteCompleted, WriteFailed
 from txrdma.cm.rsocket.messages import (
     ConnectionData,
     Control,
@@ -31,11 +31,11 @@ OWN = Mapped if sys.byteorder == "big" else LittleMapped
 
 def mapped(end: End, offset: int, length: int) -> tuple[int, bytearray]:
     """Map new memory at an end; return the number of its entry, and the bytes."""
-    end.core.checkMapping(offset, length)
+    end.core.mappings.check(offset, length)
     number = len(end.regions)
     address, key, memory = BASE + (number << 32), RKey(KEY + number), bytearray(length)
     end.regions[key] = address, memory
-    return end.core.map(offset, length, address, key), memory
+    return end.core.mappings.map(MappedRange(offset, length, address, key)), memory
 
 
 def withMemory(length: int) -> tuple[End, End, int, bytearray]:
@@ -60,13 +60,15 @@ class MappingTests(SynchronousTestCase):
     def test_writeReachesMappingWithOneEvent(self) -> None:
         one, other = pair(SMALL, SMALL)
         _, memory = mapped(other, 5000, 10_000)
-        self.assertIs(one.core.writeMapped(5000, b"x"), None)
+        self.assertIs(one.core.mappings.write(5000, b"x"), None)
         settle(one, other)
         self.assertEqual(one.core.events, [PeerMapped()])
-        self.assertEqual([(each.offset, each.length) for each in one.core.localRanges], [(5000, 10_000)])
+        self.assertEqual(
+            [(each.offset, each.length) for each in one.core.mappings.localRanges], [(5000, 10_000)]
+        )
         one.core.events.clear()
         text = Random(4).randbytes(9_000)
-        number = one.core.writeMapped(5900, text)
+        number = one.core.mappings.write(5900, text)
         assert number is not None
         self.assertEqual(one.core.backlog, 9_000)
         self.assertFalse(one.core.isDelivered)
@@ -81,9 +83,9 @@ class MappingTests(SynchronousTestCase):
         mapped(other, 150, 50)
         settle(one, other)
         for offset, length in ((99, 1), (200, 1), (140, 20), (100, 51), (-1, 1), (1 << 70, 1)):
-            self.assertIs(one.core.writeMapped(offset, bytes(length)), None)
+            self.assertIs(one.core.mappings.write(offset, bytes(length)), None)
         for offset, length in ((100, 50), (150, 50), (199, 1), (120, 0)):
-            self.assertIsNot(one.core.writeMapped(offset, bytes(length)), None)
+            self.assertIsNot(one.core.mappings.write(offset, bytes(length)), None)
         settle(one, other)
         self.assertEqual(one.core.backlog, 0)
 
@@ -104,7 +106,7 @@ class MappingTests(SynchronousTestCase):
             step = random.randrange(6)
             if step == 0 and done[end] < count:
                 at = done[end] * length
-                self.assertIsNot(end.core.writeMapped(7 + at, writes[end][at : at + length]), None)
+                self.assertIsNot(end.core.mappings.write(7 + at, writes[end][at : at + length]), None)
                 begins[end].append(len(end.written))
                 data = b"%04d" % done[end] * random.choice((1, 1, 700))
                 end.core.write(data)
@@ -137,7 +139,7 @@ class MappingTests(SynchronousTestCase):
     def test_writeWaitsForEarlierStreamBytes(self) -> None:
         one, other, _, memory = withMemory(10)
         one.core.write(bytes(20_000))
-        one.core.writeMapped(0, b"behind")
+        one.core.mappings.write(0, b"behind")
         one.core.write(b"last")
         for _ in range(20):
             step(one, other)
@@ -156,7 +158,7 @@ class MappingTests(SynchronousTestCase):
             one.core.write(b"%03d" % number)
             settle(one, other)
         self.assertEqual(len(other.received), 3000)
-        self.assertEqual(other.core.localRanges, [])
+        self.assertEqual(other.core.mappings.localRanges, [])
 
     def test_excessEntriesWaitInOrder(self) -> None:
         one, other = pair(SMALL, SMALL)
@@ -166,7 +168,7 @@ class MappingTests(SynchronousTestCase):
         one.post()
         self.assertEqual(len(one.sent), CONTROLS)
         settle(one, other)
-        self.assertEqual((len(other.core.localRanges), other.received), (SMALL.mappings, b"behind"))
+        self.assertEqual((len(other.core.mappings.localRanges), other.received), (SMALL.mappings, b"behind"))
 
     def test_peerCountingEntriesAsMessages(self) -> None:
         one, other = pair(SMALL, SMALL)
@@ -178,17 +180,17 @@ class MappingTests(SynchronousTestCase):
         (post,) = one.core.outgoing()
         assert post.immediate is not None
         self.assertEqual(post.immediate & 0xFFFF, SMALL.receives // 2 + SMALL.receives)
-        self.assertEqual(other.core.localRanges, [])
+        self.assertEqual(other.core.mappings.localRanges, [])
 
     def test_pendingRequestsPrecedeEnd(self) -> None:
         one, other, _, memory = withMemory(9000)
-        one.core.writeMapped(0, bytes([7]) * 9000)
+        one.core.mappings.write(0, bytes([7]) * 9000)
         one.core.close()
         settle(one, other)
         self.assertTrue(one.core.isCloseDelivered and other.core.isOver)
         self.assertEqual(memory, bytes([7]) * 9000)
         one, other, index, _ = withMemory(9000)
-        one.core.writeMapped(0, bytes(9000))
+        one.core.mappings.write(0, bytes(9000))
         other.core.close()
         other.postTo(one)
         one.poll()
@@ -199,7 +201,7 @@ class MappingTests(SynchronousTestCase):
     def test_emptyWriteCompletesInOrder(self) -> None:
         one, other, _, _ = withMemory(10)
         for _ in range(20):  # more than may be in flight
-            one.core.writeMapped(3, b"")
+            one.core.mappings.write(3, b"")
         one.core.close()
         one.post()
         self.assertFalse(one.core.isDelivered)
@@ -219,8 +221,8 @@ class UnmappingTests(SynchronousTestCase):
         mapped(other, 20_000, 10)
         settle(one, other)
         one.core.events.clear()
-        numbers = [one.core.writeMapped(0, bytes(9000)), one.core.writeMapped(1, b"x")]
-        pendingWrite = one.core.writeMapped(20_000, b"y")
+        numbers = [one.core.mappings.write(0, bytes(9000)), one.core.mappings.write(1, b"x")]
+        pendingWrite = one.core.mappings.write(20_000, b"y")
         one.core.write(b"behind")
         one.post()  # of 9000 bytes, as many as the send buffer has
         other.core.unmap(index)
@@ -230,18 +232,18 @@ class UnmappingTests(SynchronousTestCase):
         completed = [each for each in one.core.events if isinstance(each, WriteCompleted)]
         self.assertEqual([each.number for each in completed], [pendingWrite])
         self.assertEqual((other.received, one.core.backlog), (b"behind", 0))
-        self.assertEqual([each.offset for each in one.core.localRanges], [20_000])
+        self.assertEqual([each.offset for each in one.core.mappings.localRanges], [20_000])
 
     def test_cancelled(self) -> None:
         one, other, _, memory = withMemory(10_000)
-        first = one.core.writeMapped(0, b"\1" * 9000)
-        second = one.core.writeMapped(9000, b"\2")
-        third = one.core.writeMapped(9001, b"\3")
+        first = one.core.mappings.write(0, b"\1" * 9000)
+        second = one.core.mappings.write(9000, b"\2")
+        third = one.core.mappings.write(9001, b"\3")
         assert first is not None and second is not None
         one.post()
-        one.core.cancelMapped(first)
-        one.core.cancelMapped(second)
-        one.core.cancelMapped(77)
+        one.core.mappings.cancel(first)
+        one.core.mappings.cancel(second)
+        one.core.mappings.cancel(77)
         self.assertEqual(one.core.backlog, 1)
         settle(one, other)
         self.assertEqual(memory[:2048], b"\1" * 2048)
@@ -252,13 +254,13 @@ class UnmappingTests(SynchronousTestCase):
         one, other = pair(SMALL, SMALL._replace(mappings=2))
         first, _ = mapped(one, 0, 10)
         mapped(one, 10, 10)
-        self.assertRaises(ResourceExhausted, one.core.checkMapping, 20, 10)
+        self.assertRaises(ResourceExhausted, one.core.mappings.check, 20, 10)
         one.core.unmap(first)
         mapped(one, 20, 10)
         settle(one, other)
-        self.assertEqual([each.offset for each in other.core.localRanges], [10, 20])
+        self.assertEqual([each.offset for each in other.core.mappings.localRanges], [10, 20])
         one, other = pair(SMALL, SMALL._replace(mappings=0))
-        self.assertRaises(ResourceExhausted, one.core.checkMapping, 0, 1)
+        self.assertRaises(ResourceExhausted, one.core.mappings.check, 0, 1)
         mapped(other, 0, 10)
 
     def test_invalidOffsetsAreRefused(self) -> None:
@@ -268,9 +270,9 @@ class UnmappingTests(SynchronousTestCase):
             *((-1, 1), (0, 0), (0, 1 << 32), (OFFSETS, 1), (OFFSETS - 1, 2)),
             *((100, 1), (199, 1), (50, 51), (0, 1000)),
         ):
-            self.assertRaises(InvalidRequest, one.core.checkMapping, offset, length)
+            self.assertRaises(InvalidRequest, one.core.mappings.check, offset, length)
         for offset, length in ((0, 100), (200, 1), (OFFSETS - 1, 1)):
-            one.core.checkMapping(offset, length)
+            one.core.mappings.check(offset, length)
 
 
 class LyingTests(SynchronousTestCase):
@@ -292,7 +294,7 @@ class LyingTests(SynchronousTestCase):
                 sendEntry(one, 3, OWN(offset=0, address=address, rkey=KEY, length=length))
         one, _ = pair(SMALL, SMALL)
         sendEntry(one, 3, OWN(offset=0, address=last - 1, rkey=KEY, length=1))
-        self.assertIsNot(one.core.writeMapped(0, bytes(1)), None)
+        self.assertIsNot(one.core.mappings.write(0, bytes(1)), None)
         self.assertEqual([post.address for post in one.outgoing()], [last - 1])
 
     def test_arbitraryEntries(self) -> None:
@@ -311,8 +313,8 @@ class LyingTests(SynchronousTestCase):
                 begin = 32 + value % SMALL.mappings * MAPPED_BYTES
                 one.remote[begin : begin + MAPPED_BYTES] = random.randbytes(MAPPED_BYTES)
                 one.core.arrived(immediate(ImmediateKind.MAPPING, value), random.choice((0, 24, 1000)))
-                for mappedRange in one.core.localRanges:
-                    number = one.core.writeMapped(mappedRange.offset, bytes(min(mappedRange.length, 5000)))
+                for mappedRange in one.core.mappings.localRanges:
+                    number = one.core.mappings.write(mappedRange.offset, bytes(min(mappedRange.length, 5000)))
                     numbers += [] if number is None else [number]
                 flying += [each.identifier for each in one.outgoing()]
                 while flying and random.random() < 0.7:
@@ -343,7 +345,7 @@ class LayoutTests(SynchronousTestCase):
             output = ConnectionData.decode(other.greeting.encode())
             peer = output.encode()[:1] + bytes([flags | MAPPINGS]) + output.encode()[2:]
             one.core.begin(one.greeting, ConnectionData.decode(peer))
-            one.core.map(4096, 1_000_000, 0x44556677F000, RKey(0xAABBCCDD))
+            one.core.mappings.map(MappedRange(4096, 1_000_000, 0x44556677F000, RKey(0xAABBCCDD)))
             (post,) = one.outgoing()
             self.assertEqual(
                 (post.address, post.immediate, post.rkey), (ADDRESS + 32, 6 << 29, output.tableKey)
