@@ -63,13 +63,12 @@ class Code(enum.IntEnum):
 class _Spec:
     """Declaration of a field, which is assigned to its name in the class."""
 
-    __slots__ = ("bytewise", "count", "flags", "little", "reserved", "shown", "width")
+    __slots__ = ("bytewise", "count", "flags", "reserved", "shown", "width")
 
     def __init__(
         self,
         width: int | None = None,
         count: int | None = None,
-        little: bool = False,
         bytewise: bool = False,
         reserved: bool = False,
         shown: Callable[[Any], str] | None = None,
@@ -77,7 +76,6 @@ class _Spec:
     ) -> None:
         self.width = width
         self.count = count
-        self.little = little
         self.bytewise = bytewise
         self.reserved = reserved
         self.shown = shown
@@ -90,18 +88,16 @@ class _Spec:
 def bits(
     width: int,
     *,
-    little: bool = False,
     shown: Callable[[Any], str] | None = None,
     flags: type[enum.IntFlag] | None = None,
 ) -> Any:
     """
     Declare a field of C{width} bits, the most significant one first.
 
-    @param little: whether the field is little-endian in a layout that otherwise is big-endian.
     @param shown: formats a value as readable text; see L{Field.shown}.
     @param flags: names of the bits; see L{Field.flags}.
     """
-    return _Spec(width=width, little=little, shown=shown, flags=flags)
+    return _Spec(width=width, shown=shown, flags=flags)
 
 
 def data(length: int, *, shown: Callable[[Any], str] | None = None) -> Any:
@@ -117,7 +113,7 @@ def nested() -> Any:
 def array(count: int, element: Any = None) -> Any:
     """Declare a tuple of C{count} equal fields; C{element} is omitted for layouts."""
     spec = element if element is not None else _Spec()
-    return _Spec(spec.width, count, spec.little, spec.bytewise, shown=spec.shown)
+    return _Spec(spec.width, count, spec.bytewise, shown=spec.shown)
 
 
 def reserved(width: int) -> Any:
@@ -215,7 +211,7 @@ _SELDOM: Final = 16
 
 
 def _build(cls: type[T], size: int, little: bool, names: dict[str, Any]) -> type[T]:
-    fields = _fields(cls, little, names)
+    fields = _fields(cls, names)
     total = sum(field.width * (field.count if field.count is not None else 1) for field in fields)
     if total != size * 8:
         raise TypeError(f"{cls.__qualname__} declares {total} bits, not {size} bytes")
@@ -238,7 +234,7 @@ def _build(cls: type[T], size: int, little: bool, names: dict[str, Any]) -> type
     return made
 
 
-def _fields(cls: type[Layout], little: bool, names: dict[str, Any]) -> tuple[Field, ...]:
+def _fields(cls: type[Layout], names: dict[str, Any]) -> tuple[Field, ...]:
     fields = list(getattr(cls, "fields", ()))
     offset = 0 if not fields else cls.size * 8
     for name, annotation in inspect.get_annotations(cls).items():
@@ -260,10 +256,7 @@ def _fields(cls: type[Layout], little: bool, names: dict[str, Any]) -> tuple[Fie
                 raise TypeError(f"{cls.__qualname__}.{name}: how wide?")
             width = of.size * 8
         hidden = spec.reserved or name.startswith("reserved")
-        isLittle = spec.little and not little
-        field = Field(
-            name, of, _kind(of), width, offset, spec.count, isLittle, hidden, spec.shown, spec.flags
-        )
+        field = Field(name, of, _kind(of), width, offset, spec.count, hidden, spec.shown, spec.flags)
         _check(cls, field, spec)
         fields.append(field)
         offset += width * (1 if spec.count is None else spec.count)
@@ -295,7 +288,7 @@ def _check(cls: type, field: Field, spec: _Spec) -> None:
     isNumber = field.kind == "number"
     if spec.bytewise and isNumber:
         raise TypeError(f"{where}: data() is for bytes and value classes")
-    if (not isNumber or field.little) and (field.offset % 8 or field.width % 8):
+    if not isNumber and (field.offset % 8 or field.width % 8):
         raise TypeError(f"{where}: must be whole bytes")
     if isNumber and not (isinstance(field.type, type) and issubclass(field.type, int)):
         raise TypeError(f"{where}: don't know how to read {field.type!r}")
@@ -393,13 +386,11 @@ def _decoded(cls: type[Layout], little: bool, buffer: Buffer, offset: int = 0) -
 
 def _read(field: Field, raw: bytes, offset: int, number: int) -> Any:
     """Decode a field or an element, which is in the lowest bits of C{number}."""
-    if field.kind == "number" and not field.little:
+    if field.kind == "number":
         return field.type(number & ((1 << field.width) - 1))
     own = raw[offset // 8 : (offset + field.width) // 8]
     if field.kind == "bytes":
         return own
-    if field.kind == "number":
-        return field.type(int.from_bytes(own, "little"))
     return field.type.decode(own) if field.kind == "layout" else field.type.fromBytes(own)
 
 
@@ -409,7 +400,7 @@ def _encoded(self: Layout, little: bool) -> Any:
         for field in self.fields:
             value = getattr(self, field.name)
             for one, at in zip((value,) if field.count is None else value, field.offsets(), strict=True):
-                if field.kind != "number" or field.little:
+                if field.kind != "number":
                     raw[at // 8 : (at + field.width) // 8] = _written(field, one)
                 elif one >> field.width:
                     return NotImplemented
@@ -428,8 +419,6 @@ def _written(field: Field, value: Any) -> bytes:
         value = value.encode()
     elif field.kind == "value":
         value = value.toBytes()
-    elif field.kind == "number":
-        value = value.to_bytes(size, "little")
     if not isinstance(value, (bytes, bytearray)) or len(value) != size:
         raise ValueError
     return bytes(value)

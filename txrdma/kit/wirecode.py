@@ -31,14 +31,13 @@ class _Codes(dict[int, Any]):
 class _Leaf:
     """A field, or one element of an array."""
 
-    __slots__ = ("bytewise", "field", "index", "kind", "offset")
+    __slots__ = ("field", "index", "kind", "offset")
 
     def __init__(self, field: Field, index: int | None) -> None:
         self.field = field
         self.index = index
         self.offset = field.offset + (index or 0) * field.width
         self.kind = field.kind
-        self.bytewise = field.kind != "number" or field.little
 
     @property
     def reading(self) -> str:
@@ -98,7 +97,7 @@ def _grouped(leaves: Sequence[_Leaf]) -> list[_Group]:
             run = tuple(leaves[begin:end])
             width = run[-1].offset + run[-1].field.width - run[0].offset
             alone = len(run) == 1
-            if (not alone and width > 64) or (not alone and any(leaf.bytewise for leaf in run)):
+            if (not alone and width > 64) or (not alone and any(leaf.kind != "number" for leaf in run)):
                 break
             if run[0].offset % 8 or width % 8:
                 continue
@@ -120,7 +119,7 @@ def _group(run: tuple[_Leaf, ...], width: int) -> tuple[_Group, float]:
     first = run[0]
     if first.kind == "layout":
         return _Group(f"{width // 8}x", width, run), 1.0
-    if not first.bytewise and width in _NATURAL:
+    if first.kind == "number" and width in _NATURAL:
         return _Group(_NATURAL[width], width, run), 1.0 + (2.0 * len(run) if len(run) > 1 else 0.0)
     return _Group(f"{width // 8}s", width, run), (1.0 if first.kind != "number" else 6.0 + 2.0 * len(run))
 
@@ -140,8 +139,7 @@ def _decoder(groups: list[_Group], little: bool, scope: dict[str, Any]) -> list[
     prepare = []
     for number, group in enumerate(groups):
         if group.format.endswith("s") and group.leaves[0].kind == "number":
-            order = "little" if little or group.leaves[0].field.little else "big"
-            prepare.append(f"        v{number} = _int(v{number}, {order!r})")
+            prepare.append(f"        v{number} = _int(v{number}, {'little' if little else 'big'!r})")
         for leaf in group.leaves:
             shift = _shift(leaf, group, little)
             values.setdefault(leaf.field.name, []).append(_read(leaf, group, f"v{number}", shift, scope))
@@ -230,7 +228,7 @@ def _encoder(cls: type[Any], groups: list[_Group], little: bool) -> dict[str, li
             if group.format.endswith("s") or len(group.leaves) > 1:
                 tooWide += [f"{leaf.reading} >> {leaf.field.width}" for leaf in group.leaves]
             if group.format.endswith("s"):
-                order = "little" if little or first.field.little else "big"
+                order = "little" if little else "big"
                 item = f"({item}).to_bytes({length}, {order!r})"
             items.append(item)
     tooWide[:0] = [f"len(self.{each.name}) != {each.count}" for each in cls.fields if each.count is not None]

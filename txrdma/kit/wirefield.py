@@ -20,7 +20,7 @@ class Field:
     @ivar flags: names of the bits, if the field is a number whose bits have names; None otherwise.
     """
 
-    __slots__ = ("count", "flags", "kind", "little", "name", "offset", "reserved", "shown", "type", "width")
+    __slots__ = ("count", "flags", "kind", "name", "offset", "reserved", "shown", "type", "width")
 
     def __init__(
         self,
@@ -30,7 +30,6 @@ class Field:
         width: int,
         offset: int,
         count: int | None,
-        little: bool,
         reserved: bool,
         shown: Callable[[Any], str] | None = None,
         flags: type[enum.IntFlag] | None = None,
@@ -41,7 +40,6 @@ class Field:
         self.width = width
         self.offset = offset
         self.count = count
-        self.little = little
         self.reserved = reserved
         self.shown = shown
         self.flags = flags

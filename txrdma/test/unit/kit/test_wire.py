@@ -55,7 +55,7 @@ class Everything(Layout):
     yes: bool = bits(1)
     closed: Closed = bits(7)
     odd: int = bits(24)
-    little: int = bits(16, little=True)
+    even: int = bits(16)
     gid: GID = data(16)
     raw: bytes = data(3)
     hidden: int = reserved(8)
@@ -105,7 +105,7 @@ class LayoutTests(SynchronousTestCase):
         self.assertIs(decoded.yes, True)
         self.assertIs(decoded.closed, Closed.YES)
         self.assertEqual(decoded.odd, 0xABCDEF)
-        self.assertEqual(decoded.little, 0x1234)
+        self.assertEqual(decoded.even, 0x3412)
         self.assertEqual(decoded.gid, GID.fromString("fe80::aa"))
         self.assertEqual(decoded.raw, b"abc")
         self.assertEqual(decoded.inner, Inner(token=Token(0x010203), marks=Marks.HIGH, rest=5))
@@ -205,7 +205,7 @@ class LayoutTests(SynchronousTestCase):
         wrong: dict[str, object] = {
             "kind": 256,
             "odd": 1 << 24,
-            "little": -1,
+            "even": -1,
             "raw": b"ab",
             "wide": 1 << 72,
             "numbers": (1, 2),
@@ -292,7 +292,7 @@ class FirstUseTests(SynchronousTestCase):
     def test_refusedWithoutCode(self) -> None:
         """A value that does not fit is refused with the name of its field, also without generated code."""
         slowly = partial(_SLOWLY["encode"], little=False)
-        wrong: dict[str, Any] = {"odd": 1 << 24, "little": -1, "raw": b"ab", "wide": 1 << 72}
+        wrong: dict[str, Any] = {"odd": 1 << 24, "even": -1, "raw": b"ab", "wide": 1 << 72}
         wrong |= {"numbers": (1, 2), "numbers ": (1, 2, 3, 4), "gid": None, "kind": None, "raw ": "abc"}
         for name, value in wrong.items():
             unfit = Everything(**{name.strip(): value})
