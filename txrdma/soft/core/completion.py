@@ -211,7 +211,7 @@ class SoftCompletionQueue:
         self._untilSweep = _SWEEP
         self._polling = False
         self._members: dict[_Failed, None] = {}
-        self._closed = False
+        self.isClosed = False
         self._onClosed = closed
         channel._queues.append(self)
 
@@ -255,9 +255,9 @@ class SoftCompletionQueue:
         return [completions.popleft() for _ in range(limit)]
 
     def close(self) -> None:
-        if self._closed:
+        if self.isClosed:
             return
-        self._closed = True
+        self.isClosed = True
         self._free = 0
         self.armed = _UNARMED
         for failed in tuple(self._members):
@@ -293,13 +293,9 @@ class SoftCompletionQueue:
             self.armed = _UNARMED
             self.channel._raise(self)
 
-    @property
-    def isClosed(self) -> bool:
-        return self._closed
-
     def join(self, failed: _Failed) -> None:
         """Add a queue pair; C{failed} puts it into ERR."""
-        if self._closed:
+        if self.isClosed:
             raise InvalidRequest("the completion queue is closed")
         self._members[failed] = None
 

@@ -52,7 +52,7 @@ class SoftSharedReceiveQueue:
         self.receives = _Receives(self._raiseLimit)
         self._notify = notify
         self._takers: dict[_Failed, Callable[[], None]] = {}
-        self._closed = False
+        self.isClosed = False
         self._onClosed = closed
 
     def __repr__(self) -> str:
@@ -83,9 +83,9 @@ class SoftSharedReceiveQueue:
         return self.receives.limit
 
     def close(self) -> None:
-        if self._closed:
+        if self.isClosed:
             return
-        self._closed = True
+        self.isClosed = True
         self.receives.limit = 0
         for failed in tuple(self._takers):
             failed(None)
@@ -94,10 +94,6 @@ class SoftSharedReceiveQueue:
         self._onClosed(self)
 
     # For queue pairs.
-
-    @property
-    def isClosed(self) -> bool:
-        return self._closed
 
     def join(self, failed: _Failed, posted: Callable[[], None]) -> None:
         """Add a queue pair; C{failed} puts it into ERR, C{posted} reports new receives."""
@@ -108,7 +104,7 @@ class SoftSharedReceiveQueue:
         self._takers.pop(failed, None)
 
     def _checkOpen(self) -> None:
-        if self._closed:
+        if self.isClosed:
             raise InvalidRequest("the shared receive queue is closed")
 
     def _raiseLimit(self) -> None:

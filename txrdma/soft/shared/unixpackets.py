@@ -171,16 +171,12 @@ class PacketSocket:
         self._socket = sock
         self._receiver: MessageReceiver
         self._queued: deque[tuple[bytes, list[int]]] = deque()
-        self._closed = self._isCrowded = False
+        self.isClosed = self._isCrowded = False
         self._retry = Timer(reactor)
 
     def start(self, receiver: MessageReceiver) -> None:
         self._receiver = receiver
         self._reactor.addReader(self)
-
-    @property
-    def isClosed(self) -> bool:
-        return self._closed
 
     @property
     def isWaiting(self) -> bool:
@@ -194,7 +190,7 @@ class PacketSocket:
         return "txrdma.soft.shared.routes"
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
-        if self._closed:
+        if self.isClosed:
             return
         if self._queued or not self._sent(message, descriptors):
             self._queue(message, descriptors)
@@ -227,7 +223,7 @@ class PacketSocket:
         return True
 
     def setReading(self, isReading: bool) -> None:
-        if self._closed:
+        if self.isClosed:
             return
         if isReading:
             self._reactor.addReader(self)
@@ -257,7 +253,7 @@ class PacketSocket:
 
     def doRead(self) -> None:
         for _ in range(_AT_ONCE):
-            if self._closed or not self._receive():
+            if self.isClosed or not self._receive():
                 return
 
     def _receive(self) -> bool:
@@ -304,9 +300,9 @@ class PacketSocket:
             self.close(reason.getErrorMessage())
 
     def close(self, reason: str = "") -> None:
-        if self._closed:
+        if self.isClosed:
             return
-        self._closed = True
+        self.isClosed = True
         self._retry.stop()
         self._reactor.removeReader(self)
         self._reactor.removeWriter(self)
