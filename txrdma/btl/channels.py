@@ -163,19 +163,14 @@ class Channel:
             else:
                 self._receives.append(ReceiveRequest(0, ()))  # is completed if the queue pair fails
             self._pair.postReceive(self._receives)
-            self._reader = CompletionReader(
+            self.reader = CompletionReader(
                 reactor, channel, [queue], self._completed, broken, sleepSeconds=SLEEP_SECONDS
             )
             if direct is not None:
-                self._reader.addSource(direct.takeDatagrams, partial(taken, self), direct.openInbox())
-            self._reader.start()
-            undo.callback(self._reader.stop)
+                self.reader.addSource(direct.takeDatagrams, partial(taken, self), direct.openInbox())
+            self.reader.start()
+            undo.callback(self.reader.stop)
             self._closing = undo.pop_all()
-
-    @property
-    def reader(self) -> CompletionReader:
-        """The reader of completions, which is part of the reactor."""
-        return self._reader
 
     @property
     def qpn(self) -> QPN:
@@ -293,7 +288,7 @@ class Channel:
         )
 
     def poll(self) -> None:
-        while not self.isClosed and self._reader.poll():
+        while not self.isClosed and self.reader.poll():
             pass
 
     def close(self) -> None:
@@ -350,7 +345,7 @@ class Channel:
             self._next = self._unreported = 0
             self._begin()
         except RDMAError:
-            self._reader.stop()
+            self.reader.stop()
             self._broken(Failure())
         else:
             self._resetting = None

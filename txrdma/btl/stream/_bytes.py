@@ -28,7 +28,7 @@ class ByteStream:
 
     __slots__ = (
         *(
-            "_backlog",
+            "backlog",
             "_read",
             "_unsent",
             "_wanted",
@@ -46,35 +46,30 @@ class ByteStream:
         self.isOver = self.wasCut = self.isCloseDelivered = self.hasSentClose = self.isFull = False
         self.unacknowledged = self.unread = 0
         self._unsent: deque[bytes | memoryview] = deque()  # a view is the rest of a long write
-        self._backlog = 0
+        self.backlog = 0
         self._read: list[bytes] = []
         self._wanted: int | None = None
 
     # Requests of the application
 
     @property
-    def backlog(self) -> int:
-        """Number of written bytes that are not posted yet."""
-        return self._backlog
-
-    @property
     def isDelivered(self) -> bool:
         """Whether all written bytes have arrived."""
-        return not self._backlog and not self.unacknowledged
+        return not self.backlog and not self.unacknowledged
 
     def write(self, data: bytes) -> int:
         """Queue bytes; drop them if the write side is closed. Return the backlog."""
         if self.isWritable and not self.isOver:
             self._unsent.append(data)
-            self._backlog += len(data)
+            self.backlog += len(data)
         elif data and self.isOver:
             self.wasCut = True
-        return self._backlog
+        return self.backlog
 
     def drop(self) -> None:
         """Drop what is not posted."""
         self._unsent.clear()
-        self._backlog = 0
+        self.backlog = 0
 
     def read(self) -> bytes:
         """Take all received bytes."""
@@ -112,7 +107,7 @@ class ByteStream:
             elif not self.isWritable and self._wanted is None:
                 self.isOver = True
         elif immediate == DISCONNECT:
-            self.wasCut = self.wasCut or self._backlog > 0  # what is sent may still be acknowledged
+            self.wasCut = self.wasCut or self.backlog > 0  # what is sent may still be acknowledged
             self.drop()
             self.isOver, self.isReadable = True, False
         else:
@@ -135,7 +130,7 @@ class ByteStream:
                     pieces.append(unsent.popleft())
                     length += len(pieces[-1])
                 piece = b"".join(pieces)
-            self._backlog -= len(piece)
+            self.backlog -= len(piece)
             self.unacknowledged += 1
             return bytes(piece), None
         wanted, self._wanted = self._wanted, None
