@@ -93,14 +93,10 @@ class SharedCompletionQueue:
             undo.callback(channel.close)
             self.queue = device.createCompletionQueue(depth, channel)
             undo.callback(self.queue.close)
-            self._reader = CompletionReader(reactor, channel, [self.queue], self._completed, self.fail)
-            self._reader.start()
-            undo.callback(self._reader.stop)
+            self.reader = CompletionReader(reactor, channel, [self.queue], self._completed, self.fail)
+            self.reader.start()
+            undo.callback(self.reader.stop)
             self._closing = undo.pop_all()
-
-    @property
-    def reader(self) -> CompletionReader:
-        return self._reader
 
     def poll(self, withSends: bool = True) -> None:
         """
@@ -109,8 +105,8 @@ class SharedCompletionQueue:
         @param withSends: also those of sends that the queue would delay, which it reports when it is armed.
         """
         if withSends:
-            self._reader.arm()
-        while self._reader.poll():
+            self.reader.arm()
+        while self.reader.poll():
             pass
 
     def close(self) -> None:
