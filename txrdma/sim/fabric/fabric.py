@@ -7,6 +7,7 @@ As in a real subnet, nothing is received if a node is unreachable or a datagram 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
 from typing import Final
 
@@ -18,6 +19,7 @@ from txrdma.kit.delayedcalls import Timer
 from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.layouts.values import FECMode, PortCapability
 from txrdma.mad.vendor import MlxGeneralInfoExtended
+from txrdma.sim.fabric.agents.pma import NAMES
 from txrdma.sim.fabric.model import nodes
 from txrdma.sim.fabric.model.counters import SimulatedCounters
 from txrdma.sim.fabric.model.forwarding import tableOf
@@ -284,11 +286,21 @@ class SimulatedFabric(Subnet):
         return self.port(name, number).count()
 
     def setCounters(self, name: str, number: int, **values: int) -> None:
-        """Set counters of a port to these values."""
+        """
+        Set counters of a port to these values.
+
+        @raise ValueError: there is no such node, port or counter.
+        """
+        _checkNames(values)
         self.counters(name, number).set(self._seconds(), **values)
 
     def growCounters(self, name: str, number: int, **rates: float) -> None:
-        """Let counters of a port, such as error counters, grow at these rates per second."""
+        """
+        Let counters of a port, such as error counters, grow at these rates per second.
+
+        @raise ValueError: there is no such node, port or counter.
+        """
+        _checkNames(rates)
         self.counters(name, number).grow(self._seconds(), **rates)
 
     def traffic(self, wordsPerSecond: float, packetsPerSecond: float) -> None:
@@ -333,3 +345,9 @@ class SimulatedFabric(Subnet):
 
     def _violated(self, end: nodes.SimulatedPort, datagram: bytes) -> None:
         self.wire.trap(end, badMKey(end.lid, end.node.kind, datagram))
+
+
+def _checkNames(counters: Iterable[str]) -> None:
+    unknown = sorted(set(counters) - NAMES)
+    if unknown:
+        raise ValueError(f"no attribute has the counter {', '.join(unknown)}")

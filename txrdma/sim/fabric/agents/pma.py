@@ -101,6 +101,11 @@ Attributes with counters, by attribute ID. Counters have the names of their fiel
 
 _REED_SOLOMON: Final = _group(pma.PortExtendedSpeedsCountersRSFEC)
 
+NAMES: Final = frozenset(
+    counter.key for group in (*GROUPS.values(), _REED_SOLOMON) for counter in group.counters
+)
+"""Names of all counters."""
+
 
 class PerformanceManagementAgents:
     """Performance management agents of all nodes of a simulated fabric."""

@@ -133,6 +133,12 @@ class CounterTests(FabricTestCase):
             found = reported[plain]
             self.assertEqual(found if plain == name else found[int(name[len(plain) :])], value)
 
+    def test_misspelt(self) -> None:
+        """Only counters that some attribute has can be set and can grow."""
+        for change in (self.fabric.setCounters, self.fabric.growCounters):
+            error = self.assertRaises(ValueError, change, "left", 1, symbolErrors=1, portRcvErrors=1)
+            self.assertIn("counter symbolErrors", str(error))
+
     def test_linkDowned(self) -> None:
         self.fabric.cut("c", 1)
         self.fabric.heal("c", 1)
