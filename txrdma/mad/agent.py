@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 from os import urandom
-from typing import Any
+from typing import Any, Final
 
 from typing_extensions import Self, Unpack
 from zope.interface import implementer
@@ -38,6 +38,9 @@ from txrdma.mad.requests import Registrations, Servers, TakeRequest
 from txrdma.mad.rpcs import CallOptions, checkedKind, RPCs
 
 _log = Logger()
+
+_AFTER_FAILURE_SECONDS: Final = 0.1
+"""Pause after an exception while timeouts were processed."""
 
 
 class _DeferredCall(Call):
@@ -425,6 +428,11 @@ class MADAgent(RPCs):
 
     def _expired(self) -> None:
         self._timer, self._timerAt = None, inf
-        self._core.expired(self.reactor.seconds())
+        try:
+            self._core.expired(self.reactor.seconds())
+        except Exception:
+            _log.failure("while {port} processed timeouts", port=self.port.name)
+            self._timerAt = -inf  # no earlier timer: the deadline may still be in the past
+            self._timer = self.reactor.callLater(_AFTER_FAILURE_SECONDS, self._expired)
         self._turn()
         self._reschedule()

@@ -10,7 +10,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
 from txrdma.interfaces import IMADHandler
-from txrdma.mad.errors import MADError
+from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import MADStatus
 from txrdma.mad.layouts.pma import PortCounters
@@ -67,6 +67,24 @@ class BystanderTests(WiredTestCase):
         assertEmpty(self, self.other)
         pass_(self.clock, 0.1)
         self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_timer(self) -> None:
+        """Timeouts continue after an exception of the core, with a pause between exceptions."""
+        core, expired = self.agent._core, self.agent._core.expired
+        times: list[float] = []
+
+        def raising(now: float) -> None:
+            times.append(now)
+            if len(times) < 3:
+                raise ApplicationError
+            expired(now)
+
+        core.expired = raising  # type: ignore[method-assign]
+        call = self.agent.PerformanceGet(PortCounters, IBPath(dlid=LID(99)), 5)
+        pass_(self.clock, 2.0)
+        self.failureResultOf(call, MADTimeoutError)
+        self.assertGreaterEqual(times[2] - times[0], 0.1)
+        self.finish(2)
 
     def test_handler(self) -> None:
         for name in callbacks(IMADHandler):
