@@ -45,12 +45,21 @@ def parseTarget(text: str, endPort: MADEndPort | None = None) -> LID | GID | GUI
         return GUID.fromString(stripped)
     if (match := _LID.fullmatch(stripped)) is not None:
         lid = int(match[1], 0 if match[1].startswith("0x") else 10)
-        if not 0 < lid <= _HIGHEST_LID:
-            raise ValueError(f"LIDs are from 1 to {_HIGHEST_LID}, not {lid}")
-        return LID(lid)
+        return checkedLID(lid)
     if " " in stripped:
         return IBPath.fromString(stripped)
     return parseGID(text, stripped, endPort)
+
+
+def checkedLID(lid: int) -> LID:
+    """
+    Return a number as a LID.
+
+    @raise ValueError: it is not from 1 to 0xFFFE; 0xFFFF is the permissive LID, which is no port's.
+    """
+    if not 0 < lid <= _HIGHEST_LID:
+        raise ValueError(f"LIDs are from 1 to {_HIGHEST_LID}, not {lid}")
+    return LID(lid)
 
 
 def parseGID(text: str, stripped: str, endPort: MADEndPort | None) -> GID:

@@ -20,7 +20,7 @@ from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.interfaces import IPathResolver
 from txrdma.mad.layouts.sa import PathRecord, Query
-from txrdma.mad.paths import current, EndPort, parseGID, parseTarget, pathOf, toLID
+from txrdma.mad.paths import checkedLID, current, EndPort, parseGID, parseTarget, pathOf, toLID
 from txrdma.mad.rpcs import RPCs
 
 _LINK_LOCAL: Final = 0xFE80 << 48
@@ -91,7 +91,12 @@ class SAPathResolver:
         self._asksForLIDs, self._keepsGIDs = asksForLIDs, keepsGIDs
 
     def resolve(self, target: object) -> Deferred[IBPath]:
-        """Return the path to a port; fails with L{txrdma.mad.errors.MADError} if the SA has none."""
+        """
+        Return the path to a port.
+
+        @return: fails with L{txrdma.mad.errors.MADError} if the SA has none, with C{ValueError} if the target
+            names no port.
+        """
         end = current(self._endPort)
         try:
             known = _read(target, end)
@@ -205,4 +210,4 @@ class IPPathResolver:
 def _read(target: object, endPort: MADEndPort | None = None) -> LID | GID | GUID | IBPath:
     if isinstance(target, (GID, GUID, IBPath)):
         return target
-    return LID(target) if isinstance(target, int) else parseTarget(str(target), endPort)
+    return checkedLID(target) if isinstance(target, int) else parseTarget(str(target), endPort)

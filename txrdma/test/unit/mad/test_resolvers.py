@@ -34,6 +34,9 @@ class ResolverTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(resolver.resolve(7)).dlid, 7)
         self.assertEqual(self.successResultOf(resolver.resolve("0,1")), IBDRPath(drPath=(1,)))
         self.failureResultOf(resolver.resolve("nobody"), ValueError)
+        for lid in (0, -1, 0xFFFF, 70000):
+            failure = self.failureResultOf(resolver.resolve(lid), ValueError)
+            self.assertEqual(str(failure.value), f"LIDs are from 1 to 65534, not {lid}")
         self.assertEqual(len(agent.asked), 4)
 
     def test_noPrefix(self) -> None:
