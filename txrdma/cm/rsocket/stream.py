@@ -76,7 +76,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         @param ended: called after C{connectionLost}.
         """
         super().__init__(reactor, isClient, makeTransport, ended)
-        self.keepalive = keepalive
+        self.keepalive = self.configuredKeepalive = keepalive
         self._sizes = sizes
         self._own = ConnectionData()
         self._peerData = ConnectionData()

@@ -96,4 +96,4 @@ class RSocketTransport(MessageStreamTransport[RSocketEnd]):
     def setTcpKeepAlive(self, enabled: bool) -> None:
         """Start or stop to probe an idle peer."""
         if enabled != self.getTcpKeepAlive():
-            self.stream.setKeepAlive(KEEPALIVE if enabled else None)
+            self.stream.setKeepAlive(self.stream.configuredKeepalive or KEEPALIVE if enabled else None)

@@ -45,12 +45,18 @@ class KeepaliveTests(MessagingCase):
     """Probes of idle peers."""
 
     def test_vanishedPeer(self) -> None:
-        """A probe detects that the peer has vanished."""
+        """A probe detects that the peer has vanished. Probes that are enabled again have their interval."""
         served = Recorders(Recorder)
         self.listenAt(served, RSocketServerEndpoint, options=_UNPROBED)
         client = self.result(self.connectTo(*_CLIENT, options=RSocketOptions(keepalive=2.0)))
         self.pause(10.0)
         self.assertFalse(client.lost.called)
+        for enabled in (False, True):
+            client.transport.setTcpKeepAlive(enabled)
+            self.assertIs(client.transport.getTcpKeepAlive(), enabled)
+        enabledAt = self.clock.seconds()
+        self.pause(1.0)  # until the next probe, since nothing else occurs
+        self.assertAlmostEqual(self.clock.seconds() - enabledAt, 2.0, 1)
         self.network.partition(*(each[0] for each in self.addresses))
         self.wait(lambda: client.lost.called, 60.0)
         self.assertIs(client.reason.type, ConnectionLost)
