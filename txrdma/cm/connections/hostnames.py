@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from zope.interface import implementer
 
 from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.internet.interfaces import (
     IAddress,
     IHostResolution,
@@ -59,7 +59,8 @@ class _Receiver:
         else:
             self.answer.errback(HostUnknown(f"{self._name} has no IP address"))
 
-    def _cancel(self, _: Deferred[list[str]]) -> None:
+    def _cancel(self, answer: Deferred[list[str]]) -> None:
+        answer.errback(CancelledError())  # first: a resolver may report that it has found nothing
         if self._resolution is not None:
             try:
                 self._resolution.cancel()

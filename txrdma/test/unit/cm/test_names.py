@@ -32,6 +32,7 @@ class Resolution:
 
     def cancel(self) -> None:
         self.isCancelled = True
+        self.receiver.resolutionComplete()  # as some resolvers do
 
     def answer(self, *addresses: str) -> None:
         """Return the addresses to the caller."""
