@@ -12,7 +12,7 @@ from typing import Any, cast, Final
 
 from zope.interface import implementer
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ServerEndpoint, TCP6ServerEndpoint
 from twisted.internet.error import CannotListenError, ConnectError
 from twisted.internet.interfaces import (
@@ -30,6 +30,7 @@ from txrdma.btl.introductions import isDecidable
 from txrdma.btl.lifeline import DeviceSpecs, PeerConnection
 from txrdma.btl.transport import BTLMessageTransport
 from txrdma.error import RDMAError, Refused, ResourceExhausted
+from txrdma.kit.cancelling import cancellable
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.messages.interfaces import (
@@ -127,7 +128,7 @@ class ClientEndpoint:
             if there is no listener, with L{Unreachable<txrdma.btl.errors.Unreachable>} if packets do not
             arrive, or with another L{RDMAError}. It can be cancelled.
         """
-        return Deferred.fromCoroutine(self._connect(factory))
+        return cancellable(Deferred.fromCoroutine(self._connect(factory)), CancelledError())
 
     async def _connect(self, factory: IMessageProtocolFactory) -> Any:
         opening = PeerOpening(self._reactor, self._device, factory, True)

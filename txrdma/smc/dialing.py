@@ -29,8 +29,8 @@ from twisted.internet.interfaces import (
     IStreamClientEndpoint,
 )
 from twisted.internet.protocol import ClientFactory
-from twisted.python.failure import Failure
 
+from txrdma.kit import cancelling
 from txrdma.smc.terms.options import Options
 
 ConnectTCP = Callable[[str, int, "ClientFactory[Any]", float, Any], IConnector]
@@ -124,18 +124,5 @@ def endpointTo(
 
 def cancellable(connecting: Deferred[IProtocol], host: str, port: int) -> Deferred[IProtocol]:
     """Return a Deferred that fails like TCP's, with ConnectingCancelledError, if cancelled at any stage."""
-    isCancelled = False
-
-    def cancel(_: Deferred[IProtocol]) -> None:
-        nonlocal isCancelled
-        isCancelled = True
-        connecting.cancel()
-
-    def failed(failure: Failure) -> None:
-        if isCancelled and not failure.check(ConnectingCancelledError):
-            failure = Failure(ConnectingCancelledError(HostnameAddress(host.encode(), port)))
-        connected.errback(failure)
-
-    connected: Deferred[IProtocol] = Deferred(cancel)
-    connecting.addCallbacks(connected.callback, failed)
-    return connected
+    error = ConnectingCancelledError(HostnameAddress(host.encode(), port))
+    return cancelling.cancellable(connecting, error)

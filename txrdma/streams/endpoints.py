@@ -8,12 +8,13 @@ from typing import Any, Generic
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred, fail
-from twisted.internet.error import CannotListenError, ConnectError, NoProtocol
-from twisted.internet.interfaces import IListeningPort, IProtocol, IProtocolFactory
+from twisted.internet.error import CannotListenError, ConnectError, ConnectingCancelledError, NoProtocol
+from twisted.internet.interfaces import IAddress, IListeningPort, IProtocol, IProtocolFactory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
+from txrdma.kit.cancelling import cancellable
 from txrdma.messages.interfaces import (
     IMessageClientEndpoint,
     IMessageProtocolFactory,
@@ -43,13 +44,19 @@ class StreamAttempt(Generic[MessageEndT]):
     def __init__(self, factory: IProtocolFactory) -> None:
         self._factory = factory
 
-    def connect(self, endpoint: IMessageClientEndpoint) -> Deferred[IProtocol]:
-        """Connect. The Deferred fires with the protocol; fails as the TCP endpoints do."""
+    def connect(self, endpoint: IMessageClientEndpoint, destination: IAddress | None) -> Deferred[IProtocol]:
+        """
+        Connect.
+
+        @param destination: address for the error of a cancelled attempt.
+        @return: fires with the protocol; fails as the TCP endpoints do.
+        """
         try:
             self._factory.doStart()
         except Exception:
             return fail()
-        return endpoint.connect(self).addCallbacks(lambda _: self.protocol, self.failed)
+        connecting = endpoint.connect(self).addCallbacks(lambda _: self.protocol, self.failed)
+        return cancellable(connecting, ConnectingCancelledError(destination))
 
     def buildProtocol(self, peer: Any) -> MessageEndT:
         """Make the protocol of the stream; return the stream, which is the message protocol."""

@@ -9,6 +9,7 @@ from zope.interface import implementer
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectError
 from twisted.internet.interfaces import (
+    IAddress,
     IListeningPort,
     IProtocol,
     IProtocolFactory,
@@ -26,20 +27,29 @@ from txrdma.streams.endpoints import AcceptedStreams, StreamAttempt
 class StreamClientEndpoint:
     """An endpoint that connects to a listener of streams."""
 
-    def __init__(self, reactor: Any, stream: IStreamClientEndpoint, device: DeviceSpecs = None) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        stream: IStreamClientEndpoint,
+        device: DeviceSpecs = None,
+        destination: IAddress | None = None,
+    ) -> None:
         """
         @param stream: the TCP endpoint of the listener, for the exchange.
         @param device: see L{DeviceSpecs}.
+        @param destination: address of the listener, for the error of a cancelled attempt.
         """
         self._reactor, self._endpoint = reactor, ClientEndpoint(reactor, stream, device)
+        self._destination = destination
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """
         Connect to the peer and make a protocol, as L{IStreamClientEndpoint} asks.
 
-        @return: fails as the endpoint of the exchange does, or with another C{ConnectError}.
+        @return: fails as the endpoint of the exchange does, with C{ConnectingCancelledError} if cancelled, or
+            with another C{ConnectError}.
         """
-        return _Connecting(self._reactor, protocolFactory).connect(self._endpoint)
+        return _Connecting(self._reactor, protocolFactory).connect(self._endpoint, self._destination)
 
 
 class _Connecting(StreamAttempt[BTLEnd]):

@@ -71,6 +71,7 @@ class BTLClientParser:
     def parseStreamClient(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IStreamClientEndpoint | IMessageClientEndpoint:
+        from twisted.internet.address import HostnameAddress
         from twisted.internet.endpoints import HostnameEndpoint
 
         from txrdma.btl.connections import ClientEndpoint
@@ -79,11 +80,13 @@ class BTLClientParser:
         keys = Arguments("btl", ("host", "port"), args, kwargs)
         host, port = keys.required("host"), keys.number("port", None, 0, 65535)
         timeout, source, device = keys.seconds("timeout", 30.0), keys.take("bindAddress"), _device(keys)
-        kind = ClientEndpoint if keys.isYes("messages", False) else StreamClientEndpoint
+        hasMessages = keys.isYes("messages", False)
         keys.end()
         _prepare(device)
         stream = HostnameEndpoint(reactor, host, port, timeout, (source, 0) if source else None)
-        return kind(reactor, stream, device)
+        if hasMessages:
+            return ClientEndpoint(reactor, stream, device)
+        return StreamClientEndpoint(reactor, stream, device, HostnameAddress(host.encode(), port))
 
 
 @implementer(IPlugin, IStreamServerEndpointStringParser)

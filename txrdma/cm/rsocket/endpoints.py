@@ -11,8 +11,8 @@ from typing import Any, Final
 from zope.interface import implementer
 
 from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.error import ConnectingCancelledError, ConnectionRefusedError, TimeoutError
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionRefusedError, TimeoutError
 from twisted.internet.interfaces import (
     IListeningPort,
     IProtocol,
@@ -100,10 +100,11 @@ class RSocketClientEndpoint:
         """
         kind = IPv6Address if ":" in self._host else IPv4Address
         destination = kind("TCP", self._host, self._port)
-        attempt = _Connecting(self._reactor, self._options, protocolFactory, destination)
+        attempt = _Connecting(self._reactor, self._options, protocolFactory)
         terms, prepare = self._options.terms, attempt.end.prepare
         return attempt.connect(
-            RDMAClientEndpoint(self._reactor, self._host, self._port, self._device, terms, prepare)
+            RDMAClientEndpoint(self._reactor, self._host, self._port, self._device, terms, prepare),
+            destination,
         )
 
 
@@ -112,11 +113,8 @@ class _Connecting(StreamAttempt[RSocketEnd]):
 
     transportClass = RSocketTransport
 
-    def __init__(
-        self, reactor: Any, options: RSocketOptions, factory: IProtocolFactory, destination: Address
-    ) -> None:
+    def __init__(self, reactor: Any, options: RSocketOptions, factory: IProtocolFactory) -> None:
         super().__init__(factory)
-        self._destination = destination
         self.end = RSocketEnd(reactor, options.sizes, options.keepalive, True, self.makeTransport, self.ended)
 
     def buildProtocol(self, peer: MessageAddress) -> RSocketEnd:
@@ -130,8 +128,6 @@ class _Connecting(StreamAttempt[RSocketEnd]):
     def known(self, error: BaseException) -> BaseException | None:
         if isinstance(error, Rejected) and error.status in _REFUSED:
             return ConnectionRefusedError(string=str(error))
-        if isinstance(error, CancelledError):
-            return ConnectingCancelledError(self._destination)
         return TimeoutError(string=str(error)) if isinstance(error, PeerSilent) else None
 
 

@@ -8,6 +8,8 @@ from typing import Any
 from unittest import SkipTest
 
 from twisted.internet import reactor as theReactor
+from twisted.internet.address import HostnameAddress
+from twisted.internet.defer import CancelledError
 from twisted.internet.endpoints import (
     clientFromString,
     serverFromString,
@@ -16,7 +18,12 @@ from twisted.internet.endpoints import (
     wrapClientTLS,
     wrapServerTLS,
 )
-from twisted.internet.error import CannotListenError, ConnectError, ConnectionRefusedError
+from twisted.internet.error import (
+    CannotListenError,
+    ConnectError,
+    ConnectingCancelledError,
+    ConnectionRefusedError,
+)
 from twisted.internet.task import deferLater
 
 from txrdma.btl import module as modules
@@ -57,6 +64,27 @@ class StreamTests(StreamContract, StreamCase):
         refused = clientFromString(reactor, f"btl:127.0.0.1:{port}").connect(Recorders())
         await self.assertFailure(refused, ConnectionRefusedError)
         await self.assertFailure(connect(reactor, "127.0.0.1", port, Recorders(MessageProtocol)), Refused)
+
+    async def test_cancelled(self) -> None:
+        """A cancelled attempt fails with the same error while it resolves, connects, and exchanges terms."""
+        accepted = Recorders()
+        silent = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(accepted)
+        self.ports.append(silent)
+        port = silent.getHost().port
+        for keys, factory, error in (
+            ("", Recorders(), ConnectingCancelledError),
+            (":messages=yes", Recorders(MessageProtocol), CancelledError),
+        ):
+            for host, isExchanging in (("localhost", False), ("127.0.0.1", False), ("127.0.0.1", True)):
+                accepted.protocols.clear()
+                connecting = clientFromString(reactor, f"btl:{host}:{port}{keys}").connect(factory)
+                while isExchanging and not accepted.protocols:
+                    await deferLater(reactor, 0.01)
+                connecting.cancel()
+                failure = await self.assertFailure(connecting, error)
+                if not keys:
+                    self.assertEqual(failure.address, HostnameAddress(host.encode(), port))
+            await accepted.protocols[0].lost
 
     async def test_noDevice(self) -> None:
         """A missing device is an error at both ends, which names it."""
