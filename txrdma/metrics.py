@@ -15,6 +15,7 @@ L{txrdma.telemetry} has them for OpenTelemetry.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from prometheus_client import CollectorRegistry, CONTENT_TYPE_LATEST, generate_latest
@@ -33,7 +34,7 @@ _PREFIX = "txrdma_smc_"
 
 class MetricsResource(Resource):
     """
-    A page with metrics in Prometheus's text format.
+    A page with metrics in Prometheus's text format. Several pages may have one registry.
 
     @param registry: metrics of the page; without it the page has those of C{smc:} only.
     """
@@ -43,7 +44,8 @@ class MetricsResource(Resource):
     def __init__(self, reactor: IReactorFromThreads, registry: CollectorRegistry | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._registry = CollectorRegistry() if registry is None else registry
-        self._registry.register(SMCCollector(reactor))
+        with suppress(ValueError):  # the registry has a collector already
+            self._registry.register(SMCCollector(reactor))
 
     def render_GET(self, request: IRequest) -> bytes:
         """Return the present values."""
@@ -59,8 +61,8 @@ class SMCCollector:
         self._reactor = reactor
 
     def describe(self) -> list[Any]:
-        """Describe no metric beforehand, so that registering does not collect."""
-        return []
+        """Describe one metric, without collecting: a registry refuses another collector with its name."""
+        return [GaugeMetricFamily(f"{_PREFIX}link_groups", "")]
 
     def collect(self) -> Iterator[Any]:
         """Yield the metric families of prometheus_client."""

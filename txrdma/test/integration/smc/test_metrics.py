@@ -20,7 +20,7 @@ from txrdma.test.support.smc.races import Listener, RaceTestCase
 if not isMissing:
     from prometheus_client import CollectorRegistry, Counter
 
-    from txrdma.metrics import MetricsResource
+    from txrdma.metrics import MetricsResource, SMCCollector
 
 
 class MetricsTests(RaceTestCase):
@@ -68,13 +68,15 @@ class MetricsTests(RaceTestCase):
                 self.assertIn(value, values, name)
 
     def test_resource(self) -> None:
-        """The page has the metrics of SMC beside those of the registry that it was given."""
+        """The page has the metrics of SMC once, also of several pages, beside those of the registry."""
         registry = CollectorRegistry()
         Counter("served", "Requests.", registry=registry).inc()
         request = DummyRequest([b""])
+        MetricsResource(reactor, registry)
         page = MetricsResource(reactor, registry).render(request)
         self.assertIn(b"served_total 1.0\n", page)
-        self.assertIn(b"\ntxrdma_smc_link_groups ", page)
+        self.assertEqual(page.count(b"\ntxrdma_smc_link_groups "), 1)
+        self.assertRaises(ValueError, registry.register, SMCCollector(reactor))
         kinds = request.responseHeaders.getRawHeaders("content-type", [])
         self.assertEqual([kind.partition(";")[0] for kind in kinds], ["text/plain"])
 
