@@ -34,7 +34,6 @@ class CommandOptions(BaseOptions):
         "times. Before the first one, a small packet and one of the full MTU are tried in both "
         "directions; if one of them is lost, the command reports which one, and the interface."
     )
-    isCancelledByInterrupts = True
     optFlags = [
         ["server", "S", "Run as the server, until Ctrl-C."],
         ["json", "j", "Print the result as JSON."],

@@ -30,6 +30,7 @@ class CommandOptions(BaseOptions):
         "input. If a process fails, the others have 5 seconds to end, then they are terminated, and the exit "
         "status is that of the first one that has failed, or 128 and its signal."
     )
+    isCancelledByInterrupts = False
     optFlags = [["prefix", "p", "Write the rank before each line of output."]]
     optParameters = [["members", "n", None, "Number of processes. [default: that of processors]", int]]
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 from twisted.logger import globalLogBeginner, textFileLogObserver
 from twisted.python import usage
 
@@ -52,7 +52,6 @@ class CommandOptions(BaseOptions):
         "its pages: a demonstration without hardware. Links flap, hosts fail and hang, and a cable "
         "degrades. Ctrl-C ends it and leaves nothing behind."
     )
-    isCancelledByInterrupts = True
     optFlags = [["calm", None, "Traffic without faults."], ["verbose", "v", "Print the log of the monitor."]]
     optParameters = [
         ["hosts", None, 128, "Number of hosts.", count],
@@ -113,8 +112,6 @@ async def run(reactor: Any, options: CommandOptions) -> None:
             where = await service.address()
             print(f"The page is at {urlOf(where)} and Ctrl-C ends it.", flush=True)
             await Deferred()
-        except CancelledError:
-            pass
         finally:
             faults.stop()
             await service.stopService()

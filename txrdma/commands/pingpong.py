@@ -69,6 +69,7 @@ _measures = partial(_choices, Measure)
 class CommandOptions(TableOptions):
     """Options of C{txrdma pingpong}: tests, peer, device, and output."""
 
+    isCancelledByInterrupts = False
     synopsis = "[options] [HOST]"
     longdesc = (
         "Measure latency and bandwidth between two hosts, over any RDMA device. Without HOST, run as the "

@@ -36,7 +36,6 @@ class CommandOptions(BaseOptions):
         "packets, and the time after which a connection to a silent host fails. Or explain a service ID, "
         "decimal or hexadecimal (0x). Sends nothing without --ask."
     )
-    isCancelledByInterrupts = True
     optFlags = [
         ["json", None, "JSON instead of lines."],
         ["udp", "u", "The port belongs to RDMA CM's UDP port space, for datagrams."],

@@ -29,7 +29,6 @@ class CommandOptions(BaseOptions):
         "Connect by the RDMA connection manager, and exchange pings by RDMA reads and writes. Client and "
         "server each interoperate with librdmacm's rping, and have its options."
     )
-    isCancelledByInterrupts = True
     optFlags = [
         ["server", "s", "Run as the server."],
         ["client", "c", "Run as the client."],

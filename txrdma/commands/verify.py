@@ -40,6 +40,7 @@ def _parts(text: str) -> tuple[str, ...]:
 class CommandOptions(common.CommandOptions):
     """Options of C{txrdma verify}: the devices, and what is run."""
 
+    isCancelledByInterrupts = False
     longdesc = (
         "Verify an RDMA device: what txrdma's tests require of verbs, of connections (rdma:), of datagrams "
         "(btl:) and of management datagrams, conversations over smc:, rsocket: and btl: as over tcp:, and "

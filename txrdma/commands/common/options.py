@@ -90,13 +90,14 @@ class CommandOptions(BaseOptions):
 
     @cvar synopsis: arguments that follow the command's name.
     @cvar appendix: lines at the end of the help, printed unchanged, such as lists of known names.
-    @cvar isCancelledByInterrupts: whether Ctrl-C cancels the command's coroutine, which can then clean up.
+    @cvar isCancelledByInterrupts: whether Ctrl-C cancels the command's coroutine, which can then clean up;
+        the exit status is 130 unless it has ended by then. Otherwise the command handles Ctrl-C itself.
     @cvar parse: splits a command line into options and arguments; options may follow arguments.
     """
 
     synopsis = "[options]"
     appendix: Sequence[str] = ()
-    isCancelledByInterrupts = False
+    isCancelledByInterrupts = True
     parse: Callable[..., Any] = staticmethod(gnu_getopt)
 
     def __init__(self) -> None:

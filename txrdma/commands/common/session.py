@@ -56,7 +56,6 @@ _LONGEST_TIMEOUT: Final = 4.0
 class FabricOptions(CommandOptions):
     """Options of all commands that send management datagrams."""
 
-    isCancelledByInterrupts = True
     optFlags = [
         ["sa", "s", "Query the SA (subnet administration) instead of the nodes."],
         ["json", None, "JSON instead of text."],

@@ -234,19 +234,27 @@ class ConnectionsTests(SynchronousTestCase):
         ):
             self.assertIn(words, text)
 
-    def test_watching(self) -> None:
-        """Watching continues until Ctrl-C, which ends it without a traceback."""
-        arguments = [sys.executable, "-m", "txrdma", "connections", "--json"]
-        arguments += ["--watch", "0.05", "--timeout", "0.1"]
-        with subprocess.Popen(
-            arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stdout is not None and process.stderr is not None
-            for _ in range(3):
-                self.assertIsInstance(json.loads(process.stdout.readline()), list)
+    def test_interrupted(self) -> None:
+        """Ctrl-C ends a command without a traceback, with status 130, and a server with that of success."""
+        for words, status in (
+            ("connections --json --watch 0.05 --timeout 0.1", 130),
+            ("perfquery -d sim:fattree:2 --watch 0.05", 130),
+            ("rping -s -P -a 127.0.0.1 -d", 130),
+            ("btl-ping --server --bind 127.0.0.1", 130),
+            ("ping -d sim:fattree:2 --server", 0),
+        ):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "txrdma", *words.split()],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            assert process.stdout is not None
+            first = process.stdout.readline()
             process.send_signal(signal.SIGINT)
-            process.wait(20)
-            self.assertEqual(process.stderr.read(), "")
+            output = first + process.communicate(timeout=20)[0]
+            self.assertEqual(process.returncode, status, output)
+            self.assertNotIn("Traceback", output)
 
     def test_interruptedImports(self) -> None:
         """Ctrl-C during the imports ends the command without output."""

@@ -56,4 +56,4 @@ class CommandTests(TestCase):
         self.assertEqual((response.code, b"Fabric monitor" in body), (200, True))
         process.transport.signalProcess(signal.SIGINT)
         await process.ended
-        self.assertEqual((process.status, os.listdir(folder)), (0, []))
+        self.assertEqual((process.status, os.listdir(folder)), (130, []))
