@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from socket import has_dualstack_ipv6
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -60,7 +61,7 @@ class CommandOptions(common.CommandOptions):
         ["port", "p", 1, "Port number of the device.", int],
         ["to", None, None, "Device of the other end. [default: the same device]"],
         ["to-port", None, None, "Port number of the other end. [default: that of the device, or 1]", int],
-        ["peer", None, None, "Address of the host with --serve."],
+        ["peer", None, None, "Name or address of the host with --serve."],
         ["tcp-port", None, PORT, "TCP port of --serve, which also uses any free ports.", int],
         ["parts", None, None, f"Some of {','.join(PARTS)}. [default: all]", _parts],
         ["patience", None, 1.0, "Factor for time limits, on a slow host.", float],
@@ -123,7 +124,7 @@ async def _serve(reactor: Any, options: CommandOptions) -> None:
     over: Deferred[None] = Deferred()
     async with Interruption(reactor) as interruption:
         interruption.then = lambda: over.callback(None)
-        serving = Serving(reactor, end, "0.0.0.0")
+        serving = Serving(reactor, end, "::" if has_dualstack_ipv6() else "0.0.0.0")
         port = await serving.start(options["tcp-port"])
         print(f"serving: txrdma verify --peer ADDRESS --tcp-port {port}", file=sys.stderr, flush=True)
         for kind, reason in serving.offer["missing"].items():

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import clientFromString, connectProtocol, TCP4ClientEndpoint
+from twisted.internet.endpoints import clientFromString, connectProtocol, HostnameEndpoint
 from twisted.internet.protocol import Protocol
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint
@@ -82,7 +82,7 @@ class Client:
     """
     Exchanges data with a server from one device.
 
-    @ivar host: IP address of the server.
+    @ivar host: name or IP address of the server.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Client:
 
     async def run(self, port: int, first: int = 0) -> None:
         """Run all checks of a server, given the port of its control connection."""
-        way = TCP4ClientEndpoint(self._reactor, self.host, port)
+        way = HostnameEndpoint(self._reactor, self.host, port)
         asked = await connectProtocol(way, Recorder())
         await asked.lost
         offer = json.loads(bytes(asked.received))
@@ -202,7 +202,7 @@ class Client:
     async def _verbs(self, kind: str, host: str, port: int) -> None:
         device = self._end.device
         side = TestSide(self._reactor, lambda _: openDevice(self._reactor, device), port=self._end.port)
-        client = await connect(TCP4ClientEndpoint(self._reactor, host, port), side)
+        client = await connect(HostnameEndpoint(self._reactor, host, port), side)
         try:
             transfers = [Transfer.SEND, Transfer.WRITE, Transfer.READ]
             if not self._end.isIWARP:

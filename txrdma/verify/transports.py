@@ -22,6 +22,7 @@ def listening(end: TestedPort, address: str) -> dict[str, str]:
 
     @param address: IP address at which TCP connections are accepted.
     """
+    address = address.replace(":", "\\:")
     found = {
         "tcp": f"tcp:0:interface={address}",
         "smc": f"smc:{address}:0{_keys(end)}",

@@ -62,13 +62,13 @@ class VerifyTests(SynchronousTestCase):
         self.assertNotIn(os.uname().nodename, text)
 
     def test_peers(self) -> None:
-        """Two processes, as on two hosts, exchange data over every transport and measure."""
+        """Two processes, as on two hosts, exchange data over every transport, also over IPv6, and measure."""
         server = self.begin("--serve", "--tcp-port", "0", "--device", "soft:127.0.0.1")
         assert server.stderr is not None
         port = server.stderr.readline().split()[-1]
         report = self.verified(
             *("--quick", "--output", "-", "--device", "soft:127.0.0.1"),
-            *("--peer", "127.0.0.1", "--tcp-port", port),
+            *("--peer", "::1", "--tcp-port", port),
         )
         self.assertEqual(report["parts"]["peer"]["failed"], 0)
         measured = {(row["over"], row["unit"]) for row in report["measurements"]}
