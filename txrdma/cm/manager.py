@@ -47,7 +47,7 @@ from txrdma.kit.delayedcalls import Timer
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import frame
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
-from txrdma.mad.layouts.messages import MADRequest
+from txrdma.mad.layouts.messages import ClassPortInfo, MADRequest
 from txrdma.mad.resolvers import SAPathResolver
 from txrdma.mad.server import MADServer
 
@@ -58,6 +58,15 @@ RESPONSE_TIMEOUT: Final = 18
 
 RETRIES: Final = 7
 """The number of retransmissions of a SIDR_REQ."""
+
+_IS_RC_CAPABLE, _IS_SIDR_CAPABLE = 1 << 9, 1 << 13
+_CLASS_PORT_INFO: Final = ClassPortInfo(
+    baseVersion=1,
+    classVersion=CLASS_VERSION,
+    capabilityMask=_IS_RC_CAPABLE | _IS_SIDR_CAPABLE,
+    responseTimeValue=RESPONSE_TIMEOUT,
+)
+"""The answer to a Get of the class's capabilities (IBA 16.7.3)."""
 
 _CLOSED: Final = "the communication manager is closed"
 
@@ -100,7 +109,7 @@ class ConnectionManager:
         self._changed: list[Managed] = []  # by requests since the last turn; their ids may be free
         with ExitStack() as undo:
             for each in (server, *others):
-                undo.callback(each.handle(ManagementClass.COMM_MGT, self, (Method.SEND,)))
+                undo.callback(each.handle(ManagementClass.COMM_MGT, self, (Method.SEND, Method.GET)))
             self._ends = undo.pop_all()
         managers.appear(self._reactor, self, lambda: self.counters)
 
@@ -302,12 +311,15 @@ class ConnectionManager:
 
     # IMADHandler
 
-    def handle(self, request: MADRequest) -> None:
+    def handle(self, request: MADRequest) -> ClassPortInfo | None:
+        """Handle a message of a peer, or return the capabilities of this manager."""
         assert request.payload is not None  # servers answer unknown attributes themselves
+        if isinstance(request.payload, ClassPortInfo):
+            return _CLASS_PORT_INFO
         if request.header.classVersion != CLASS_VERSION:
             self._core.refuseVersion(request.payload, request.header.transactionID, request.path)
             self._turn()
-            return
+            return None
         if isinstance(request.payload, LAP):
             managed = self._core.matching(request.payload)
             connection = None if managed is None else self._connections.get(managed)
@@ -318,6 +330,7 @@ class ConnectionManager:
                     connection.checkMigration()
         self._core.received(request.payload, request.header.transactionID, request.path, self.seconds())
         self._turn()
+        return None
 
     # Turns
 

@@ -21,6 +21,8 @@ from txrdma.cm.layouts.paths import pathFor
 from txrdma.cm.manager import ConnectionManager
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, QPN
+from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.mad.paths import toLID
 from txrdma.mad.server import MADServer
 from txrdma.test.support.mad.simulated import FabricTestCase
 
@@ -107,6 +109,12 @@ class ManagersCase(FabricTestCase):
 
 class FabricTests(ManagersCase):
     """Connections, and an alternate path from another port."""
+
+    def test_classPortInfo(self) -> None:
+        """A manager answers a Get of its capabilities: RC and SIDR."""
+        path = toLID(self.client._agent.port.endPort, self.fabric.port("c").end.lid)
+        found = self.answerTo(self.client._agent.CommMgtGet(ClassPortInfo, path))
+        self.assertEqual((found.classVersion, int(found.capabilityMask)), (2, 0x2200))
 
     def test_pathFromSA(self) -> None:
         """The manager's resolver asks the subnet administration for LIDs, and keeps the GIDs."""
