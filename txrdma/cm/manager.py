@@ -39,7 +39,7 @@ from txrdma.cm.layouts.messages import (
 )
 from txrdma.cm.layouts.paths import pathFor
 from txrdma.cm.status import managers
-from txrdma.error import DeviceUnavailable, RDMAError
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath, SUBNET_TIMEOUT
 from txrdma.iba.types import GUID
 from txrdma.interfaces import IMADHandler
@@ -175,7 +175,7 @@ class ConnectionManager:
             service ID.
         @param mayReload: for these connections, as in L{connect}, like C{checkPath}.
         @return: a function that stops listening; connections stay.
-        @raise InvalidRequest: there is such a listener already.
+        @raise InvalidRequest: there is such a listener already, or the service ID has more than 64 bits.
         @raise DeviceUnavailable: the manager is closed.
         """
         listener = Listener(serviceID, backlog, offset, pattern, mayReload, checkPath)
@@ -193,7 +193,7 @@ class ConnectionManager:
         Answer SIDR_REQs for a service ID, which cannot also have a listener for REQs.
 
         @return: a function that stops answering.
-        @raise InvalidRequest: there is a listener already.
+        @raise InvalidRequest: there is a listener already, or the service ID has more than 64 bits.
         @raise DeviceUnavailable: the manager is closed.
         """
         listener = Listener(serviceID, isForSIDR=True)
@@ -212,6 +212,7 @@ class ConnectionManager:
     def _listen(self, listener: Listener) -> Callable[[], None]:
         """Listen in the core, with a claim for the service; return a function that ends both."""
         self._requireOpen()
+        _checkServiceID(listener.serviceID)
         with ExitStack() as undo:
             self._core.listen(listener)
             undo.callback(self._core.unlisten, listener)
@@ -245,9 +246,9 @@ class ConnectionManager:
         @raise DeviceUnavailable: the manager is closed.
         """
         self._requireOpen()
-        checkFits(request)
         if request.primary == CMPath():
             request = request.replace(primary=pathFor(path))
+        checkFits(request)
         unclaim = self._claims.claim(request.serviceID) if isPeerToPeer else _doNothing
         try:
             managed = self._core.connect(request, path, self.seconds(), isPeerToPeer, mayReload, checkPath)
@@ -269,11 +270,12 @@ class ConnectionManager:
         @param responseTimeout: the response timeout of the peer, encoded.
         @return: fires with the answer; fails with L{ServiceRefused}, with L{PeerSilent} if no answer
             arrives, or with L{DeviceUnavailable} when the manager is closed. It can be cancelled.
-        @raise InvalidRequest: the private data is too long.
+        @raise InvalidRequest: the private data is too long, or the service ID has more than 64 bits.
         @raise DeviceUnavailable: the manager is closed.
         """
         self._requireOpen()
         checkPrivateData(privateData, 216)
+        _checkServiceID(serviceID)
         question = SIDRREQ(serviceID=serviceID, pkey=path.pkey, privateData=privateData.ljust(216, b"\0"))
         life = SUBNET_TIMEOUT if path.packetLifeTime is None else path.packetLifeTime
         retryPolicy = RetryPolicy(responseTimeout, life, RETRIES)
@@ -450,3 +452,8 @@ class ConnectionManager:
             self._core.expired(self.seconds())
         finally:  # the turn sets the next timer: without it no connection would retransmit any more
             self._turn()
+
+
+def _checkServiceID(serviceID: int) -> None:
+    if not 0 <= serviceID < 1 << 64:
+        raise InvalidRequest(f"a service ID has 64 bits, so it cannot be {serviceID}")

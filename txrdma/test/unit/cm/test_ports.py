@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from typing import Any, cast
 from unittest.mock import Mock
@@ -32,7 +33,7 @@ from txrdma.cm.layouts.messages import APStatus, REP, REQ, SIDRREP
 from txrdma.cm.manager import ConnectionManager
 from txrdma.error import DeviceUnavailable, InvalidRequest, Refused, ResourceExhausted
 from txrdma.iba.path import IBPath
-from txrdma.iba.types import GID, QPN
+from txrdma.iba.types import GID, LID, QPN
 from txrdma.interfaces import IServiceClaims
 from txrdma.mad.ports.verbsport import IPollingReactor, VerbsPort
 from txrdma.mad.server import MADServer
@@ -167,6 +168,15 @@ class ConnectionTests(PortCase):
         nothing: Any = None
         self.assertRaises(AttributeError, connection.loadAlternatePath, nothing)
         self.result(connection.loadAlternatePath(self.other_(1)))
+
+    def test_tooLarge(self) -> None:
+        """A service ID of more than 64 bits, or a LID of more than 16, is refused, and leaves nothing."""
+        for serviceID in (-1, 1 << 64):
+            for call in (self.client.listen, self.client.serve, self.client.resolve):
+                self.assertRaises(InvalidRequest, call, serviceID, self.way)
+        way = replace(self.way, dlid=LID(1 << 16))
+        self.assertRaises(InvalidRequest, self.client.connect, REQ(serviceID=SERVICE), way, self.clientEvent)
+        self.assertEqual((self.client.listeners, self.client.states, self.client.counters), (0, {}, {}))
 
     def test_closedManager(self) -> None:
         """A closed manager refuses requests, sends nothing, and starts no timer."""
