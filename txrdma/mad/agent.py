@@ -39,6 +39,8 @@ from txrdma.mad.rpcs import CallOptions, checkedKind, RPCs
 
 _log = Logger()
 
+_OPTIONS: Final = frozenset(CallOptions.__annotations__)
+
 _AFTER_FAILURE_SECONDS: Final = 0.1
 """Pause after an exception while timeouts were processed."""
 
@@ -213,6 +215,8 @@ class MADAgent(RPCs):
     def _callFor(self, name: str, payload: Any, modifier: int, options: CallOptions) -> _DeferredCall:
         mask, chosen, keys, retries, more = 0, 0, self.keys, self.retries, b""
         if options:
+            if unknown := options.keys() - _OPTIONS:
+                raise TypeError(f"{name} has no option {', '.join(sorted(unknown))}")
             mask, chosen = options.get("componentMask", 0), options.get("transactionID", 0)
             keys = options.get("keys") or keys
             asked = options.get("retries")

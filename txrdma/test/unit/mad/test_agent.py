@@ -52,6 +52,11 @@ class AgentTests(AgentCase):
         self.assertEqual(self.result(self.agent.PerformanceSet(asked, TO_2)), asked)
         self.assertEqual(served.asked[0].header.method, Method.SET)
 
+    def test_unknownOption(self) -> None:
+        for options in ({"timeout": 1}, {"mkey": 7, "retries": 1}):
+            error = self.assertRaises(TypeError, self.agent.SubnGet, NodeInfo, TO_2, **options)
+            self.assertIn(f"SubnGet has no option {min(options)}", str(error))
+
     def test_directedRoute(self) -> None:
         self.serve(lambda request: NodeInfo(numPorts=7), ManagementClass.SUBN_DIRECTED)
         route = IBDRPath(drPath=(1, 5))
