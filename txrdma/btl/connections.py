@@ -14,7 +14,7 @@ from zope.interface import implementer
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ServerEndpoint, TCP6ServerEndpoint
-from twisted.internet.error import CannotListenError, ConnectError
+from twisted.internet.error import CannotListenError, ConnectError, DNSLookupError
 from twisted.internet.interfaces import (
     IAddress,
     IListeningPort,
@@ -136,7 +136,7 @@ class ClientEndpoint:
         exchange.noisy = False
         try:
             await self._stream.connect(exchange)
-        except ConnectError as error:
+        except (ConnectError, DNSLookupError) as error:
             raise Refused(f"the TCP connection for the exchange failed: {error}") from error
         return await opening.answer
 

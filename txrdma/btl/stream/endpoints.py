@@ -7,7 +7,7 @@ from typing import Any
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectError
+from twisted.internet.error import ConnectError, DNSLookupError
 from twisted.internet.interfaces import (
     IAddress,
     IListeningPort,
@@ -63,7 +63,7 @@ class _Connecting(StreamAttempt[BTLEnd]):
 
     def known(self, error: BaseException) -> BaseException | None:
         """Return the error of the exchange by TCP, if there is one."""
-        return error.__cause__ if isinstance(error.__cause__, ConnectError) else None
+        return error.__cause__ if isinstance(error.__cause__, (ConnectError, DNSLookupError)) else None
 
 
 @implementer(IStreamServerEndpoint)

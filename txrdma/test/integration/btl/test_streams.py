@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from typing import Any
 from unittest import SkipTest
+from unittest.mock import Mock
 
 from twisted.internet import reactor as theReactor
 from twisted.internet.address import HostnameAddress
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, fail
 from twisted.internet.endpoints import (
     clientFromString,
     serverFromString,
@@ -23,11 +24,13 @@ from twisted.internet.error import (
     ConnectError,
     ConnectingCancelledError,
     ConnectionRefusedError,
+    DNSLookupError,
 )
 from twisted.internet.task import deferLater
 
 from txrdma.btl import module as modules
 from txrdma.btl.connections import ClientEndpoint, connect, ServerEndpoint
+from txrdma.btl.stream.endpoints import StreamClientEndpoint
 from txrdma.error import RDMAError, Refused
 from txrdma.messages.protocol import MessageProtocol
 from txrdma.test.support.streaming import StreamCase, StreamContract
@@ -64,6 +67,15 @@ class StreamTests(StreamContract, StreamCase):
         refused = clientFromString(reactor, f"btl:127.0.0.1:{port}").connect(Recorders())
         await self.assertFailure(refused, ConnectionRefusedError)
         await self.assertFailure(connect(reactor, "127.0.0.1", port, Recorders(MessageProtocol)), Refused)
+
+    async def test_unknownHost(self) -> None:
+        """An unknown host is an error of the same kind as a missing listener."""
+        unknown = Mock(connect=lambda factory: fail(DNSLookupError("it has no address")))
+        connecting = StreamClientEndpoint(reactor, unknown).connect(Recorders())
+        await self.assertFailure(connecting, DNSLookupError)
+        await self.assertFailure(
+            ClientEndpoint(reactor, unknown).connect(Recorders(MessageProtocol)), Refused
+        )
 
     async def test_cancelled(self) -> None:
         """A cancelled attempt fails with the same error while it resolves, connects, and exchanges terms."""
