@@ -258,6 +258,12 @@ class VendorCommandTests(NetFabricTestCase):
         answer = self.answerTo("ping", self.lid("c"), "-c", "2", "-t", "0.1")
         self.assertEqual((answer["sent"], answer["received"], answer["name"], self.status), (2, 0, None, 1))
         self.assertIn("100% packet loss", self.printed("ping", self.lid("c"), "-c1", "-t.1"))
+        with redirect_stderr(io.StringIO()):
+            asking = self.begin("smpquery", "NodeInfo", self.lid("c"), "--timeout", "0.5", "--retries", "1")
+            self.pump(0.9)
+            self.assertNoResult(asking)
+            self.pump(0.5)
+            self.failureResultOf(asking, SystemExit)
 
     def test_interrupted(self) -> None:
         self.serve()

@@ -14,7 +14,9 @@ from txrdma.command import TxrdmaOptions
 from txrdma.commands.common.portchanges import OPERATIONS, parsed, PortChange
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import PortState
+from txrdma.kit.rawfields import poke
 from txrdma.mad.layouts.smp import PortInfo
+from txrdma.mad.layouts.values import LinkWidth
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 from txrdma.test.support.mad.commanding import CommandTestCase, SharedFabricTestCase
 
@@ -34,6 +36,15 @@ class QueryTests(SharedFabricTestCase):
         text = self.output("portstate", "0,1", "3").out
         self.assertIn("SWITCH PortInfo: DR 0,1 port 3", text)
         self.assertIn("Peer PortInfo: port 1", text)
+
+    def test_slower(self) -> None:
+        """A link that is narrower than its ends allow is reported."""
+        setWidth, info = poke(PortInfo, "linkWidthActive"), self.fabric.port("leaf0000", 3).info
+        setWidth(info, LinkWidth.X1)
+        self.addCleanup(setWidth, info, LinkWidth.X4)
+        warning = "the link's width is below what both ends have enabled"
+        self.assertEqual(self.output("portstate", "0,1", "3", "--json").json["warnings"], [warning])
+        self.assertIn(warning, self.output("portstate", "0,1", "3").out.splitlines())
 
     def test_several(self) -> None:
         reported = self.output("portstate", "9", "2,4-5", "--json").json
