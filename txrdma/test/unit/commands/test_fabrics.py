@@ -190,6 +190,10 @@ class CheckTests(NetFabricTestCase):
         answer = self.answerTo("check", "--no-errors")
         self.assertEqual([each["kind"] for each in answer["findings"]], ["width"])
         self.assertFalse(answer["isWell"])
+        self.fabric.linearOf(self.fabric.node("left"))[int(self.lid("c"))] = 0xFF
+        for options, kinds in ((), ["width", "unreachable-lid"]), (("--no-tables",), ["width"]):
+            found = self.answerTo("check", "--no-errors", *options)["findings"]
+            self.assertEqual([each["kind"] for each in found], kinds)
 
     def test_blind(self) -> None:
         for arguments in (["--load", "/nonexistent"], ["-T", "/nonexistent"], ["-d", "sim:/nonexistent"]):
