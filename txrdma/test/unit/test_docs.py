@@ -1,5 +1,6 @@
 """
-Names of code and of tests in C{docs/}: each exists. The build of the pages notices it, too, but later.
+Names of code and of tests in C{docs/}: each exists, which the build of the pages notices, too, but later.
+Numbers in their text are those of the code.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.fabric import excess
+from txrdma.kit import webaccess
+from txrdma.monitor.web import events, html, searches, site, tables
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 
@@ -43,3 +48,37 @@ class NamesTests(SynchronousTestCase):
         self.assertFalse(self.names["isTest"](f"{here}2"))
         self.assertFalse(self.names["isTest"]("test_documents"))
         self.assertFalse(self.names["referencePage"]("txrdma.kit.limits.NoLimit"))
+
+
+class NumbersTests(SynchronousTestCase):
+    """Limits that pages document in their text are those of the code."""
+
+    if not DOCS.exists():
+        skip = "the pages are in a checkout only"
+
+    def test_limits(self) -> None:
+        """Each number of these sentences is that of its constant."""
+        words = {2: "two", 10: "ten", 60: "minute", 500_000: "half a million"}
+        for page, sentences in (
+            (
+                "fabric-monitor",
+                (
+                    f"After {words.get(webaccess.MOST_GUESSES)} wrong passwords for a name",
+                    f"from that address until the {words.get(int(webaccess.GUESS_SECONDS))} is over",
+                    f"a token of {webaccess.FEWEST_CHARACTERS} characters or more",
+                    f"At most {site.MOST_CONNECTIONS:,} connections are open",
+                    f"At most {events.MOST_READERS:,} clients can read events",
+                    f"buffer stays full for a {words.get(int(events.STALLED_SECONDS))}",
+                    f"{words.get(searches.MOST_TRACES)} paths are traced at a time",
+                    f"pages of 100 rows (`limit`, up to {tables.MOST_ROWS}, and `offset`)",
+                    f"Tables of more than {tables.PIECE:,} rows are searched in pieces",
+                    f"share the text of a page for {words.get(int(html._SHARED_SECONDS))} seconds",
+                ),
+            ),
+            (
+                "fabric-commands",
+                (f"({excess.MOST_NODES:,}, the LIDs of a subnet) or {words.get(excess._MOST_PORTS)} ports",),
+            ),
+        ):
+            text = " ".join((DOCS / f"{page}.md").read_text().split())
+            self.assertEqual([sentence for sentence in sentences if sentence not in text], [])
