@@ -122,6 +122,7 @@ class RESTTests(SiteTestCase):
         ):
             self.assertEqual([row["name"] for row in self.rows(f"nodes?{query}")], names)
         self.assertHas(self.get(f"/api/v1/nodes?{page}").json, total=6, offset=1, limit=2)
+        self.assertHas(self.get("/api/v1/nodes").json, total=6, offset=0, limit=100)
 
     def test_node(self) -> None:
         """A node has its ports with their neighbours, and its findings."""
