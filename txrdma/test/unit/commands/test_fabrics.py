@@ -110,6 +110,8 @@ class RoutesTests(NetFabricTestCase):
         self.assertEqual({len(each["linear"]) for each in answer}, {7})
         destinations = {entry["destination"].rpartition(" ")[2] for entry in answer[0]["linear"]}
         self.assertEqual(destinations, {"'a')", "'b')", "'c')", "'d')", "'left')", "'right')"})
+        for options, isShown in ((), False), (("--all",), True):
+            self.assertEqual("0x0000 255 : (illegal port)" in self.printed("routes", *options), isShown)
 
     def test_silent(self) -> None:
         file = self.mktemp()
