@@ -12,7 +12,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.fabric import excess
+from txrdma.fabric import errorcounters, excess, nodenames
 from txrdma.kit import webaccess
 from txrdma.monitor.web import events, html, searches, site, tables
 
@@ -51,13 +51,13 @@ class NamesTests(SynchronousTestCase):
 
 
 class NumbersTests(SynchronousTestCase):
-    """Limits that pages document in their text are those of the code."""
+    """Limits and files that pages document in their text are those of the code."""
 
     if not DOCS.exists():
         skip = "the pages are in a checkout only"
 
     def test_limits(self) -> None:
-        """Each number of these sentences is that of its constant."""
+        """Each number and path of these sentences is that of its constant."""
         words = {2: "two", 10: "ten", 60: "minute", 500_000: "half a million"}
         for page, sentences in (
             (
@@ -77,7 +77,11 @@ class NumbersTests(SynchronousTestCase):
             ),
             (
                 "fabric-commands",
-                (f"({excess.MOST_NODES:,}, the LIDs of a subnet) or {words.get(excess._MOST_PORTS)} ports",),
+                (
+                    f"({excess.MOST_NODES:,}, the LIDs of a subnet) or {words.get(excess._MOST_PORTS)} ports",
+                    "else `{}` or `{}` of the host".format(*nodenames.MAP_FILES),
+                    f"by default of its file `{errorcounters.DEFAULT_THRESHOLDS}`",
+                ),
             ),
         ):
             text = " ".join((DOCS / f"{page}.md").read_text().split())
