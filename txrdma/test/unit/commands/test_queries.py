@@ -253,6 +253,9 @@ class SMInfoTests(CommandTestCase):
         self.patch(sys, "stdin", io.StringIO())
         self.assertIn("--yes", str(self.output("sminfo", "--control", "standby").status))
         self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["sminfo", "--control", "explode"])
+        for number, name in enumerate(("handover", "acknowledge", "disable", "standby", "discover"), 1):
+            sent = self.output("sminfo", "--control", name, "--yes", "--debug").errors
+            self.assertIn(f"SET SMInfo modifier {number:#x} ", sent)
 
 
 class QueryTests(SharedFabricTestCase):
@@ -263,6 +266,10 @@ class QueryTests(SharedFabricTestCase):
         info = bytes.fromhex("".join(line.partition("  ")[2] for line in output[1:]).replace(" ", ""))
         self.assertEqual(NodeInfo.decode(info).nodeGUID.raw.hex(), "0000000000100004")
         self.assertIn("not supported", str(self.output("query", "SubnGet", "0xff77", "3").status))
+        vendor = "--class", "0x32", "--oui", "0x1405"
+        sent = self.output("query", "VendGet", "0x10", "3", *vendor, "--debug", "--debug").errors
+        self.assertIn("header.managementClass VENDOR_OPENIB_PING (50)\n", sent)
+        self.assertIn("    oui 0x001405\n", sent)
         reported = self.output("query", "PerformanceGet", "0x12", "3", "content=0x0001", "--json").json
         self.assertEqual(reported["fields"]["content"][:4], "0001")
         self.assertIn("0 to 0xffff", str(self.output("query", "SubnGet", "0x10000", "3").status))
