@@ -12,6 +12,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.commands.common.portchanges import OPERATIONS
+from txrdma.commands.perfquery import KINDS
 from txrdma.fabric import errorcounters, excess, nodenames
 from txrdma.kit import webaccess
 from txrdma.monitor.web import events, html, searches, site, tables
@@ -86,3 +88,9 @@ class NumbersTests(SynchronousTestCase):
         ):
             text = " ".join((DOCS / f"{page}.md").read_text().split())
             self.assertEqual([sentence for sentence in sentences if sentence not in text], [])
+
+    def test_names(self) -> None:
+        """Each kind of counters and each operation on ports is on the page of its command."""
+        page = (DOCS / "node-commands.md").read_text()
+        names = [*KINDS, *(name for name in OPERATIONS if name != "query")]
+        self.assertEqual([name for name in names if f"`{name}`" not in page], [])
