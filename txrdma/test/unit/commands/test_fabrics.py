@@ -219,7 +219,8 @@ class DiffTests(NetFabricTestCase):
         )
         answer = self.answerTo("diff", before, after)
         self.assertEqual([each["kind"] for each in answer], ["node-removed", "state-changed", "link-removed"])
-        self.assertEqual((answer[1]["name"], answer[1]["port"], answer[1]["after"]), ("right", 1, "DOWN"))
+        values = [answer[1][key] for key in ("name", "port", "before", "after")]
+        self.assertEqual(values, ["right", 1, "ACTIVE", "DOWN"])
         back = self.answerTo("diff", after, before)
         self.assertEqual([each["kind"] for each in back], ["node-added", "state-changed", "link-added"])
 
