@@ -5,7 +5,6 @@ The C{txrdma} command.
 from __future__ import annotations
 
 import io
-import json
 import os
 import signal
 import subprocess
