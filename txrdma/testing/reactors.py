@@ -45,9 +45,7 @@ class ReactorClock(SimulatedClock):
             self.readers.append(reader)
 
     def removeReader(self, reader: IReadDescriptor) -> None:
-        """Remove a reader, whose descriptor must still be open: epoll would ignore its number afterwards."""
         if reader in self.readers:
-            assert reader.fileno() >= 0, "the descriptor of a reader was closed before the reader was removed"
             self.readers.remove(reader)
 
     def getReaders(self) -> list[IReadDescriptor]:

@@ -10,6 +10,11 @@ from txrdma.cm.connections.endpoints import IBServerEndpoint
 from txrdma.cm.core.connection import Connection
 from txrdma.cm.core.dispatcher import MOST_QUESTIONS
 from txrdma.cm.layouts.messages import (
+    APR,
+    DREP,
+    DREQ,
+    MRA,
+    REJ,
     RejectReason,
     REQ,
     RTU,
@@ -222,4 +227,27 @@ class StrangerTests(StrangerCase):
         for managed in list(core._asked.values()):
             core._forget(managed)
         self.assertUndisturbed()
+        self.end()
+
+    def test_replays(self) -> None:
+        """Messages of the connection repeated from another address change nothing."""
+        connection = self.server.transport._cm
+        request, reply, ours = connection.request, connection.reply, self.core
+        assert reply is not None
+        remoteID = ours.remoteCommID
+        for message in (
+            request,
+            reply,
+            RTU(localCommID=remoteID, remoteCommID=ours.localCommID),
+            MRA(localCommID=remoteID, remoteCommID=ours.localCommID),
+            DREP(localCommID=remoteID, remoteCommID=ours.localCommID),
+            APR(localCommID=remoteID, remoteCommID=ours.localCommID),
+            DREQ(localCommID=remoteID, remoteCommID=ours.localCommID, remoteQPN=QPN(ours.localQPN ^ 1)),
+            DREQ(localCommID=remoteID ^ 1, remoteCommID=ours.localCommID, remoteQPN=ours.localQPN),
+            REJ(localCommID=remoteID ^ 1, remoteCommID=ours.localCommID, reason=RejectReason.TIMEOUT),
+        ):
+            for _ in range(3):
+                self.send(type(message), message.encode())
+            self.pause(0.05)
+            self.assertUndisturbed()
         self.end()

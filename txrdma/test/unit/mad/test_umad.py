@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IReactorFDSet
+from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -108,9 +108,20 @@ class PortTests(UmadCase):
 
     def test_closed(self) -> None:
         agent = self.agent("roce0")
+        left: list[int] = []
+        leave = self.clock.removeReader
+
+        def respond(reader: IReadDescriptor) -> None:
+            left.append(reader.fileno())
+            leave(reader)
+
+        self.patch(self.clock, "removeReader", respond)
         agent.close()
         agent.port.close()
         self.assertEqual((self.clock.readers, self.kernel.files), ([], {}))
+        self.assertEqual(len(left), 1)
+        self.assertGreaterEqual(left[0], 0)
+        self.assertRaises(DeviceUnavailable, agent.port.send, bytes(256), self.path)
         self.assertRaises(DeviceUnavailable, agent.port.serve, ManagementClass.SUBN_ADM, (Method.REPORT,))
 
     def test_strings(self) -> None:
@@ -175,6 +186,13 @@ class CallTests(UmadCase):
             port.send(datagram, IBPath(dlid=LID(9), pkey=PKey(pkey)))
             self.assertEqual(struct.unpack_from("=H", self.kernel.sent[-1], 56), (index,))
         self.assertRaises(InvalidRequest, port.send, datagram, IBPath(dlid=LID(9), pkey=PKey(0x8002)))
+
+    def test_timeout(self) -> None:
+        client = self.agent("roce0")
+        self.failure(client.PerformanceGet(PortCounters, self.path, retries=2), MADTimeoutError)
+        self.assertEqual(len(self.kernel.sent), 3)
+        self.assertLess(self.clock.seconds(), 1.5)
+        self.assertEqual(len({message[72:80] for message in self.kernel.sent}), 1)
 
     def test_slowKernel(self) -> None:
         self.kernel.lateness = 0.2

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 from unittest.mock import Mock
 
 from twisted.internet.defer import CancelledError
+from twisted.internet.interfaces import IReadDescriptor
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
@@ -33,6 +34,7 @@ from txrdma.mad import ports
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.addressing import partitionIndex, sourceIndex
 from txrdma.mad.core.frames import frame
+from txrdma.mad.errors import MADTimeoutError
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.devices import PDUInfo
 from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
@@ -137,6 +139,28 @@ class CallTests(VerbsPortCase):
         self.agent._core._packets += [(answer, self.path, 0.0) for answer in answers]
         self.agent._turn()
         self.assertEqual(len(self.ports[0]._waiting), 10)
+
+    def test_silence(self) -> None:
+        self.network.partition(*self.addresses)
+        failed = self.agent.PerformanceGet(PortCounters, self.path)
+        self.wait(lambda: failed.called)
+        self.failureResultOf(failed, MADTimeoutError)
+
+    def test_closed(self) -> None:
+        port = self.ports[0]
+        left: list[int] = []
+        leave = self.clock.removeReader
+
+        def respond(reader: IReadDescriptor) -> None:
+            left.append(reader.fileno())
+            leave(reader)
+
+        self.patch(self.clock, "removeReader", respond)
+        self.agent.close()
+        port.close()
+        self.assertEqual(len(left), 1)
+        self.assertGreaterEqual(left[0], 0)
+        self.assertRaises(DeviceUnavailable, port.send, bytes(256), self.path)
 
     def test_misdirected(self) -> None:
         port, gmp = self.ports[0], frame(PERFORMANCE, 1, 1, 0x12, 0, b"")
@@ -246,6 +270,23 @@ class ChosenTests(VerbsPortCase):
 
 class OverIPv6Tests(CallTests):
     addresses = ("fe80::1", "fe80::2")
+
+
+class TableTests(VerbsPortCase):
+    def records(self, count: int) -> list[NodeRecord]:
+        return [NodeRecord(lid=LID(1 + number % 0xBFFF)) for number in range(count)]
+
+    def fetched(self, count: int) -> Sequence[NodeRecord]:
+        records = self.records(count)
+        self.serve(ADMINISTRATION, lambda request: records, Method.GET_TABLE)
+        found: Sequence[NodeRecord] = self.result(self.agent.SubnAdmGetTable(NodeRecord, self.path), 600)
+        self.assertEqual(found, records)
+        return found
+
+    def test_lossy(self) -> None:
+        self.network.faults = Faults(loss=0.05, duplication=0.05, jitterSeconds=100e-6)
+        self.fetched(1000)
+        self.assertGreater(self.network.dropped, 20)
 
 
 class CrowdTests(VerbsPortCase):
