@@ -4,6 +4,10 @@ Monitor of the TCP connection beside an SMC-R connection: detects how the peer e
 While a connection uses SMC-R, its TCP connection carries no data (RFC 7609, 4.8.2). But the kernel closes it
 with the process that owns it: by FIN, or by a reset where plain TCP would be reset. So its end shows which
 reason plain TCP would report. Messages that the link still has to deliver take precedence.
+
+On a busy host a process may not run for seconds, at any point. So a process that ends sends the end of a
+stream on the link before TCP closes. A link of shared memory ends with the peer's process: while it exists, a
+missing message is only late.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from typing import Final
 
 from zope.interface import implementer
 
-from twisted.internet.interfaces import IDelayedCall, IHalfCloseableProtocol, IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IHalfCloseableProtocol, IPushProducer, IReactorTime
 from twisted.internet.main import CONNECTION_DONE
 from twisted.internet.protocol import connectionDone, Protocol
 from twisted.internet.tcp import Connection
@@ -25,16 +29,21 @@ from txrdma.smc.group.parties import Member
 _log = Logger()
 
 GRACE: Final = 0.5
-"""Time in seconds after the end of TCP, without any message on the link, after which the peer is lost."""
+"""Seconds for the last acknowledgement after the end of TCP, and for the end of TCP after the link's."""
 
 PACKET_GRACE: Final = 2.0
-"""The same where packets may be lost: they are sent again after timeouts, which grow while a host is busy."""
+"""
+Time in seconds after the end of TCP, without any message on the link, after which the peer is lost.
+
+It decides only if packets are lost, since a stream ends before its TCP connection. They are sent again after
+timeouts, which grow while a host is busy. Nothing else shows that a process was killed, so it is not longer.
+"""
 
 LONGEST_GRACE: Final = 10.0
-"""Time in seconds after the end of TCP after which the peer is lost, whatever the link still receives."""
+"""Time in seconds after the end of TCP after which the peer is lost, even if the link still exists."""
 
 
-@implementer(IHalfCloseableProtocol)
+@implementer(IHalfCloseableProtocol, IPushProducer)
 class TCPMonitor(Protocol):
     """Protocol of the TCP connection of one stream."""
 
@@ -45,6 +54,7 @@ class TCPMonitor(Protocol):
         self._grace: IDelayedCall | None = None
         self._waitingSince = 0.0
         self._hasEnded = self._hasLinkEnded = self._isCut = False
+        tcp.registerProducer(self, True)  # for stopProducing
 
     # Called by TCP
 
@@ -72,14 +82,22 @@ class TCPMonitor(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Handle a reset, or the end of this process's reactor."""
         stream = self._stream
-        if stream is None:
-            return
-        if stream.isStopping:
-            stream.stopped()
+        if stream is None or stream.isStopping:
             return
         stream.poll()
         if not stream.hasReceivedEnd:
             stream.reset()
+
+    def stopProducing(self) -> None:
+        """Send the end of the stream if the process stops: Twisted calls this before it closes the socket."""
+        stream = self._stream
+        if stream is not None and stream.isStopping:
+            stream.stopped()
+
+    def pauseProducing(self) -> None:
+        """Do nothing: nothing is written to TCP."""
+
+    resumeProducing = pauseProducing
 
     # Called by the stream
 
@@ -137,8 +155,10 @@ class TCPMonitor(Protocol):
     def _patience(self, stream: Member) -> float:
         """Return how long to wait for messages of a link, which come late if a host is busy."""
         since = self._waitingSince
-        receivedAt = max(since, stream.checkReceipt())
-        return min(receivedAt + (GRACE if stream.isShared else PACKET_GRACE), since + LONGEST_GRACE)
+        receivedAt, latest = max(since, stream.checkReceipt()), since + LONGEST_GRACE
+        if stream.isShared and not stream.hasReceivedEnd:
+            return latest  # the peer's process exists
+        return min(receivedAt + (GRACE if stream.isShared else PACKET_GRACE), latest)
 
     def _giveUp(self, stream: Member) -> None:
         if self._hasLinkEnded:

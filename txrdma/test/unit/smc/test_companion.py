@@ -5,9 +5,12 @@ L{txrdma.smc.stream.tcpmonitor}: the meaning of TCP's end, depending on what the
 from __future__ import annotations
 
 from typing import Any, cast
+from unittest.mock import Mock
 
 from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
+from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -57,6 +60,9 @@ class TCP:
     def __init__(self) -> None:
         self.ended: list[str] = []
 
+    def registerProducer(self, producer: object, streaming: bool) -> None:
+        """Do nothing: this TCP connection does not stop with a process."""
+
     def loseConnection(self) -> None:
         self.ended.append("closing")
 
@@ -81,10 +87,30 @@ class CompanionTests(SynchronousTestCase):
         self.monitor = TCPMonitor(cast(Any, self.stream), cast(Any, self.tcp), self.clock)
 
     def test_FINWithoutLinkMessageIsLoss(self) -> None:
+        """A peer whose link still exists may be a process that does not run on a busy host."""
         self.monitor.readConnectionLost()
         self.assertEqual((self.stream.reported, self.stream.isDoubted), ([], True))
-        self.clock.advance(GRACE)
+        self.clock.pump([GRACE] * 8)
+        self.assertEqual(self.stream.reported, [])
+        self.clock.advance(LONGEST_GRACE)
         self.assertEqual(self.stream.reported, ["reset"])
+
+    def test_killedProcess(self) -> None:
+        """The end of both TCP and the link is reported immediately."""
+        self.monitor.readConnectionLost()
+        self.monitor.linkLost(mayHaveExited=True)
+        self.assertEqual(self.stream.reported, ["vanished"])
+
+    def test_stopEndsLinkFirst(self) -> None:
+        """A stopping process ends the stream before TCP: it may not run in between."""
+        self.stream.isStopping = True
+        socket, reported = Mock(), self.stream.reported
+        socket.shutdown.side_effect = lambda how: reported.append("FIN")
+        tcp = Connection(socket, Protocol(), cast(Any, Mock()))
+        tcp.connected = 1
+        tcp.protocol = TCPMonitor(cast(Any, self.stream), tcp, self.clock)
+        tcp.connectionLost(Failure(ConnectionLost()))
+        self.assertEqual(reported, ["stopped", "FIN"])
 
     def test_packetsTakeLonger(self) -> None:
         """Where packets may be lost, the last ones may be sent again after a while."""
@@ -97,11 +123,12 @@ class CompanionTests(SynchronousTestCase):
 
     def test_linkThatStillReceives(self) -> None:
         """A connection is not lost while the link delivers messages, of which its own may be the last."""
+        self.stream.isShared = False
         self.monitor.readConnectionLost()
         for _ in range(14):
             self.clock.advance(GRACE / 2)
             self.stream.receivedAt = self.clock.seconds()
-        self.clock.advance(GRACE / 2)
+        self.clock.advance(PACKET_GRACE - GRACE / 2)
         self.assertEqual(self.stream.reported, [])
         self.clock.advance(GRACE / 2)
         self.assertEqual(self.stream.reported, ["reset"])
