@@ -32,7 +32,10 @@ _log = Logger()
 
 
 STOPPING_SECONDS: Final = 1.0
-"""Seconds that a stopping reactor waits for written bytes to be sent, and again for the close."""
+"""Seconds that a stopping reactor waits for written bytes to be sent."""
+
+CLOSING_SECONDS: Final = 5.0
+"""Seconds that it then waits for the close to be received: a peer on a busy host may not run for a while."""
 
 
 class Declining(StreamProtocol):
@@ -418,7 +421,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         self._stopping = stopped
         late = [
             self._reactor.callLater(STOPPING_SECONDS, self._hurry),
-            self._reactor.callLater(2 * STOPPING_SECONDS, self._cut),
+            self._reactor.callLater(STOPPING_SECONDS + CLOSING_SECONDS, self._cut),
         ]
         self._turn()
 

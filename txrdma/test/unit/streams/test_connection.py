@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl.stream._bytes import ByteStream, DISCONNECT
 from txrdma.error import DeviceUnavailable
-from txrdma.streams.connection import StreamEnd
+from txrdma.streams.connection import CLOSING_SECONDS, STOPPING_SECONDS, StreamEnd
 from txrdma.streams.endpoints import StreamAttempt
 from txrdma.streams.transport import StreamTransport
 from txrdma.testing.protocols import Recorder
@@ -22,8 +22,12 @@ class Carrier:
     """A message connection that carries nothing."""
 
     route = ""
+    isAborted = False
 
     def loseConnection(self) -> None: ...
+
+    def abortConnection(self) -> None:
+        self.isAborted = True
 
 
 class End(StreamEnd[ByteStream, Any]):
@@ -38,8 +42,8 @@ class End(StreamEnd[ByteStream, Any]):
 
     def begin(self, core: ByteStream) -> None:
         """Start with this core."""
-        self._core = core
-        self._begun(Carrier())
+        self._core, self.carrier = core, Carrier()
+        self._begun(self.carrier)
 
     def lose(self, reason: Exception) -> None:
         self._lost(Failure(reason))
@@ -82,6 +86,14 @@ class EndTests(SynchronousTestCase):
         """A paused protocol is notified immediately that bytes were lost, as over TCP."""
         self.peerCloses(1)
         self.assertIs(self.protocol.reason.type, ConnectionLost)
+
+    def test_peerThatDoesNotRun(self) -> None:
+        """A reactor that stops waits some seconds for a peer that does not run, but not forever."""
+        self.end.reactorStops()
+        self.clock.pump([STOPPING_SECONDS, 3.0])
+        self.assertFalse(self.end.carrier.isAborted)
+        self.clock.advance(CLOSING_SECONDS)
+        self.assertTrue(self.end.carrier.isAborted)
 
 
 class AttemptTests(SynchronousTestCase):
