@@ -134,7 +134,11 @@ class TCPMonitor(Protocol):
     def _wait(self) -> None:
         if self._grace is None:
             self._waitingSince = self._reactor.seconds()
-            self._grace = self._reactor.callLater(GRACE, self._waited)
+            self._grace = self._reactor.callLater(GRACE, self._due)
+
+    def _due(self) -> None:
+        """Let the reactor read TCP first, since a process that did not run has late calls."""
+        self._grace = self._reactor.callLater(0, self._waited)
 
     def _waited(self) -> None:
         stream, self._grace = self._stream, None
@@ -145,7 +149,7 @@ class TCPMonitor(Protocol):
         if self._stream is None:
             pass
         elif until > now:
-            self._grace = self._reactor.callLater(until - now, self._waited)
+            self._grace = self._reactor.callLater(until - now, self._due)
         elif stream.hasReceivedEnd:
             if stream.awaitsDelivery and not stream.hasArrived:
                 stream.reset()

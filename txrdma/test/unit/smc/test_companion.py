@@ -101,6 +101,14 @@ class CompanionTests(SynchronousTestCase):
         self.monitor.linkLost(mayHaveExited=True)
         self.assertEqual(self.stream.reported, ["vanished"])
 
+    def test_busyProcess(self) -> None:
+        """The end of TCP is read before the connection is lost, even if this process did not run for long."""
+        self.stream.peerExited = lambda: self.monitor.finish(inOrder=True)  # type: ignore[method-assign]
+        self.monitor.linkLost(mayHaveExited=True)
+        self.clock.callLater(GRACE, self.monitor.readConnectionLost)
+        self.clock.advance(GRACE + 3.0)
+        self.assertEqual((self.stream.reported, self.tcp.ended), ([], ["closed"]))
+
     def test_stopEndsLinkFirst(self) -> None:
         """A stopping process ends the stream before TCP: it may not run in between."""
         self.stream.isStopping = True
