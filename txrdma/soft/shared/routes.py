@@ -72,10 +72,16 @@ class _ConnectedProcess(PeerProcess):
         self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[Doorbell], int]] = {}
         self._peerDoorbells = PeerDoorbells()
 
-    def connect(self, owner: SoftQueuePair, destination: QPN) -> Route:
-        """Connect a local queue pair that is ready to receive; it gets a lane when one of both sends."""
+    def connect(self, owner: SoftQueuePair, destination: QPN) -> Route | None:
+        """
+        Connect a local queue pair that is ready to receive; it gets a lane when one of both sends.
+
+        @return: None if the process is found to have ended.
+        """
         for queue in (owner.sendQueue, owner.receiveQueue):
             self.doorbellNumber(queue.channel)  # raises if the channel is closed
+        if self.isLost:  # nothing would fail the route any more
+            return None
         unopened = UnopenedLane(owner, destination, self._open, self._closed)
         if (destination, owner.number) in self._invitations:  # the peer has sent already
             return self._open(unopened).lane
@@ -448,7 +454,6 @@ class SharedMemoryPort(RoutePort):
         self.port = port
         self.rendezvous = rendezvous or UnixRendezvous(cast(Reactor, reactor))
         self.ring = ring
-        self._isResting = False
         self._peers: dict[tuple[str, int], _ConnectedProcess] = {}
         self._links: dict[Line, _Link] = {}
         self.datagrams = SharedDatagrams(reactor, self.rendezvous, self._datagramLinkTo, self._lost)
@@ -499,7 +504,6 @@ class SharedMemoryPort(RoutePort):
 
     def rest(self) -> None:
         """Leave the reactor; requests of peers wait."""
-        self._isResting = True
         self.datagrams.rest()
         self._listener.setReading(False)
         for line in self._links:
@@ -510,7 +514,6 @@ class SharedMemoryPort(RoutePort):
 
     def wake(self) -> None:
         """Return to the reactor. Idempotent."""
-        self._isResting = False
         self.datagrams.wake()
         self._listener.setReading(True)
         for line in self._links:

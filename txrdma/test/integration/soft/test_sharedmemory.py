@@ -8,7 +8,7 @@ import errno
 from dataclasses import replace
 from typing import Any
 
-from txrdma.error import InvalidRequest, ResourceExhausted
+from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.verbs import Access as VerbsAccess
 from txrdma.iba.verbs import (
     AsyncEventKind,
@@ -228,6 +228,24 @@ class UnusedTests(RealCase):
         self.runUntil(lambda: one.events)
         self.assertEqual([each.kind for each in one.events], [AsyncEventKind.QP_FATAL])
         self.assertIs(one.qp.state, QPState.ERR)
+
+    def test_connectAfterEnd(self) -> None:
+        """A queue pair cannot be connected to a device that has closed, even if that is not noticed yet."""
+        one, other = self.pair()
+        other.device.close()
+        self.assertRaises(DeviceUnavailable, End(one.device).join, other)
+        self.runUntil(lambda: one.events)
+
+    def test_sendAfterEnd(self) -> None:
+        """The first messages to a device that has closed fail, even if that is not noticed yet."""
+        one, other = self.pair()
+        added = Added()
+        other.device.close()
+        one.post(1, Operation.SEND, [one.segment(0, 5)])
+        one.post(2, Operation.SEND, [one.segment(0, 5)])
+        self.assertEqual(self.statuses(one, 2), [Status.RETRY_EXC_ERR, Status.WR_FLUSH_ERR])
+        one.qp.close()
+        self.assertTrue(added.isNothing())
 
     def test_noMemory(self) -> None:
         """Without memory for a lane the first post fails, nothing has changed, and a later one succeeds."""
