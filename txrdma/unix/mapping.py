@@ -42,12 +42,15 @@ def sealedMemory(name: str, length: int, seals: int = 0) -> tuple[int, mmap.mmap
     """
     Make a memfd whose size is sealed, since access would raise SIGBUS if a peer could shrink it.
 
+    Processes of other users cannot open it again, for example to write what they have for reading only.
+
     @param seals: further seals, for other mappings than ours, which a kernel that does not know them omits.
     @return: descriptor and mapping.
     @raise OSError: there is no memory or descriptor.
     """
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
+        os.fchmod(descriptor, 0o600)
         os.ftruncate(descriptor, length)
         mapping = mapped(descriptor, length)
         sizeIsFixed = SIZE_SEALS | fcntl.F_SEAL_SEAL

@@ -30,6 +30,17 @@ class HighDescriptorTests(SynchronousTestCase):
         self.assertEqual(mapping[:9], b"\0\0\0hello\0")
 
 
+class OtherUserTests(SynchronousTestCase):
+    """Tests for memory whose descriptor another user's process has."""
+
+    def test_mode(self) -> None:
+        """Other users cannot open the memory again, by /proc/self/fd, with rights that they do not have."""
+        descriptor, mapping = sealedMemory("txrdma test", mmap.PAGESIZE)
+        self.addCleanup(closeMapping, mapping)
+        self.addCleanup(os.close, descriptor)
+        self.assertEqual(os.fstat(descriptor).st_mode & 0o777, 0o600)
+
+
 class CloseTests(SynchronousTestCase):
     """Tests for the end of a mapping."""
 
