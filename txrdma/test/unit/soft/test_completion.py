@@ -119,6 +119,20 @@ class QueueTests(SynchronousTestCase):
         self.queue.push(completion(1))
         self.assertTrue(self.rung())
 
+    def test_ringForMessageWithoutCompletion(self) -> None:
+        """A ring raises one event of an armed queue; of one armed for solicited completions, if it is."""
+        self.queue.ring(True)
+        self.assertFalse(self.rung())
+        self.queue.arm(solicitedOnly=True)
+        self.queue.ring(False)
+        self.assertFalse(self.rung())
+        self.queue.ring(True)
+        self.queue.ring(True)
+        self.assertEqual(list(self.channel.takeEvents()), [self.queue])
+        self.queue.arm()
+        self.queue.ring(False)
+        self.assertTrue(self.rung())
+
     def test_channelReportsQueuesWithEvents(self) -> None:
         others = [SoftCompletionQueue(8, self.channel, self.events.append) for _ in range(3)]
         for queue in others:
