@@ -29,7 +29,7 @@ from txrdma.soft.shared._rendezvous import DatagramRingOffer, makeBox, mapBox, R
 from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.sharedqueuepair import SharingReactor
-from txrdma.soft.shared.unixpackets import Rendezvous
+from txrdma.soft.shared.unixpackets import Rendezvous, ring
 from txrdma.unix.mapping import closeMapping
 
 _rateLimited = RateLimitedLogger(Logger())
@@ -76,7 +76,7 @@ class _WakeupDescriptor:
             pass
 
     def ring(self) -> None:
-        os.eventfd_write(self.doorbell, 1)
+        ring(self.doorbell)
 
     def connectionLost(self, reason: Failure) -> None:
         if not reason.check(ConnectionLost, ConnectionDone):

@@ -4,6 +4,7 @@ Lanes of datagrams between processes of one host, and the doorbell that wakes th
 
 from __future__ import annotations
 
+import os
 import select
 from typing import Any
 
@@ -37,3 +38,10 @@ class BellTests(SynchronousTestCase):
         self.assertFalse(self.isRung())
         self.datagrams.arm()
         self.assertFalse(self.isRung())
+
+    def test_filledDoorbell(self) -> None:
+        """A doorbell that a peer has filled, which cannot be rung any more, disturbs nobody."""
+        for reader in self.reactor.readers:
+            os.eventfd_write(reader.fileno(), (1 << 64) - 2)
+        self.datagrams.arm()
+        self.assertTrue(self.isRung())
