@@ -234,6 +234,7 @@ class PacketSocket:
         if isWriting and self._queued:
             self._reactor.addWriter(self)
         else:
+            self._retry.stop()
             self._reactor.removeWriter(self)
 
     def doWrite(self) -> None:

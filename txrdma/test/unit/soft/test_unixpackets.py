@@ -12,6 +12,7 @@ from typing import Any, cast
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.soft.shared import unixpackets
 from txrdma.soft.shared.unixpackets import PacketSocket, UnixRendezvous
 
 
@@ -75,6 +76,27 @@ class ScarceTests(SynchronousTestCase):
         self.line.doWrite()
         self.line.close()
         self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_pauseStopsRetry(self) -> None:
+        self.line.send(b"hello")
+        self.line.doWrite()
+        self.line.setWriting(False)
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+        self.line.setWriting(True)
+        self.assertIn(self.line, self.reactor.getWriters())
+
+    def test_tooManyQueuedMessagesEndConnection(self) -> None:
+        self.patch(unixpackets, "_MOST_QUEUED", 2)
+        reading, writing = os.pipe()
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(2):
+            self.line.send(b"hello", [reading])
+        self.assertFalse(self.line.isClosed)
+        self.line.send(b"hello", [reading])
+        self.assertEqual(self.receiver.reason, "the peer does not read")
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before - 1)
+        for each in (reading, writing):
+            os.close(each)
 
     def test_undeliverableDescriptorsEndConnection(self) -> None:
         before = len(os.listdir("/proc/self/fd"))
