@@ -9,7 +9,9 @@ import os
 import socket
 from typing import Any, cast
 
+from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.soft.shared import unixpackets
@@ -58,6 +60,7 @@ class ScarceTests(SynchronousTestCase):
 
     def test_tooManyDescriptorsInFlightRetriesLater(self) -> None:
         reading, writing = os.pipe()
+        before = len(os.listdir("/proc/self/fd"))
         self.line.send(b"hello", [reading])
         self.assertIn(self.line, self.reactor.getWriters())
         self.line.doWrite()
@@ -65,9 +68,12 @@ class ScarceTests(SynchronousTestCase):
         self.isFailing = False
         self.reactor.advance(0.2)
         self.assertIn(self.line, self.reactor.getWriters())
+        self.line.send(b"later")
         self.line.doWrite()
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
         message, descriptors, _, _ = socket.recv_fds(self.far, 100, 4)
         self.assertEqual((message, len(descriptors)), (b"hello", 1))
+        self.assertEqual(self.far.recv(100), b"later")
         for each in (reading, writing, *descriptors):
             os.close(each)
 
@@ -113,6 +119,15 @@ class ScarceTests(SynchronousTestCase):
         self.line.send(b"hello", [0, 1])
         self.assertIn("test", self.receiver.reason)
         self.assertEqual(len(os.listdir("/proc/self/fd")), before - 1)
+
+    def test_reactorEndsConnectionForErrorsOnly(self) -> None:
+        for end in (ConnectionLost(), ConnectionDone()):
+            self.line.connectionLost(Failure(end))
+            self.assertFalse(self.line.isClosed)
+        self.line.connectionLost(Failure(ValueError("a defect")))
+        self.assertEqual(self.receiver.reason, "a defect")
+        self.line.setReading(True)
+        self.assertEqual(self.reactor.getReaders(), [])
 
     def test_noDescriptorForSocketFindsNobody(self) -> None:
 
