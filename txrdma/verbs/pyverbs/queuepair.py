@@ -291,9 +291,11 @@ class PyverbsQueuePair:
                 self._flush(which, waiting.popleft())
 
     def _destroy(self) -> None:
-        """Reset the queue pair in the device, after taking its completions."""
+        """Destroy the queue pair in the device, after taking its completions."""
         raw, self._raw = self._raw, None
         if raw is not None:
+            for queue in self._queues:
+                queue.drain()  # mlx5 drops them with the queue pair
             self._tracker.close(raw)
             for queue in self._queues:
                 queue.drain()

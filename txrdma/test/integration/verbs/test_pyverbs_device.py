@@ -408,14 +408,16 @@ class EndTests(FakeDevice):
         self.assertEqual((seen[1], os.environ["RDMAV_ALLOW_DISASSOC_DESTROY"]), ("0", "0"))
 
     def test_queueGoesFirst(self) -> None:
-        """A closed completion queue closes its queue pairs; the other queue is notified."""
+        """A closed completion queue closes its queue pairs; the other queue has all of their completions."""
         self.send(1)
-        self.receive(2, 3)
+        self.receive(2, 3, 4)
+        self.raw.complete(self.rawReceives, receive=True, byte_len=5, wc_flags=0)
         self.sends.close()
         self.assertIs(self.queuePair.state, QPState.ERR)
         self.assertTrue(self.raw.isClosed)
         self.assertEqual(
-            [(c.identifier, c.status) for c in self.receives.poll(9)], [(2, _FLUSHED), (3, _FLUSHED)]
+            [(c.identifier, c.status) for c in self.receives.poll(9)],
+            [(2, Status.SUCCESS), (3, _FLUSHED), (4, _FLUSHED)],
         )
         self.assertEqual(list(self.sends.poll(9)), [])
         self.assertRaises(RDMAError, self.send, 4)

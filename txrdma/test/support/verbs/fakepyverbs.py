@@ -242,6 +242,12 @@ class QP(Thing):
         self.modified: list[tuple[Any, int]] = []
         self.room = 1 << 30
 
+    def close(self) -> None:
+        """Destroy it; its completions in the queues are lost, as with mlx5."""
+        super().close()
+        for queue in (self.wanted.scq, self.wanted.rcq):
+            queue.found = deque(each for each in queue.found if each.qp_num != self.qp_num)
+
     def modify(self, output: Any, mask: int) -> None:
         assert not self.isClosed
         self.modified.append((output, mask))
