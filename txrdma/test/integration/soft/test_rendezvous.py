@@ -8,6 +8,7 @@ import fcntl
 import os
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from select import select
 from struct import Struct
 from typing import Any, cast
@@ -17,9 +18,10 @@ from hypothesis import strategies as st
 
 from twisted.logger import capturedLogs, formatEvent
 
-from txrdma.iba.types import QPN
-from txrdma.iba.verbs import Operation, Status
+from txrdma.iba.types import GID, QPN
+from txrdma.iba.verbs import AddressVector, Operation, Status
 from txrdma.interfaces import IDirectLane
+from txrdma.soft.core.netdev import softMAC
 from txrdma.soft.device import openSoftDevice
 from txrdma.soft.shared import _doorbells, _rendezvous, peerprocess, unixpackets
 from txrdma.soft.shared._layout import HEADER_BYTES
@@ -37,10 +39,12 @@ from txrdma.soft.shared._rendezvous import (
     VERSION,
 )
 from txrdma.test.support.soft.neighbours import Added, RealCase
-from txrdma.test.support.soft.pairs import End
+from txrdma.test.support.soft.pairs import End, INIT, RTR
 from txrdma.test.support.soft.strangers import connectedTo, doorbell, hello, isClosed, sendTo
 from txrdma.unix import sockets as unixsockets
 from txrdma.unix.mapping import SIZE_SEALS
+
+LOOPBACK = "127.0.0.1"
 
 
 class StrangerCase(RealCase):
@@ -86,10 +90,10 @@ class StrangerTests(StrangerCase):
             os.close(descriptor)
         return sock
 
-    def join(self, number: int = 6) -> Join:
+    def join(self, number: int = 6, source: int = 5) -> Join:
         """Return an invitation of a local queue pair, with the doorbells 1 and 2."""
-        destination = QPN(number)
-        return Join(kind=RendezvousKind.JOIN, source=QPN(5), destination=destination, receives=1, sends=2)
+        kind, destination = RendezvousKind.JOIN, QPN(number)
+        return Join(kind=kind, source=QPN(source), destination=destination, receives=1, sends=2)
 
     def box(self) -> int:
         descriptor, mapping = makeBox(4096)
@@ -158,7 +162,7 @@ class StrangerTests(StrangerCase):
 
     def isAccepted(self, sock: socket.socket, message: bytes) -> bool:
         try:
-            return sock.recv(1 << 17, socket.MSG_DONTWAIT) == message
+            return sock.recv(1 << 17, socket.MSG_DONTWAIT).startswith(message)
         except BlockingIOError:
             return False
 
@@ -281,6 +285,27 @@ class StrangerTests(StrangerCase):
         os.close(box)
         os.close(bell)
         self.refused(sock)
+
+    def test_furtherInvitations(self) -> None:
+        """A queue pair accepts one invitation of the queue pair that it is connected to, and no others."""
+        sock, bell, end = self.come(), self.bell(), End(self.device)
+        for number in (1, 2):
+            sendTo(sock, doorbell(number), [bell])
+        os.close(bell)
+        self.runUntil(lambda: cast(Any, self.device.routes[0])._known((LOOPBACK, 9)))
+        end.qp.modify(INIT)
+        address = AddressVector(GID.fromIP(LOOPBACK), dmac=softMAC(LOOPBACK, 9))
+        end.qp.modify(replace(RTR, address=address, destinationQPN=QPN(5)))
+        for source, answer in (
+            (7, RendezvousKind.LEAVE),
+            (5, RendezvousKind.JOIN),
+            (5, RendezvousKind.LEAVE),
+        ):
+            box = self.box()
+            sendTo(sock, self.join(end.qp.number, source).encode(), [box])
+            os.close(box)
+            start = PairNotice(kind=answer, source=end.qp.number, destination=QPN(source)).encode()
+            self.runUntil(lambda: self.isAccepted(sock, start))  # noqa: B023
 
     def test_waitingInvitation(self) -> None:
         """A pending invitation is dropped with its sender."""

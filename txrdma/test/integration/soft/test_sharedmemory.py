@@ -25,6 +25,8 @@ from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._rendezvous import (
     RendezvousKind,
 )
+from txrdma.soft.shared._unopened import UnopenedLane
+from txrdma.soft.shared.sharedqueuepair import SharedQueuePair
 from txrdma.test.support.soft.neighbours import Added, mappings, RealCase
 from txrdma.test.support.soft.pairs import ALL, another, End, INIT, RTR
 from txrdma.unix import mapping as _mapping
@@ -96,6 +98,29 @@ class ManyTests(RealCase):
         self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)
         one.write(other, 2, 0, 64, 128)
         self.assertEqual([each.status for each in self.take(one, 1)], [Status.SUCCESS])
+
+    def test_failingEnds(self) -> None:
+        """An error while one queue pair is failed, because its peer's process has ended, spares the others."""
+        one, other = self.pair()
+        broken, good = ([another(one, other, SMALL) for _ in range(2)] for _ in range(2))
+        for pairs in (broken, good):
+            pairs[0][0].postSend([SendRequest(1, Operation.SEND, (one.segment(0, 5),))])  # opens the lane
+        for route in (UnopenedLane, SharedQueuePair):
+            self.patch(route, "peerEnded", self.failing(route, [here for here, _ in broken]))
+        good[0][0]._route._services._peer.lost("a test")
+        self.assertEqual([here.state for here, _ in good], [QPState.ERR] * 2)
+        self.assertEqual(len(self.flushLoggedErrors(TypeError)), 2)
+
+    def failing(self, route: Any, broken: list[Any]) -> Any:
+        """Return a method C{peerEnded} that fails for these queue pairs."""
+        peerEnded = route.peerEnded
+
+        def failing(route: Any, event: AsyncEventKind | None) -> None:
+            if route.owner in broken:
+                raise TypeError("a defect")
+            peerEnded(route, event)
+
+        return failing
 
     def test_receivesBeforehand(self) -> None:
         """Receives posted before there is a peer take its messages in order, like later ones."""
@@ -264,7 +289,8 @@ class UnusedTests(RealCase):
         self.exchange(one, other)
 
     def test_noMemoryAtPeer(self) -> None:
-        """If the peer has no memory for its lane, the first message fails."""
+        """If the peer has no memory for its lane, the first message fails, and nothing is left."""
+        added = Added()
         one, other = self.pair()
         makeBox = _rendezvous.makeBox
         made: list[int] = []
@@ -279,6 +305,10 @@ class UnusedTests(RealCase):
         one.post(1, Operation.SEND, [one.segment(0, 5)])
         self.assertEqual(self.statuses(one), [Status.RETRY_EXC_ERR])
         self.assertEqual(len(made), 2)
+        one.device.close()
+        self.runUntil(lambda: other.events)
+        other.device.close()
+        self.assertTrue(added.isNothing())
 
 
 class RegionTests(RealCase):
