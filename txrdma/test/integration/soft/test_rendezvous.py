@@ -19,13 +19,15 @@ from hypothesis import strategies as st
 from twisted.logger import capturedLogs, formatEvent
 
 from txrdma.iba.types import GID, QPN
-from txrdma.iba.verbs import AddressVector, Operation, Status
+from txrdma.iba.verbs import Access, AddressVector, Operation, Status
 from txrdma.interfaces import IDirectLane
 from txrdma.soft.core.netdev import softMAC
 from txrdma.soft.device import openSoftDevice
 from txrdma.soft.shared import _doorbells, _rendezvous, peerprocess, unixpackets
 from txrdma.soft.shared._layout import HEADER_BYTES
 from txrdma.soft.shared._rendezvous import (
+    AccessReply,
+    AccessRequest,
     Join,
     LAYOUTS,
     LONGEST,
@@ -226,6 +228,41 @@ class StrangerTests(StrangerCase):
         self.assertEqual(set(receiver._mappings), before)
         self.assertTrue(self.added.isNothing())
         self.check()
+
+    def test_regionWithoutRights(self) -> None:
+        """Memory is given only to a peer that the region, its queue pair and its number of reads allow it."""
+        one, other = self.good
+        pair = cast(Any, one.qp)
+        private, readable = (
+            one.domain.allocateMemory(4096, Access.LOCAL_WRITE | each)
+            for each in (Access(0), Access.REMOTE_READ)
+        )
+        for region, changes, reach in (
+            (private, {}, Reach.REFUSED),
+            (readable, {}, Reach.MAPPED),
+            (readable, {"access": Access.REMOTE_WRITE}, Reach.REFUSED),
+            (readable, {"maxDestRDAtomic": 0}, Reach.REFUSED),
+        ):
+            usual, pair.attributes = pair.attributes, replace(pair.attributes, **cast(Any, changes))
+            answers: list[tuple[bytes, int]] = []
+
+            def answer(message: bytes, descriptors: Sequence[int]) -> None:
+                answers.append((message, len(descriptors)))  # noqa: B023
+
+            peer, key = pair._route._services._peer, region.rkey
+            names: Any = {"source": other.qp.number, "destination": one.qp.number, "rkey": key}
+            peer.regionRequested(RegionRequest(kind=RendezvousKind.REGION_REQUEST, **names), answer)
+            access = AccessRequest(
+                kind=RendezvousKind.ACCESS_REQUEST, address=region.address, length=8, **names
+            )
+            peer.accessRequested(access, memoryview(b""), answer)
+            (mapped, descriptors), (read, _) = answers
+            isAllowed = reach is Reach.MAPPED
+            self.assertEqual((RegionReply.decode(mapped).reach, descriptors), (reach, int(isAllowed)))
+            self.assertEqual(
+                (AccessReply.decode(read).allowed, len(read) - AccessReply.size), (isAllowed, 8 * isAllowed)
+            )
+            pair.attributes = usual
 
     def test_invalidBoxes(self) -> None:
         """A box that can shrink or grow, or that has an impossible length, is refused."""
