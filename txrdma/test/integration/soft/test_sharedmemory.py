@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.verbs import Access as VerbsAccess
@@ -100,7 +100,7 @@ class ManyTests(RealCase):
         self.assertEqual([each.status for each in self.take(one, 1)], [Status.SUCCESS])
 
     def test_failingEnds(self) -> None:
-        """An error while one queue pair is failed, because its peer's process has ended, spares the others."""
+        """An error while one queue pair is failed, since its peer's process has ended, spares the others."""
         one, other = self.pair()
         broken, good = ([another(one, other, SMALL) for _ in range(2)] for _ in range(2))
         for pairs in (broken, good):
@@ -142,18 +142,28 @@ class ManyTests(RealCase):
 
     def test_lostDoorbell(self) -> None:
         """A doorbell that its receiver had no descriptor for fails that queue pair; later ones receive it."""
+        self.lose(RendezvousKind.DOORBELL)
+
+    def test_lostBox(self) -> None:
+        """A box that its receiver had no descriptor for fails that queue pair; later ones work."""
+        self.lose(RendezvousKind.JOIN)
+
+    def lose(self, kind: RendezvousKind) -> None:
+        """Send a message with the first message of this kind lost, and another one by another queue pair."""
         lost: list[bytes] = []
         messageReceived = routes._Link.messageReceived
 
         def first(link: Any, message: bytes, passed: list[int]) -> None:
-            if message[0] == RendezvousKind.DOORBELL and not lost:
+            if message[0] == kind and not lost:
                 lost.append(message)
                 link.descriptorsLost(message)
             else:
                 messageReceived(link, message, passed)
 
         self.patch(routes._Link, "messageReceived", first)
-        one, other = self.pair()
+        one, other = End(self.open()), End(self.open())
+        one.join(other, timeout=0)  # without a limit
+        other.join(one, timeout=0)
         one.qp.postSend([SendRequest(1, Operation.SEND, (one.segment(0, 5),))])
         self.runUntil(lambda: QPState.ERR in (one.qp.state, other.qp.state))
         self.assertEqual(len(lost), 1)
@@ -204,6 +214,45 @@ class UnusedTests(RealCase):
             end.post(2, Operation.SEND, [end.segment(0, 5)])
         for end in (one, other):
             self.assertEqual(self.statuses(end, 2), [Status.SUCCESS] * 2)
+
+    def receiveNow(self, end: End) -> None:
+        """Process messages of other devices, without the reactor."""
+        for line in tuple(cast(Any, end.device.routes[0])._links):
+            line.receiveNow()
+
+    def test_ringBeforeBox(self) -> None:
+        """A message wakes its receiver, which had handled its ring before the box was mapped."""
+        one, other = self.pair()
+        for _ in range(10):
+            self.reactor.iterate(0)
+        other.receive(1, 100, 64)
+        other.queue.arm()
+        for end in (one, other):
+            end.post(2, Operation.SEND, [end.segment(0, 5)])
+        for end in (one, other):
+            self.assertEqual(list(other.channel.takeEvents()), [])
+            self.receiveNow(end)
+        self.assertEqual(list(other.channel.takeEvents()), [other.queue])
+
+    def test_writtenWhileConnecting(self) -> None:
+        """A message wakes its receiver, which the sender did not see armed, as it was being connected."""
+        one, other = End(self.open()), End(self.open())
+        one.join(other)
+        one.post(2, Operation.SEND, [one.segment(0, 5)])
+        peers = cast(Any, other.device.routes[0])._peers
+        self.runUntil(lambda: any(peer._invitations for peer in peers.values()))
+        invite = SharedQueuePair.invite
+
+        def promptly(connection: SharedQueuePair) -> None:
+            invite(connection)
+            self.receiveNow(one)
+
+        self.patch(SharedQueuePair, "invite", promptly)
+        other.queue.arm()
+        other.qp.modify(INIT)
+        other.receive(1, 0, 64)
+        other.qp.modify(replace(RTR, address=one.way(), destinationQPN=one.qp.number))
+        self.runUntil(other.channel.takeEvents)
 
     def test_sendsBeforePeerIsReady(self) -> None:
         """A message waits for a peer that is not in RTR yet, which has a lane as soon as it is."""
