@@ -283,10 +283,8 @@ class SharedQueuePair:
     def regionReceived(self, reply: RegionReply, descriptors: list[int]) -> None:
         """Handle the reply to L{requestRegion}, and map the region if possible."""
         region: RemoteRegion | None = None
-        if reply.rkey in self._mappings:
-            raise ValueError("the region is known already")
         if not self.lane.wants(reply.rkey):
-            return  # the request was cancelled
+            return  # the request was cancelled, or answered before
         self._makeSpace()
         if reply.reach is Reach.MAPPED:
             if len(descriptors) != 1:

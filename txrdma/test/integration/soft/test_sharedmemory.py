@@ -22,9 +22,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.soft.shared import _rendezvous, routes, sharedqueuepair
 from txrdma.soft.shared._lane import Lane
-from txrdma.soft.shared._rendezvous import (
-    RendezvousKind,
-)
+from txrdma.soft.shared._rendezvous import AccessReply, RendezvousKind
 from txrdma.soft.shared._unopened import UnopenedLane
 from txrdma.soft.shared.sharedqueuepair import SharedQueuePair
 from txrdma.test.support.soft.neighbours import Added, mappings, RealCase
@@ -408,3 +406,18 @@ class RegionTests(RealCase):
         self.assertIn("r--s", rights)
         one.post(2, Operation.RDMA_WRITE, [one.segment(0, 5)], **where)
         self.assertEqual([c.status for c in self.take(one, 1)], [Status.REM_ACCESS_ERR])
+
+    def test_shortReply(self) -> None:
+        """A reply with fewer bytes than were to be read ends the connection to the process."""
+        one, other = self.pair()
+        region = other.domain.registerMemory(memoryview(bytearray(100)), ALL)
+
+        def short(process: Any, parsed: Any, content: memoryview, answer: Any) -> None:
+            names = {"source": parsed.destination, "destination": parsed.source}
+            reply = AccessReply(kind=RendezvousKind.ACCESS_REPLY, allowed=True, length=3, **names)
+            answer(reply.encode() + b"abc", ())
+
+        self.patch(routes._ConnectedProcess, "accessRequested", short)
+        where = {"remoteAddress": region.address, "rkey": region.rkey}
+        one.post(1, Operation.RDMA_READ, [one.segment(0, 5)], **where)
+        self.assertEqual([c.status for c in self.take(one, 1)], [Status.RETRY_EXC_ERR])
