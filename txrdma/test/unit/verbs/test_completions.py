@@ -166,6 +166,14 @@ class CompletionReaderTests(SynchronousTestCase):
             reader.arm()  # as the reactor does before it sleeps
         self.assertFailed()
 
+    def test_failingAttend(self) -> None:
+        """The owner is notified of an error while the reader is off the reactor."""
+        reader = self.failing()
+        reader.stop()
+        self.queue.arm = broken
+        reader.attend()
+        self.assertFailed()
+
     def test_closedWhileStopped(self) -> None:
         """A queue that raises while it is closed after the end of the reader is ignored."""
         self.reader.start()

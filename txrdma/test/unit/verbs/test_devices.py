@@ -136,6 +136,7 @@ class StringTests(ParserCase):
         other.close()
         other.close()
         self.assertEqual(rests, [])
+        IReactorDevice(last).wake()
         last.close()
         self.assertEqual(rests, [None])
         one.close()
