@@ -52,7 +52,11 @@ class PyverbsSharedReceiveQueue:
             self.raw: Any = verbs.SRQ(
                 domain, verbs.SrqInitAttr(verbs.SrqAttr(max_wr=maxReceive, max_sge=maxSegments))
             )
-            known = self.raw.query()
+            try:
+                known = self.raw.query()
+            except verbs.Error:
+                tracker.close(self.raw)
+                raise
         except verbs.Error as error:
             raise translated(error, f"no shared receive queue of {maxReceive}") from error
         except OverflowError as error:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pickle import PickleBuffer
 from typing import Any
+from unittest.mock import Mock
 
 from zope.interface.verify import verifyClass, verifyObject
 
@@ -40,7 +42,7 @@ from txrdma.interfaces import (
     ISharedReceiveQueue,
     IVerbsDevice,
 )
-from txrdma.test.support.verbs.fakepyverbs import FAKE, Record, Thing, WR
+from txrdma.test.support.verbs.fakepyverbs import FAKE, FakeError, Record, Thing, WR
 from txrdma.test.support.verbs.pyverbs_device import _inside, FakeDevice
 from txrdma.verbs.pyverbs import device as _pyverbs_device
 from txrdma.verbs.pyverbs import requests
@@ -384,6 +386,26 @@ class EndTests(FakeDevice):
         self.assertGreaterEqual(sys.getrefcount(self.raw), references)
         self.assertRaises(DeviceUnavailable, self.device.createChannel)
 
+    def test_stuckMemory(self) -> None:
+        """Memory that cannot be deregistered is not freed, because the adapter may still write to it."""
+        _inside(self.region, "_raw").stuck = True
+        anchor = _inside(self.region, "_anchor")
+        references = sys.getrefcount(anchor)
+        self.region.close()
+        self.assertEqual(sys.getrefcount(anchor), references)
+
+    def test_lateCompletion(self) -> None:
+        """A completion that the device reports after its queue pair is closed is dropped."""
+        self.receive(1)
+        self.queuePair.close()
+        self.rawReceives.found.append(Record(wr_id=1, qp_num=self.raw.qp_num))
+        self.assertEqual(list(self.receives.poll(9)), [])
+
+    def test_unknownState(self) -> None:
+        """A queue pair that cannot be queried is in ERR."""
+        self.patch(self.raw, "query", Mock(side_effect=FakeError(errno.EIO)))
+        self.assertIs(self.queuePair.state, QPState.ERR)
+
     def test_forked(self) -> None:
         """A forked process does not close objects of its parent."""
         del Thing.log[:]
@@ -436,6 +458,7 @@ class EndTests(FakeDevice):
         self.assertEqual([event.kind for event in received], [AsyncEventKind.DEVICE_FATAL])
         self.assertEqual(self.kinds()[-1], "Context")
         self.assertEqual(self.channel.takeEvents(), [self.receives])
+        self.sends.arm()
         self.assertEqual(
             [(c.identifier, c.status) for c in self.sends.poll(9)], [(1, Status.SUCCESS), (2, _FLUSHED)]
         )
@@ -474,6 +497,41 @@ class EndTests(FakeDevice):
             DeviceUnavailable, _pyverbs_device.openPyverbsDevice, MemoryReactorClock(), "fake9"
         )
         self.assertIn("fake9", str(error))
+
+
+class SharedReceivesTests(FakeDevice):
+    """Shared receive queues that are full."""
+
+    def test_partly(self) -> None:
+        """Of receives that the device accepts only partly, the others are not posted."""
+        shared: Any = self.domain.createSharedReceiveQueue(4, 1)
+        tokens: list[int] = []
+
+        def post(request: Any, bad: Any) -> None:
+            tokens.append(request.wr_id)
+            if len(tokens) > 1:
+                raise FakeError(errno.ENOMEM)
+
+        self.patch(shared.raw, "post_recv", post)
+        self.assertRaises(QueueFull, shared.postReceive, [ReceiveRequest(1), ReceiveRequest(2)])
+        self.assertEqual([shared.ended(token) for token in tokens], [1, None])
+
+    def test_unpolled(self) -> None:
+        """Receives that have completed, and were not polled yet, leave their entries to others."""
+        shared: Any = self.domain.createSharedReceiveQueue(1, 1)
+        pair: Any = self.domain.createQueuePair(QPKind.RC, self.sends, self.receives, Capacity(), shared)
+        shared.postReceive([ReceiveRequest(1)])
+        token = shared.raw.receives[0].wr_id
+        self.rawReceives.found.append(Record(wr_id=token, qp_num=pair.number, opcode=128))
+        shared.postReceive([ReceiveRequest(2)])
+        self.assertEqual([each.identifier for each in self.receives.poll(9)], [1])
+
+    def test_unqueried(self) -> None:
+        """A queue whose attributes cannot be queried is closed."""
+        self.patch(FAKE.SRQ, "query", Mock(side_effect=FakeError(errno.EIO)))
+        del Thing.log[:]
+        self.assertRaises(RDMAError, self.domain.createSharedReceiveQueue, 1, 1)
+        self.assertEqual([type(each).__name__ for each in Thing.log], ["SRQ"])
 
 
 class EventTests(FakeDevice):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+from dataclasses import replace
 from unittest.mock import Mock
 
 from twisted.internet.testing import MemoryReactorClock
@@ -13,7 +14,7 @@ from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.iba.path import GMP_QKEY
 from txrdma.iba.verbs import AsyncEventKind, QPAttributes, QPState
 from txrdma.interfaces import AsyncEvent
-from txrdma.test.support.verbs.fakepyverbs import FakeError, Thing
+from txrdma.test.support.verbs.fakepyverbs import FAKE, FakeError, Thing
 from txrdma.test.support.verbs.pyverbs_device import _inside, FakeDevice
 from txrdma.verbs.pyverbs import device as _pyverbs_device
 
@@ -60,6 +61,20 @@ class LeakTests(RemovableDevice):
         Thing.log.clear()
         self.assertRaises(ResourceExhausted, self.device.createCompletionQueue, 8, self.channel)
         self.assertEqual([type(each).__name__ for each in Thing.log], ["CQ", "CompChannel"])
+
+    def test_refusedQueue(self) -> None:
+        """The channel of a completion queue that the device refuses is closed."""
+        self.device.verbs = replace(FAKE, CQ=Mock(side_effect=FakeError(errno.ENOMEM)))
+        Thing.log.clear()
+        self.assertRaises(ResourceExhausted, self.device.createCompletionQueue, 8, self.channel)
+        self.assertEqual([type(each).__name__ for each in Thing.log], ["CompChannel"])
+
+    def test_device(self) -> None:
+        """A device that cannot be queried is closed."""
+        self.patch(FAKE.Context, "query_device", Mock(side_effect=FakeError(errno.EIO)))
+        Thing.log.clear()
+        self.assertRaises(DeviceUnavailable, _pyverbs_device.openPyverbsDevice, MemoryReactorClock(), "fake0")
+        self.assertEqual([type(each).__name__ for each in Thing.log], ["Context"])
 
     def test_channel(self) -> None:
         """If only one descriptor is left, no completion channel is created, and it stays free."""
