@@ -224,7 +224,8 @@ class PyverbsCompletionQueue:
 
     def leave(self, member: QueueMember) -> None:
         """Remove a queue pair, with its completions."""
-        if self._members.pop(member.number, None) is not None:
+        if self._members.get(member.number) is member:  # another one may have got the number
+            del self._members[member.number]
             self._made = deque(c for c in self._made if c.qpn != member.number)
 
     def drain(self) -> None:

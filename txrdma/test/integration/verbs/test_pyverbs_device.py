@@ -406,6 +406,22 @@ class EndTests(FakeDevice):
         self.patch(self.raw, "query", Mock(side_effect=FakeError(errno.EIO)))
         self.assertIs(self.queuePair.state, QPState.ERR)
 
+    def test_sameNumber(self) -> None:
+        """A queue pair is not disturbed by the end of one that was destroyed before, and had its number."""
+        self.sends.close()
+        self.patch(FAKE.QP, "numbers", iter([self.raw.qp_num]))
+        sends = self.device.createCompletionQueue(8, self.channel)
+        pair: Any = self.domain.createQueuePair(QPKind.RC, sends, self.receives, Capacity(8, 8, 2, 2))
+        pair.modify(QPAttributes(state=QPState.INIT))
+        self.queuePair.close()
+        pair.postReceive([ReceiveRequest(5)])
+        _inside(pair, "_raw").complete(self.rawReceives, receive=True)
+        self.assertEqual([each.identifier for each in self.receives.poll(9)], [5])
+        events: list[AsyncEvent] = []
+        self.device.subscribe(events.append)
+        self.device._notified(Notification(AsyncEventKind.QP_FATAL, pair.number))
+        self.assertEqual([each.queuePair for each in events], [pair])
+
     def test_forked(self) -> None:
         """A forked process does not close objects of its parent."""
         del Thing.log[:]
