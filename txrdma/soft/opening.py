@@ -80,7 +80,6 @@ class _DatagramsOnly(RoutePort):
     def close(self) -> None:
         if self._port is not None:
             self._port.close()
-        self._isEnabled = False
         self._carrier.close()
 
 

@@ -18,11 +18,9 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.plugin import IPlugin
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import DeviceUnavailable
+from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.iba.types import GID, MTU
-from txrdma.iba.verbs import (
-    CM_SUPPORTED,
-)
+from txrdma.iba.verbs import CM_SUPPORTED, QPKind
 from txrdma.interfaces import IVerbsDeviceStringParser
 from txrdma.soft import device, opening
 from txrdma.soft.core.netdev import portOfShare, softMAC
@@ -31,6 +29,7 @@ from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.shared._rendezvous import meetingName, rendezvousName
 from txrdma.soft.strings import SoftDeviceStringParser
 from txrdma.test.support.soft.neighbours import Added
+from txrdma.test.support.soft.pairs import End
 
 
 class OpeningTests(SynchronousTestCase):
@@ -58,6 +57,15 @@ class OpeningTests(SynchronousTestCase):
         self.assertEqual([portOfShare(device.share or 0) for device in (one, other)], [one.port, other.port])
         self.assertRaises(DeviceUnavailable, self.open, port=str(other.port))
         self.assertEqual(other.gids(1), (GID.fromIP("127.0.0.1"),))
+
+    def test_secondManagement(self) -> None:
+        """A port has one queue pair 1; it is free again when that is closed."""
+        device = self.open()
+        one, other, last = (End(device, QPKind.GSI) for _ in range(3))
+        one.open()
+        self.assertRaises(ResourceExhausted, other.open)
+        one.qp.close()
+        last.open()
 
     def test_anyPort(self) -> None:
         """With C{port=0} a device does not share port 4791, and its port reports that it has no CM."""

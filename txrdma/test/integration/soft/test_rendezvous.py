@@ -38,6 +38,7 @@ from txrdma.soft.shared._rendezvous import (
     RegionReply,
     RegionRequest,
     RendezvousKind,
+    rendezvousName,
     VERSION,
 )
 from txrdma.test.support.soft.neighbours import Added, RealCase
@@ -190,6 +191,35 @@ class StrangerTests(StrangerCase):
         sock.send(hello(second.address, second.port))
         self.runUntil(lambda: isClosed(sock))
         self.check()
+
+    def test_successor(self) -> None:
+        """A process may have the name of one that has ended, even if that is not noticed yet."""
+        port = cast(Any, self.device.routes[0])
+        sock = self.come()
+        self.runUntil(lambda: port._known((LOOPBACK, 9)))
+        sock.close()
+        self.patch(unixpackets, "peerOf", lambda sock: unixsockets.peerOf(sock)._replace(pid=1))
+        self.come()
+        port._listener.doRead()
+        line = list(port._links)[-1]
+        line.receiveNow()
+        self.assertFalse(line.isClosed)
+
+    def test_otherName(self) -> None:
+        """A process that was found by one name, and greets with another one, is refused."""
+        closed, end = self.open(), End(self.device)
+        closed.close()
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(listening.close)
+        listening.bind(rendezvousName(LOOPBACK, closed.port))
+        listening.listen()
+        end.qp.modify(INIT)
+        address = AddressVector(GID.fromIP(LOOPBACK), dmac=softMAC(LOOPBACK, closed.port))
+        end.qp.modify(replace(RTR, address=address, destinationQPN=QPN(5)))
+        sock, _ = listening.accept()
+        self.addCleanup(sock.close)
+        sock.send(hello(port=9))
+        self.runUntil(lambda: isClosed(sock))
 
     def test_furtherLine(self) -> None:
         """All connections to a process are forgotten when it is lost, a second one included."""
