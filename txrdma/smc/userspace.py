@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 from zope.interface import implementer
@@ -22,12 +23,14 @@ from twisted.internet.posixbase import PosixReactorBase
 from twisted.internet.tcp import Connection, Port
 from twisted.python.failure import Failure
 
+from txrdma.error import RDMAError
 from txrdma.kit.delayedcalls import cancelCall
 from txrdma.smc.common.reactoruse import ReactorUse, reactorUse
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.connecting import connect
+from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.handshake.accepting import HandshakeCount, ServerNegotiation
-from txrdma.smc.handshake.carriers import carrierFor, openGroups
+from txrdma.smc.handshake.carriers import carrierFor
 from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.handshake.plaintcp import runOnTCP
 from txrdma.smc.interfaces import ISMCBackend
@@ -152,7 +155,8 @@ class SMCPort:
 
     def _open(self) -> None:
         """Open the device, which takes tens of milliseconds, before the first client."""
-        openGroups(self._tcp.reactor, self._device)
+        with suppress(RDMAError, OSError, ValueError):  # the first handshake will report it
+            linkGroups(self._tcp.reactor, self._device)
 
     def _end(self) -> None:
         self._reception.stop()

@@ -16,12 +16,11 @@ from twisted.logger import Logger
 from txrdma.error import RDMAError
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.common.realports import realPorts
-from txrdma.smc.group.groups import LinkGroups, linkGroups
+from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.signalling.approaching import LocalApproach
 from txrdma.smc.signalling.interfaces import Carrier, IClientSignal, IListenerSignal
 from txrdma.smc.signalling.local import Announcements
 from txrdma.smc.terms.options import Options
-from txrdma.verbs.devices import availableDevices
 
 _rateLimited = RateLimitedLogger(Logger())
 
@@ -51,7 +50,7 @@ def carrierFor(reactor: Any, options: Options) -> Carrier:
         from txrdma.smc.signalling.tcpoption import MarkedApproach, MarkedReception
 
         option = sharedOption(reactor)
-        isServed = realPorts.isAny if options.device == "auto" else partial(_reaches, reactor, options.device)
+        isServed = realPorts.isAny if options.device == "auto" else partial(_opens, reactor, options.device)
         local = carrier
         carrier = Carrier(
             lambda: MarkedApproach(reactor, takesTCP, option, isServed, local.approach()),
@@ -67,18 +66,13 @@ def carrierFor(reactor: Any, options: Options) -> Carrier:
     return carrier
 
 
-def openGroups(reactor: Any, device: str) -> LinkGroups | None:
-    """Open a device; return its link groups, or None after a warning that lists the devices there are."""
-    try:
-        return linkGroups(reactor, device)
-    except (RDMAError, OSError, ValueError) as error:
-        text = "can't open the device {device}, so connections cannot be SMC-R: {error}; there are {others}"
-        others = ", ".join(availableDevices())
-        _rateLimited.warn(device, text, device=device, error=error, others=others)
-        return None
-
-
-def _reaches(reactor: Any, device: str) -> bool:
+def _opens(reactor: Any, device: str) -> bool:
     """Open a device, and return whether it reaches other hosts, which the TCP option implies."""
-    groups = openGroups(reactor, device)
-    return groups is not None and not groups.canRest
+    try:
+        groups = linkGroups(reactor, device)
+    except (RDMAError, OSError) as error:
+        _rateLimited.warn(
+            device, "no TCP option, can't open the device {device}: {error}", device=device, error=error
+        )
+        return False
+    return not groups.canRest

@@ -23,14 +23,14 @@ from twisted.internet.error import (
 from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.internet.task import deferLater
 from twisted.internet.testing import EventLoggingObserver
-from twisted.logger import globalLogPublisher, Logger, LogLevel
+from twisted.logger import globalLogPublisher, Logger
 from twisted.python import log
 from twisted.python.failure import Failure
 
 from txrdma.error import Refused
 from txrdma.interfaces import ISMCStatus, ISMCTransport
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.smc.handshake import _machine, carriers, outcomes
+from txrdma.smc.handshake import _machine, outcomes
 from txrdma.smc.handshake.outcomes import NotSMC
 from txrdma.smc.signalling import localclient as announcing
 from txrdma.smc.signalling.local import listenerName
@@ -194,16 +194,6 @@ class FallbackForbiddenTests(EndsTestCase):
         error = await self.assertFailure(self.attempt(f"smc:127.0.0.1:{port}:fallback=no"), NotSMC)
         self.assertEqual((error.reason, error.peerDiagnosis), (Diagnosis.PEERDECL, Diagnosis.NOSMCDEV))
         self.assertIn("NOSMCDEV", str(error))
-
-    async def test_warning(self) -> None:
-        """A listener whose device cannot be opened warns at once, and lists the devices there are."""
-        self.patch(carriers, "_rateLimited", RateLimitedLogger(Logger()))
-        events = EventLoggingObserver.createWithCleanup(self, globalLogPublisher)
-        await self.serve("smc:127.0.0.1:0:option=no:" + NOT_THERE)
-        await deferLater(reactor, 0.05)
-        warnings = [event for event in events if event["log_level"] is LogLevel.warn]
-        self.assertEqual([event["device"] for event in warnings], ["soft:192.0.2.1"])
-        self.assertIn("soft", warnings[0]["others"])
 
     async def test_server(self) -> None:
         """A listener closes a plain TCP connection without building a protocol, and logs the reason."""
