@@ -65,16 +65,35 @@ class StreamCore(Protocol):
     isCloseDelivered: bool
 
     @property
-    def backlog(self) -> int: ...
+    def backlog(self) -> int:
+        """Number of written bytes that are not posted yet."""
+
     @property
-    def isDelivered(self) -> bool: ...
+    def isDelivered(self) -> bool:
+        """Whether all written bytes are in the peer's memory."""
+
     @property
-    def unread(self) -> int: ...
-    def write(self, data: bytes) -> int: ...
-    def drop(self) -> None: ...
-    def read(self) -> bytes: ...
-    def closeWriting(self) -> None: ...
-    def close(self) -> None: ...
+    def unread(self) -> int:
+        """Number of received bytes that are not read yet."""
+
+    def write(self, data: bytes) -> int:
+        """
+        Queue bytes until the peer can accept them; drop them if the write side is closed.
+
+        @return: the backlog.
+        """
+
+    def drop(self) -> None:
+        """Drop written bytes that are not posted."""
+
+    def read(self) -> bytes:
+        """Return some received bytes; empty if there are none."""
+
+    def closeWriting(self) -> None:
+        """Close the write side, after all written bytes."""
+
+    def close(self) -> None:
+        """Close both sides, after all written bytes."""
 
 
 CoreT = TypeVar("CoreT", bound=StreamCore)

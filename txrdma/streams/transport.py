@@ -61,26 +61,43 @@ class Bytes(Protocol):
 
     @property
     def backlog(self) -> int: ...
-    def write(self, data: bytes) -> int: ...
-    def writeSequence(self, chunks: Sequence[bytes]) -> None: ...
+
+    def write(self, data: bytes) -> int:
+        """Queue bytes; return the length of the backlog."""
+
+    def writeSequence(self, chunks: Sequence[bytes]) -> None:
+        """Queue several byte strings."""
 
 
 class End(Protocol):
-    """The connection of a stream, for its transport; L{txrdma.streams.connection.StreamEnd} documents it."""
+    """The connection of a stream, as its transport uses it."""
 
     @property
     def connected(self) -> bool: ...
+
     @property
     def disconnected(self) -> bool: ...
+
     @property
     def host(self) -> Address: ...
+
     @property
     def peer(self) -> Address: ...
-    def close(self) -> None: ...
-    def closeWriting(self) -> None: ...
-    def abort(self) -> None: ...
-    def resume(self) -> None: ...
-    def blame(self, where: str) -> None: ...
+
+    def close(self) -> None:
+        """Close the connection when all written bytes are posted and no producer is registered."""
+
+    def closeWriting(self) -> None:
+        """Close the write side when all written bytes are posted and no producer is registered."""
+
+    def abort(self) -> None:
+        """Close the connection at once, and drop bytes that are not posted."""
+
+    def resume(self) -> None:
+        """Resume delivery in a later reactor iteration."""
+
+    def blame(self, where: str) -> None:
+        """Close the connection because the named method of the application raised."""
 
 
 EndT = TypeVar("EndT", bound=End)
