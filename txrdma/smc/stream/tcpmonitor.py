@@ -72,7 +72,6 @@ class TCPMonitor(Protocol):
         if stream is None:
             self.tcp.loseConnection()
         else:
-            stream.checkReceipt()
             stream.confirmEach()
             self._judge(stream)
 
@@ -114,7 +113,7 @@ class TCPMonitor(Protocol):
 
     def _judge(self, stream: Member) -> None:
         """Decide how the peer ended, from the ends of both TCP and the link."""
-        stream.poll()
+        stream.checkReceipt()
         if self._stream is None:
             return
         if stream.hasReceivedEnd:
