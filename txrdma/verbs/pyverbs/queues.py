@@ -38,7 +38,10 @@ _OPCODES: Final = {opcode.value: opcode for opcode in CompletionOpcode}
 
 
 class QueueMember(Protocol):
-    """The interface of queue pairs for their completion queues and shared receive queues."""
+    """
+    A queue pair, for its completion queues and shared receive queues:
+    L{PyverbsQueuePair<txrdma.verbs.pyverbs.queuepair.PyverbsQueuePair>}, which documents the methods.
+    """
 
     kind: QPKind
     number: QPN
