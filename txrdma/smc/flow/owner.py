@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class FlowOwner(Protocol):
-    """A connection that owns a flow; C{isPosted}: nothing is queued for sending."""
+    """A connection that owns a flow; L{Stream<txrdma.smc.stream.stream.Stream>} documents the methods."""
 
     @property
     def isPosted(self) -> bool: ...
