@@ -1,4 +1,4 @@
-"""Counters of this process's modules, and a status socket for tools of the same user."""
+"""Counters of this process's C{btl} modules, and a socket by which tools of the same user read them."""
 
 from __future__ import annotations
 
