@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 
 from txrdma.commands.common.options import BaseOptions, discardOutput, INTERRUPTED, IReactor
 from txrdma.commands.common.registry import command, COMMANDS, FABRICS, GROUPS
-from txrdma.error import RDMAError
+from txrdma.error import MalformedDevice, RDMAError
 
 
 class TxrdmaOptions(BaseOptions):
@@ -61,7 +61,7 @@ async def _carryOut(reactor: IReactor, options: TxrdmaOptions) -> None:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has closed the pipe, for example "| head"
         discardOutput()
-    except (RDMAError, OSError, ConnectError, CannotListenError) as error:
+    except (RDMAError, MalformedDevice, OSError, ConnectError, CannotListenError) as error:
         try:
             sys.stdout.flush()
         except OSError:  # for example, the disk is full

@@ -45,6 +45,10 @@ class DeviceUnavailable(RDMAError):
     """The device is not there, or it is gone: use another."""
 
 
+class MalformedDevice(ValueError):
+    """A device string is malformed: correct what was configured. No other device is tried instead."""
+
+
 class Refused(RDMAError):
     """
     The peer answered, and its answer was no.

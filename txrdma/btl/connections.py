@@ -12,7 +12,7 @@ from typing import Any, cast, Final
 
 from zope.interface import implementer
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ServerEndpoint, TCP6ServerEndpoint
 from twisted.internet.error import CannotListenError, ConnectError, DNSLookupError
 from twisted.internet.interfaces import (
@@ -27,9 +27,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.btl.introductions import isDecidable
-from txrdma.btl.lifeline import DeviceSpecs, PeerConnection
+from txrdma.btl.lifeline import DeviceSpecs, PeerConnection, severalDevices
 from txrdma.btl.transport import BTLMessageTransport
-from txrdma.error import RDMAError, Refused, ResourceExhausted
+from txrdma.error import InvalidRequest, MalformedDevice, RDMAError, Refused, ResourceExhausted
 from txrdma.kit.cancelling import cancellable
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import RateLimitedLogger
@@ -40,6 +40,7 @@ from txrdma.messages.interfaces import (
 )
 from txrdma.messages.protocol import MessageFactory, MessageProtocol
 from txrdma.messages.transport import protocolFor
+from txrdma.verbs.devices import sharedDevice
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
@@ -156,8 +157,14 @@ class ServerEndpoint:
         """
         Listen. Protocols are made when connections are established.
 
-        @return: fires with the port; fails with L{ResourceExhausted} if it is in use.
+        @return: fires with the port; fails with L{ResourceExhausted} if it is in use, and with
+            L{txrdma.error.MalformedDevice} if a device string is malformed. A device that is not available
+            yet is opened for the first client.
         """
+        try:
+            self._checkDevices()
+        except (MalformedDevice, InvalidRequest):
+            return fail()
         listening = self._stream.listen(_Accepting(self._reactor, self._device, factory))
 
         def failed(failure: Failure) -> Failure:
@@ -167,6 +174,15 @@ class ServerEndpoint:
             return Failure(error)
 
         return listening.addErrback(failed)
+
+    def _checkDevices(self) -> None:
+        """Open and close the devices that device strings name."""
+        for each in severalDevices(self._device):
+            if isinstance(each, str):
+                try:
+                    sharedDevice(self._reactor, each).close()
+                except RDMAError:
+                    pass  # it may be plugged in later
 
 
 class _Waiting(StreamProtocol):

@@ -123,6 +123,18 @@ def _keepAlive(transport: Any) -> None:
             handle.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
+def severalDevices(specs: DeviceSpecs) -> list[Any]:
+    """
+    Return the devices as a list.
+
+    @raise InvalidRequest: there are none, or too many.
+    """
+    several: list[Any] = list(specs) if isinstance(specs, (list, tuple)) else [specs]
+    if not 1 <= len(several) <= MOST_INTERFACES:
+        raise InvalidRequest(f"a connection has from 1 to {MOST_INTERFACES} interfaces")
+    return several
+
+
 def deviceAt(host: str) -> str:
     """
     Return the device string of the software device at an IP address.
@@ -203,11 +215,9 @@ class PeerConnection(StreamProtocol):
 
     def _openModule(self, host: str) -> None:
         """Open the module of all devices."""
-        device = self._device
-        several: list[Any] = list(device) if isinstance(device, (list, tuple)) else [device]
-        if not 1 <= len(several) <= MOST_INTERFACES:
-            raise InvalidRequest(f"a connection has from 1 to {MOST_INTERFACES} interfaces")
-        devices = dict.fromkeys(deviceAt(host) if each is None else each for each in several)
+        devices = dict.fromkeys(
+            deviceAt(host) if each is None else each for each in severalDevices(self._device)
+        )
         self.module = module = moduleOf(self._reactor, *devices)
         self._release = module.hold()
         name, sequence = module.newName(), randbits(32)

@@ -19,7 +19,7 @@ from zope.interface import alsoProvides, implementer
 
 from twisted.plugin import getPlugins
 
-from txrdma.error import DeviceUnavailable
+from txrdma.error import DeviceUnavailable, MalformedDevice
 from txrdma.iba.types import GID, PKey
 from txrdma.iba.verbs import DeviceAttributes, DeviceLimits, GIDEntry, PortAttributes
 from txrdma.interfaces import (
@@ -45,11 +45,12 @@ def openDevice(reactor: object, description: str) -> IVerbsDevice:
     """
     Open the device of a device string; the caller closes it.
 
-    @raise ValueError: the string is malformed.
+    @raise txrdma.error.MalformedDevice: the string is malformed.
     @raise txrdma.error.DeviceUnavailable: the device can't be opened.
     """
-    parser, args, kwargs = _understood(description)
-    return parser.parseDevice(reactor, *args, **kwargs)
+    with _malformed():
+        parser, args, kwargs = _understood(description)
+        return parser.parseDevice(reactor, *args, **kwargs)
 
 
 def prepareDevice(description: str) -> None:
@@ -71,9 +72,10 @@ def sharedDevice(reactor: object, description: str) -> IVerbsDevice:
     Strings are compared by the optional method C{canonical} of their parser, which has the parameters of
     C{parseDevice}.
 
-    @raise ValueError: as L{openDevice}; C{DeviceUnavailable}, too.
+    @raise txrdma.error.MalformedDevice: the string is malformed.
+    @raise txrdma.error.DeviceUnavailable: the device can't be opened.
     """
-    with _collectingLater():
+    with _collectingLater(), _malformed():
         parser, args, kwargs = _understood(description)
         canonical = getattr(parser, "canonical", None)
         wanted: Hashable = (
@@ -98,7 +100,7 @@ def oneOf(
     @param things: all such objects, by reactor and device.
     @param spec: a device string, whose device is opened and closed with the object, or an open device.
     @param make: creates the object from the device and a function to call when the object is closed.
-    @raise ValueError: the string is malformed.
+    @raise txrdma.error.MalformedDevice: the string is malformed.
     @raise txrdma.error.RDMAError: the device or the object is not available.
     """
     key = (reactor, spec)
@@ -132,6 +134,15 @@ def _collectingLater() -> Iterator[None]:
     finally:
         if isCollecting:
             gc.enable()
+
+
+@contextmanager
+def _malformed() -> Iterator[None]:
+    """Raise L{MalformedDevice} instead of the ValueErrors of parsers."""
+    try:
+        yield
+    except ValueError as error:
+        raise MalformedDevice(str(error)) from error
 
 
 def availableDevices() -> list[str]:

@@ -7,15 +7,17 @@ from __future__ import annotations
 import io
 import json
 from contextlib import redirect_stdout
-from typing import Any
+from typing import Any, cast
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from txrdma import command
 from txrdma.command import TxrdmaOptions
 from txrdma.commands.common import devicechoice
 from txrdma.commands.common.devicedescriptions import Description
+from txrdma.commands.common.options import IReactor
 from txrdma.commands.devices import run
 from txrdma.error import DeviceUnavailable
 
@@ -78,3 +80,25 @@ class EndsTests(SynchronousTestCase):
     def test_noName(self) -> None:
         """A name that can't be is told as such."""
         self.assertRaises(DeviceUnavailable, devicechoice._ends, "no.such.host.invalid")
+
+
+class MalformedTests(TestCase):
+    """A malformed device string is an error of the user, for each command with C{--device}."""
+
+    async def test_oneLine(self) -> None:
+        """The message is that of the parser, after the name of the command."""
+        for words in (
+            ["btl-ping", "--server", "--port", "0"],
+            ["devices"],
+            ["resolve", "127.0.0.1", "1"],
+            ["rping", "-c", "-a", "127.0.0.1"],
+            ["rping", "-s"],
+            ["verify"],
+        ):
+            options = TxrdmaOptions()
+            options.parseOptions([*words, *(["soft:x"] if words == ["devices"] else ["--device", "soft:x"])])
+            with redirect_stdout(io.StringIO()), self.assertRaises(SystemExit) as raised:
+                await command.run(cast(IReactor, reactor), options)
+            said = str(raised.exception)
+            self.assertIn("soft: address=x is not an IP address", said, words)
+            self.assertTrue(said.startswith(f"txrdma {words[0]}: "), said)

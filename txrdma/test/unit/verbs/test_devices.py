@@ -12,7 +12,7 @@ from zope.interface.verify import verifyObject
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import DeviceUnavailable
+from txrdma.error import DeviceUnavailable, MalformedDevice
 from txrdma.iba.verbs import AsyncEventKind
 from txrdma.interfaces import AsyncEvent, IReactorDevice, IVerbsDevice, IVerbsDeviceStringParser
 from txrdma.soft.device import SoftDevice
@@ -35,6 +35,8 @@ class Parser:
         self.asked.append((args, kwargs))
         if "broken" in args:
             raise DeviceUnavailable("broken")
+        if "rejected" in args:
+            raise ValueError("not an address")
         self.opened.append(SoftDevice(reactor, [SoftPort("127.0.0.1", 4791, [])]))
         return self.opened[-1]
 
@@ -73,7 +75,7 @@ class StringTests(ParserCase):
             self.assertEqual(self.parser.asked, [(args, kwargs)])
 
     def test_nonsense(self) -> None:
-        """An invalid string, or an unknown kind of device, is a ValueError that shows it."""
+        """An invalid string, or one that a parser rejects, is C{MalformedDevice}, which shows it."""
         for text, named in (
             ("", "''"),
             ("tset:1", "'tset'"),
@@ -81,9 +83,12 @@ class StringTests(ParserCase):
             ("test:a=1:a=2", "a=2"),
             ("test:oops\\", "backslash"),
             ("key=value", "names no kind"),
+            ("test:rejected", "not an address"),
         ):
-            error = self.assertRaises(ValueError, openDevice, self.reactor, text)
-            self.assertIn(named, str(error))
+            for opening in (openDevice, sharedDevice):
+                error = self.assertRaises(MalformedDevice, opening, self.reactor, text)
+                self.assertIsInstance(error, ValueError)
+                self.assertIn(named, str(error))
 
     def test_available(self) -> None:
         """All parsers report which devices are available."""
