@@ -22,6 +22,7 @@ from treq.client import HTTPClient
 from twisted.application.reactors import installReactor
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import cooperate, react
+from twisted.internet.threads import deferToThread
 from twisted.web.client import Agent, HTTPConnectionPool
 from twisted.web.iweb import IAgent
 
@@ -111,7 +112,7 @@ async def main(reactor: object) -> None:
     pool.maxPersistentPerHost = orders["parallel"]
     client = HTTPClient(agentFor(reactor, orders["kind"], pool))
     download = Download(client, orders["base"], orders["parallel"])
-    for line in sys.stdin:
+    while line := await deferToThread(sys.stdin.readline):  # not to block answers to `txrdma connections`
         order = json.loads(line)
         if order == "connections":
             onProgress({"answer": [counters.toDict() for counters in status.statuses()]})
