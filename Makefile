@@ -27,6 +27,8 @@
 #   make vendor     the libraries of others that the fabric monitor draws with, from the npm registry
 
 PYTHON ?= python3
+# Python compiles the modules that are imported; pip would compile all of them, which takes a third of its time.
+export PIP_NO_COMPILE := 1
 # Tests that wait for processes leave processors idle, so there is one worker more than processors.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 SLOWEST ?= 0
