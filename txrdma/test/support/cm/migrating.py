@@ -28,11 +28,12 @@ from txrdma.cm.terms import Terms
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.messages.protocol import MessageFactory
+from txrdma.soft.core import roundtrip
 from txrdma.soft.device import SoftDevice
 
 SERVICE = 0x1000000000000042
 BLOCK = 1 << 16
-TERMS = Terms(messageBytes=BLOCK, receives=16, sends=16, retryCount=3)  # half the time until a migration
+TERMS = Terms(messageBytes=BLOCK, receives=16, sends=16, retryCount=3)
 CUTS = 2
 
 
@@ -171,4 +172,5 @@ async def main(reactor: Any, role: str, here: str, there: str, mebibytes: str, w
 
 
 if __name__ == "__main__":
+    roundtrip.PATH_SECONDS = 2.0  # type: ignore[misc]  # half the time until a migration
     react(lambda reactor: Deferred.fromCoroutine(main(reactor, *sys.argv[1:])))

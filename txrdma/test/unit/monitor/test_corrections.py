@@ -247,6 +247,8 @@ class ReadingTests(CorrectionTestCase):
 class FindingTests(CorrectionTestCase):
     """Findings caused by the growth of these counters."""
 
+    slowBecause = "it polls a fabric for hours"
+
     def setUp(self) -> None:
         super().setUp()
         self.fabric.correct()

@@ -95,6 +95,8 @@ JSON = st.recursive(
 
 
 class MessageTests(SynchronousTestCase):
+    slowBecause = "Hypothesis draws many messages, and much that is none."
+
     @given(MESSAGES)
     def test_roundTrip(self, message: Message) -> None:
         """An encoded message is one line of limited length, and is decoded to the same values."""
