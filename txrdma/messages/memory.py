@@ -7,6 +7,7 @@ it in any message; it is valid at the peer of the connection that shares the mem
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from operator import index
 from pickle import PickleBuffer
@@ -115,10 +116,31 @@ def octets(data: AnyBuffer) -> Buffer:
     try:
         view = memoryview(data)
         if view.c_contiguous:
-            # Unlike memoryview.cast alone, raw() accepts every format; PyPy's keeps the items, hence both.
-            return PickleBuffer(view).raw().cast("B")
+            return _bytesOf(data, view)
     except (TypeError, ValueError, BufferError) as error:
         raise InvalidRequest(f"a buffer cannot be used: {error}") from error
     raise InvalidRequest(
         f"a buffer of shape {view.shape} cannot be used: it is not contiguous in C order, so copy it first"
     )
+
+
+def _bytesOf(data: AnyBuffer, view: memoryview) -> Buffer:
+    """
+    View the bytes of a contiguous buffer.
+
+    Before 3.13, CPython crashes when it collects a memory view together with a buffer that a C{PickleBuffer}
+    has got from it (not from what the view is of), for example with the queue of an aborted connection.
+
+    @param view: of C{data}.
+    """
+    if not view.nbytes:
+        return b"" if view.readonly else bytearray()
+    try:
+        return view.cast("B")
+    except TypeError:  # the format has several characters, as that of complex numbers
+        pass
+    if not isinstance(data, memoryview):
+        return PickleBuffer(data).raw().cast("B")  # PyPy's raw() keeps the items
+    if view.readonly:
+        return view.tobytes()
+    return PickleBuffer((ctypes.c_char * view.nbytes).from_buffer(view)).raw().cast("B")
