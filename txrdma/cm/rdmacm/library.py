@@ -241,7 +241,8 @@ class EventChannel:
     """
     An event channel of librdmacm, with its ids, which are the addresses of their C structures.
 
-    Every method but C{close} raises an L{RDMAError} where librdmacm fails.
+    Every method but C{close} and C{destroy} raises an L{RDMAError} where librdmacm fails, where the id was
+    destroyed, and where the channel is closed: librdmacm would use freed memory.
     """
 
     def __init__(self) -> None:
@@ -275,8 +276,8 @@ class EventChannel:
 
     def take(self) -> CMEvent | None:
         """Take one event; None when there is none. It is acknowledged: ids may be destroyed at once."""
-        found = ctypes.POINTER(_Event)()
-        if self._library.rdma_get_cm_event(ctypes.c_void_p(self._channel), ctypes.byref(found)):
+        channel, found = self._open(), ctypes.POINTER(_Event)()
+        if self._library.rdma_get_cm_event(channel, ctypes.byref(found)):
             code = ctypes.get_errno()
             if code in (errno.EAGAIN, errno.EINTR):
                 return None
@@ -307,29 +308,30 @@ class EventChannel:
     def create(self, space: int) -> int:
         """Make an id of a port space."""
         made = ctypes.c_void_p()
-        self._call("create_id", ctypes.c_void_p(self._channel), ctypes.byref(made), None, space)
+        self._call("create_id", self._open(), ctypes.byref(made), None, space)
         assert made.value is not None
         self.identifiers.add(made.value)
         return made.value
 
     def destroy(self, identifier: int) -> None:
-        """Destroy an ID; the kernel sends the peer the required message."""
-        self.identifiers.discard(identifier)
-        self._library.rdma_destroy_id(ctypes.c_void_p(identifier))
+        """Destroy an ID; the kernel sends the peer the required message. Idempotent."""
+        if identifier in self.identifiers:
+            self.identifiers.discard(identifier)
+            self._library.rdma_destroy_id(ctypes.c_void_p(identifier))
 
     def listen(self, identifier: int, host: str, port: int, backlog: int) -> None:
         """Bind an id to an address, and listen there."""
-        self._call("bind_addr", ctypes.c_void_p(identifier), _address(host, port))
-        self._call("listen", ctypes.c_void_p(identifier), backlog)
+        self._call("bind_addr", self._living(identifier), _address(host, port))
+        self._call("listen", self._living(identifier), backlog)
 
     def resolveAddress(self, identifier: int, source: str, host: str, port: int, seconds: float) -> None:
         """Resolve the path to an address; ADDR_RESOLVED or ADDR_ERROR follow."""
         ends = _address(source, 0), _address(host, port)
-        self._call("resolve_addr", ctypes.c_void_p(identifier), *ends, int(seconds * 1000))
+        self._call("resolve_addr", self._living(identifier), *ends, int(seconds * 1000))
 
     def resolveRoute(self, identifier: int, seconds: float) -> None:
         """Look for the path to an address that was resolved; ROUTE_RESOLVED or ROUTE_ERROR follow."""
-        self._call("resolve_route", ctypes.c_void_p(identifier), int(seconds * 1000))
+        self._call("resolve_route", self._living(identifier), int(seconds * 1000))
 
     def connect(self, identifier: int, parameters: Parameters) -> None:
         """Send a REQ; CONNECT_RESPONSE, REJECTED or UNREACHABLE follow."""
@@ -341,23 +343,23 @@ class EventChannel:
 
     def establish(self, identifier: int) -> None:
         """Send an RTU to a peer that has accepted."""
-        self._call("establish", ctypes.c_void_p(identifier))
+        self._call("establish", self._living(identifier))
 
     def reject(self, identifier: int, privateData: bytes) -> None:
         """Send a REJ with the consumer's reason."""
-        self._call("reject", ctypes.c_void_p(identifier), privateData, len(privateData))
+        self._call("reject", self._living(identifier), privateData, len(privateData))
 
     def disconnect(self, identifier: int) -> None:
         """Send a DREQ, or a DREP to a peer that has sent one."""
-        self._call("disconnect", ctypes.c_void_p(identifier))
+        self._call("disconnect", self._living(identifier))
 
     def communicating(self, identifier: int) -> None:
         """Report received data to the kernel, which replaces a lost RTU."""
-        self._call("notify", ctypes.c_void_p(identifier), _COMMUNICATION_ESTABLISHED)
+        self._call("notify", self._living(identifier), _COMMUNICATION_ESTABLISHED)
 
     def ends(self, identifier: int) -> Ends:
         """The addresses of an ID, if it has any."""
-        addresses = _Identifier.from_address(identifier).addresses
+        addresses = ctypes.cast(self._living(identifier), ctypes.POINTER(_Identifier)).contents.addresses
         return Ends(
             source=_pair(bytes(addresses.source)),
             destination=_pair(bytes(addresses.destination)),
@@ -391,7 +393,7 @@ class EventChannel:
     def _attributes(self, identifier: int, state: QPState) -> _Attributes:
         attributes, mask = _Attributes(state=int(state)), ctypes.c_int()
         references = ctypes.byref(attributes), ctypes.byref(mask)
-        self._call("init_qp_attr", ctypes.c_void_p(identifier), *references)
+        self._call("init_qp_attr", self._living(identifier), *references)
         return attributes
 
     def _withParameters(self, name: str, identifier: int, parameters: Parameters) -> None:
@@ -406,7 +408,19 @@ class EventChannel:
             rnrRetryCount=parameters.rnrRetryCount,
             qpn=parameters.qpn,
         )
-        self._call(name, ctypes.c_void_p(identifier), ctypes.byref(raw))
+        self._call(name, self._living(identifier), ctypes.byref(raw))
+
+    def _open(self) -> ctypes.c_void_p:
+        """The pointer to the channel; raises L{DeviceUnavailable}."""
+        if self._channel is None:
+            raise DeviceUnavailable("the event channel of librdmacm is closed")
+        return ctypes.c_void_p(self._channel)
+
+    def _living(self, identifier: int) -> ctypes.c_void_p:
+        """The pointer to an id; raises L{InvalidRequest}."""
+        if identifier not in self.identifiers:
+            raise InvalidRequest("the id of librdmacm was destroyed: its connection has ended")
+        return ctypes.c_void_p(identifier)
 
     def _call(self, name: str, *arguments: Any) -> None:
         function: Callable[..., int] = getattr(self._library, f"rdma_{name}")

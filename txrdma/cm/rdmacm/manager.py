@@ -51,6 +51,9 @@ RESOLVE_SECONDS: Final = 4.0
 _BATCH: Final = 64
 _MOST_REJECTED: Final = 148
 _SPACES: Final = (PortSpace.TCP, PortSpace.IB)
+_NO_ID: Final = 0
+"""The id of a connection that has ended: a new connection may have the former one."""
+
 _NO_ALTERNATES: Final = "the kernel's communication manager has no alternate paths"
 
 EventHandler = Callable[["KernelManagedConnection", Event], None]
@@ -306,7 +309,8 @@ class KernelManager:
     def close(self) -> None:
         self._reactor.removeReader(self)
         managers.leave(self)
-        self._connections.clear()
+        for connection in tuple(self._connections.values()):
+            connection._forget()
         self._handlers.clear()
         self.channel.close()
 
@@ -337,7 +341,8 @@ class KernelManager:
         made: list[int] = []
 
         def end() -> None:
-            for identifier in made:
+            while made:  # only once: a new id may have the address of a destroyed one
+                identifier = made.pop()
                 if self._handlers.pop(identifier, None) is not None:
                     self.channel.destroy(identifier)
 
@@ -386,8 +391,9 @@ class KernelManager:
 
     def forget(self, connection: KernelManagedConnection) -> None:
         """Destroy the id of a connection. Idempotent."""
-        if self._connections.pop(connection.identifier, None) is not None:
-            self.channel.destroy(connection.identifier)
+        identifier, connection.identifier = connection.identifier, _NO_ID
+        if self._connections.pop(identifier, None) is not None:
+            self.channel.destroy(identifier)
 
     def _portOf(self, serviceID: int) -> tuple[PortSpace, int]:
         found = portOf(serviceID)

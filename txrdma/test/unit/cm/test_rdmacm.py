@@ -5,20 +5,26 @@ Events of the kernel's manager, translated to REQs and REPs; structures of librd
 from __future__ import annotations
 
 import ctypes
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from twisted.internet.task import Clock
+from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections.queuepairs import addressOf, toReceive, toSend
-from txrdma.cm.layouts.ipcm import IPAddresses
+from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace
 from txrdma.cm.layouts.messages import REP, REQ
 from txrdma.cm.layouts.paths import reversedPath
 from txrdma.cm.rdmacm import library
-from txrdma.cm.rdmacm.library import Ends, Parameters, Prepared
-from txrdma.cm.rdmacm.manager import isOfKernel
+from txrdma.cm.rdmacm.library import Ends, EventChannel, Parameters, Prepared
+from txrdma.cm.rdmacm.manager import isOfKernel, KernelManager
 from txrdma.cm.rdmacm.messages import pathFrom, replyOf, requestOf, requestSent
+from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import QPAttributes
 from txrdma.sim.network import SimulatedNetwork
@@ -153,3 +159,127 @@ class LibraryTests(SynchronousTestCase):
         device = SimulatedNetwork(Clock()).device("192.0.2.1")
         self.addCleanup(device.close)
         self.assertFalse(isOfKernel(device))
+
+
+class CLibrary:
+    """
+    A librdmacm that only counts its calls. Like malloc, it gives a new id the memory of a destroyed one.
+
+    @ivar calls: names of the functions that were called, without C{rdma_}, and the pointers to ids.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int]] = []
+        self._channel = ctypes.c_int(os.eventfd(0, os.EFD_CLOEXEC))
+        self._free = [ctypes.create_string_buffer(512) for _ in range(2)]
+        self._used: dict[int, Any] = {}
+
+    def rdma_create_event_channel(self) -> int:
+        return ctypes.addressof(self._channel)
+
+    def rdma_destroy_event_channel(self, channel: ctypes.c_void_p) -> None:
+        os.close(self._channel.value)
+
+    def rdma_create_id(self, channel: ctypes.c_void_p, made: Any, context: None, space: int) -> int:
+        assert channel.value == ctypes.addressof(self._channel)
+        memory = self._free.pop()
+        made._obj.value = ctypes.addressof(memory)
+        self._used[ctypes.addressof(memory)] = memory
+        return 0
+
+    def rdma_destroy_id(self, identifier: ctypes.c_void_p) -> None:
+        self.calls.append(("destroy_id", identifier.value or 0))
+        self._free.append(self._used.pop(identifier.value or 0))
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        def called(identifier: ctypes.c_void_p, *_: object) -> int:
+            self.calls.append((name.removeprefix("rdma_"), identifier.value or 0))
+            return 0
+
+        return called
+
+
+class DestroyedIDTests(SynchronousTestCase):
+    """No function of librdmacm is called with the pointer to a destroyed id, which is freed memory."""
+
+    def setUp(self) -> None:
+        self.library = CLibrary()
+        self.patch(library, "_load", lambda: self.library)
+
+    def manager(self) -> KernelManager:
+        """Create a manager for a device with one address."""
+        device = SimulatedNetwork(Clock()).device(HERE)
+        self.addCleanup(device.close)
+        manager = KernelManager(MemoryReactorClock(), device, lambda: [HERE])
+        self.addCleanup(manager.close)
+        return manager
+
+    def request(self) -> REQ:
+        """Create a REQ to a port."""
+        return REQ(serviceID=0x01061D2F, privateData=IPAddresses(HERE, 0, THERE).toPrivateData())
+
+    def test_destroyed(self) -> None:
+        """A channel refuses to use an id that it has destroyed, and destroys it once."""
+        channel = EventChannel()
+        self.addCleanup(channel.close)
+        number = channel.create(PortSpace.TCP)
+        channel.destroy(number)
+        del self.library.calls[:]
+        parameters = Parameters(QPN(1), 0, 0, 0, 0, b"")
+        uses: dict[str, Callable[[], object]] = {
+            "listen": lambda: channel.listen(number, HERE, 1, 1),
+            "resolveAddress": lambda: channel.resolveAddress(number, HERE, THERE, 1, 1.0),
+            "resolveRoute": lambda: channel.resolveRoute(number, 1.0),
+            "connect": lambda: channel.connect(number, parameters),
+            "accept": lambda: channel.accept(number, parameters),
+            "establish": lambda: channel.establish(number),
+            "reject": lambda: channel.reject(number, b""),
+            "disconnect": lambda: channel.disconnect(number),
+            "communicating": lambda: channel.communicating(number),
+            "ends": lambda: channel.ends(number),
+            "prepared": lambda: channel.prepared(number),
+        }
+        for use in uses.values():
+            self.assertRaises(InvalidRequest, use)
+        channel.destroy(number)
+        self.assertEqual(self.library.calls, [])
+
+    def test_closedChannel(self) -> None:
+        """A closed channel makes no ids, and takes no events."""
+        channel = EventChannel()
+        channel.close()
+        self.assertRaises(DeviceUnavailable, channel.create, PortSpace.TCP)
+        self.assertRaises(DeviceUnavailable, channel.take)
+        self.assertEqual(self.library.calls, [])
+
+    def test_connectionOfClosedManager(self) -> None:
+        """A connection that outlives its manager does not disconnect its destroyed id."""
+        manager = self.manager()
+        connection = manager.connect(self.request(), IBPath(), lambda *_: None)
+        connection.state = "ESTABLISHED"
+        manager.close()
+        del self.library.calls[:]
+        connection.disconnect()
+        self.assertRaises(InvalidRequest, connection.startingPSN)
+        self.assertEqual((connection.state, self.library.calls), ("FREE", []))
+
+    def test_nextConnection(self) -> None:
+        """A connection that has ended does not answer on the next one, whose id has the same memory."""
+        manager = self.manager()
+        first = manager.connect(self.request(), IBPath(), lambda *_: None)
+        number = first.identifier
+        first.disconnect()
+        self.assertEqual(manager.connect(self.request(), IBPath(), lambda *_: None).identifier, number)
+        del self.library.calls[:]
+        self.assertRaises(InvalidRequest, first.accept, REP())
+        first.ready()
+        self.assertEqual(self.library.calls, [])
+
+    def test_stopListeningTwice(self) -> None:
+        """To stop a listener twice does not stop the next one, whose id has the same memory."""
+        manager = self.manager()
+        end = manager.listen(0x01061D2F, lambda *_: None)
+        end()
+        manager.listen(0x01061D2F, lambda *_: None)
+        end()
+        self.assertEqual(manager.listeners, 1)
