@@ -115,6 +115,8 @@ def octets(data: AnyBuffer) -> Buffer:
         return data
     try:
         view = memoryview(data)
+        if isinstance(view.obj, memoryview):  # data is a PickleBuffer of it
+            data, view = view.obj, memoryview(view.obj)
         if view.c_contiguous:
             return _bytesOf(data, view)
     except (TypeError, ValueError, BufferError) as error:
@@ -129,7 +131,8 @@ def _bytesOf(data: AnyBuffer, view: memoryview) -> Buffer:
     View the bytes of a contiguous buffer.
 
     Before 3.13, CPython crashes when it collects a memory view together with a buffer that a C{PickleBuffer}
-    has got from it (not from what the view is of), for example with the queue of an aborted connection.
+    has got from it (not from what the view is of), for example with the queue of an aborted connection. So
+    what is queued is never a view of a view.
 
     @param view: of C{data}.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Callable, Iterator
+from pickle import PickleBuffer
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -22,6 +23,8 @@ def buffers() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "view", lambda: memoryview(bytearray(8))[2:5]
     yield "view of doubles", lambda: memoryview(bytearray(16)).cast("d")
     yield "view of rows", lambda: memoryview(bytearray(16)).cast("B", (4, 4))
+    yield "PickleBuffer", lambda: PickleBuffer(array("d", (1.0, 2.0)))
+    yield "PickleBuffer of a view", lambda: PickleBuffer(memoryview(bytearray(16)).cast("d")[1:])
     yield "numbers of C", lambda: (ctypes.c_double * 2)(1.0, 2.0)
     yield "view of numbers of C", lambda: memoryview((ctypes.c_double * 4)(1.0, 2.0))[1:3]
     yield "read-only view of numbers of C", lambda: memoryview((ctypes.c_double * 2)(1.0, 2.0)).toreadonly()
