@@ -9,6 +9,7 @@ row, whose inner release and acquire can't be swapped.
 
 from __future__ import annotations
 
+import os
 import platform
 import threading
 from typing import Final
@@ -19,6 +20,16 @@ ORDERED: Final = platform.machine() in {"x86_64", "AMD64", "i686", "i386"}
 _lock = threading.Lock()
 acquire = _lock.acquire
 release = _lock.release
+
+
+def _freed() -> None:
+    """Release the lock in a forked process, where the thread that has acquired it does not exist."""
+    if _lock.locked():
+        _lock.release()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_freed)
 
 
 def barrier() -> None:
