@@ -78,17 +78,22 @@ class ReactorThread:
 
     @classmethod
     def acquire(cls) -> ReactorThread:
-        """Return the thread of this process; each user has to call L{release}."""
+        """Return the thread of this process, which a forked one lacks; each user has to call L{release}."""
         with cls._guard:
-            if cls._current is None:
-                cls._current = cls()
+            if cls._current is None or not cls._current._thread.is_alive():
+                cls._current, cls._users = cls(), 0
             cls._users += 1
             return cls._current
 
     def release(self) -> None:
-        """Stop using the thread of the reactor, which ends when its last user calls this."""
+        """
+        Stop using the thread of the reactor, which ends when its last user calls this. A forked process has
+        no user of the thread that it has inherited.
+        """
         cls = type(self)
         with self._guard:
+            if self is not cls._current or not self._thread.is_alive():
+                return
             cls._users -= 1
             if cls._users:
                 return
@@ -112,7 +117,10 @@ class ReactorThread:
         Run code of the reactor after that of earlier calls of this method, at any time.
 
         @param isHere: run it in this thread before this method returns, unless the reactor is busy.
+        @raise InvalidRequest: the thread has ended, or is in the process that forked this one.
         """
+        if not self._thread.is_alive():
+            raise InvalidRequest("the reactor has ended, or runs in the process that forked this one")
         self._calls.append(call)
         if isHere and self._lock.acquire(blocking=False):
             self._selector.owner = get_ident()
@@ -140,7 +148,7 @@ class ReactorThread:
         Call a function in the reactor's thread, and wait for its result.
 
         @param function: returns a value, or a Deferred with it.
-        @raise InvalidRequest: code of the reactor calls this, which would wait for itself.
+        @raise InvalidRequest: code of the reactor calls this, which would wait for itself; or as L{start}.
         @raise Exception: what the function has raised, or the Deferred has failed with.
         """
         if self.isHere():
