@@ -119,7 +119,11 @@ class GUID:
 
     @classmethod
     def fromInt(cls, number: int) -> GUID:
-        return cls(number.to_bytes(8, "big"))
+        """Return the GUID of this number; raises ValueError if it has more than 64 bits."""
+        try:
+            return cls(number.to_bytes(8, "big"))
+        except OverflowError:
+            raise ValueError(f"{number:#x} is not a GUID") from None
 
     @classmethod
     def fromMAC(cls, mac: MACAddress) -> GUID:
@@ -135,8 +139,8 @@ class GUID:
             number = int(digits, 16)
             if ":" in text and (len(digits) != 16 or text.count(":") != 3):
                 raise ValueError
-            return cls(number.to_bytes(8, "big"))
-        except (ValueError, OverflowError):
+            return cls.fromInt(number)
+        except ValueError:
             raise ValueError(f"{text!r} is not a GUID") from None
 
     def toBytes(self) -> bytes:

@@ -72,6 +72,8 @@ class NameTests(SynchronousTestCase):
         self.assertEqual(eval(repr(guid)), guid)
         for text in ("", "1:2:3", "1:2:3:4:5", "0x12345678901234567", "g:0:0:0", "-1"):
             self.assertRaises(ValueError, GUID.fromString, text)
+        for number in (-1, 1 << 64):
+            self.assertRaises(ValueError, GUID.fromInt, number)
         self.assertRaises(ValueError, GUID, b"")
         self.assertRaises(ValueError, GUID.fromBytes, bytes(7))
 
