@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+from struct import error as structError
 from struct import Struct
 from typing import Final
 
@@ -155,7 +156,10 @@ class IbsimPort(DescriptorPort):
         else:
             isSMP = datagram[1] & 0x7F == 1
             to, by = (0, 0) if isSMP else (path.dqpn or 1, path.sqpn or 1)
-            head = _ENVELOPE.pack(path.dlid, 0, to, by, 0, 256)
+            try:
+                head = _ENVELOPE.pack(path.dlid, 0, to, by, 0, 256)
+            except structError as error:
+                raise InvalidRequest(f"{self.name}: {path} has no such header: {error}") from error
         self._checkSpace(self._waiting)
         self._waiting.append(head + datagram)
         if len(self._waiting) == 1 and not self._holds:

@@ -281,6 +281,15 @@ class MADPortContract(Base):
         self.answer(*self.asked(1000))
         self.assertEqual(self.receivers[0].losses, [])
 
+    def test_impossibleLID(self) -> None:
+        """A LID that does not fit into its field is refused, or leads nowhere; the port goes on."""
+        for lid in (-1, 1 << 16):
+            try:
+                self.ports[0].send(request(1), IBPath(dlid=LID(lid), dqpn=QPN(1)))
+            except InvalidRequest:
+                pass
+        self.answer(*self.asked(2))
+
     def test_receiverRaises(self) -> None:
         """An exception of a receiver is logged, and the receiver gets the next datagrams."""
 
