@@ -346,6 +346,20 @@ class RemoteMemoryContract(MessageEnds):
         mapped.close()
         self.assertEqual((one.ends, other.ends), ([], []))
 
+    def test_contractResized(self) -> None:
+        """A buffer cannot be made longer while its write is queued, to write more than was checked."""
+        one, other = self.connectedEnds()
+        shared, data = one.transport.share(60_000), bytearray(b"short")
+        requests = [other.transport.write(shared.name, bytes(30_000)) for _ in range(100)]
+        requests.append(other.transport.write(shared.name, data, 30_000))
+        try:
+            data += b"longer"
+        except BufferError:
+            pass
+        self.successResultOf(self.finished(gatherResults(requests)))
+        self.assertEqual(bytes(shared.view[30_000:30_012]), b"short" + bytes(7))
+        data += b"longer"
+
     def test_contractUsedBuffers(self) -> None:
         """C{connectionLost} is called although objects still use views of shared memory, as NumPy does."""
         one, other = self.connectedEnds()

@@ -118,6 +118,18 @@ class BufferTests(HostsCase):
         self.assertEqual(waited, [b"short"] * 3)
         self.assertEqual([data for _tag, data in server.tagged if len(data) < 900], [b"short"] * 3)
 
+    def test_resized(self) -> None:
+        """A buffer that does not fit into a packet keeps its length until the peer has its message."""
+        client, server = self.connected()
+        data = bytearray(b"x" * 100_000)
+        outcomes = [client.transport.send(TAG, bytes(1 << 20)) for _ in range(3)]
+        outcomes.append(client.transport.send(TAG, data))
+        self.assertRaises(BufferError, data.clear)
+        for each in outcomes:
+            self.outcome(each)
+        self.assertEqual(server.tagged[-1], (TAG, b"x" * 100_000))
+        data.clear()
+
     def test_badTags(self) -> None:
         """A tag that is no integer, also if it equals one, raises an exception and affects nothing else."""
         client, server = self.connected()
