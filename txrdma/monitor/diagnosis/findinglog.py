@@ -193,8 +193,8 @@ class FindingLog:
 
     def inherit(self, other: FindingLog) -> None:
         """Add what another log has found and this one has not: it is raised by the next report of it."""
-        self._pending.update(other._pending)
-        self._pending.update((key, one.firstSeen) for key, one in other.open.items() if key not in self.open)
+        found = {**other._pending, **{key: one.firstSeen for key, one in other.open.items()}}
+        self._pending.update((key, at) for key, at in found.items() if key not in self.open)
 
     def change(self, rules: FindingRules) -> None:
         """Replace the rules; open findings remain open, with the severities of the new rules."""

@@ -195,7 +195,7 @@ class FabricPoller:
         self._touched: set[GUID] = set()
         self._unsubscribedSince = self._sweptAt = 0.0
         self._running: dict[Deferred[None], None] = {}
-        self._isStarted = self._isIsolated = self._areLIDsDoubtful = False
+        self._isStarted = self._isIsolated = self._areLIDsDoubtful = self._isResuming = False
         self._lost = ""
         self._pauseSeconds: float | None = None
         self._unplanned: deque[float] = deque(maxlen=MOST_UNPLANNED)
@@ -256,9 +256,15 @@ class FabricPoller:
         self._run(Deferred.fromCoroutine(self._judgeTouched()))
 
     def resume(self, findingLog: FindingLog, presence: Presence, journal: Journal) -> None:
-        """Continue from the state of another process; a sweep shows what has changed since."""
+        """
+        Continue from the state of another process; a sweep shows what has changed since.
+
+        All answers so far may be older than that state, and do not refute it: a sweep may have begun before.
+        """
+        self._cancelAll()
         findingLog.inherit(self.findingLog)
         self.findingLog, self.presence, self.journal = findingLog, presence, journal
+        self._isResuming = True
         self.sweeps.runIn(0.0)
 
     def stop(self) -> Deferred[None]:
@@ -395,6 +401,7 @@ class FabricPoller:
 
     def _sweepTruncated(self, fabric: Fabric) -> None:
         """Handle a sweep that reached its bounds: nodes that it did not find need not be gone."""
+        self._isResuming = False
         found = [Finding(one.kind, one.where, one.text) for one in fabric.problems if one.kind == LEFT_OUT]
         self.report(_SWEEP, found, isUnknown=lambda key: True)
 
@@ -415,6 +422,7 @@ class FabricPoller:
 
     async def _swept(self, fabric: Fabric, now: float) -> None:
         self.fabric = fabric
+        self._isResuming = False
         self._ports = {}
         self._touched.clear()
         self._areLIDsDoubtful = False
@@ -478,7 +486,7 @@ class FabricPoller:
     async def _judgeTouched(self) -> None:
         """Report findings at nodes that were refreshed since the last sweep, and clear those of others."""
         fabric = self.fabric
-        if fabric is None:
+        if fabric is None or self._isResuming:
             return
         touched = {str(guid) for guid in self._touched}
         checked = await self._checked(fabric)
@@ -595,7 +603,7 @@ class FabricPoller:
     async def _refreshed(self, loop: SupervisedLoop, refresh: Refresh, fabric: Fabric, wasSign: bool) -> None:
         """Store the changes of a refresh, and refresh its nodes until their findings are settled."""
         self.statistics.stateReads += refresh.asked
-        if self.fabric is not fabric:  # a sweep has seen it
+        if self.fabric is not fabric or self._isResuming:  # a sweep has seen it, or will
             return
         now = self._reactor.seconds()
         if refresh.unclear:
@@ -762,6 +770,7 @@ class FabricPoller:
         found += [
             Finding("node-silent", str(fabric.nodes[guid]), "it does not answer for its counters", guid)
             for guid in silent
+            if guid not in self.presence.nodes  # those of another process, until the next sweep
         ]
         self.report(_COUNTERS, found, {str(guid) for guid in silent})
         if self._collectors is not None:

@@ -9,10 +9,13 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
+from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric import health
+from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric
 from txrdma.interfaces import IMADPort
 from txrdma.mad.agent import MADAgent
@@ -21,11 +24,13 @@ from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
 from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
 from txrdma.monitor.collecting.pool import CollectorPool
 from txrdma.monitor.diagnosis import presence
-from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised
+from txrdma.monitor.diagnosis.findinglog import FindingEvent, FindingLog, Raised
+from txrdma.monitor.diagnosis.journal import Journal
+from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
 from txrdma.monitor.reading import poller
-from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.reading.poller import DEFAULT_RULES, FabricPoller
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
@@ -359,6 +364,29 @@ class PollerTests(PollerTestCase):
         self.pump(60.0)
         self.assertEqual(len(self.sweptFabric.nodes), 6)
         self.assertEqual([each[1] for each in self.output()], ["port-lost", "port-lost"])
+
+    def test_resumed(self) -> None:
+        """Until a sweep has ended, nothing contradicts the state of another process: it may be newer."""
+        self.started()
+        log, state = FindingLog(DEFAULT_RULES), Presence()
+        found = Finding("width", "right", "", self.fabric.node("right").guid, 1)
+        for at in (1.0, 2.0):
+            log.observe("sweep", [found], at)
+        self.poller.report("sweep", [found])  # it is not raised yet
+        ending = self.patch(Sweep, "run", lambda sweep: Deferred())
+        self.poller.resume(log, state, Journal())
+        self.fabric.cut("left", 4)
+        self.poller.change(self.settings, DEFAULT_RULES, health.locatedFindings)
+        self.pump(60.0)
+        self.assertEqual([(key.kind, entry.awaySince) for key, entry in log.open.items()], [("width", None)])
+        self.assertEqual(state.present, {})
+        self.assertIsNone(log.settlesIn("sweep", self.clock.seconds()))
+        ending.restore()
+        self.poller.sweeps.cancel()
+        self.poller.sweeps.runNow()
+        self.pump(60.0)
+        self.assertEqual(len(state.present), len(self.sweptFabric.nodes))
+        self.assertEqual(self.output(), [("cleared", "width", "right")])
 
     def test_lossy(self) -> None:
         """A fabric that loses datagrams is polled without findings and without lasting gaps."""
