@@ -13,11 +13,13 @@ from typing import Any
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.task import deferLater
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding
+from txrdma.fabric.model import Fabric
 from txrdma.iba.types import GUID
 from txrdma.kit.lease import Execute, FileLease, Lease, LEASE_SECONDS, RENEW_SECONDS
 from txrdma.monitor.config import parseConfig
@@ -144,12 +146,16 @@ class StandbyTestCase(SynchronousTestCase):
         for name in ("startService", "stopService"):
             self.patch(GarbageCollection, name, getattr(Service, name))
         self.world = World(self)
+        self.databases: list[sqlite3.Connection] = []
         self.addCleanup(self.ended)
 
     def ended(self) -> None:
         for process in self.world.processes:
             process.kill()
             process.service._agent.close()
+        for database in self.databases:
+            database.close()
+        self.databases.clear()
         self.world.fabric.close()
 
     def withRows(self) -> None:
@@ -157,7 +163,7 @@ class StandbyTestCase(SynchronousTestCase):
 
         def connected(path: str) -> sqlite3.Connection:
             database = sqlite3.connect(path, isolation_level=None)
-            self.addCleanup(database.close)
+            self.databases.append(database)
             database.create_function("now_seconds", 0, self.databaseSeconds)
             return database
 
@@ -307,6 +313,32 @@ class TakeoverTests(StandbyTestCase):
         self.assertEqual(second.get("/api/v1/nodes?type=host").json["total"], 8)
         self.assertEqual(second.service.poller.statistics.sweeps, sweeps)
         self.assertIsNone(second.get("/api/v1/overview").json["knownAt"])
+
+    def test_sweepBefore(self) -> None:
+        """A sweep that began before the takeover does not clear what the former monitor has found since."""
+        world, first, second = self.pair()
+        run, begun = Sweep.run, 0
+
+        async def runSlowly(sweep: Sweep) -> Fabric:
+            nonlocal begun
+            begun += sweep._agent is second.service._agent
+            fabric = await run(sweep)
+            if sweep._agent is second.service._agent:
+                await deferLater(second.clock, 10.0)
+            return fabric
+
+        self.patch(Sweep, "run", runSlowly)
+        while not begun:
+            world.run(STEP)
+        world.fabric.cut("h00004")
+        while not world.sent():
+            world.run(STEP)
+        first.kill()
+        world.run(40.0)
+        self.assertTrue(second.isActive)
+        self.assertEqual([(one["kind"], one["status"]) for one in world.sent()], [("node-gone", "firing")])
+        changes = second.service.poller.journal.changes
+        self.assertEqual([one.kind for one in changes], ["node-gone", "finding-raised"])
 
     def test_restarted(self) -> None:
         """Before its first sweep, a restarted monitor serves the last known fabric, marked with its age."""
