@@ -9,7 +9,7 @@ that carries all that it can. All ports on the way are victims.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import nlargest
@@ -20,6 +20,7 @@ from txrdma.fabric.model import Fabric, Port
 from txrdma.fabric.rates import dataRate
 from txrdma.fabric.tables import MELLANOX, PortKey
 from txrdma.fabric.texts import listed
+from txrdma.kit.graphs import origins
 
 CONGESTED: Final = 0.1
 """Share of time for which a port waits above which it is congested."""
@@ -116,28 +117,21 @@ class _Congestion:
                     causes[each] = []
             if not following:
                 causes[port] = []
-        known = {cause: cause for cause in causes}
-        self._spread(deque(causes), known, behind)
+        known: dict[Port, Port] = {}
+
+        def unknown(port: Port) -> list[Port]:
+            return [each for each in behind.get(port, ()) if each not in known]
+
+        known.update(origins(causes, unknown))
         left = [port for port in self._congested if port not in known]
         for port in sorted(left, key=lambda each: (-self._share(each), str(each))):
             if port not in known:  # they wait in a circle: the one that waits longest
-                known[port] = port
-                self._spread(deque([port]), known, behind)
+                known.update(origins([port], unknown))
         for port, cause in known.items():
             several = causes.setdefault(cause, [])
             if port is not cause:
                 several.append(port)
         return causes
-
-    @staticmethod
-    def _spread(waiting: deque[Port], known: dict[Port, Port], behind: Mapping[Port, list[Port]]) -> None:
-        """Add the ports behind others to those whose cause is known."""
-        while waiting:
-            port = waiting.popleft()
-            for each in behind.get(port, ()):
-                if each not in known:
-                    known[each] = known[port]
-                    waiting.append(each)
 
     def _following(self, port: Port) -> Iterator[Port]:
         """Return the output ports of the next switch that wait or are full."""

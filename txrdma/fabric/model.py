@@ -303,6 +303,10 @@ class Node:
         """Ports of the node whose peer is known, ordered by number."""
         return [port for port in self._ports if port is not None and port.peer is not None]
 
+    def peers(self) -> list[Node]:
+        """Nodes at the other ends of the links of the node, one for each link, ordered by port number."""
+        return [port.peer.node for port in self._ports if port is not None and port.peer is not None]
+
     def setPortGUID(self, number: int, guid: GUID) -> None:
         """Store the GUID of one port; all ports of a switch share one GUID."""
         if self.portGUID(number) != guid:

@@ -17,6 +17,7 @@ from txrdma.fabric.excess import Bounds, MOST_HOPS, MOST_NODES
 from txrdma.fabric.health import hasLink
 from txrdma.fabric.model import Fabric, isSame, Node, Port
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort, PERMISSIVE_LID
+from txrdma.kit.graphs import distances
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.sa import LinkRecord
 from txrdma.mad.layouts.smp import NodeInfo
@@ -27,16 +28,7 @@ from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
 
 def around(first: Node, hops: int) -> list[Node]:
     """Return the nodes of a known fabric at most C{hops} links away from the first, nearest first."""
-    found = {id(first): first}
-    border = [first]
-    for _ in range(hops):
-        peers = (port.peer.node for node in border for port in node.linked() if port.peer is not None)
-        new = {id(node): node for node in peers if id(node) not in found}
-        if not new:
-            break
-        found.update(new)
-        border = list(new.values())
-    return list(found.values())
+    return [node for node, distance in distances([first], Node.peers).items() if distance <= hops]
 
 
 @dataclass(frozen=True, slots=True)

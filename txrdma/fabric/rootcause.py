@@ -6,7 +6,7 @@ A missing switch explains the nodes that only it led to. A bad link has several 
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -15,6 +15,7 @@ from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric
 from txrdma.fabric.tables import PortKey
 from txrdma.iba.types import GUID
+from txrdma.kit.graphs import origins
 
 OF_LINK: Final = (
     *("flapping", "fec-uncorrectable", "symbol-ber", "symbol-errors", "link-recoveries"),
@@ -41,14 +42,7 @@ def causesOfLoss(missing: Collection[GUID], links: Iterable[tuple[PortKey, PortK
                 neighbours[guid].append(peer)
                 if peer not in missing:
                     roots[guid] = None
-    causes = {root: root for root in roots}
-    waiting = deque(roots)
-    while waiting:
-        guid = waiting.popleft()
-        for peer in neighbours[guid]:
-            if peer in missing and peer not in causes:
-                causes[peer] = causes[guid]
-                waiting.append(peer)
+    causes = origins(roots, lambda guid: [peer for peer in neighbours[guid] if peer in missing])
     return {guid: cause for guid, cause in causes.items() if guid != cause}
 
 

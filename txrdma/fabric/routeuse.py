@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,7 @@ from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.routing import NO_PORT
 from txrdma.iba.types import GUID
+from txrdma.kit.graphs import distances
 
 Linear = Mapping[GUID, bytes]
 """Linear forwarding tables by switch GUID; a table contains the output port number of each LID."""
@@ -114,10 +115,11 @@ def balances(fabric: Fabric, linear: Linear) -> Iterator[Balance]:
         ]
         for node in fabric.switches()
     }
+    beside = {guid: [peer for _port, peer in several] for guid, several in links.items()}
     groups: dict[GUID, dict[tuple[int, ...], Counter[int]]] = {guid: {} for guid in links}
     longer: Counter[GUID] = Counter()
     for edge, lids in _edges(fabric).items():
-        hops = _hops(links, edge)
+        hops = distances([edge], beside.__getitem__)
         for guid, away in hops.items():
             if not away or guid not in linear:
                 continue
@@ -142,19 +144,6 @@ def _edges(fabric: Fabric) -> dict[GUID, list[int]]:
         if port.peer is not None and port.peer.node.isSwitch:
             edges.setdefault(port.peer.node.guid, []).append(lid)
     return edges
-
-
-def _hops(links: Mapping[GUID, list[tuple[int, GUID]]], start: GUID) -> dict[GUID, int]:
-    """Return the distance of each switch from C{start}, in links."""
-    hops = {start: 0}
-    waiting = deque([start])
-    while waiting:
-        guid = waiting.popleft()
-        for _port, peer in links[guid]:
-            if peer not in hops:
-                hops[peer] = hops[guid] + 1
-                waiting.append(peer)
-    return hops
 
 
 def _owners(fabric: Fabric) -> dict[int, Port]:

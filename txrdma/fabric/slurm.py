@@ -14,6 +14,7 @@ from typing import Final
 from txrdma.fabric.model import Fabric, Node
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.iba.verbs import NodeType
+from txrdma.kit.graphs import distances
 
 ROOT: Final = "fabric"
 """Name of the virtual switch that joins switches without a common switch above them."""
@@ -36,7 +37,7 @@ def slurmText(fabric: Fabric, names: NodeNames) -> Iterator[str]:
     levels = _levels(fabric)
     children: dict[Node, set[Node]] = {}
     for node in sorted(levels, key=lambda node: (levels[node], called[node])):
-        peers = [port.peer.node for port in node.linked() if port.peer is not None]
+        peers = node.peers()
         if levels[node] == 0:
             children[node] = set()
             hosts = hostList(called[peer] for peer in peers if isHost(peer))
@@ -90,30 +91,18 @@ def _free(name: str, taken: set[str]) -> str:
 
 def _levels(fabric: Fabric) -> dict[Node, int]:
     """Return the level of each switch: its distance in links from the nearest switch with hosts."""
-    level = {
-        node
-        for node in fabric.switches()
-        if any(isHost(port.peer.node) for port in node.linked() if port.peer is not None)
-    }
-    levels: dict[Node, int] = {}
-    distance = 0
-    while level:
-        levels.update((node, distance) for node in level)
-        distance += 1
-        level = {
-            port.peer.node
-            for node in level
-            for port in node.linked()
-            if port.peer is not None and port.peer.node.isSwitch and port.peer.node not in levels
-        }
-    return levels
+    return distances((node for node in fabric.switches() if any(map(isHost, node.peers()))), _switchesBeside)
+
+
+def _switchesBeside(node: Node) -> list[Node]:
+    return [peer for peer in node.peers() if peer.isSwitch]
 
 
 def _apart(children: dict[Node, set[Node]]) -> Iterator[list[Node]]:
     """Return the highest switches of each connected group that has no switch above all its leaves."""
     waiting = dict.fromkeys(children)
     while waiting:
-        group = _joined(next(iter(waiting)))
+        group = distances([next(iter(waiting))], _switchesBeside)
         here = [node for node in children if node in group]
         for node in here:
             del waiting[node]
@@ -123,29 +112,9 @@ def _apart(children: dict[Node, set[Node]]) -> Iterator[list[Node]]:
             yield [node for node in here if node not in under]
 
 
-def _joined(first: Node) -> set[Node]:
-    """Return all switches that can be reached from C{first}."""
-    found, waiting = {first}, [first]
-    while waiting:
-        for port in waiting.pop().linked():
-            peer = port.peer
-            if peer is not None and peer.node.isSwitch and peer.node not in found:
-                found.add(peer.node)
-                waiting.append(peer.node)
-    return found
-
-
 def _below(node: Node, children: dict[Node, set[Node]]) -> set[Node]:
     """Return the leaves below a switch, or the switch itself if it is a leaf."""
-    if not children[node]:
-        return {node}
-    found: set[Node] = set()
-    seen, waiting = {node}, [node]
-    while waiting:
-        for child in children[waiting.pop()] - seen:
-            seen.add(child)
-            (found.add if not children[child] else waiting.append)(child)
-    return found
+    return {each for each in distances([node], children.__getitem__) if not children[each]}
 
 
 def hostList(names: Iterable[str]) -> str:

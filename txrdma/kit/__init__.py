@@ -4,6 +4,7 @@ Utilities that do not depend on RDMA.
  - L{txrdma.kit.wire}, L{txrdma.kit.rawfields}: binary layouts, and single fields of encoded messages.
  - L{txrdma.kit.values}, L{txrdma.kit.machines}: dataclasses and state machines that import quickly.
  - L{txrdma.kit.deadlines}: many deadlines on one timer.
+ - L{txrdma.kit.graphs}: breadth-first search.
  - L{txrdma.kit.strings}: parameters of endpoint and device strings.
  - L{txrdma.kit.delayedcalls}: delayed calls that other code may cancel.
  - L{txrdma.kit.proofs}: connections whose ends prove that they have a key.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from math import inf
@@ -18,6 +17,7 @@ from typing import Any, Final
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import PortState
+from txrdma.kit.graphs import distances
 from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.web.searches import Search
 from txrdma.monitor.web.tables import (
@@ -95,14 +95,7 @@ def levels(fabric: Fabric, joined: Iterable[tuple[GUID, GUID]]) -> dict[GUID, in
     for one, other in joined:
         beside[one].append(other)
         beside[other].append(one)
-    level = {node.guid: 0 for node in fabric.switches() if _hosts(node)}
-    waiting = deque(level)
-    while waiting:
-        guid = waiting.popleft()
-        for peer in beside[guid]:
-            if peer not in level:
-                level[peer] = level[guid] + 1
-                waiting.append(peer)
+    level = distances((node.guid for node in fabric.switches() if _hosts(node)), beside.__getitem__)
     if len(level) < len(beside):
         return None
     isTree = all(level[guid] != level[peer] for guid, peers in beside.items() for peer in peers)
@@ -110,7 +103,7 @@ def levels(fabric: Fabric, joined: Iterable[tuple[GUID, GUID]]) -> dict[GUID, in
 
 
 def _hosts(node: Node) -> list[Node]:
-    return [port.peer.node for port in node.linked() if port.peer is not None and not port.peer.node.isSwitch]
+    return [peer for peer in node.peers() if not peer.isSwitch]
 
 
 def _natural(node: Node) -> tuple[list[tuple[int, str]], bytes]:

@@ -12,6 +12,7 @@ from typing import Final
 
 from txrdma.iba.types import LID
 from txrdma.iba.verbs import NodeType, PortState
+from txrdma.kit.graphs import distances
 from txrdma.kit.rawfields import peek, poke
 from txrdma.mad.layouts.smp import PortInfo, SwitchInfo
 from txrdma.sim.fabric.model.forwarding import outOf
@@ -118,17 +119,13 @@ class SubnetManager:
 
     def reachable(self) -> set[SimulatedNode]:
         """Return the nodes that a sweep from the SM's port would find."""
-        found = {self.port.node}
-        waiting = [self.port.node]
-        while waiting:
-            node = waiting.pop()
-            for port in node.external if node.isSwitch else [self.port]:
-                peer = port.neighbor
-                if peer is not None and peer.node not in found and not peer.node.isDead:
-                    found.add(peer.node)
-                    if peer.node.isSwitch:
-                        waiting.append(peer.node)
-        return found
+        return set(distances([self.port.node], self._beside))
+
+    def _beside(self, node: SimulatedNode) -> list[SimulatedNode]:
+        """Return the nodes that answer behind the ports of a switch, or behind the SM's port."""
+        ports = node.external if node.isSwitch else [self.port] if node is self.port.node else []
+        neighbors = (port.neighbor for port in ports)
+        return [peer.node for peer in neighbors if peer is not None and not peer.node.isDead]
 
     def _present(self, reachable: set[SimulatedNode]) -> list[SimulatedPort]:
         """Return the end ports to manage, those of switches last, so that hosts get the lowest LIDs."""

@@ -1,0 +1,45 @@
+"""Breadth-first search of graphs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
+
+Item = TypeVar("Item", bound=Hashable)
+_Value = TypeVar("_Value")
+
+
+def distances(starts: Iterable[Item], following: Callable[[Item], Iterable[Item]]) -> dict[Item, int]:
+    """
+    Return the distance of each item that can be reached, the nearest first; that of the starts is 0.
+
+    @param following: returns the successors of an item.
+    """
+    return _reached(dict.fromkeys(starts, 0), following, lambda distance: distance + 1)
+
+
+def origins(starts: Iterable[Item], following: Callable[[Item], Iterable[Item]]) -> dict[Item, Item]:
+    """
+    Return the nearest start of each item that can be reached, the nearest first; that of a start is itself.
+
+    @param following: returns the successors of an item.
+    """
+    return _reached({item: item for item in starts}, following, lambda origin: origin)
+
+
+def _reached(
+    found: dict[Item, _Value],
+    following: Callable[[Item], Iterable[Item]],
+    beyond: Callable[[_Value], _Value],
+) -> dict[Item, _Value]:
+    """Add the items that can be reached, each with C{beyond} of the value of the item before it."""
+    waiting = deque(found)
+    while waiting:
+        item = waiting.popleft()
+        value = beyond(found[item])
+        for each in following(item):
+            if each not in found:
+                found[each] = value
+                waiting.append(each)
+    return found
