@@ -14,9 +14,8 @@ from typing import Final, NamedTuple
 
 from twisted.internet.interfaces import IDelayedCall
 
-from txrdma.fabric.excess import MOST_HOPS
-from txrdma.fabric.routing import NO_PORT
 from txrdma.sim.fabric.fabric import SimulatedFabric
+from txrdma.sim.fabric.model.forwarding import exits
 from txrdma.sim.fabric.model.nodes import SimulatedNode, SimulatedPort
 
 TURN_SECONDS: Final = 5.0
@@ -121,7 +120,7 @@ class FaultGenerator:
     def _stream(self) -> _Stream:
         begin, end = self._random.sample(self._hosts, 2)
         share: float = self._random.random() ** 3
-        return _Stream(_portsBetween(self._fabric, begin, end), share * _MAX_WORDS)
+        return _Stream(_portsBetween(begin, end), share * _MAX_WORDS)
 
     def _flow(self) -> None:
         """Count the data of each stream at all ports of its route."""
@@ -196,20 +195,7 @@ def _nameOf(port: SimulatedPort) -> str:
     return f"{port.node.identifier} port {port.number}"
 
 
-def _portsBetween(fabric: SimulatedFabric, begin: SimulatedNode, end: SimulatedNode) -> list[SimulatedPort]:
+def _portsBetween(begin: SimulatedNode, end: SimulatedNode) -> list[SimulatedPort]:
     """Return the output ports on the route between two hosts, as far as the forwarding tables lead."""
     first, last = _linkOf(begin), _linkOf(end)
-    if first is None or last is None:
-        return []
-    lid = end.ports[last].lid
-    found = [begin.ports[first]]
-    while len(found) < MOST_HOPS:
-        peer = found[-1].neighbor
-        if peer is None or not peer.node.isSwitch:
-            break
-        table = fabric.linearOf(peer.node)
-        number = table[lid] if lid < len(table) else NO_PORT
-        if number in (0, NO_PORT) or number > peer.node.numPorts:
-            break
-        found.append(peer.node.ports[number])
-    return found
+    return [] if first is None or last is None else list(exits(begin.ports[first], end.ports[last].lid))

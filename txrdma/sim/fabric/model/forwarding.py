@@ -6,7 +6,13 @@ Follows InfiniBand Architecture vol. 1, 18.2.4.3.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Final
+
 from txrdma.sim.fabric.model.nodes import SimulatedNode, SimulatedPort
+
+_MOST_LINKS: Final = 64
+"""Largest number of links that are followed, as tables may lead in circles."""
 
 
 def tableOf(switch: SimulatedNode) -> bytearray:
@@ -23,3 +29,26 @@ def outOf(switch: SimulatedNode, lid: int) -> SimulatedPort | None:
         table = tableOf(switch)
     number = table[lid] if lid < len(table) else 0xFF
     return switch.ports[number] if 0 < number < len(switch.ports) else None
+
+
+def exits(start: SimulatedPort, lid: int) -> Iterator[SimulatedPort]:
+    """
+    Yield the ports by which packets from a port to a LID leave nodes, as far as the forwarding tables lead.
+
+    The path ends behind the last of these ports, or at the start without one: at the port with the LID, at
+    a node that does not forward the packets, or at a link that is down.
+    """
+    port = start
+    for hop in range(_MOST_LINKS):
+        if port.end.owns(lid):
+            return
+        if port.node.isSwitch:
+            out = outOf(port.node, lid)
+        else:
+            out = None if hop else port
+        if out is None:
+            return
+        yield out
+        if out.neighbor is None:
+            return
+        port = out.neighbor

@@ -15,7 +15,7 @@ from txrdma.iba.verbs import NodeType, PortState
 from txrdma.kit.graphs import distances
 from txrdma.kit.rawfields import peek, poke
 from txrdma.mad.layouts.smp import PortInfo, SwitchInfo
-from txrdma.sim.fabric.model.forwarding import outOf
+from txrdma.sim.fabric.model.forwarding import exits
 from txrdma.sim.fabric.model.nodes import (
     endPorts,
     setPortStateChange,
@@ -27,7 +27,6 @@ from txrdma.sim.fabric.sm.routing import Routing
 
 GID_PREFIX: Final = 0xFE80000000000000
 _HIGHEST_LID: Final = 0xBFFF
-_TABLE_ENTRIES: Final = 64
 _FIRST_MLID: Final = 0xC000
 
 _linearCap, _setLinearCap = peek(SwitchInfo, "linearFDBCap"), poke(SwitchInfo, "linearFDBCap")
@@ -86,36 +85,12 @@ class SubnetManager:
         first: SimulatedPort | None = None
         for member in members:
             first = first or member
-            for port in self._route(member, first.lid):
+            for port in _crossed(member, first.lid):
                 if port.node.isSwitch:
                     masks[port.node] = masks.get(port.node, 0) | 1 << port.number
         for node in self.nodes.values():
             if node.isSwitch:
                 _setMulticast(node, block, index, masks.get(node, 0))
-
-    def _route(self, member: SimulatedPort, lid: int) -> Iterator[SimulatedPort]:
-        """Yield the ports by which a packet from a port to a LID enters and leaves nodes."""
-        port = member
-        if member.node.isSwitch:
-            yield member
-        for _hop in range(_TABLE_ENTRIES):
-            if port.node.isSwitch:
-                if port.node.ports[0].lid == lid:
-                    yield port.node.ports[0]
-                    return
-                out = outOf(port.node, lid)
-                if out is None:
-                    return
-                port = out
-                yield port
-            elif port.lid == lid and port is not member or port is member and member.lid == lid:
-                if port is member and port.neighbor is not None:
-                    yield port.neighbor
-                return
-            if port.neighbor is None:
-                return
-            port = port.neighbor
-            yield port
 
     def reachable(self) -> set[SimulatedNode]:
         """Return the nodes that a sweep from the SM's port would find."""
@@ -183,6 +158,20 @@ class SubnetManager:
                 _setMTU(end.info, min(_mtuCap(end.info), _mtuCap(other.info)))
                 _setLanes(end.info, min(_vlCap(end.info), _vlCap(other.info)))
                 end.become(PortState.ACTIVE, end.physicalState)
+
+
+def _crossed(member: SimulatedPort, lid: int) -> Iterator[SimulatedPort]:
+    """Yield the ports by which packets from a group's member to the LID of another enter and leave nodes."""
+    end = member if member.node.isSwitch else member.neighbor
+    if end is not None:
+        yield end
+    for out in exits(member, lid):
+        yield out
+        end = out.neighbor
+        if end is not None:
+            yield end
+    if end is not None and end.node.isSwitch and end.end.owns(lid):
+        yield end.end
 
 
 def _setMulticast(switch: SimulatedNode, block: int, index: int, ports: int) -> None:

@@ -26,7 +26,7 @@ from txrdma.mad.layouts.values import (
     Rate,
     Selector,
 )
-from txrdma.sim.fabric.model.forwarding import outOf
+from txrdma.sim.fabric.model.forwarding import exits
 from txrdma.sim.fabric.model.nodes import SimulatedNode, SimulatedPort, SUBNET_TIMEOUT
 from txrdma.sim.fabric.model.pkeys import keysOf, sharesPartition
 from txrdma.sim.fabric.sm.manager import GID_PREFIX
@@ -34,7 +34,6 @@ from txrdma.sim.fabric.sm.manager import GID_PREFIX
 MOST_PATHS: Final = 100_000
 """Most PathRecords in one answer."""
 
-_MOST_LINKS: Final = 64
 _MOST_HOPS: Final = 255
 """HopLimit of a path that leaves the subnet."""
 
@@ -105,21 +104,10 @@ class Paths:
         if path is None or port is None:
             return
         entry: SimulatedPort | None = None
-        for _hop in range(_MOST_LINKS):
-            out = self._outOf(port, path.dlid, isFirst=entry is None)
-            yield _hopOf(port.node, entry, out)
-            if out is None or out.neighbor is None:
-                return
-            entry = port = out.neighbor
-
-    @staticmethod
-    def _outOf(port: SimulatedPort, dlid: int, isFirst: bool) -> SimulatedPort | None:
-        """Return the port by which a packet leaves a node; None if it does not."""
-        if port.end.owns(dlid):
-            return None
-        if not port.node.isSwitch:
-            return port if isFirst else None
-        return outOf(port.node, dlid)
+        for out in exits(port, path.dlid):
+            yield _hopOf(out.node, entry, out)
+            entry = out.neighbor
+        yield _hopOf((entry or port).node, entry, None)
 
     def _routers(self, lid: int | None) -> list[SimulatedPort]:
         """Return the port of the first router, for other subnets; none if another port has the LID."""
@@ -198,31 +186,20 @@ class Paths:
 
     def _measured(self, source: SimulatedPort, dlid: int) -> tuple[int, Rate] | None:
         """Return the lowest MTU and rate on the path to a LID; None if the tables do not lead there."""
-        mtu, port = neighborMTU(source.info) if source.number else mtuCap(source.info), source
-        slowest, rate = _byGigabits(self._rate(source))
-        for hop in range(64):
-            if port.node.isSwitch:
-                own = port.node.ports[0]
-                if own.owns(dlid):
-                    mtu = min(mtu, mtuCap(own.info))
-                    slowest, rate = min((slowest, rate), _byGigabits(self._rate(own)))
-                    break
-                out = outOf(port.node, dlid)
-                if out is None:
-                    return None
-                port = out
-            elif port.owns(dlid):
-                break
-            elif hop:
-                return None
+        mtu = neighborMTU(source.info) if source.number else mtuCap(source.info)
+        limits, end = [_byGigabits(self._rate(source))], source
+        for port in exits(source, dlid):
             if port.neighbor is None:
                 return None
             mtu = min(mtu, neighborMTU(port.info))
-            slowest, rate = min((slowest, rate), _byGigabits(self._rate(port)))
-            port = port.neighbor
-        else:
+            limits.append(_byGigabits(self._rate(port)))
+            end = port.neighbor
+        if not end.end.owns(dlid):
             return None
-        return mtu, rate
+        if end.node.isSwitch:
+            mtu = min(mtu, mtuCap(end.end.info))
+            limits.append(_byGigabits(self._rate(end.end)))
+        return mtu, min(limits)[1]
 
     def _rate(self, port: SimulatedPort) -> Rate:
         key = (_width(port.info), _speed(port.info), _extended(port.info))
