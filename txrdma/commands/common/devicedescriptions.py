@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from txrdma.error import DeviceUnavailable, RDMAError
-from txrdma.iba.types import MTU, PKey
-from txrdma.iba.verbs import DeviceAttributes, GIDEntry, PortAttributes
+from txrdma.iba.types import GUID, MACAddress, MTU, PKey
+from txrdma.iba.verbs import GIDEntry, PortAttributes
 from txrdma.interfaces import IVerbsDevice
 from txrdma.ports import devices, EndPort, getEndPort, RDMADevice
 from txrdma.ports.sysfs import EndPortAttributes, SYS
@@ -22,6 +23,13 @@ from txrdma.verify.subject import kernelDevice, KERNELS
 
 Description = dict[str, Any]
 """Values of a device by name, for JSON."""
+
+_DEVICE: Final = "nodeType nodeGUID systemImageGUID firmware vendorID vendorPartID hardwareVersion atomics"
+_PORT: Final = (
+    "state physicalState linkLayer netdev mac maxMTU activeMTU rate width lid lidMask smLID smServiceLevel "
+    "capabilities maxMessageLength badPKeys badQKeys"
+)
+_KERNELS: Final = "name driver description hardwareType boardID parent"
 
 
 def describeAll(reactor: object, root: str | Path = SYS) -> list[Description]:
@@ -71,67 +79,33 @@ def describeDevice(reactor: object, name: str, root: str | Path = SYS) -> Descri
 
 def _opened(device: IVerbsDevice) -> Description:
     return {
-        "attributes": _attributes(device.attributes),
+        "attributes": _values(device.attributes, _DEVICE),
         "limits": asdict(device.limits),
         "kernel": None,
         "ports": [
-            _port(number, port, port.rate, port.width, device.gidTable(number), device.pkeys(number))
+            _port(number, device.portAttributes(number), device.gidTable(number), device.pkeys(number))
             for number in range(1, device.portCount + 1)
-            for port in (device.portAttributes(number),)
         ],
     }
 
 
-def _attributes(attributes: DeviceAttributes | RDMADevice) -> Description:
-    """Return the attributes of a device; sysfs does not have all of them."""
-    atomics = getattr(attributes, "atomics", None)
-    return {
-        "nodeType": attributes.nodeType.name,
-        "nodeGUID": _text(attributes.nodeGUID),
-        "systemImageGUID": _text(attributes.systemImageGUID),
-        "firmware": attributes.firmware,
-        "vendorID": getattr(attributes, "vendorID", None),
-        "vendorPartID": getattr(attributes, "vendorPartID", None),
-        "hardwareVersion": attributes.hardwareVersion,
-        "atomics": None if atomics is None else atomics.name,
-    }
+def _values(source: object, names: str) -> Description:
+    """Return attributes by their names, for JSON; sysfs does not have all of them."""
+    return {name: _plain(getattr(source, name, None)) for name in names.split()}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, MTU):
+        return value.bytes
+    if isinstance(value, Enum):
+        return value.name
+    return str(value) if isinstance(value, (GUID, MACAddress)) else value
 
 
 def _port(
-    number: int,
-    port: PortAttributes | EndPortAttributes,
-    rate: int,
-    width: int,
-    gidTable: Sequence[GIDEntry],
-    pkeys: Sequence[PKey],
+    number: int, port: PortAttributes | EndPortAttributes, gidTable: Sequence[GIDEntry], pkeys: Sequence[PKey]
 ) -> Description:
-    """Return the attributes of a port; sysfs does not have all of them."""
-
-    def bytesOf(mtu: MTU | None) -> int | None:
-        return None if mtu is None else mtu.bytes
-
-    return {
-        "port": number,
-        "state": port.state.name,
-        "physicalState": port.physicalState.name,
-        "linkLayer": port.linkLayer.name,
-        "netdev": port.netdev,
-        "mac": _text(port.mac),
-        "maxMTU": bytesOf(getattr(port, "maxMTU", None)),
-        "activeMTU": bytesOf(port.activeMTU),
-        "rate": rate,
-        "width": width,
-        "lid": port.lid,
-        "lidMask": port.lidMask,
-        "smLID": port.smLID,
-        "smServiceLevel": port.smServiceLevel,
-        "capabilities": port.capabilities,
-        "maxMessageLength": getattr(port, "maxMessageLength", None),
-        "badPKeys": getattr(port, "badPKeys", None),
-        "badQKeys": getattr(port, "badQKeys", None),
-        **_tables(gidTable, pkeys),
-        "kernel": None,
-    }
+    return {"port": number, **_values(port, _PORT), **_tables(gidTable, pkeys), "kernel": None}
 
 
 def _tables(gidTable: Sequence[GIDEntry], pkeys: Sequence[PKey]) -> Description:
@@ -150,39 +124,28 @@ def _tables(gidTable: Sequence[GIDEntry], pkeys: Sequence[PKey]) -> Description:
 def _addKernels(description: Description, device: RDMADevice) -> None:
     """Add values of sysfs to a description; if the device could not be opened, all of them."""
     if "ports" not in description:
-        description["attributes"] = _attributes(device)
+        description["attributes"] = _values(device, _DEVICE)
         description["limits"] = None
         description["ports"] = [_kernelsPort(port) for port in device.ports]
     for port in description["ports"]:
         _addKernelsPort(port, device.port(port["port"]))
-    description["kernel"] = {
-        "name": device.name,
-        "driver": device.driver,
-        "description": device.description,
-        "hardwareType": device.hardwareType,
-        "boardID": device.boardID,
-        "parent": device.parent,
-        "verbs": device.verbsName,
-    }
+    description["kernel"] = {**_values(device, _KERNELS), "verbs": device.verbsName}
 
 
 def _kernelsPort(port: EndPort) -> Description:
     """Return the description of a port by sysfs only."""
     now = port.attributes()
-    return _port(port.number, now, now.rate.bitsPerSecond, now.rate.width, now.gidTable, now.pkeys)
+    rate = {"rate": now.rate.bitsPerSecond, "width": now.rate.width}
+    return {**_port(port.number, now, now.gidTable, now.pkeys), **rate}
 
 
 def _addKernelsPort(description: Description, port: EndPort) -> None:
     description["kernel"] = {
         "name": port.name,
-        "guid": _text(port.guid),
+        "guid": _plain(port.guid),
         "speed": port.rate.speed,
         "gidTableLength": port.gidTableLength,
         "pkeyTableLength": port.pkeyTableLength,
         "mad": port.madName,
         "sm": port.smName,
     }
-
-
-def _text(value: object | None) -> str | None:
-    return None if value is None else str(value)
