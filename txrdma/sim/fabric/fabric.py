@@ -68,12 +68,11 @@ class SimulatedFabric(Subnet):
         @param managerAt: node of the SM; the last host by default.
         @param resweepSeconds: time from a change of a link to the SM's sweep; None for no sweep.
         """
-        super().__init__(
-            *(clock, net, self._changed, self._violated),
-            latencySeconds=latencySeconds,
-            jitterSeconds=jitterSeconds,
-            loss=loss,
-            seed=seed,
+        super().__init__(clock, net, self._changed, self._violated, seed)
+        self.wire.latencySeconds, self.wire.jitterSeconds, self.wire.loss = (
+            latencySeconds,
+            jitterSeconds,
+            loss,
         )
         self._seconds = clock.seconds
         self._resweepSeconds = resweepSeconds

@@ -34,27 +34,18 @@ class Subnet:
         net: Net,
         changed: Callable[[SimulatedPort], None],
         violated: Callable[[SimulatedPort, bytes], None],
-        *,
-        latencySeconds: float,
-        jitterSeconds: float,
-        loss: float,
         seed: int,
     ) -> None:
         """
         @param changed: called with each port whose state a Set has changed.
         @param violated: called with a port and a datagram whose M_Key is wrong.
+        @param seed: seed of the wire's losses and jitter.
         """
         self.clock = clock
         self.nodes = buildNodes(net)
         self.timetable = SimulatedTimetable(clock)
         self.sma = SubnetManagementAgents(changed, ManagementKeys(clock.seconds, violated))
-        self.wire = Wire(
-            *(clock.seconds, self.timetable.later, self.sma),
-            latencySeconds=latencySeconds,
-            jitterSeconds=jitterSeconds,
-            loss=loss,
-            seed=seed,
-        )
+        self.wire = Wire(clock.seconds, self.timetable.later, self.sma, seed)
         self.manager: SubnetManager | None = None
 
     def portOf(self, lid: int) -> SimulatedPort | None:

@@ -86,10 +86,6 @@ class Wire:
         seconds: Callable[[], float],
         later: Callable[..., None],
         sma: SubnetManagementAgents,
-        *,
-        latencySeconds: float,
-        jitterSeconds: float,
-        loss: float,
         seed: int,
     ) -> None:
         """
@@ -98,9 +94,7 @@ class Wire:
         @param seed: seed of losses and jitter.
         """
         self.datagrams = self.lost = 0
-        self.latencySeconds = latencySeconds
-        self.jitterSeconds = jitterSeconds
-        self.loss = loss
+        self.latencySeconds = self.jitterSeconds = self.loss = 0.0
         self._sma = sma
         self._pma = PerformanceManagementAgents(seconds)
         self._congestion = CongestionAgents(seconds)
