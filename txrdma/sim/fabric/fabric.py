@@ -69,11 +69,8 @@ class SimulatedFabric(Subnet):
         @param resweepSeconds: time from a change of a link to the SM's sweep; None for no sweep.
         """
         super().__init__(clock, net, self._changed, self._violated, seed)
-        self.wire.latencySeconds, self.wire.jitterSeconds, self.wire.loss = (
-            latencySeconds,
-            jitterSeconds,
-            loss,
-        )
+        self.wire.latencySeconds, self.wire.jitterSeconds = latencySeconds, jitterSeconds
+        self.wire.loss = loss
         self._seconds = clock.seconds
         self._resweepSeconds = resweepSeconds
         self._resweep = Timer(clock)

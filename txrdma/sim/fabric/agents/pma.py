@@ -11,16 +11,14 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from txrdma.fabric.errorcorrection import REED_SOLOMON
-from txrdma.kit.rawfields import peek, poke
+from txrdma.kit.rawfields import poke
 from txrdma.mad.layouts import pma
 from txrdma.mad.layouts.attributes import Attribute, Method
 from txrdma.mad.layouts.capabilities import PerformanceCapability2
 from txrdma.mad.layouts.messages import ClassPortInfo, MADHeader, MADStatus
 from txrdma.mad.layouts.pma import PerformanceCapability
-from txrdma.mad.layouts.smp import PortInfo
-from txrdma.mad.layouts.values import EXTENDED_GIGABITS, GIGABITS, LinkSpeed, LinkSpeedExtended
 from txrdma.sim.fabric.model.counters import SimulatedCounters
-from txrdma.sim.fabric.model.nodes import correctionOf, SimulatedPort
+from txrdma.sim.fabric.model.nodes import correctionOf, laneGigabits, SimulatedPort
 
 GET: Final = int(Method.GET)
 SET: Final = int(Method.SET)
@@ -32,7 +30,6 @@ CLOCK_NANOSECONDS: Final = 4.0
 _CLASS_PORT_INFO: Final = 0x0001
 _HEAD: Final = Struct(">2xBB12xH")
 _DATA: Final = 64
-_speedActive, _extendedActive = peek(PortInfo, "linkSpeedActive"), peek(PortInfo, "linkSpeedExtActive")
 _setMethod = poke(MADHeader, "method")
 _setStatus = poke(MADHeader, "status")
 _WIDE: Final = int(PerformanceCapability2.ADDITIONAL_PORT_COUNTERS_EXTENDED)
@@ -189,13 +186,7 @@ class PerformanceManagementAgents:
 
 def tickOf(port: SimulatedPort) -> int:
     """Return the length of a port's tick as the field Tick of PortSamplesControl has it (IBA 16.1.3.2)."""
-    extended = _extendedActive(port.info)
-    gigabits = (
-        EXTENDED_GIGABITS.get(LinkSpeedExtended(extended), 0.0)
-        if extended
-        else GIGABITS.get(LinkSpeed(_speedActive(port.info)), 0.0)
-    ) or 2.5
-    return max(0, min(255, round(CLOCK_NANOSECONDS * gigabits / 10) - 1))
+    return max(0, min(255, round(CLOCK_NANOSECONDS * (laneGigabits(port) or 2.5) / 10) - 1))
 
 
 def _selected(port: SimulatedPort, number: int) -> list[SimulatedPort]:

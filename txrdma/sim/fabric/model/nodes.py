@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from txrdma.fabric.linkspeeds import mayHaveFDR10
+from txrdma.fabric.linkspeeds import mayHaveFDR10, RATES
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
 from txrdma.kit.rawfields import peek, poke
@@ -453,6 +453,11 @@ _speedEnabled, _extendedEnabled = peek(PortInfo, "linkSpeedEnabled"), peek(PortI
 _speedActive, _extendedActive = peek(PortInfo, "linkSpeedActive"), peek(PortInfo, "linkSpeedExtActive")
 _setSpeed, _setExtended = poke(PortInfo, "linkSpeedActive"), poke(PortInfo, "linkSpeedExtActive")
 setPortStateChange: Final = poke(SwitchInfo, "portStateChange")
+
+
+def laneGigabits(port: SimulatedPort) -> float:
+    """Return the active speed of a lane of a port in Gbit/s; 0 if it is unknown."""
+    return RATES.get(_extendedActive(port.info) << 4 or _speedActive(port.info), 0.0)
 
 
 def bringUp(port: SimulatedPort) -> bool:

@@ -15,19 +15,9 @@ from txrdma.iba.verbs import NodeType
 from txrdma.kit.rawfields import peek
 from txrdma.mad.layouts.sa import componentsOf, PathRecord, TraceRecord
 from txrdma.mad.layouts.smp import GUIDInfo, PortInfo
-from txrdma.mad.layouts.values import (
-    EXTENDED_GIGABITS,
-    GIGABITS,
-    LANES,
-    LinkSpeed,
-    LinkSpeedExtended,
-    LinkWidth,
-    PathMTU,
-    Rate,
-    Selector,
-)
+from txrdma.mad.layouts.values import LANES, LinkWidth, PathMTU, Rate, Selector
 from txrdma.sim.fabric.model.forwarding import exits
-from txrdma.sim.fabric.model.nodes import SimulatedNode, SimulatedPort, SUBNET_TIMEOUT
+from txrdma.sim.fabric.model.nodes import laneGigabits, SimulatedNode, SimulatedPort, SUBNET_TIMEOUT
 from txrdma.sim.fabric.model.pkeys import keysOf, sharesPartition
 from txrdma.sim.fabric.sm.manager import GID_PREFIX
 
@@ -47,14 +37,7 @@ _MTUS: Final = range(PathMTU.MTU_256, PathMTU.MTU_4096 + 1)
 
 def rateOf(port: SimulatedPort) -> Rate:
     """Return the rate of a port's link, by its width and speed (IBA 15.2.5.16, table 207)."""
-    info = port.info
-    lanes = LANES.get(LinkWidth(_width(info)), 1)
-    extended = _extended(info)
-    if extended:
-        speed = EXTENDED_GIGABITS.get(LinkSpeedExtended(extended), 0.0)
-    else:
-        speed = GIGABITS.get(LinkSpeed(_speed(info)), 0.0)
-    wanted = lanes * speed
+    wanted = LANES.get(LinkWidth(_width(port.info)), 1) * laneGigabits(port)
     known = [gigabits for gigabits in _RATES if gigabits is not None and gigabits <= wanted * 1.001]
     return _RATES[max(known)] if known else Rate.GBPS_2_5
 
