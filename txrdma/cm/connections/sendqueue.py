@@ -2,7 +2,9 @@
 The send queue of a connection: requests that wait for an entry of the queue, for credits, or for completion.
 
 Follows InfiniBand Architecture vol. 1, 10.8.2. Requests are posted in order. Entries are reserved for those
-of the connection itself: credit returns, keepalive probes, and writes that arm an alternate path.
+of the connection itself: credit returns, keepalive probes, and writes that arm an alternate path. Bytes are
+posted inline if the queue pair takes so many, as those of software devices do. Others are copied to
+registered memory first.
 """
 
 from __future__ import annotations
@@ -124,7 +126,7 @@ class Request:
 
     @property
     def isMessage(self) -> bool:
-        """Whether the bytes are sent from a slot, to a receive of the peer."""
+        """Whether the bytes are sent to a receive of the peer; if not inline, then from a slot."""
         return self.request.operation in (Operation.SEND, Operation.SEND_WITH_IMMEDIATE)
 
     def succeed(self) -> None:
@@ -154,7 +156,7 @@ _NONE: Final[deque[Request]] = deque()
 
 class SendQueue:
     """
-    The requests of one connection, and the memory slots from which its messages are sent.
+    The requests of one connection, and the slots of memory from which messages are sent that are not inline.
 
     @ivar waiting: requests that are not posted yet.
     @ivar posted: requests that have not completed, by identifier.
@@ -229,6 +231,7 @@ class SendQueue:
         @raise txrdma.error.RDMAError: the queue pair takes no more requests.
         """
         ready: list[SendRequest] = []
+        mostInline = pair.capacity.maxInline
         while self.waiting and len(self.posted) < self.entries:
             first = self.waiting[0]
             if not first.isAnnounced:
@@ -237,9 +240,10 @@ class SendQueue:
                 ready.append(self._announce(first))
                 credits.posted()
                 continue
-            isMessage = first.isMessage
+            data = first.data
+            isInline = data is not None and len(data) <= mostInline
             # Memory first: a credit that was used cannot be given back.
-            if not (self._hasSlot(slotBytes) if isMessage else self._hasMemory(first)):
+            if not (isInline or (self._hasSlot(slotBytes) if first.isMessage else self._hasMemory(first))):
                 break  # until another request completes
             if first.isCredited:
                 if not credits.mayPost:
@@ -247,8 +251,10 @@ class SendQueue:
                 credits.posted()
             self.waiting.popleft()
             self._waitingBytes -= first.size
-            if isMessage and first.data is not None:
-                self._fill(first, first.data, slotBytes)
+            if data and isInline:
+                first.request.inline, first.data = (bytes(data),), None  # the program may change its buffer
+            elif data and first.isMessage:
+                self._fill(first, data, slotBytes)
             self.posted[first.request.identifier] = first
             ready.append(first.request)
         if ready:  # one call for all: each rings the doorbell of the device
@@ -369,7 +375,6 @@ class SendQueue:
         asked.slot = self._free.pop()
         begin = asked.slot * slotBytes
         self._memory.view[begin : begin + len(data)] = data
-        if data:
-            address, lkey = self._memory.address + begin, self._memory.lkey
-            asked.request.segments = (Segment(address, len(data), lkey),)
+        address, lkey = self._memory.address + begin, self._memory.lkey
+        asked.request.segments = (Segment(address, len(data), lkey),)
         asked.data = None

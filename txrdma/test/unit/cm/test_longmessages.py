@@ -83,12 +83,12 @@ class LongMessageTests(MessagingCase):
         sent = [client.transport.send(CONTENT) for _ in range(OUTSTANDING + 2)]
         self.pause(1.0)
         self.assertEqual([each.called for each in sent], [False] * len(sent))
-        self.assertEqual(len(client.transport._regions._regions), 1 + OUTSTANDING)
+        self.assertEqual(len(client.transport._regions._regions), OUTSTANDING)
         server.transport.resumeProducing()
         for each in sent:
             self.result(each)
         self.wait(lambda: len(server.messages) == len(sent))
-        self.assertEqual(len(client.transport._regions._regions), 1)
+        self.assertEqual(len(client.transport._regions._regions), 0)
 
     def test_pausedWhileReading(self) -> None:
         """A message that was read while the protocol was paused is delivered when it resumes."""

@@ -244,6 +244,31 @@ class MessageTests(MessagingCase):
         self.assertEqual(b"".join(data for data, _ in server.messages), bytes(range(50)))
 
 
+class SlotTests(MessageTests):
+    """The same on devices that send from registered memory, as adapters do."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        for device in self.devices:
+            device.limits = replace(device.limits, maxInline=64)
+
+
+class InlineTests(MessagingCase):
+    """Devices that accept all bytes inline."""
+
+    def test_bytesToSendNeedNoMemory(self) -> None:
+        """Software devices send from the program's bytes, which it may change as soon as they are posted."""
+        client, server = self.connected()
+        shared, data = server.transport.share(8), bytearray(b"first")
+        regions = len(self.devices[0].keys)
+        client.transport.sendMessage(b"x")
+        written = client.transport.write(shared.name, data)
+        self.assertEqual(len(self.devices[0].keys), regions)
+        data[:] = b"longer than before"
+        self.result(written)
+        self.assertEqual((bytes(shared.view), server.messages), (b"first\0\0\0", [(b"x", None)]))
+
+
 class EndTests(MessagingCase):
     """The end of connections, by either end."""
 
