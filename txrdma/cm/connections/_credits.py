@@ -8,8 +8,9 @@ announces. Two suffice: after one return the peer has half of its credits at mos
 It can cause one more return, and needs the first for the next. Two more are for reports of long messages that
 were read: see L{txrdma.cm.connections.longmessages}.
 
-Until the first message arrives, only L{FIRST_RECEIVES} are posted and may be used, since receives take much
-memory of an idle connection. The others are posted then, and returned like those of messages.
+Receives take much memory of an idle connection, so only L{FIRST_RECEIVES} are posted and may be used at
+first. Whenever half of the credits can be returned, as many receives again are posted, and their credits are
+returned with them, until there are as many as announced.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SPARE: Final = 4
 
 
 FIRST_RECEIVES: Final = 4
-"""Number of receives with a credit that are posted, and so of credits, until the first message arrives."""
+"""Number of receives with a credit that are posted at first, and so of credits."""
 
 
 class Credits:
@@ -31,15 +32,16 @@ class Credits:
     @ivar usesCredits: whether the peer counts, too; else only receiver-not-ready of its device limits us.
     """
 
-    __slots__ = ("_left", "_local", "_remote", "_taken", "usesCredits")
+    __slots__ = ("_left", "_local", "_posted", "_remote", "_taken", "usesCredits")
 
     def __init__(self, local: int, remote: int | None) -> None:
         """
-        @param local: receives that are posted here for messages.
+        @param local: receives for messages here, when all are posted.
         @param remote: those of the peer; None where it does not count.
         """
         self.usesCredits = remote is not None
         self._local = local
+        self._posted = min(local, FIRST_RECEIVES) if self.usesCredits else local
         self._remote = remote or 0
         self._left = min(self._remote, FIRST_RECEIVES)
         self._taken = 0
@@ -63,18 +65,20 @@ class Credits:
         self._left += count
         return self._left <= self._remote
 
-    def reposted(self) -> None:
-        """Note that the receive of a message was posted again."""
+    def reposted(self) -> int:
+        """Note that the receive of a message was posted again; return the number of others to post now."""
         self._taken += 1
-
-    def completed(self) -> None:
-        """Note that the receives after the first ones were posted."""
-        self._taken += max(0, self._local - FIRST_RECEIVES)
+        more = 0
+        if 2 * self._taken >= self._posted < self._local:
+            more = min(self._posted, self._local - self._posted)
+            self._posted += more
+            self._taken += more
+        return more
 
     def due(self) -> int:
         """The credits to return now; 0 until half of them are free."""
         # Half at a time: then at most two returns are on their way, which need two of the SPARE receives.
-        return self._taken if self.usesCredits and 2 * self._taken >= self._local else 0
+        return self._taken if self.usesCredits and 2 * self._taken >= self._posted else 0
 
     def sentBack(self, count: int) -> None:
         """Note that credits were returned to the peer."""

@@ -318,8 +318,8 @@ class RDMATransport(RequestTransport):
         self.agreed, self.isClient = agreed, isActive
         self._credits = Credits(self.terms.receives, agreed.receives)
         address = self.adapter.addressOf(self.connection.primary)
-        if agreed.receives is None and self._posted < self._receives:
-            self._pair.postReceive(self._takeRest())
+        if agreed.receives is None:
+            self._pair.postReceive(self._prepare(self._receives - self._posted))
         self._pair.modify(toReceive(request, reply, isActive, address, _RNR_TIMER))
         self._pair.modify(toSend(request, reply, isActive, leastTimeout(self.device.attributes)))
 
@@ -487,12 +487,12 @@ class RDMATransport(RequestTransport):
 
     def _takeCredits(self, completion: Completion) -> None:
         """Handle a return of credits, or an announcement or a report of a long message."""
-        self._post(completion.identifier)  # first, since the peer may return more
         immediate = completion.immediate or 0
         if immediate == ANNOUNCEMENT and self.agreed.longestReceived:
-            self._postRest()
-            self._credits.reposted()
-        elif immediate == HAS_READ:
+            self._reuse(completion.identifier)
+            return
+        self._post(completion.identifier)  # first, since the peer may return more
+        if immediate == HAS_READ:
             request = self._sends.messageRead()
             if request is None:
                 self._lose(ConnectionLost("the peer has read a message that was not sent"))
@@ -511,10 +511,7 @@ class RDMATransport(RequestTransport):
             assert self._memory is not None
             self.record.bytesReceived += length
             self._call(self.protocol.messageReceived, self._memory.message(slot, length), immediate)
-        self._post(slot)
-        if self._posted < self._receives:
-            self._postRest()
-        self._credits.reposted()
+        self._reuse(slot)
 
     def _receivedLong(self, completion: Completion) -> None:
         """Read a long message, or deliver it if that was done."""
@@ -538,8 +535,7 @@ class RDMATransport(RequestTransport):
             self._lose(ConnectionLost(f"a long message of the peer cannot be read: {error}"))
             return
         self._life.isReading = True
-        self._post(slot)
-        self._credits.reposted()
+        self._reuse(slot)
 
     # Calls of the L{Requester}
 
@@ -621,16 +617,17 @@ class RDMATransport(RequestTransport):
         if isDone and hasReported and self._cm.state == "ESTABLISHED":
             self._cm.disconnect(self._farewell)
 
-    def _takeRest(self) -> Sequence[ReceiveRequest]:
-        """Return the receives after the first ones, if they are not posted."""
-        posted, self._posted = self._posted, self._receives
-        return () if self._memory is None else self._memory.prepare(self._receives)[posted:]
+    def _prepare(self, count: int) -> Sequence[ReceiveRequest]:
+        """Return the next receives to post, after those that are posted."""
+        posted, self._posted = self._posted, self._posted + count
+        return () if self._memory is None else self._memory.prepare(self._posted)[posted:]
 
-    def _postRest(self) -> None:
-        """Post the receives after the first ones, if that was not done."""
-        if self._posted < self._receives:
-            self._postReceives(self._takeRest())
-            self._credits.completed()
+    def _reuse(self, slot: int) -> None:
+        """Post the receive of a message again, and further ones if the peer uses so many."""
+        self._post(slot)
+        more = self._credits.reposted()
+        if more:
+            self._postReceives(self._prepare(more))
 
     def _post(self, slot: int) -> None:
         """Post the receive of a slot again."""

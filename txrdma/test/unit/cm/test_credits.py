@@ -22,7 +22,6 @@ class End:
     def __init__(self, local: int, remote: int, total: int) -> None:
         self.credits = Credits(local, remote)
         self.free = min(local, FIRST_RECEIVES) + SPARE
-        self.rest = max(0, local - FIRST_RECEIVES)
         self.flying: deque[int | None] = deque()
         self.arrived: deque[int | None] = deque()
         self.left = total
@@ -45,11 +44,8 @@ class End:
         self.free += 1
         if given is not None:
             return self.credits.returned(given)
-        if self.rest:
-            self.free, self.rest = self.free + self.rest, 0
-            self.credits.completed()
         self.taken += 1
-        self.credits.reposted()
+        self.free += self.credits.reposted()
         return True
 
 

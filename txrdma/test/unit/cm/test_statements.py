@@ -60,7 +60,7 @@ CONSTANTS: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("up to the peer's `longest`, # MiB by default", (USUAL.longest >> 20,)),
     ("a SEND of the #-byte name of its memory", (MemoryName.size,)),
     ("A sender copies at most # long messages for its peer", (OUTSTANDING,)),
-    ("Until the first message arrives, # receives are posted", (FIRST_RECEIVES,)),
+    ("For a peer that uses credits # receives are posted at first", (FIRST_RECEIVES,)),
     # Streams
     ("before the first is read; messages in flight from this end | # |", (Sizes().receives,)),
     ("| `sndbuf` | both | bytes of messages in flight | # |", (Sizes().sendBuffer,)),

@@ -199,19 +199,24 @@ class MessageTests(MessagingCase):
         self.assertRaises(InvalidRequest, server.transport.share, 8)
         self.assertNothingLeft()
 
-    def test_idleConnectionPostsFewReceives(self) -> None:
-        """The first message lets its receiver post all receives; without credits they are posted at once."""
+    def test_receivesIncreaseWithUse(self) -> None:
+        """An end posts twice as many receives when half of them were used; without credits, all at once."""
         client, server = self.connected()
-        posted = [len(end.transport._pair.receives) for end in (client, server)]
-        self.assertEqual(posted, [FIRST_RECEIVES + SPARE] * 2)
-        for _ in range(FIRST_RECEIVES + 1):
+        usual, first = USUAL.receives + SPARE, FIRST_RECEIVES + SPARE
+        self.assertEqual([len(end.transport._pair.receives) for end in (client, server)], [first] * 2)
+        posted = []
+        for count in range(14):
             client.transport.sendMessage(b"x")
-        self.wait(lambda: len(server.messages) == FIRST_RECEIVES + 1)
-        posted = [len(end.transport._pair.receives) for end in (client, server)]
-        self.assertEqual(posted, [FIRST_RECEIVES + SPARE, USUAL.receives + SPARE])
+            self.wait(lambda count=count: len(server.messages) > count)
+            posted.append(len(server.transport._pair.receives))
+        self.assertEqual(posted, [8] + [12] * 4 + [20] * 8 + [usual])
+        self.assertEqual(len(client.transport._pair.receives), first)
+        for _ in range(FIRST_RECEIVES + 1):
+            server.transport.sendMessage(b"x")
+        self.wait(lambda: len(client.messages) == FIRST_RECEIVES + 1)
+        self.assertEqual(len(client.transport._pair.receives), usual)
         ends = self.connected(replace(USUAL, usesCredits=False), USUAL)
-        posted = [len(end.transport._pair.receives) for end in ends]
-        self.assertEqual(posted, [USUAL.receives + SPARE] * 2)
+        self.assertEqual([len(end.transport._pair.receives) for end in ends], [usual] * 2)
 
     def test_attributesShareTheirKeys(self) -> None:
         """CPython stores the keys of 30 attributes once for all instances; one more takes 1.4 KiB of each."""
