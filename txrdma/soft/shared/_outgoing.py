@@ -415,9 +415,11 @@ class LaneSender:
                 self._suspend()
                 break
             solicited |= waiting.popleft().solicited
-        if not waiting and self.wakeups.room and not self.isClosed:
-            self.wakeups.room = 0
-            self.wakeups.publish()
+        if not waiting:
+            self.waiting = _NONE
+            if self.wakeups.room and not self.isClosed:
+                self.wakeups.room = 0
+                self.wakeups.publish()
         if not self.isClosed:
             self.announce(solicited)
 
