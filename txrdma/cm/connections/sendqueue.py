@@ -175,7 +175,7 @@ class SendQueue:
         """
         self.waiting = _NONE
         self._waitingBytes = 0
-        self._unread = _NONE  # long messages that the peer has not read
+        self._unread: list[Request] = []  # long messages that the peer has not read
         self.posted: dict[int, Request] = {}
         self._overhead: list[int] = []
         self.entries = entries
@@ -257,6 +257,8 @@ class SendQueue:
                 self._fill(first, data, slotBytes)
             self.posted[first.request.identifier] = first
             ready.append(first.request)
+        if not self.waiting:
+            self.waiting = _NONE
         if ready:  # one call for all: each rings the doorbell of the device
             pair.postSend(ready)
         due = credits.due()
@@ -289,7 +291,7 @@ class SendQueue:
         # A long message is in both queues while only its announcement is posted, without its name.
         if not self._unread or (self.waiting and self.waiting[0] is self._unread[0]):
             return None
-        request = self._unread.popleft()
+        request = self._unread.pop(0)
         self._unexpose(request)
         return request
 
@@ -297,8 +299,8 @@ class SendQueue:
         """Remove all requests that have not completed, in order, when the connection ends."""
         taken = dict.fromkeys((*self._unread, *self.posted.values(), *self.waiting))
         self.posted.clear()
-        for queue in (self._unread, self.waiting):
-            queue.clear()
+        self._unread.clear()
+        self.waiting.clear()
         return list(taken)
 
     def _expose(self, asked: Request) -> bool:
@@ -328,8 +330,6 @@ class SendQueue:
         announcement.identifier = self._next
         self.posted[self._next] = Request(announcement, True)
         asked.isAnnounced = True
-        if self._unread is _NONE:
-            self._unread = deque()
         self._unread.append(asked)
         return announcement
 

@@ -92,6 +92,10 @@ def acceptPath(path: CMPath) -> bool:
     return True
 
 
+def _ignoreFailure(failure: Failure) -> None:
+    """Ignore the end of a connection that nobody waits for."""
+
+
 def _ignoreCompletions(batch: Sequence[Completion]) -> None:
     """Ignore completions, since the connection has ended."""
 
@@ -128,7 +132,7 @@ class RDMATransport(RequestTransport):
         self.adapter, self.terms = adapter, terms
         self.connection: IManagedConnection | None = None
         self.protocol: IRDMAProtocol | None = None
-        self.failed: Callable[[Failure], None] = lambda failure: None
+        self.failed: Callable[[Failure], None] = _ignoreFailure
         self._credits = Credits(terms.receives, None)
         self._regions = SendRegions(adapter.domain)
         self._sends = SendQueue(terms.sends, adapter.receives, self._regions)

@@ -218,6 +218,12 @@ class MessageTests(MessagingCase):
         ends = self.connected(replace(USUAL, usesCredits=False), USUAL)
         self.assertEqual([len(end.transport._pair.receives) for end in ends], [usual] * 2)
 
+    def test_idleConnectionsShareTheirEmptyQueue(self) -> None:
+        """A connection that has sent its messages has no deque, which takes 0.7 KiB."""
+        client, server = self.connected()
+        self.result(client.transport.send(b"x"))
+        self.assertIs(client.transport._sends.waiting, server.transport._sends.waiting)
+
     def test_attributesShareTheirKeys(self) -> None:
         """CPython stores the keys of 30 attributes once for all instances; one more takes 1.4 KiB of each."""
         for end in self.connected():
