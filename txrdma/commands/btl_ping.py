@@ -5,8 +5,6 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-from zope.interface import implementer
-
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.python import usage
@@ -16,8 +14,7 @@ from txrdma.btl.connections import connect, listen
 from txrdma.commands.common.options import CommandOptions as BaseOptions
 from txrdma.commands.common.options import IReactor
 from txrdma.commands.common.rows import printJSON
-from txrdma.messages.interfaces import IMessageProtocolFactory
-from txrdma.messages.protocol import MessageProtocol
+from txrdma.messages.protocol import MessageFactory, MessageProtocol
 
 PORT = 18517
 """The server's default TCP port."""
@@ -60,55 +57,25 @@ class CommandOptions(BaseOptions):
         )
 
 
-@implementer(IMessageProtocolFactory)
 class PingAnswering(MessageProtocol):
-    """Answers pings. Each instance is also a factory, which creates a protocol for each peer."""
-
-    def buildProtocol(self, peer: object) -> MessageProtocol:
-        return PingAnswering()
+    """Answers pings."""
 
     def connectionMade(self) -> None:
         self.transport.setHandler(_PING, lambda data: self.transport.post(_PONG, bytes(data)))
 
 
-@implementer(IMessageProtocolFactory)
-class Asking(MessageProtocol):
-    """
-    Sends pings in sequence. It is its own factory, for a single connection.
+class Pinging(MessageProtocol):
+    """Sends pings in sequence. C{ended}: fires when the connection has ended."""
 
-    @ivar ended: fires when the connection has ended.
-    """
-
-    def __init__(self, reactor: IReactor) -> None:
+    def __init__(self) -> None:
         self.ended: Deferred[None] = Deferred()
-        self._reactor = reactor
-        self._pong: Deferred[None] | None = None
 
-    def buildProtocol(self, peer: object) -> MessageProtocol:
-        return self
-
-    def connectionMade(self) -> None:
-        self.transport.setHandler(_PONG, self._answered)
-
-    async def ping(self, data: bytes) -> float:
-        """Send a ping, wait for its answer, and return the round-trip time in seconds."""
-        began = self._reactor.seconds()
-        answer: Deferred[None] = Deferred()
-        self._pong = answer
+    async def ping(self, data: bytes) -> None:
+        """Send a ping, and wait for its answer."""
         self.transport.post(_PING, data)
-        await answer
-        return self._reactor.seconds() - began
-
-    def _answered(self, data: memoryview) -> None:
-        pong, self._pong = self._pong, None
-        if pong is not None:
-            pong.callback(None)
+        await self.transport.receive(_PONG)
 
     def connectionLost(self, reason: Failure) -> None:
-        """Fail an outstanding ping, and fire C{ended}."""
-        pong, self._pong = self._pong, None
-        if pong is not None:
-            pong.errback(reason)
         self.ended.callback(None)
 
 
@@ -130,7 +97,8 @@ async def run(reactor: IReactor, options: CommandOptions) -> None:
 
 
 async def _serve(reactor: IReactor, options: CommandOptions) -> None:
-    port: Any = await listen(reactor, options["port"], PingAnswering(), options["bind"], options["device"])
+    factory = MessageFactory(PingAnswering)
+    port: Any = await listen(reactor, options["port"], factory, options["bind"], options["device"])
     host = port.getHost()
     print(f"listening at {host.host} port {host.port}", flush=True)
     try:
@@ -140,19 +108,22 @@ async def _serve(reactor: IReactor, options: CommandOptions) -> None:
 
 
 async def _ping(reactor: IReactor, options: CommandOptions) -> None:
-    asking = Asking(reactor)
+    pinging = Pinging()
     data, times = bytes(options["size"]), []
-    await connect(reactor, options["host"], options["port"], asking, options["device"])
+    factory = MessageFactory(lambda: pinging)
+    await connect(reactor, options["host"], options["port"], factory, options["device"])
     try:
         for number in range(options["count"]):
             if number:
                 await deferLater(reactor, options["interval"])
-            times.append(await asking.ping(data))
+            began = reactor.seconds()
+            await pinging.ping(data)
+            times.append(reactor.seconds() - began)
             if not options["json"]:
                 print(f"{len(data)} bytes from {options['host']}: {1e6 * times[-1]:.0f} us", flush=True)
     finally:
-        asking.transport.loseConnection()
-        await asking.ended
+        pinging.transport.loseConnection()
+        await pinging.ended
     found = result(options["host"], len(data), times)
     if options["json"]:
         printJSON(found)

@@ -168,3 +168,15 @@ class ProcessTests(SynchronousTestCase):
         nobody = self.start("-m", "txrdma", "btl-ping", "127.0.0.1", "-p", "1")
         nobody.communicate(timeout=60)
         self.assertEqual(nobody.returncode, 1)
+
+    def test_pingsOfEndedServer(self) -> None:
+        """C{txrdma btl-ping} fails if the server ends between two pings."""
+        server = self.start("-m", "txrdma", "btl-ping", "--server", "-p", "0", "-I", "127.0.0.1")
+        assert server.stdout is not None
+        port = server.stdout.readline().split()[-1]
+        client = self.start("-m", "txrdma", "btl-ping", "127.0.0.1", "-p", port, "-c", "3", "-i", "2")
+        assert client.stdout is not None
+        client.stdout.readline()
+        server.kill()
+        client.communicate(timeout=60)
+        self.assertEqual(client.returncode, 1)
