@@ -27,7 +27,8 @@ def main(role: str, orders: Orders) -> None:
 
     from benchmarks import verbsroles
     from benchmarks.scenarios import Waiting
-    from txrdma.pingpong.session import Server, TestSide
+    from txrdma.pingpong.link import TestSide
+    from txrdma.pingpong.session import Server
     from txrdma.verbs.devices import openDevice
 
     def side(reactor: Any) -> TestSide:

@@ -20,12 +20,12 @@ from benchmarks.orders import cpuSeconds, Orders, SOURCE_BYTES
 from txrdma.iba.verbs import Completion, Operation, SendRequest
 from txrdma.pingpong.bootstrap import BootstrapHello, Connect, Connected, Open, Opened
 from txrdma.pingpong.conversation import Conversation
-from txrdma.pingpong.link import LinkUser, MeasuredLink
+from txrdma.pingpong.link import LinkUser, MeasuredLink, TestSide
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import LinkSettings, Measure, Transfer
 from txrdma.pingpong.report import asDict
 from txrdma.pingpong.run import Running, Series
-from txrdma.pingpong.session import connect, TestSide
+from txrdma.pingpong.session import connect
 
 Result = dict[str, Any]
 """A result for JSON."""
@@ -131,7 +131,7 @@ async def bulk(endpoint: IStreamClientEndpoint, side: TestSide, orders: Orders) 
     conversation.send(Open(LinkSettings(size=SOURCE_BYTES, depth=orders["depth"])))
     opened = await conversation.receive(Opened)
     device = side.open(None)
-    link = side.link(device, opened.settings)
+    link = MeasuredLink(side, device, opened.settings)
     try:
         link.memory.view[:SOURCE_BYTES] = os.urandom(SOURCE_BYTES)
         link.connect(opened.there)

@@ -34,12 +34,12 @@ from txrdma.interfaces import IVerbsDevice
 from txrdma.kit.listening import mistakeIn
 from txrdma.pingpong.compatible import Game, OneGame, playFirst
 from txrdma.pingpong.compatible import PORT as COMPATIBLE_PORT
-from txrdma.pingpong.link import ACK_TIMEOUT
+from txrdma.pingpong.link import ACK_TIMEOUT, TestSide
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import DEEPEST, LARGEST, Measure, Test, Transfer
 from txrdma.pingpong.report import asDict, CSVReport, sizeFrom, sizesFrom
 from txrdma.pingpong.run import ALL_SIZES, Running, Series
-from txrdma.pingpong.session import Client, connect, Limits, PORT, Server, TestSide
+from txrdma.pingpong.session import Client, connect, Limits, PORT, Server
 from txrdma.ports.softdevices import softDeviceAt
 from txrdma.verbs.completions import ReaderReactor
 from txrdma.verbs.devices import openDevice

@@ -15,7 +15,6 @@ from txrdma.pingpong.link import LinkUser, MeasuredLink, QKEY
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import Measure, PATTERNS, Test, Transfer
 
-STALL_SECONDS: Final = 10.0
 _QUIET_SECONDS: Final = 0.05
 
 
@@ -78,14 +77,13 @@ class Activity(LinkUser):
     @ivar written: number of messages that the peer reports to have sent; valid after L{conclude}.
     """
 
-    def __init__(self, link: MeasuredLink, test: Test, stallSeconds: float = STALL_SECONDS) -> None:
+    def __init__(self, link: MeasuredLink, test: Test) -> None:
         self.link = link
         self.test = test
         self.messages = self.received = self.written = 0
         self.measurement = Measurement(test)
         self.done: Deferred[Measurement] = Deferred(lambda _: self.stop())
         self.isFinished = False
-        self._stallSeconds = stallSeconds
         self.calls: dict[str, IDelayedCall] = {}
         self._expected: int | None = None
         self._concluded: Deferred[Measurement] | None = None
@@ -188,7 +186,7 @@ class Activity(LinkUser):
         """After the peer's last message, verify data that was written without completions."""
 
     def watch(self) -> None:
-        """Fail the link if no message completes or arrives for C{stallSeconds}."""
+        """Fail the link if no message completes or arrives for the C{stallSeconds} of its side."""
         self._watch(-1)
 
     def _examine(self, completion: Completion, index: int) -> None:
@@ -223,16 +221,16 @@ class Activity(LinkUser):
             self.later("quiet", _QUIET_SECONDS, self._checkQuiet, self.received)
 
     def _watch(self, seen: int) -> None:
-        now = self.messages + self.received
+        now, seconds = self.messages + self.received, self.link.side.stallSeconds
         if seen == now:
-            text = f"no message was received or completed for {self._stallSeconds:g} seconds"
+            text = f"no message was received or completed for {seconds:g} seconds"
             self.link.fail(DeviceUnavailable(text))
         else:
-            self.later("watch", self._stallSeconds, self._watch, now)
+            self.later("watch", seconds, self._watch, now)
 
     def later(self, name: str, seconds: float, call: Callable[..., None], *args: object) -> None:
         """Call a function after a delay, unless the test ends earlier; C{calls} has it by name."""
-        self.calls[name] = self.link.reactor.callLater(seconds, call, *args)
+        self.calls[name] = self.link.side.reactor.callLater(seconds, call, *args)
 
     def _cancel(self) -> None:
         calls, self.calls = self.calls, {}

@@ -23,12 +23,11 @@ from twisted.python.failure import Failure
 from txrdma.error import InvalidRequest, RDMAError, WireError
 from txrdma.iba.types import GID, LID, MTU, QPN
 from txrdma.iba.verbs import Completion, Operation, QPKind, SendRequest
-from txrdma.pingpong.activity import Activity, STALL_SECONDS
+from txrdma.pingpong.activity import Activity
 from txrdma.pingpong.conversation import ANSWER_SECONDS, ConversationLost
-from txrdma.pingpong.link import EndAddress, MeasuredLink, QKEY
+from txrdma.pingpong.link import EndAddress, MeasuredLink, QKEY, TestSide
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import LinkSettings, Test, Transfer
-from txrdma.pingpong.session import TestSide
 
 PORT: Final = 18515
 _DONE: Final = b"done\0"
@@ -120,11 +119,9 @@ class _Exchange(Protocol):
 class Game(Activity):
     """Role that sends one message back and forth."""
 
-    def __init__(
-        self, link: MeasuredLink, test: Test, isFirst: bool, stallSeconds: float = STALL_SECONDS
-    ) -> None:
+    def __init__(self, link: MeasuredLink, test: Test, isFirst: bool) -> None:
         """@param isFirst: whether this end sends the first message, as clients do."""
-        super().__init__(link, test, stallSeconds)
+        super().__init__(link, test)
         self._isFirst = isFirst
         self._begin = link.layout.slotAt(0)
         self._right = _filling(test.size, zeros=isFirst and test.check)
@@ -259,14 +256,14 @@ async def _play(
     link: MeasuredLink | None = None
     try:
         kind = test.transfer.kind
-        link = side.link(device, LinkSettings(kind, test.size, mtu=mtu))
+        link = MeasuredLink(side, device, LinkSettings(kind, test.size, mtu=mtu))
         if kind is QPKind.UD and test.size > link.mtu:
             raise InvalidRequest(f"a datagram has at most {link.mtu} bytes here, not {test.size}")
         mine = encodeEndAddress(link.here)
         if isFirst:
             exchange.send(mine)
         _connect(link, await exchange.receive(LINE_BYTES))
-        game = Game(link, test, isFirst, side.stallSeconds)
+        game = Game(link, test, isFirst)
         playing(game)
         if isFirst:
             exchange.send(_DONE)

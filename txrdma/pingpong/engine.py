@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from txrdma.iba.verbs import Completion, Operation
-from txrdma.pingpong.activity import Activity, Requests, STALL_SECONDS
+from txrdma.pingpong.activity import Activity, Requests
 from txrdma.pingpong.link import MeasuredLink
 from txrdma.pingpong.plan import Measure, PATTERNS, Test, Transfer
 
@@ -35,29 +35,29 @@ _LOST_SECONDS: Final = 0.1
 _SLICE: Final = 10_000_000
 
 
-def asking(link: MeasuredLink, test: Test, stallSeconds: float = STALL_SECONDS) -> Activity:
+def asking(link: MeasuredLink, test: Test) -> Activity:
     """Return the measuring role of a test. After C{start} its C{done} fires with the measurement."""
     role: type[Activity] = Source
     if test.measure is Measure.LATENCY:
         role = Probe if test.transfer.isOneSided else Volley
-    return role(link, test, stallSeconds)
+    return role(link, test)
 
 
-def answering(link: MeasuredLink, test: Test, stallSeconds: float = STALL_SECONDS) -> Activity:
+def answering(link: MeasuredLink, test: Test) -> Activity:
     """Return the answering role of a test, which runs from C{start} to C{conclude} or C{stop}."""
     role: type[Activity] = Answer
     if test.measure is Measure.BIDIRECTIONAL:
         role = Source
     elif test.measure is Measure.LATENCY and not test.transfer.isOneSided:
         role = Echo
-    return role(link, test, stallSeconds)
+    return role(link, test)
 
 
 class _Asking(Activity):
     """Latency of messages that are sent one at a time."""
 
-    def __init__(self, link: MeasuredLink, test: Test, stallSeconds: float) -> None:
-        super().__init__(link, test, stallSeconds)
+    def __init__(self, link: MeasuredLink, test: Test) -> None:
+        super().__init__(link, test)
         self.requests = Requests(link, test, _OPERATIONS[test.transfer])
         self.index = -1
         self.sending = 0
@@ -153,8 +153,8 @@ class Probe(_Asking):
 class Source(Activity):
     """Bandwidth of requests, of which as many as C{depth} allows are outstanding."""
 
-    def __init__(self, link: MeasuredLink, test: Test, stallSeconds: float) -> None:
-        super().__init__(link, test, stallSeconds)
+    def __init__(self, link: MeasuredLink, test: Test) -> None:
+        super().__init__(link, test)
         isSilent = test.transfer is Transfer.WRITE
         self._requests = Requests(
             link, test, Operation.RDMA_WRITE if isSilent else _OPERATIONS[test.transfer]
@@ -253,8 +253,8 @@ class Answer(Activity):
 class Echo(Answer):
     """Role that answers each received message with a message."""
 
-    def __init__(self, link: MeasuredLink, test: Test, stallSeconds: float) -> None:
-        super().__init__(link, test, stallSeconds)
+    def __init__(self, link: MeasuredLink, test: Test) -> None:
+        super().__init__(link, test)
         self._requests = Requests(link, test, _OPERATIONS[test.transfer])
         self._isDatagram = test.transfer is Transfer.UD
         self._free = link.settings.depth

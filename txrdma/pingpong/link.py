@@ -84,6 +84,32 @@ class EndAddress:
     rkey: RKey = RKey(0)
 
 
+@dataclass(frozen=True, slots=True)
+class TestSide:
+    """
+    Configuration of one end.
+
+    @ivar open: opens the device; called with the local address of the conversation.
+    @ivar close: called with the device when it is no longer used.
+    @ivar gidIndex: index of the port's GID; by default that of an IPv4 GID, if there is one.
+    @ivar events: wait for completion channel events, and never busy-poll.
+    @ivar timeout: local ACK timeout (IBA 9.9.2.2): 4.096 microseconds times 2**C{timeout}; requests are
+        retransmitted up to seven times.
+    @ivar stallSeconds: time without progress after which a test fails.
+    @ivar now: monotonic clock in nanoseconds.
+    """
+
+    reactor: ReaderReactor
+    open: Callable[[object], IVerbsDevice]
+    close: Callable[[IVerbsDevice], None] = lambda device: device.close()
+    port: int = 1
+    gidIndex: int | None = None
+    events: bool = False
+    timeout: int = ACK_TIMEOUT
+    stallSeconds: float = 10.0
+    now: Callable[[], int] = perf_counter_ns
+
+
 class LinkUser:
     """Handler of a link's completions, which by default ignores them."""
 
@@ -119,41 +145,25 @@ class MeasuredLink:
     @ivar now: monotonic clock in nanoseconds.
     """
 
-    def __init__(
-        self,
-        reactor: ReaderReactor,
-        device: IVerbsDevice,
-        settings: LinkSettings,
-        port: int = 1,
-        gidIndex: int | None = None,
-        events: bool = False,
-        timeout: int = ACK_TIMEOUT,
-        now: Callable[[], int] = perf_counter_ns,
-    ) -> None:
-        """
-        @param gidIndex: index of the port's GID; by default that of an IPv4 GID, if there is one.
-        @param timeout: local ACK timeout (IBA 9.9.2.2); requests are retransmitted up to seven times.
-        @param events: wait for completion channel events, and never busy-poll.
-        """
-        self.reactor = reactor
+    def __init__(self, side: TestSide, device: IVerbsDevice, settings: LinkSettings) -> None:
+        self.side = side
         self.device = device
         self.settings = settings
         self.layout = MemoryLayout(settings)
-        self.now = now
+        self.now = side.now
         self.user: LinkUser | None = None
         self.error: Exception | None = None
         self.broken: Callable[[Exception], None] | None = None
         self.counted = 0
         self.peer: EndAddress | None = None
-        self._port = port
-        self._timeout = timeout
-        self._gidIndex = usualGID(device.gidTable(port)) if gidIndex is None else gidIndex
+        port = side.port
+        self._gidIndex = usualGID(device.gidTable(port)) if side.gidIndex is None else side.gidIndex
         gids = device.gids(port)
         if not 0 <= self._gidIndex < len(gids):
             raise InvalidRequest(f"port {port} of {device.name} has no GID {self._gidIndex}")
         self._closing = ExitStack()
         with ExitStack() as undo:
-            self._build(undo, events)
+            self._build(undo)
             self._closing = undo.pop_all()
         attributes = device.portAttributes(port)
         self.here = EndAddress(
@@ -168,8 +178,8 @@ class MeasuredLink:
             self.memory.rkey,
         )
 
-    def _build(self, undo: ExitStack, events: bool) -> None:
-        device, settings, layout = self.device, self.settings, self.layout
+    def _build(self, undo: ExitStack) -> None:
+        device, settings, layout, events = self.device, self.settings, self.layout, self.side.events
         undo.callback(device.subscribe(self._eventReceived))
         self.domain = device.createProtectionDomain()
         undo.callback(self.domain.close)
@@ -190,13 +200,13 @@ class MeasuredLink:
             ReceiveRequest(slot, (self.segment(layout.slotAt(slot) - layout.headroom, layout.stride),))
             for slot in range(layout.slots)
         ]
-        first = QPAttributes(state=QPState.INIT, pkeyIndex=0, port=self._port)
+        first = QPAttributes(state=QPState.INIT, pkeyIndex=0, port=self.side.port)
         if settings.kind is QPKind.UD:
             self.queuePair.modify(replace(first, qkey=QKEY))
         else:
             self.queuePair.modify(replace(first, access=rights & ~Access.LOCAL_WRITE))
         self.repost(range(layout.receives))
-        reactor = cast(ReaderReactor, _SleepingReactor(self.reactor) if events else self.reactor)
+        reactor = cast(ReaderReactor, _SleepingReactor(self.side.reactor)) if events else self.side.reactor
         self._reader = CompletionReader(reactor, channel, [queue], self._completed, busyPolls=not events)
         undo.callback(self._reader.stop)
 
@@ -214,7 +224,7 @@ class MeasuredLink:
     def connect(self, peer: EndAddress) -> None:
         """Connect the queue pair to the peer; raise L{RDMAError} if the device cannot reach it."""
         self.peer = peer
-        address = AddressVector(peer.gid, self._gidIndex, self._port, dlid=peer.lid, dmac=peer.mac)
+        address = AddressVector(peer.gid, self._gidIndex, self.side.port, dlid=peer.lid, dmac=peer.mac)
         if self.settings.kind is QPKind.UD:
             self._connectDatagrams(address)
         else:
@@ -246,7 +256,7 @@ class MeasuredLink:
             QPAttributes(
                 state=QPState.RTS,
                 sqPSN=self.here.psn,
-                timeout=self._timeout,
+                timeout=self.side.timeout,
                 retryCount=7,
                 rnrRetry=7,
                 maxRDAtomic=max(1, min(peer.reads, _MOST_READS, self.device.limits.maxRDAtomic)),

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from time import perf_counter_ns
 from typing import Final
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
@@ -22,7 +21,7 @@ from txrdma import __version__
 from txrdma.error import InvalidRequest, RDMAError, Refused, WireError
 from txrdma.iba.verbs import QPKind
 from txrdma.interfaces import IVerbsDevice
-from txrdma.pingpong.activity import Activity, STALL_SECONDS
+from txrdma.pingpong.activity import Activity
 from txrdma.pingpong.bootstrap import (
     BootstrapHello,
     Connect,
@@ -37,10 +36,9 @@ from txrdma.pingpong.bootstrap import (
 )
 from txrdma.pingpong.conversation import Conversation, ConversationLost
 from txrdma.pingpong.engine import answering, asking
-from txrdma.pingpong.link import ACK_TIMEOUT, MeasuredLink
+from txrdma.pingpong.link import MeasuredLink, TestSide
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import LinkSettings, Measure, Test, Transfer
-from txrdma.verbs.completions import ReaderReactor
 
 _log = Logger()
 
@@ -50,34 +48,6 @@ PORT: Final = 18516
 _RESULT_SECONDS: Final = 60.0
 _PARTING_SECONDS: Final = 1.0
 _REASON_SECONDS: Final = 0.3
-
-
-@dataclass(frozen=True, slots=True)
-class TestSide:
-    """
-    Configuration of one end.
-
-    @ivar open: opens the device; called with the local address of the conversation.
-    @ivar close: called with the device when it is no longer used.
-    @ivar stallSeconds: time without progress after which a test fails.
-    @ivar timeout: local ACK timeout: 4.096 microseconds times 2**C{timeout}.
-    """
-
-    reactor: ReaderReactor
-    open: Callable[[object], IVerbsDevice]
-    close: Callable[[IVerbsDevice], None] = lambda device: device.close()
-    port: int = 1
-    gidIndex: int | None = None
-    events: bool = False
-    timeout: int = ACK_TIMEOUT
-    stallSeconds: float = STALL_SECONDS
-    now: Callable[[], int] = perf_counter_ns
-
-    def link(self, device: IVerbsDevice, settings: LinkSettings) -> MeasuredLink:
-        """Create one end of a link."""
-        return MeasuredLink(
-            self.reactor, device, settings, self.port, self.gidIndex, self.events, self.timeout, self.now
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +137,7 @@ class Client(_End):
         self._dropLink()
         conversation.send(Open(within(settings, Limits(size=settings.size), self._device, self._side.port)))
         opened = await conversation.receive(Opened)
-        self._link = link = self._side.link(self._device, opened.settings)
+        self._link = link = MeasuredLink(self._side, self._device, opened.settings)
         link.connect(opened.there)
         conversation.send(Connect(link.here))
         await conversation.receive(Connected)
@@ -179,7 +149,7 @@ class Client(_End):
         conversation, link = self._conversation, self._link
         assert link is not None  # opened before
         checkFit(test, link.settings)
-        self._activity = activity = asking(link, test, self._side.stallSeconds)
+        self._activity = activity = asking(link, test)
         try:
             conversation.send(Run(test))
             await conversation.receive(Ready)
@@ -383,7 +353,7 @@ class _Service(_End):
         conversation = self._conversation
         self._dropLink()
         settings = within(wanted, self._limits, device, self._side.port)
-        self._link = link = self._side.link(device, settings)
+        self._link = link = MeasuredLink(self._side, device, settings)
         link.broken = self._linkBroken
         conversation.send(Opened(settings, link.here))
         link.connect((await conversation.receive(Connect)).there)
@@ -394,7 +364,7 @@ class _Service(_End):
         if link is None:
             raise WireError("pingpong message", 0, "a test before there is a link")
         checkFit(test, link.settings)
-        self._activity = activity = answering(link, test, self._side.stallSeconds)
+        self._activity = activity = answering(link, test)
         activity.start()
         conversation.send(Ready())
         try:

@@ -19,10 +19,11 @@ from twisted.internet.protocol import Protocol
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint
 from txrdma.messages.protocol import MessageFactory
+from txrdma.pingpong.link import TestSide
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import Measure, Transfer
 from txrdma.pingpong.run import Running, Series
-from txrdma.pingpong.session import connect, TestSide
+from txrdma.pingpong.session import connect
 from txrdma.testing.protocols import HalfCloseRecorder, MessageRecorder, Recorder
 from txrdma.testing.streams.performing import servedBy
 from txrdma.verbs.devices import openDevice

@@ -17,7 +17,8 @@ from txrdma import __version__
 from txrdma.cm.connections.endpoints import RDMAServerEndpoint
 from txrdma.error import RDMAError
 from txrdma.messages.protocol import MessageFactory
-from txrdma.pingpong.session import Server, TestSide
+from txrdma.pingpong.link import TestSide
+from txrdma.pingpong.session import Server
 from txrdma.testing.protocols import MessageRecorder
 from txrdma.verbs.devices import openDevice
 from txrdma.verify.subject import TestedPort

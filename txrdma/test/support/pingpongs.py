@@ -17,8 +17,8 @@ from twisted.python.failure import Failure
 from twisted.test.iosim import connect, FakeTransport, IOPump
 
 from txrdma.interfaces import IVerbsDevice
+from txrdma.pingpong.link import TestSide
 from txrdma.pingpong.plan import LinkSettings, Measure, Test, Transfer
-from txrdma.pingpong.session import TestSide
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.testing.reactors import ReactorClock, SteppedTime
 

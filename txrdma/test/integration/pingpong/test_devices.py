@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.pingpong.engine import answering, asking
-from txrdma.pingpong.link import MeasuredLink
+from txrdma.pingpong.link import MeasuredLink, TestSide
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import Measure, Test, Transfer
 from txrdma.soft.device import openSoftDevice
@@ -37,10 +37,13 @@ class DeviceTests(_Case):
         size = 8 if transfer is Transfer.ATOMIC else 1000
         test = Test(transfer, measure, size, 60, depth=8, check=True)
         links = []
+        side = TestSide(
+            reactor, lambda address: openSoftDevice(reactor, port=0, route=self.route), events=events
+        )
         for _ in range(2):
-            device = openSoftDevice(reactor, port=0, route=self.route)
+            device = side.open(None)
             self.addCleanup(device.close)
-            link = MeasuredLink(reactor, device, settingsFor(test), events=events)
+            link = MeasuredLink(side, device, settingsFor(test))
             self.addCleanup(link.close)
             links.append(link)
         here, there = links

@@ -21,9 +21,9 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.interfaces import IVerbsDevice
 from txrdma.pingpong.compatible import OneGame, playFirst, PORT
+from txrdma.pingpong.link import TestSide
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import Test, Transfer
-from txrdma.pingpong.session import TestSide
 from txrdma.test.system.kernel import Box, record, Witness
 from txrdma.test.system.kernel.world import HERE, InTheBox, MTU_1024, MTU_4096, NAMESPACE, RXE, THERE
 from txrdma.verbs.devices import openDevice
