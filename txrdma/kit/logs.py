@@ -1,8 +1,9 @@
-"""Rate-limited logging of events that a peer can cause at will: one entry per subject and minute."""
+"""Texts of log entries; rate-limited logging of events that a peer can cause at will."""
 
 from __future__ import annotations
 
 import errno
+import signal
 import time
 from collections.abc import Callable, Hashable
 from typing import Any, Final
@@ -31,6 +32,14 @@ def advised(error: OSError) -> str:
     """Return the text of an L{OSError}, with advice if the process or the system has no descriptors left."""
     advice = _ADVICE.get(error.errno or 0)
     return f"{error}: {advice}" if advice else str(error)
+
+
+def signalName(number: int) -> str:
+    """Return the name of a signal, or its number: most real-time signals have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 class RateLimitedLogger:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from signal import Signals
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
@@ -14,6 +13,7 @@ from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
 from txrdma.kit.delayedcalls import Timer
+from txrdma.kit.logs import signalName
 from txrdma.verify.checks import Check, decoded, Measured, Outcome
 from txrdma.verify.worker import Task
 
@@ -95,7 +95,7 @@ class Worker(ProcessProtocol):
             self.ended.callback("")
             return
         number = getattr(reason.value, "signal", None)
-        how = f"ended by {Signals(number).name}" if number else "ended with an error"
+        how = f"ended by {signalName(number)}" if number else "ended with an error"
         last = self.lastLines[-1:]
         self.ended.callback(self._reason or "".join(last) or how)
 

@@ -8,7 +8,6 @@ have not done so after some seconds are terminated, and later killed.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -21,6 +20,7 @@ from twisted.python.failure import Failure
 
 from txrdma.btl.groups.rendezvous import Rendezvous
 from txrdma.kit.delayedcalls import Timer
+from txrdma.kit.logs import signalName
 
 GRACE_SECONDS: Final = 5.0
 """
@@ -51,7 +51,7 @@ class End(NamedTuple):
         """Return the end of a process, from Twisted's C{ProcessDone} or C{ProcessTerminated}."""
         number = getattr(reason, "signal", None)
         if number is not None:
-            return cls(rank, pid, 128 + number, f"its process was ended by {signal.Signals(number).name}")
+            return cls(rank, pid, 128 + number, f"its process was ended by {signalName(number)}")
         status = reason.exitCode or 0
         return cls(rank, pid, status, f"its process has ended with status {status}")
 

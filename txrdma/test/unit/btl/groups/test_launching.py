@@ -90,6 +90,14 @@ class LaunchTests(SynchronousTestCase):
         self.assertEqual(self.launched.failed, self.failures[0])
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
+    def test_realTimeSignal(self) -> None:
+        """A process that is ended by a signal without a name has failed like others."""
+        self.launch()
+        for process in self.processes:
+            process.end(signal=40)
+        self.successResultOf(self.running)
+        self.assertEqual(self.failures, [End(0, 100, 168, "its process was ended by signal 40")])
+
     def test_escalation(self) -> None:
         """Processes that stay after a failure get SIGTERM, and later SIGKILL."""
         self.launch()
