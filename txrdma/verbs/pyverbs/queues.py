@@ -111,9 +111,10 @@ class PyverbsCompletionChannel:
         self._epoll.register(descriptor, select.EPOLLIN)
         self._queues[descriptor] = queue
 
-    def leave(self, queue: PyverbsCompletionQueue, descriptor: int) -> None:
-        """Stop waking for a queue; its descriptor is still open."""
-        if self._queues.pop(descriptor, None) is not None and self._epoll is not None:
+    def leave(self, queue: PyverbsCompletionQueue, descriptor: int, isInherited: bool) -> None:
+        """Stop waking for a queue; its descriptor is still open. A forked process shares the epoll object."""
+        isKnown = self._queues.pop(descriptor, None) is not None
+        if isKnown and self._epoll is not None and not isInherited:
             self._epoll.unregister(descriptor)
         if queue.closed:
             self._rung.pop(queue, None)
@@ -232,8 +233,8 @@ class PyverbsCompletionQueue:
             self._made = deque(c for c in self._made if c.qpn != member.number)
 
     def drain(self) -> None:
-        """Move all completions from the device's queue to the local one."""
-        if self.raw is None:
+        """Move all completions from the device's queue to the local one, unless they are of the parent."""
+        if self.raw is None or self._tracker.isInherited:
             return
         made, self._made = self._made, deque()
         try:
@@ -268,7 +269,7 @@ class PyverbsCompletionQueue:
             return
         self.drain()
         raw, self.raw = self.raw, None
-        self._channel.leave(self, self._descriptor)
+        self._channel.leave(self, self._descriptor, self._tracker.isInherited)
         if self._made and self._armed and not self.closed:
             self._armed = False
             self._channel.ring(self)
