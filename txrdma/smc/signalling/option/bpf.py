@@ -8,8 +8,10 @@ depends on the architecture.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -116,7 +118,14 @@ class Handle:
 
 
 class BPFMap(Handle):
-    """A map from integers of 4 bytes, or sockets, to values of a fixed length."""
+    """
+    A map from integers of 4 bytes, or sockets, to values of a fixed length.
+
+    The kernel copies values of the map's length, whatever memory it gets: so another length is refused. A map
+    of another version of txrdma may have one.
+    """
+
+    _length: int | None = None
 
     @classmethod
     def create(
@@ -138,18 +147,29 @@ class BPFMap(Handle):
 
     def get(self, key: int, size: int) -> bytes:
         """Return the C{size} bytes at a key (an integer or a socket's descriptor); raises OSError."""
+        self._checkLength(size)
         value = _buffer(bytes(size))
         self._element(_LOOK_UP, key, ctypes.addressof(value))
         return value.raw
 
     def set(self, key: int, value: bytes) -> None:
         """Set the value of a key; raises OSError."""
+        self._checkLength(len(value))
         source = _buffer(value)
         self._element(_UPDATE, key, ctypes.addressof(source))
 
     def delete(self, key: int) -> None:
         """Remove a key and its value; raises OSError."""
         self._element(_DELETE, key, 0)
+
+    def _checkLength(self, length: int) -> None:
+        """Check that values of the map have this length; raises OSError."""
+        if self._length is None:
+            answer = _buffer(bytes(16))  # type, number, length of keys, length of values
+            _call(_INFORMATION, "IIQ", self.fileno(), len(answer), ctypes.addressof(answer))
+            self._length = int.from_bytes(answer.raw[12:], sys.byteorder)
+        if length != self._length:
+            raise OSError(errno.EINVAL, f"values of the map have {self._length} bytes, not {length}")
 
     def _element(self, command: int, key: int, valueAddress: int) -> None:
         number = ctypes.c_uint32(key)

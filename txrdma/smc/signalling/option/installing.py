@@ -189,6 +189,8 @@ def readCounters(pins: Path) -> dict[str, int] | None:
         return None
     try:
         return countersIn(counters)
+    except OSError:
+        return None  # they are of another version
     finally:
         counters.close()
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import InvalidRequest
+from txrdma.smc.signalling.option.bpf import ARRAY, BPFMap
 from txrdma.smc.signalling.option.carrier import openCarrier, OptionCarrier, SAVE_SYN, takeSYN
 from txrdma.smc.signalling.option.filesystems import mountBPF, unmount
 from txrdma.smc.signalling.option.installing import countersIn, inspect, install, remove, Users
@@ -68,6 +69,21 @@ class WorldCase(SynchronousTestCase):
     def assertOption(self, capture: Capture, *expected: bool) -> None:
         """Assert which of the SYNs and SYN-ACKs since the last call had the option."""
         self.assertEqual([each.hasOption for each in capture.taken()], [*expected])
+
+
+class MapTests(WorldCase):
+    """Maps of the kernel."""
+
+    def test_otherLength(self) -> None:
+        """Values of another length than the map's are neither read nor written beyond their memory."""
+        numbers = BPFMap.create("txrdma_test", ARRAY, 1 << 15, 1)
+        self.addCleanup(numbers.close)
+        for size in (8, 1 << 16):
+            self.assertRaises(OSError, numbers.get, 0, size)
+            self.assertRaises(OSError, numbers.set, 0, bytes(size))
+        value = bytes(range(256)) * 128
+        numbers.set(0, value)
+        self.assertEqual(numbers.get(0, 1 << 15), value)
 
 
 class WireTests(WorldCase):
