@@ -66,6 +66,21 @@ def sealedMemory(name: str, length: int, seals: int = 0) -> tuple[int, mmap.mmap
     return descriptor, mapping
 
 
+def sealedLength(descriptor: int) -> int:
+    """Return the size of a peer's sealed memory; raise ValueError if access could raise SIGBUS."""
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError:
+        raise ValueError("not a memfd") from None
+    if seals & SIZE_SEALS != SIZE_SEALS:
+        raise ValueError("the memory is not sealed against changes of its size")
+    # Holes in the pages of hugetlbfs, which seals allow, may be filled by SIGBUS. The block size of fstat is
+    # that of transparent huge pages where the system uses these for shared memory (shmem_enabled).
+    if os.fstatvfs(descriptor).f_bsize != mmap.PAGESIZE:
+        raise ValueError("the memory has pages of another size")
+    return os.fstat(descriptor).st_size
+
+
 def releaseView(view: memoryview) -> None:
     """Release a view, now or when the last object that uses it is gone, such as a NumPy array made of it."""
     try:

@@ -9,7 +9,6 @@ offer, so it cannot be another file of another host or process namespace.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import stat
@@ -25,7 +24,7 @@ from txrdma.btl.groups._sharedalgorithms import SharedAlgorithms
 from txrdma.btl.groups._slots import memoryBytes, NONCE_BYTES, Slots, Wait
 from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.wire import bits, data, Layout, wire
-from txrdma.unix.mapping import closeMapping, mapped, sealedMemory, SIZE_SEALS
+from txrdma.unix.mapping import closeMapping, mapped, sealedLength, sealedMemory
 from txrdma.unix.sharing import whyNoSharedMemory
 from txrdma.unix.sockets import isSameUser
 
@@ -188,8 +187,7 @@ class Offered:
             raise ValueError("the offered descriptor is another file")
         descriptor = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDWR | os.O_CLOEXEC)
         try:
-            if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SIZE_SEALS != SIZE_SEALS:
-                raise ValueError("the size of the offered memory is not sealed")
+            sealedLength(descriptor)
             mapping = mapped(descriptor, self._length)
         finally:
             os.close(descriptor)

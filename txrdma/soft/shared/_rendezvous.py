@@ -7,7 +7,6 @@ of queue pairs are always the sender's first.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import stat
@@ -18,7 +17,7 @@ from txrdma.iba.types import GID, QPN, RKey
 from txrdma.kit.wire import bits, Code, data, Layout, wire
 from txrdma.soft.core.doorbellpage import DOORBELL_BYTES
 from txrdma.soft.shared._layout import HEADER_BYTES, REMOTE_WRITE, RemoteRegion, ringBytes
-from txrdma.unix.mapping import mapped, sealedMemory, SIZE_SEALS
+from txrdma.unix.mapping import mapped, sealedLength, sealedMemory
 
 VERSION: Final = 7
 """Of these messages and of the shared memory: processes with another one use UDP, or TCP."""
@@ -236,37 +235,23 @@ def makeBox(ring: int) -> tuple[int, mmap.mmap]:
     return sealedMemory("txrdma-lane", HEADER_BYTES + ring, _FUTURE_WRITE)
 
 
-def _sealedLength(descriptor: int) -> int:
-    """The size of a peer's sealed memory; raises ValueError if it could change."""
-    try:
-        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
-    except OSError:
-        raise ValueError("not a memfd") from None
-    if seals & SIZE_SEALS != SIZE_SEALS:
-        raise ValueError("the memory is not sealed against changes of its size")
-    reply = os.fstat(descriptor)
-    if reply.st_blksize != mmap.PAGESIZE:  # holes in huge pages, which seals allow, may be filled by SIGBUS
-        raise ValueError("the memory has pages of another size")
-    return reply.st_size
-
-
 def mapBox(descriptor: int) -> mmap.mmap:
     """Map the box of a peer; raises ValueError if it is invalid, or OSError."""
-    length = _sealedLength(descriptor)
+    length = sealedLength(descriptor)
     ringBytes(length)
     return mapped(descriptor, length, False)
 
 
 def mapDoorbells(descriptor: int) -> mmap.mmap:
     """Map the doorbell page of a peer; raises ValueError if it is invalid, or OSError."""
-    if _sealedLength(descriptor) != DOORBELL_BYTES:
+    if sealedLength(descriptor) != DOORBELL_BYTES:
         raise ValueError("not a doorbell page")
     return mapped(descriptor, DOORBELL_BYTES)
 
 
 def mapRegion(reply: RegionReply, descriptor: int) -> tuple[mmap.mmap, RemoteRegion]:
     """Map a memory region of a peer; raises ValueError if it contradicts the reply, or OSError."""
-    length = _sealedLength(descriptor)
+    length = sealedLength(descriptor)
     if not 0 < reply.length <= reply.validOffset <= _LARGEST_REGION or reply.validOffset % PAGE:
         raise ValueError("impossible length of a region")
     if length < reply.validOffset + PAGE:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from select import select
 from struct import Struct
+from types import SimpleNamespace
 from typing import Any, cast
 
 from hypothesis import given, settings
@@ -313,6 +314,14 @@ class StrangerTests(StrangerCase):
         fcntl.fcntl(box, fcntl.F_ADD_SEALS, SIZE_SEALS)
         with self.assertRaisesRegex(ValueError, "pages of another size"):
             mapBox(box)
+        os.close(box)
+
+    def test_transparentHugePages(self) -> None:
+        """A box is accepted on a system that uses transparent huge pages for shared memory."""
+        box = self.box()
+        size = os.fstat(box).st_size
+        self.patch(os, "fstat", lambda descriptor: SimpleNamespace(st_size=size, st_blksize=1 << 21))
+        mapBox(box).close()
         os.close(box)
 
     def test_invalidDoorbells(self) -> None:
