@@ -140,8 +140,8 @@ class Duty:
         isSure: Callable[[], bool] = lambda: True,
     ) -> None:
         """
-        @param isSure: returns whether no other monitor can be active now. Samples for an engine wait until
-            it does, since the engine would add those of both.
+        @param isSure: returns whether no other monitor can be active now. Alerts wait until it does, and
+            samples for an engine, since the engine would add those of both.
         @raise InvalidRequest: a package is missing.
         """
         self.writer: HistoryWriter | None = None
@@ -200,7 +200,7 @@ class Duty:
         for one in self._writers():
             supervisor.add(one.loop)
         self.notifier = Notifier(
-            *(self._reactor, config.alerts, self._channels, writer, supervisor), mustStore=config.standby
+            *(self._reactor, config.alerts, self._channels, writer, supervisor, config.standby, self._isSure)
         )
         self.notifier.expect(self._findingLog.open)
         if writer is not None:

@@ -192,7 +192,7 @@ class MonitorService(ListeningService):
         self._reload: Callable[[], MonitorConfig] | None = None
         self._threads = Threads(reactor)
         self._lease = leaseOf(config.history) if config.history else None
-        self._renewedAt = 0.0
+        self._renewedAt = self._seconds()
         supervisor = Supervisor(reactor)
         self._renewal = SupervisedLoop(reactor, "lease", self._renew, lambda: RENEW_SECONDS, isReported=False)
         if self._lease is not None:
@@ -300,7 +300,8 @@ class MonitorService(ListeningService):
             with step("adding to the history"):
                 await duty.keep(since)
             with step("writing files"):
-                await duty.files.update(self.poller)
+                if self._isSure():
+                    await duty.files.update(self.poller)
             self.poller.report("notifications", duty.findings())
         with step("updating pages"):
             self.site.hub.fabricChanged()

@@ -18,6 +18,7 @@ from twisted.mail.smtp import SMTPError
 
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.lease import RENEW_SECONDS
 from txrdma.monitor.diagnosis.findinglog import Key
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.events.alerts import Alert
@@ -74,16 +75,19 @@ class NotificationQueue:
         channel: AlertChannel,
         store: Callable[[Sequence[FabricEvent]], Awaitable[None]],
         took: Callable[[], object],
+        isSure: Callable[[], bool] = lambda: True,
     ) -> None:
         """
         @param store: stores events, and handles its errors.
         @param took: called after each message that the channel has sent.
+        @param isSure: returns False while another process may be sending the alerts: they wait.
         """
         self.channel = channel
         self.dropped = 0
         self._reactor = reactor
         self._store = store
         self._took = took
+        self._isSure = isSure
         self._waiting: dict[int, Alert] = {}
         self._repeated: dict[int, Alert] = {}
         self._number = 0
@@ -149,12 +153,14 @@ class NotificationQueue:
         failures = self.loop.failures
         if failures:
             return min(RETRY_SECONDS * (1 << min(failures - 1, _MOST_DOUBLINGS)), LONGEST_RETRY_SECONDS)
-        return 0.0 if self._waiting else None
+        if not self._waiting:
+            return None
+        return 0.0 if self._isSure() else RENEW_SECONDS
 
     async def _sendWaiting(self) -> bool:
         """Send all queued alerts, and delete them from the store when the channel has sent them."""
         alerts = dict(self._waiting) or self._repeated
-        if not alerts:
+        if not alerts or not self._isSure():
             return False
         self._attempt = maybeDeferred(self.channel.send, self.channel.named(alerts.values()))
         try:

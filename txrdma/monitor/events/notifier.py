@@ -8,7 +8,7 @@ L{txrdma.monitor.events.notificationqueue}.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from twisted.internet.defer import Deferred, TimeoutError
@@ -61,17 +61,20 @@ class Notifier:
         memory: HistoryWriter | None = None,
         supervisor: Supervisor | None = None,
         mustStore: bool = False,
+        isSure: Callable[[], bool] = lambda: True,
     ) -> None:
         """
         @param memory: stores what was sent; without it a new process sends everything again.
         @param mustStore: send only what is stored, since another process may have taken the place of this
             one.
+        @param isSure: returns False while another process may have taken that place: nothing is sent.
         """
         self.sent = 0
         self._reactor = reactor
         self._tracker = AlertTracker(rules, reactor.seconds())
         self._memory = memory
         self._supervisor = Supervisor(reactor) if supervisor is None else supervisor
+        self._isSure = isSure
         self._queues = [self._queue(channel) for channel in channels]
         self._loop = self._supervisor.add(
             SupervisedLoop(reactor, "notifications", self._take, self._untilNext)
@@ -83,7 +86,7 @@ class Notifier:
         self._isStarted = self._isKnown = False
 
     def _queue(self, channel: AlertChannel) -> NotificationQueue:
-        queue = NotificationQueue(self._reactor, channel, self._store, self._took)
+        queue = NotificationQueue(self._reactor, channel, self._store, self._took, self._isSure)
         self._supervisor.add(queue.loop)
         return queue
 

@@ -18,6 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.advice import Severity
 from txrdma.fabric.health import Finding
+from txrdma.kit.lease import RENEW_SECONDS
 from txrdma.monitor.diagnosis.findinglog import Cleared, Raised
 from txrdma.monitor.events.alerts import Alert, AlertRules, GRACE_SECONDS, Silence
 from txrdma.monitor.events.channels import (
@@ -71,6 +72,21 @@ class NotifierTests(SynchronousTestCase):
             self.assertEqual(self.channel.output(), [[(one, "width", "leaf 1")] for one in expected], steps)
             notifier.stop()
             self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_unsure(self) -> None:
+        """While another process may be sending the alerts, they wait; repetitions are left out."""
+        self.channel = RecordingOutlet(repeatSeconds=REPEAT_SECONDS)
+        isSure = False
+        notifier = self.started(AlertRules(0.0, 0.0), isSure=lambda: isSure)
+        notifier.findingChanged(Raised(entryOf()))
+        self.clock.advance(100.0)
+        self.assertEqual((self.channel.tries, notifier.findings()), (0, []))
+        isSure = True
+        self.clock.advance(RENEW_SECONDS)
+        self.assertEqual(self.channel.output(), [[(True, "width", "leaf 1")]])
+        isSure = False
+        self.clock.advance(3 * REPEAT_SECONDS)
+        self.assertEqual(self.channel.tries, 1)
 
     def test_group(self) -> None:
         """Findings of about the same time are one message, without those below the configured severity."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,6 +24,8 @@ from txrdma.iba.types import GUID
 from txrdma.kit.lease import Execute, FileLease, Lease, LEASE_SECONDS, RENEW_SECONDS
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.events import notifier
+from txrdma.monitor.events.alerts import Alert
+from txrdma.monitor.events.channels import LineChannel
 from txrdma.monitor.garbage import GarbageCollection
 from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.series.rows import Row
@@ -189,6 +191,12 @@ class StandbyTestCase(SynchronousTestCase):
 class TakeoverTests(StandbyTestCase):
     """A standby that takes over, and shows that it is one."""
 
+    def stopRenewal(self, process: Process) -> None:
+        """Let a suspended process do everything else before it renews its lease."""
+        assert process.service._duty is not None
+        self.patch(process.service._renewal, "_isStarted", False)
+        process.service._renewal._timer.stop()
+
     def test_killed(self) -> None:
         """The standby of a killed monitor reports the next fault within an interval, and repeats no alert."""
         world, first, second = self.pair()
@@ -248,13 +256,37 @@ class TakeoverTests(StandbyTestCase):
         self.assertEqual(world.sent(), [])
         world.run(LEASE_SECONDS + 10.0)
         (alert,) = world.sent()
-        assert first.service._duty is not None
-        self.patch(first.service._renewal, "_isStarted", False)  # its renewal is the last to run again
-        first.service._renewal._timer.stop()
+        self.stopRenewal(first)
         first.isSuspended = False
         world.run(20.0)
         self.assertEqual(world.sent(), [alert])
         self.assertTrue(second.isActive)
+
+    def test_suspendedWithQueue(self) -> None:
+        """A monitor that was suspended sends nothing late that was resolved meanwhile, and writes no files."""
+        self.withRows()
+        world, first, second = self.pair()
+        send, isBroken = LineChannel.send, True
+
+        def sending(channel: LineChannel, alerts: Sequence[Alert]) -> Deferred[None]:
+            if isBroken:
+                raise DeviceUnavailable("the disk is full")
+            return send(channel, alerts)
+
+        self.patch(LineChannel, "send", sending)
+        world.fabric.cut("h00004")
+        while not first.service._duty.notifier.findings():
+            world.run(STEP)
+        first.isSuspended, isBroken = True, False
+        world.fabric.heal("h00004")
+        world.run(LEASE_SECONDS + 20.0)
+        sent = world.sent()
+        self.assertEqual([one["status"] for one in sent], ["firing", "resolved"])
+        self.stopRenewal(first)
+        first.isSuspended, written = False, list[object]()
+        self.patch(first.service._duty.files, "update", written.append)
+        world.run(20.0)
+        self.assertEqual((world.sent(), written), (sent, []))
 
     def test_stopped(self) -> None:
         """A monitor that is stopped leaves the history to its standby at once."""
