@@ -93,6 +93,7 @@ class AlertTracker:
         self._leaving: dict[Key, tuple[float, Mapping[str, Any]]] = {}
         self._graceEnd = now + GRACE_SECONDS
         self._expected: frozenset[Key] = frozenset()
+        self._ended: dict[Key, tuple[float, Mapping[str, Any]]] = {}
 
     def expect(self, keys: Iterable[Key]) -> None:
         """Set the open findings of a previous process: the log will report whether they are cleared."""
@@ -101,7 +102,10 @@ class AlertTracker:
     def remember(self, sent: Mapping[Key, Mapping[str, Any]]) -> None:
         """Add findings that a previous process has sent."""
         for key, finding in sent.items():
-            if key not in self.sent:
+            ended = self._ended.pop(key, None)
+            if ended is not None:
+                self._leaving[key] = ended
+            elif key not in self.sent:
                 self.sent[key] = finding
                 if self._waiting.pop(key, None) is None and key not in self._expected:
                     self._unseen[key] = None
@@ -110,6 +114,7 @@ class AlertTracker:
         """Process a finding that was raised, or that is still open after a restart."""
         key = entry.key
         self._unseen.pop(key, None)
+        self._ended.pop(key, None)
         leaving = self._leaving.pop(key, None)
         if leaving is not None:  # its clearing was not sent yet
             self.sent[key] = leaving[1]
@@ -124,6 +129,8 @@ class AlertTracker:
         sent = self.sent.pop(key, None)
         if sent is not None:
             self._leaving[key] = (now, {**entry.toDict(), "severity": sent["severity"]})
+        elif key in self._expected:
+            self._ended[key] = (now, entry.toDict())  # whether it was sent is not known yet
 
     def deadline(self, now: float) -> float | None:
         """Return the time at which L{take} may return alerts; None without pending alerts."""

@@ -148,6 +148,28 @@ class NotifierTests(SynchronousTestCase):
         names = sorted(json.loads(one.subject)[2] for one in store.states("alert-raised"))
         self.assertEqual(names, ["leaf 1", "leaf 3"])
 
+    def test_clearedFirst(self) -> None:
+        """The end of a known finding is sent, also if it is cleared before the store can be read."""
+        store, memory = HistoryStore(self.mktemp()), AbsentMemory()
+        self.addCleanup(store.close)
+        one, other = entryOf(), entryOf(where="leaf 2")
+        notifier = self.started(memory=StoredMemory(store))
+        for entry in (one, other):
+            notifier.findingChanged(Raised(entry))
+        self.clock.advance(100.0)
+        notifier.stop()
+        self.channel.output()
+        notifier = self.started(memory=memory, mustStore=True)
+        notifier.expect([one.key, other.key])
+        for event in (Cleared(one), Cleared(other), Raised(other)):
+            notifier.findingChanged(event)
+        self.patch(memory, "states", StoredMemory(store).states)
+        self.clock.advance(RETRY_SECONDS)
+        self.clock.advance(10.0)
+        self.assertEqual(self.channel.output(), [[(False, "width", "leaf 1")]])
+        self.clock.pump([10.0] * int(GRACE_SECONDS // 10))
+        self.assertEqual(self.channel.output(), [])
+
     def test_change(self) -> None:
         """Changed rules and channels apply from then on; sent alerts are not repeated."""
         notifier, entry = self.started(), entryOf()
