@@ -137,7 +137,9 @@ class HistoryWriter(BatchWriter):
         return self._inThread(self._store.states, *kinds)
 
     def appendNow(self, events: Sequence[FabricEvent]) -> Deferred[None]:
-        """Append events; fires when they are written, or fails when they are not."""
+        """Append events after queued ones; fires when they are written, or fails when they are not."""
+        if self._events:
+            self.loop.runNow()  # in the same thread, so before these
         return self._inThread(self._store.append, events)
 
     def findings(self) -> list[Finding]:

@@ -38,6 +38,9 @@ class FakeStore:
         self.events += events
         return 0
 
+    def append(self, events: list[FabricEvent]) -> None:
+        self.events += events
+
     def close(self) -> None:
         self.isClosed = True
 
@@ -107,6 +110,15 @@ class WriterTests(SynchronousTestCase):
         self.clock.advance(5.0)
         self.work()
         self.assertEqual([one.at for one in self.store.events], [*range(3, most + 3)])
+
+    def test_order(self) -> None:
+        """An alert is not stored before its finding, which another process would then find as a new one."""
+        events = [FabricEvent(1.0, kind, "a", "") for kind in ("finding-raised", "alert-raised")]
+        self.writer.append(events[:1])
+        stored = self.writer.appendNow(events[1:])
+        self.work()
+        self.successResultOf(stored)
+        self.assertEqual(self.store.events, events)
 
     def test_bug(self) -> None:
         """An unexpected exception is logged and does not stop the writer."""
