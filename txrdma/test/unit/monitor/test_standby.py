@@ -21,6 +21,7 @@ from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric
 from txrdma.iba.types import GUID
+from txrdma.interfaces import IMADPort
 from txrdma.kit.lease import Execute, FileLease, Lease, LEASE_SECONDS, RENEW_SECONDS
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.events import notifier
@@ -74,17 +75,38 @@ class _Row(SimulatedRow):
 
 
 class Process:
-    """A monitor with a clock of its own, which stops while the process is suspended."""
+    """A monitor with a clock of its own: while it is suspended that stops, and datagrams wait."""
 
     def __init__(self, world: World, host: str) -> None:
         self.host = host
         self.isSuspended = False
         self.clock = SimulatedClock()
         self.clock.advance(world.clock.seconds())
-        self.service = MonitorService(
-            self.clock, parseConfig(CONFIG.format(folder=world.folder)), lambda: world.fabric.attach(host)
-        )
+        self._fabric = world.fabric
+        self._waiting: list[Callable[[], None]] = []
+        config = parseConfig(CONFIG.format(folder=world.folder))
+        self.service = MonitorService(self.clock, config, self._attach)
         self.service.startService()
+
+    def _attach(self) -> IMADPort:
+        port = self._fabric.attach(self.host)
+        deliver = port.deliver
+
+        def arrived(datagram: bytes, envelope: object) -> None:
+            if self.isSuspended:
+                self._waiting.append(lambda: deliver(datagram, envelope))
+            else:
+                deliver(datagram, envelope)
+
+        port.deliver = arrived  # type: ignore[method-assign]  # a buffer of the kernel
+        return port
+
+    def run(self, now: float) -> None:
+        """Do what is due, and then read what has arrived, as the reactor does."""
+        self.clock.advance(now - self.clock.seconds())
+        waiting, self._waiting = self._waiting, []
+        for deliver in waiting:
+            deliver()
 
     @property
     def isActive(self) -> bool:
@@ -130,7 +152,7 @@ class World:
             self.clock.advance(STEP)
             for process in self.processes:
                 if not process.isSuspended:
-                    process.clock.advance(self.clock.seconds() - process.clock.seconds())
+                    process.run(self.clock.seconds())
             self.clock.advance(0.0)
 
     def sent(self) -> list[dict[str, Any]]:
