@@ -285,7 +285,7 @@ class TakeoverTests(StandbyTestCase):
         self.assertTrue(second.isActive)
 
     def test_suspendedWithQueue(self) -> None:
-        """A monitor that was suspended sends nothing late that was resolved meanwhile, and writes no files."""
+        """A monitor that was suspended sends nothing that was resolved meanwhile, and writes no file."""
         self.withRows()
         world, first, second = self.pair()
         send, isBroken = LineChannel.send, True
@@ -296,8 +296,10 @@ class TakeoverTests(StandbyTestCase):
             return send(channel, alerts)
 
         self.patch(LineChannel, "send", sending)
+        work = first.service._duty
+        assert work is not None
         world.fabric.cut("h00004")
-        while not first.service._duty.notifier.findings():
+        while not work.notifier.findings():
             world.run(STEP)
         first.isSuspended, isBroken = True, False
         world.fabric.heal("h00004")
@@ -306,7 +308,7 @@ class TakeoverTests(StandbyTestCase):
         self.assertEqual([one["status"] for one in sent], ["firing", "resolved"])
         self.stopRenewal(first)
         first.isSuspended, written = False, list[object]()
-        self.patch(first.service._duty.files, "update", written.append)
+        self.patch(work.files, "update", written.append)
         world.run(20.0)
         self.assertEqual((world.sent(), written), (sent, []))
 
