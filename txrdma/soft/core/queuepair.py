@@ -318,14 +318,14 @@ class SoftQueuePair:
     # IMulticast
 
     def attachMulticast(self, group: GID) -> None:
-        """Also receive the datagrams to an IPv4 group: see L{IMulticast}."""
+        """Also receive the datagrams to an IP group: see L{IMulticast}."""
         route = self._datagramRoute()
-        if route is None or not (group.isMulticast and group.isMapped and group.ip is not None):
-            raise InvalidRequest(f"{self!r} can't join {group}: it needs an IPv4 group, and at least RTR")
+        if route is None or not group.isMulticast or group.ip is None:
+            raise InvalidRequest(f"{self!r} can't join {group}: it needs an IP group, and at least RTR")
         route.attachMulticast(group.ip)
 
     def detachMulticast(self, group: GID) -> None:
-        """Stop receiving the datagrams to an IPv4 group."""
+        """Stop receiving the datagrams to an IP group."""
         route = self._datagramRoute()
         if route is not None and group.ip is not None:
             route.detachMulticast(group.ip)

@@ -14,10 +14,10 @@ from typing import cast, Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from txrdma.error import DeviceUnavailable
+from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.roce import crc32, IDENTIFICATION_CHANGES, LARGEST, RESIDUE
-from txrdma.iba.types import DEFAULT_PKEY, MTU, QPN
+from txrdma.iba.types import DEFAULT_PKEY, MTU, QPN, ROCE_PORT
 from txrdma.iba.verbs import AddressVector, QPKind
 from txrdma.kit.delayedcalls import cancelCall
 from txrdma.soft.core.netdev import softMAC, udpPort
@@ -234,7 +234,13 @@ class RoCEPort(RoutePort):
         self._more.pop(route, None)
 
     def attach(self, route: PortRoute, group: str) -> None:
-        """Also pass the packets of an IP multicast group to a route."""
+        """
+        Also pass the packets of an IP multicast group to a route.
+
+        @raise InvalidRequest: the group is of the other IP family.
+        """
+        if self._carrier.rawAddress(group, ROCE_PORT) is None:
+            raise InvalidRequest(f"{self.address} can't join {group}, which is of the other IP family")
         if group not in self._groups:
             port = RoCEPort(self._clock, self._carrier.joined(group), self._capture, self.longestDatagram)
             port.counters, port.isEnabled = self.counters, self.isEnabled

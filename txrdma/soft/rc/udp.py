@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import socket
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, Final, Protocol, Union
 
 from zope.interface import implementer
@@ -22,6 +22,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import ROCE_PORT
+from txrdma.ports.network import HostNetwork
 
 _log = Logger()
 
@@ -108,7 +109,7 @@ class DatagramCarrier(Protocol):
 
     def joined(self, group: str) -> DatagramCarrier:
         """
-        Return a carrier that receives the datagrams to an IPv4 group, at RoCE's UDP port.
+        Return a carrier that receives the datagrams to an IP group, at RoCE's UDP port.
 
         @raise DeviceUnavailable: the system does not let this process join the group.
         """
@@ -170,6 +171,7 @@ class UDPCarrier:
         name: RawAddress = self._socket.getsockname()
         self.address, self.port = ipAndPort(name)
         self._scope: tuple[int, ...] = tuple(name[2:])
+        self._index: int | None = None
         self.segments = _MOST_SEGMENTS if offload and _canSegment(self._socket) else 1
         self.merges = offload and _canMerge(self._socket)
         self._data = memoryview(bytearray(65536))
@@ -225,8 +227,26 @@ class UDPCarrier:
             return None
         if ":" not in ip:
             return ip, port
+        if ip.startswith("ff"):
+            self._groupInterface()
         linkLocal = ip.lower().startswith("fe80:")
         return ip, port, 0, self._scope[1] if linkLocal and self._scope else 0
+
+    def _groupInterface(self) -> int:
+        """
+        Return the index of the interface with our IPv6 address, by which datagrams to groups leave.
+
+        It is 0 if it is not found: then the system's routes decide.
+        """
+        if self._index is None:
+            self._index = self._scope[1]  # of a link-local address
+            if not self._index:
+                with suppress(DeviceUnavailable), closing(HostNetwork.open()) as network:
+                    found = network.interfaceOf(self.address)
+                    self._index = 0 if found is None else found.index
+            with suppress(OSError):
+                self.bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, self._index)
+        return self._index
 
     def send(self, data: memoryview, segment: int, destination: RawAddress, trafficClass: int = 0) -> bool:
         if self._socket is None:
@@ -253,10 +273,15 @@ class UDPCarrier:
     def joined(self, group: str) -> UDPCarrier:
         made = udpSocket(group)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # others' devices may join it, too
-        carrier = UDPCarrier(self._reactor, group, ROCE_PORT, shared=made)
+        if made.family == socket.AF_INET6:
+            level, option, index = socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, self._groupInterface()
+            interface, zone = index.to_bytes(4, sys.byteorder), f"%{index}"
+        else:
+            level, option = socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP
+            interface, zone = socket.inet_aton(self.address), ""
+        carrier = UDPCarrier(self._reactor, group + zone, ROCE_PORT, shared=made)
         try:
-            membership = socket.inet_aton(group) + socket.inet_aton(self.address)
-            made.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+            made.setsockopt(level, option, socket.inet_pton(made.family, group) + interface)
         except OSError as error:
             carrier.close()
             raise DeviceUnavailable(f"{self.address} can't join {group}: {error}") from error

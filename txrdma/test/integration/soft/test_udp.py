@@ -124,6 +124,14 @@ class CarrierTests(UDPCase):
             taker = yield self.exchange(there, here)
             self.assertGreaterEqual(len(taker.got), 1)
 
+    def test_groupsUseTheInterfaceOfTheAddress(self) -> None:
+        """Datagrams to an IPv6 group leave by the interface of the local address."""
+        carrier, option = self.carrier("::1"), (socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF)
+        self.assertEqual(carrier.bound.getsockopt(*option), 0)
+        self.assertEqual(carrier.rawAddress("ff0e::1", 4791), ("ff0e::1", 4791, 0, 0))
+        self.assertEqual(carrier.bound.getsockopt(*option), socket.if_nametoindex("lo"))
+        self.assertIsNone(self.carrier().rawAddress("ff0e::1", 4791))
+
     @inlineCallbacks
     def test_trafficClass(self) -> Generator[Deferred[Any], Any, None]:
         """A receiver learns the ECN field of datagrams, one or several at a time, with IPv4 and IPv6."""
