@@ -103,14 +103,14 @@ def groupOf(group: str) -> DatagramPeer:
     """
     Return the IP multicast group with this address as a receiver of datagrams.
 
-    @raise InvalidRequest: it is not the address of an IPv4 multicast group.
+    @raise InvalidRequest: it is not the address of a multicast group.
     """
     try:
         gid = GID.fromIP(group)
     except ValueError as error:
         raise InvalidRequest(f"{group} is not an IP address") from error
-    if not (gid.isMulticast and gid.isMapped):
-        raise InvalidRequest(f"{group} is not an IPv4 multicast group")
+    if not gid.isMulticast:
+        raise InvalidRequest(f"{group} is not a multicast group")
     return DatagramPeer(gid, MULTICAST_QPN)
 
 
@@ -221,8 +221,9 @@ class DatagramTransport:
         """
         Also receive the datagrams to an IP multicast group.
 
-        @return: fires with the group, to which L{write} sends; fails with L{InvalidRequest} if it is not an
-            IPv4 group or the device has no multicast, or another L{RDMAError}.
+        @param group: an IPv4 or IPv6 address, as that of the device's port.
+        @return: fires with the group, to which L{write} sends; fails with L{InvalidRequest} if it is no group
+            that the port can join or the device has no multicast, or another L{RDMAError}.
         """
         return execute(self._joinGroup, group)
 
@@ -238,7 +239,7 @@ class DatagramTransport:
         """
         Stop receiving the datagrams to an IP multicast group. Idempotent.
 
-        @return: fails with L{InvalidRequest} if it is not an IPv4 group.
+        @return: fails with L{InvalidRequest} if it is not a group.
         """
         return execute(self._leaveGroup, group)
 
@@ -436,11 +437,11 @@ class DatagramGroupEndpoint:
 
     def __init__(self, reactor: Any, group: str, device: DeviceSpec | None = None) -> None:
         """
-        @param group: the IPv4 address of the group.
+        @param group: the IPv4 or IPv6 address of the group; with a zone if C{device} is None.
         @param device: None is the software device at the source address of the route to the group.
-        @raise InvalidRequest: it is not the address of an IPv4 multicast group.
+        @raise InvalidRequest: it is not the address of a multicast group.
         """
-        self._reactor, self._peer, self._device = reactor, groupOf(group), device
+        self._reactor, self._peer, self._group, self._device = reactor, groupOf(group), group, device
 
     def connect(self, factory: IMessageProtocolFactory) -> Deferred[DatagramProtocol]:
         """
@@ -452,7 +453,7 @@ class DatagramGroupEndpoint:
         return execute(self._connect, factory)
 
     def _connect(self, factory: IMessageProtocolFactory) -> DatagramProtocol:
-        group = str(self._peer.gid.ip)
+        group = self._group
         adapter = adapterOf(self._reactor, softDeviceTo(group) if self._device is None else self._device)
         release = adapter.hold()
         try:

@@ -266,17 +266,21 @@ class DatagramTests(MessagingCase):
         self.assertNothingLeft()
 
 
-GROUP = "239.1.2.3"
-
-
 class GroupTests(MessagingCase):
-    """IP multicast groups."""
+    """
+    IPv4 multicast groups.
+
+    @cvar wrong: addresses that are no groups; C{foreign}: a group of the other IP family.
+    """
 
     addresses = (("10.0.1.1",), ("10.0.1.2",), ("10.0.1.3",))
+    groups = ("239.1.2.3", "239.1.2.4")
+    wrong = ("10.0.1.2", "240.0.0.1")
+    foreign = "ff0e::1:3"
 
-    def member(self, host: int, group: str = GROUP, protocol: Noting | None = None) -> Noting:
+    def member(self, host: int, group: int = 0, protocol: Noting | None = None) -> Noting:
         """Join a group at a host."""
-        endpoint = DatagramGroupEndpoint(self.clock, group, self.devices[host])
+        endpoint = DatagramGroupEndpoint(self.clock, self.groups[group], self.devices[host])
         factory = MessageFactory(lambda: protocol or Noting())
         made: Any = self.successResultOf(endpoint.connect(factory))
         assert isinstance(made, Noting)
@@ -290,10 +294,10 @@ class GroupTests(MessagingCase):
     def test_all(self) -> None:
         """A datagram to a group reaches all its members, the sender's own included, and nobody else."""
         members = [self.member(0), self.member(1), self.member(1)]
-        other = self.member(2, "239.1.2.4")
+        other = self.member(2, 1)
         members[0].transport.write(b"to all")
         self.assertEqual(self.texts([*members, other]), [[b"to all"]] * 3 + [[]])
-        sender = DatagramPeer(GID.fromIP("10.0.1.1"), members[0].transport.qpn)
+        sender = DatagramPeer(GID.fromIP(self.addresses[0][0]), members[0].transport.qpn)
         self.assertEqual(members[2].received[0][1], sender)
         members[2].transport.write(b"to one", sender)
         self.assertEqual(self.texts(members), [[b"to all", b"to one"], [b"to all"], [b"to all"]])
@@ -303,30 +307,30 @@ class GroupTests(MessagingCase):
         for each in members:
             each.transport.loseConnection()
             self.assertEqual(each.calls, ["start", "stop"])
-        self.assertEqual(self.network._members, {GROUP: [], "239.1.2.4": []})
+        self.assertEqual(self.network._members, {group: [] for group in self.groups})
         self.assertNothingLeft()
 
     def test_joinAndLeave(self) -> None:
         """A service may join groups, and leave them; both may be repeated."""
-        members = [self.member(0), self.member(1, "239.1.2.4")]
+        members = [self.member(0), self.member(1, 1)]
         transport = members[1].transport
         for _ in range(2):
-            group = self.successResultOf(transport.joinGroup(GROUP))
+            group = self.successResultOf(transport.joinGroup(self.groups[0]))
         self.assertEqual(group, members[0].transport.peer)
         members[0].transport.write(b"1")
-        members[0].transport.write(b"2", self.successResultOf(transport.joinGroup("239.1.2.4")))
+        members[0].transport.write(b"2", self.successResultOf(transport.joinGroup(self.groups[1])))
         self.assertEqual(self.texts(members), [[b"1"], [b"1", b"2"]])
         for _ in range(2):
-            self.assertIsNone(self.successResultOf(transport.leaveGroup(GROUP)))
+            self.assertIsNone(self.successResultOf(transport.leaveGroup(self.groups[0])))
         members[0].transport.write(b"3")
         self.assertEqual(self.texts(members), [[b"1", b"3"], [b"1", b"2"]])
         self.end(members)
-        self.assertIsNone(self.successResultOf(transport.leaveGroup(GROUP)))
-        self.failureResultOf(transport.joinGroup(GROUP), InvalidRequest)
+        self.assertIsNone(self.successResultOf(transport.leaveGroup(self.groups[0])))
+        self.failureResultOf(transport.joinGroup(self.groups[0]), InvalidRequest)
 
     def test_wrongGroups(self) -> None:
         """Other addresses, and what is none, are refused before anything is opened, and by transports."""
-        others = ("10.0.1.2", "ff0e::1", "240.0.0.1", "example.com", "")
+        others = (*self.wrong, "example.com", "")
         for address in others:
             self.assertRaises(InvalidRequest, DatagramGroupEndpoint, self.clock, address, self.devices[0])
         self.assertNothingLeft()
@@ -334,6 +338,10 @@ class GroupTests(MessagingCase):
         for address in others:
             self.failureResultOf(member.transport.joinGroup(address), InvalidRequest)
             self.failureResultOf(member.transport.leaveGroup(address), InvalidRequest)
+        self.failureResultOf(member.transport.joinGroup(self.foreign), InvalidRequest)
+        self.assertIsNone(self.successResultOf(member.transport.leaveGroup(self.foreign)))
+        endpoint = DatagramGroupEndpoint(self.clock, self.foreign, self.devices[0])
+        self.failureResultOf(endpoint.connect(MessageFactory(Noting)), InvalidRequest)
         member.transport.loseConnection()
         self.assertNothingLeft()
 
@@ -341,7 +349,7 @@ class GroupTests(MessagingCase):
         """If the system refuses, the error is reported, and nothing is left."""
         route: Any = self.devices[0].routes[0]
         self.patch(route._carrier, "joined", Mock(side_effect=DeviceUnavailable("a test's")))
-        endpoint = DatagramGroupEndpoint(self.clock, GROUP, self.devices[0])
+        endpoint = DatagramGroupEndpoint(self.clock, self.groups[0], self.devices[0])
         self.failureResultOf(endpoint.connect(MessageFactory(Noting)), DeviceUnavailable)
         self.failureResultOf(endpoint.connect(MessageFactory(lambda: None)), InvalidRequest)
         self.assertNothingLeft()
@@ -370,3 +378,12 @@ class GroupTests(MessagingCase):
         for each in members:
             each.transport.loseConnection()
         self.assertNothingLeft()
+
+
+class IPv6GroupTests(GroupTests):
+    """IPv6 multicast groups, whose addresses are their GIDs."""
+
+    addresses = (("fd00::1",), ("fd00::2",), ("fd00::3",))
+    groups = ("ff0e::1:3", "ff02::1:4")
+    wrong = ("fd00::2", "fe80::1")
+    foreign = "239.1.2.3"
