@@ -204,10 +204,10 @@ class MessageTests(MessagingCase):
         client, server = self.connected()
         usual, first = USUAL.receives + SPARE, FIRST_RECEIVES + SPARE
         self.assertEqual([len(end.transport._pair.receives) for end in (client, server)], [first] * 2)
-        posted = []
-        for count in range(14):
+        posted: list[int] = []
+        for _ in range(14):
             client.transport.sendMessage(b"x")
-            self.wait(lambda count=count: len(server.messages) > count)
+            self.wait(lambda: len(server.messages) > len(posted))
             posted.append(len(server.transport._pair.receives))
         self.assertEqual(posted, [8] + [12] * 4 + [20] * 8 + [usual])
         self.assertEqual(len(client.transport._pair.receives), first)
