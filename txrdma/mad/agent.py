@@ -424,11 +424,15 @@ class MADAgent(RPCs):
             return
         self._stopTimer()
         self._timerAt = deadline
-        self._timer = self.reactor.callLater(max(0.0, deadline - self.reactor.seconds()), self._expired)
+        self._timer = self.reactor.callLater(max(0.0, deadline - self.reactor.seconds()), self._due)
 
     def _stopTimer(self) -> None:
         cancelCall(self._timer)
         self._timer, self._timerAt = None, inf
+
+    def _due(self) -> None:
+        """Let the reactor read answers first, since a process that did not run has late calls."""
+        self._timer = self.reactor.callLater(0, self._expired)
 
     def _expired(self) -> None:
         self._timer, self._timerAt = None, inf

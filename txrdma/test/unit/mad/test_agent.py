@@ -385,6 +385,15 @@ class PatienceTests(WiredTestCase):
         self.agent.received(answer(self.wire.sent[-1][1], at64=info), path)
         self.successResultOf(call)
 
+    def test_busyProcess(self) -> None:
+        """An answer that arrives while this process does not run is read before its call times out."""
+        call = self.agent.PerformanceGet(ClassPortInfo, TO_2)
+        (timer,) = self.clock.getDelayedCalls()
+        received = answer(self.wire.sent[-1][1], at64=ClassPortInfo(responseTimeValue=8).encode())
+        self.clock.callLater(timer.getTime(), self.agent.received, received, TO_2)
+        self.clock.advance(3.0 + timer.getTime())
+        self.assertEqual(self.successResultOf(call).responseTimeValue, 8)
+
     def test_class(self) -> None:
         usual = self.patience(TO_2)
         self.answerTo(19)
