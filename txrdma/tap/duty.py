@@ -202,7 +202,7 @@ class Duty:
         self.notifier = Notifier(
             *(self._reactor, config.alerts, self._channels, writer, supervisor, config.standby, self._isSure)
         )
-        self.notifier.expect(self._findingLog.open)
+        self.notifier.expect(self._findingLog.open, self._findingLog.closed)
         if writer is not None:
             self._journal.store = writer.append
         self._poller.resume(self._findingLog, self._presence, self._journal)

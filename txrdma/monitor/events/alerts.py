@@ -95,9 +95,17 @@ class AlertTracker:
         self._expected: frozenset[Key] = frozenset()
         self._ended: dict[Key, tuple[float, Mapping[str, Any]]] = {}
 
-    def expect(self, keys: Iterable[Key]) -> None:
-        """Set the open findings of a previous process: the log will report whether they are cleared."""
+    def expect(self, keys: Iterable[Key], ended: Iterable[Entry] = ()) -> None:
+        """
+        Set the findings of a previous process, before L{remember}.
+
+        @param keys: open findings: the log will report whether they are cleared.
+        @param ended: the last ones that were cleared, whose end that process may not have sent.
+        """
         self._expected = frozenset(keys)
+        self._ended = {
+            one.key: (one.lastSeen, one.toDict()) for one in ended if one.key not in self._expected
+        }
 
     def remember(self, sent: Mapping[Key, Mapping[str, Any]]) -> None:
         """Add findings that a previous process has sent."""
@@ -109,6 +117,8 @@ class AlertTracker:
                 self.sent[key] = finding
                 if self._waiting.pop(key, None) is None and key not in self._expected:
                     self._unseen[key] = None
+        self._expected = frozenset()
+        self._ended.clear()
 
     def raised(self, entry: Entry, now: float) -> None:
         """Process a finding that was raised, or that is still open after a restart."""

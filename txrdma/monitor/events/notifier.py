@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.fabric.health import Finding
 from txrdma.kit.delayedcalls import cancelCall, Timer
-from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, Key
+from txrdma.monitor.diagnosis.findinglog import Cleared, Entry, FindingEvent, Key
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.events.alerts import Alert, AlertRules, AlertTracker
 from txrdma.monitor.events.channels import AlertChannel
@@ -93,9 +93,9 @@ class Notifier:
     def _took(self) -> None:
         self.sent += 1
 
-    def expect(self, keys: Iterable[Key]) -> None:
-        """Set the open findings of a previous process: see L{AlertTracker.expect}."""
-        self._tracker.expect(keys)
+    def expect(self, keys: Iterable[Key], ended: Iterable[Entry] = ()) -> None:
+        """Set the findings of a previous process: see L{AlertTracker.expect}."""
+        self._tracker.expect(keys, ended)
 
     def start(self) -> None:
         """Read which alerts were sent and which are queued, then send alerts."""

@@ -149,24 +149,25 @@ class NotifierTests(SynchronousTestCase):
         self.assertEqual(names, ["leaf 1", "leaf 3"])
 
     def test_clearedFirst(self) -> None:
-        """The end of a known finding is sent, also if it is cleared before the store can be read."""
+        """The end of a known finding is sent, also if it is cleared before the store can be read, or was."""
         store, memory = HistoryStore(self.mktemp()), AbsentMemory()
         self.addCleanup(store.close)
-        one, other = entryOf(), entryOf(where="leaf 2")
+        one, other, before = entryOf(), entryOf(where="leaf 2"), entryOf(where="leaf 3")
         notifier = self.started(memory=StoredMemory(store))
-        for entry in (one, other):
+        for entry in (one, other, before):
             notifier.findingChanged(Raised(entry))
         self.clock.advance(100.0)
         notifier.stop()
         self.channel.output()
         notifier = self.started(memory=memory, mustStore=True)
-        notifier.expect([one.key, other.key])
+        before.clearedAt = 4000.0
+        notifier.expect([one.key, other.key], [before, entryOf(where="leaf 4")])
         for event in (Cleared(one), Cleared(other), Raised(other)):
             notifier.findingChanged(event)
         self.patch(memory, "states", StoredMemory(store).states)
         self.clock.advance(RETRY_SECONDS)
         self.clock.advance(10.0)
-        self.assertEqual(self.channel.output(), [[(False, "width", "leaf 1")]])
+        self.assertEqual(self.channel.output(), [[(False, "width", where) for where in ("leaf 1", "leaf 3")]])
         self.clock.pump([10.0] * int(GRACE_SECONDS // 10))
         self.assertEqual(self.channel.output(), [])
 
