@@ -317,6 +317,13 @@ class IDirectDatagrams(Interface):
         """Send C{head} and C{body} as one datagram, behind all posted requests; False: post it instead."""
 
 
+class ITrimmable(Interface):
+    """Optional on a queue pair whose receives need no memory before messages arrive."""
+
+    def trim() -> None:
+        """Return the memory of posted receives to the system, which provides it again; its bytes are lost."""
+
+
 class IMulticast(Interface):
     """Optional on a UD queue pair, from RTR on: multicast groups (IBA 10.5)."""
 

@@ -10,6 +10,7 @@ import mmap
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from secrets import randbits
 from typing import Final
 
@@ -24,6 +25,7 @@ from txrdma.unix.mapping import closeMapping, releaseView, sealedMemory
 from txrdma.unix.sharing import whyNoSharedMemory
 
 PAGE: Final = mmap.PAGESIZE
+_REMOVE: Final[int | None] = getattr(mmap, "MADV_REMOVE", None)  # Linux has it
 
 # Plain integers for the hot path: the operators of an IntFlag cost ten times as much.
 LOCAL_WRITE: Final = int(Access.LOCAL_WRITE)
@@ -101,6 +103,13 @@ class Region:
 
     def segment(self, offset: int = 0, length: int | None = None) -> Segment:
         return Segment(self.address + offset, self.length - offset if length is None else length, self.lkey)
+
+    def discard(self, offset: int, length: int) -> None:
+        """Free the pages that are entirely in this part: they are zero then, and take memory when written."""
+        begin, end = -(-offset // PAGE) * PAGE, (offset + length) // PAGE * PAGE
+        if self._mapping is not None and _REMOVE is not None and 0 <= begin < end <= self.length:
+            with suppress(OSError):  # some file systems can't
+                self._mapping.madvise(_REMOVE, begin, end - begin)
 
     def close(self) -> None:
         if not self.valid:

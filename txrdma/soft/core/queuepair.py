@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence, Sized
+from itertools import islice
 from typing import cast, Final, Protocol
 
 from zope.interface import implementer
@@ -30,7 +31,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import AsyncEvent, IDirectDatagrams, IDirectLane, IMulticast, IQueuePair
+from txrdma.interfaces import AsyncEvent, IDirectDatagrams, IDirectLane, IMulticast, IQueuePair, ITrimmable
 from txrdma.kit.values import replace
 from txrdma.soft.core.completion import SoftCompletionQueue
 from txrdma.soft.core.directdatagrams import DirectDatagramRoute, DirectDatagrams
@@ -68,7 +69,7 @@ class Host(Protocol):
         """Remove a closed queue pair."""
 
 
-@implementer(IQueuePair)
+@implementer(IQueuePair, ITrimmable)
 class SoftQueuePair:
     """
     A queue pair of a software device (IBA 10.3).
@@ -314,6 +315,17 @@ class SoftQueuePair:
                 self._setDatagramRoute()
             return self._direct
         return self if interface is IMulticast and self._datagramRoute() is not None else None
+
+    # ITrimmable
+
+    def trim(self) -> None:
+        if self.shared is not None:
+            return
+        for request in islice(self.receives, 1, None):  # the first may be partly filled
+            for address, length, lkey in request.segments:
+                region = self.keys.lookup(lkey)
+                if region is not None and region.domain is self.domain:
+                    region.discard(address - region.address, length)
 
     # IMulticast
 

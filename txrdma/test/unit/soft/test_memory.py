@@ -135,6 +135,24 @@ class SharedTests(SynchronousTestCase):
             PermissionError, fcntl.fcntl, self.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE
         )
 
+    def test_discardedPagesTakeNoMemory(self) -> None:
+        """Pages that are entirely in a discarded part are zero, and take no memory until they are written."""
+        region = KeyTable().allocate(Domain(), 4 * PAGE, ALL)
+        self.addCleanup(region.close)
+        assert region.descriptor is not None
+        region.view[:] = b"x" * (4 * PAGE)
+        before = os.fstat(region.descriptor).st_blocks
+        region.discard(PAGE - 1, 2 * PAGE + 2)
+        freed = before - os.fstat(region.descriptor).st_blocks
+        self.assertEqual(freed * 512, 2 * PAGE)
+        expected = b"x" * PAGE + bytes(2 * PAGE) + b"x" * PAGE
+        self.assertEqual(bytes(region.view), expected)
+        for offset, length in ((-PAGE, 2 * PAGE), (3 * PAGE, 2 * PAGE), (1, PAGE), (3 * PAGE, -PAGE)):
+            region.discard(offset, length)
+        self.assertEqual(bytes(region.view), expected)
+        region.close()
+        region.discard(0, PAGE)
+
     def test_descriptorIsNotInheritedAndIsClosed(self) -> None:
         self.assertFalse(os.get_inheritable(self.descriptor))
         self.region.close()

@@ -4,10 +4,12 @@ Queue pairs of the software device: transitions, posting, and failure, on a rout
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
+from unittest import skipUnless
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,9 +34,9 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import AsyncEvent
+from txrdma.interfaces import AsyncEvent, ITrimmable
 from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
-from txrdma.soft.core.memory import Domain, KeyTable
+from txrdma.soft.core.memory import Domain, KeyTable, PAGE
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.transitions import transition
 from txrdma.soft.device import SoftAddressHandle
@@ -326,6 +328,24 @@ class QueuePairTests(SynchronousTestCase):
         queuePair.postReceive([ReceiveRequest(2)])
         self.assertEqual(self.route().calls.count("receivesPosted"), 2)
         self.assertEqual([receive.identifier for receive in queuePair.receives], [1, 2])
+
+    @skipUnless(hasattr(mmap, "MADV_REMOVE"), "this system can't free pages of shared memory")
+    def test_trimKeepsWhatMayBeFilled(self) -> None:
+        """Memory of receives is returned, except that of the oldest, which may be partly filled."""
+        queuePair = self.make()
+        region, foreign = [
+            self.host.keys.allocate(domain, 4 * PAGE, Access.LOCAL_WRITE)
+            for domain in (queuePair.domain, Domain())
+        ]
+        segments = [region.segment(index * PAGE, PAGE) for index in range(2)]
+        segments += [foreign.segment(0, PAGE), Segment(0, PAGE, LKey(0))]
+        queuePair.postReceive([ReceiveRequest(1, (segment,)) for segment in segments])
+        for each in (region, foreign):
+            self.addCleanup(each.close)
+            each.view[:] = b"x" * (4 * PAGE)
+        ITrimmable(queuePair).trim()
+        self.assertEqual(bytes(region.view), b"x" * PAGE + bytes(PAGE) + b"x" * (2 * PAGE))
+        self.assertEqual(bytes(foreign.view), b"x" * (4 * PAGE))
 
     def test_selfReportingRouteIsNotPolled(self) -> None:
         self.make()
