@@ -60,7 +60,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import IQueuePair, IVerbsDevice
+from txrdma.interfaces import IQueuePair, ITrimmable, IVerbsDevice
 from txrdma.messages.interfaces import IAtomicMemory, IMessageTransport
 from txrdma.messages.keepalive import Keepalive
 
@@ -114,7 +114,7 @@ class RDMATransport(RequestTransport):
 
     # More attributes than fit into a dictionary whose keys are shared by all instances.
     __slots__ = (
-        *("_credits", "_farewell", "_host", "_isAnnounced", "_isProcessing"),
+        *("_bytesBefore", "_bytesTrimmed", "_credits", "_farewell", "_host", "_isAnnounced", "_isProcessing"),
         *("_keepalive", "_life", "_memory", "_migration", "_pair", "_peer", "_posted"),
         *("_reader", "_regions", "_release", "_requester", "_sends", "_shared"),
         *("adapter", "agreed", "completed", "connection", "failed", "protocol", "terms"),
@@ -140,6 +140,7 @@ class RDMATransport(RequestTransport):
         self._isAnnounced = False  # the next SEND is the name of a long message
         self._life: Life[Completion] = Life()
         self._isProcessing = False
+        self._bytesBefore = self._bytesTrimmed = 0  # received at the last probe, and when memory was trimmed
         self._farewell = b""
         self._keepalive: Keepalive | None = None
         self._migration = PathMigration(adapter, pkey, self._sends)
@@ -418,7 +419,18 @@ class RDMATransport(RequestTransport):
             self._migration.arm(self._pair, path)
 
     def _probeIdle(self) -> None:
-        """Probe the peer by an empty write, which its device acknowledges, if no request is pending."""
+        """
+        Probe the peer by an empty write, which its device acknowledges, if no request is pending.
+
+        If nothing was received since the last probe, return the memory of receives to the system, once.
+        """
+        received = self.record.bytesReceived
+        if received == self._bytesBefore != self._bytesTrimmed:
+            self._bytesTrimmed = received
+            trimmable = ITrimmable(self._pair, None)
+            if trimmable is not None:
+                trimmable.trim()
+        self._bytesBefore = received
         if self._sends.isQuiet and self._life.mayPost and self._pair is not None:
             try:
                 self._sends.postOverhead(self._pair, SendRequest(0, Operation.RDMA_WRITE))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 from dataclasses import replace
 from secrets import randbelow
 from typing import Any
+from unittest import skipUnless
 from unittest.mock import Mock
 
 from twisted.internet.error import ConnectionDone, ConnectionLost
@@ -22,6 +25,7 @@ from txrdma.mad.ports import verbsport
 from txrdma.messages.protocol import MessageFactory
 from txrdma.sim.network import Faults
 from txrdma.soft import device as softdevice
+from txrdma.soft.core.memory import PAGE
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.recent import RecentNumbers
 from txrdma.test.support.cm.messaging import MessagingCase
@@ -374,6 +378,34 @@ class EndTests(MessagingCase):
         self.assertEqual(client.lost, [])
         self.devices[1].setPortEnabled(1, True)
         self.wait(lambda: server.messages, 2.0)
+
+    @skipUnless(hasattr(mmap, "MADV_REMOVE"), "this system can't free pages of shared memory")
+    def test_idleConnectionReturnsMemoryOfReceives(self) -> None:
+        """Between probes without messages, receives take no memory; what was received or begun stays."""
+        terms = Terms(messageBytes=4096, keepalive=2.0)
+        client, server = self.connected(terms, terms)
+        memory: Any = server.transport._memory._region.memory
+
+        def pages() -> int:
+            return os.fstat(memory.descriptor).st_blocks * 512 // PAGE
+
+        for count in range(40):
+            client.transport.sendMessage(b"%d" % count * 2000)
+            self.wait(lambda count=count: len(server.messages) > count)  # type: ignore[misc]  # a lambda
+        self.assertGreater(pages(), 20)
+        self.pause(5.0)
+        self.assertLessEqual(pages(), 2)
+        self.pause(2.0)
+        server.transport.pauseProducing()
+        trim = server.transport._pair.trim
+        for count in range(20):
+            client.transport.sendMessage(b"%d" % count * 2000)
+            self.pause(0.0001)
+            trim()
+        self.pause(5.0)
+        server.transport.resumeProducing()
+        messages = [b"%d" % count * 2000 for count in (*range(40), *range(20))]
+        self.assertEqual([data for data, _ in server.messages], messages)
 
     def test_keepaliveDetectsVanishedPeer(self) -> None:
         client, server = self.connected(Terms(keepalive=2.0), Terms(keepalive=None))
