@@ -90,6 +90,9 @@ _EVENTS: Final = {
 _Ready = tuple[int, "Region | None", int, int, Completion]
 """Identifier, region, offset, length (-1: not a single segment), and the prepared completion."""
 
+_NONE: Final[list[_Ready]] = []
+"""The prepared receives of all lanes without any. Never modified."""
+
 
 class LaneReceiver:
     """
@@ -130,7 +133,7 @@ class LaneReceiver:
         self._latestLength = 0  # the length of the latest message
         self._notice = -1  # L{NOTICE} from then on, unless receives are shared
         self._takesSends = False  # a SEND has used a receive: all receives are prepared from then on
-        self._ready: list[_Ready] = []  # a deque takes 0.7 KiB
+        self._ready = _NONE  # then a list, since a deque takes 0.7 KiB
 
     def expect(self, header: int) -> None:
         """Leave records with this header to C{Lane.takeMessages}, once the connection is established."""
@@ -210,6 +213,7 @@ class LaneReceiver:
                     continue
             if not self._consumeAny(header) or self.consumed - before > rings.ring:
                 break  # more than a ring of records is a broken peer's: let others run
+            ready = self._ready  # the first SEND creates it
             at = rings.readIndex
             consumed = self.consumed
             header = words[at]
@@ -372,6 +376,8 @@ class LaneReceiver:
             self.poll()
 
     def _prepare(self, first: int, after: int) -> None:
+        if self._ready is _NONE:
+            self._ready = []
         receives, ready, lookup = self._receives, self._ready, self._lookup
         number, usual, domain = self._number, self._latestLength, self._domain
         for index in range(first, after):
