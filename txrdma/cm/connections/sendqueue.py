@@ -175,7 +175,7 @@ class SendQueue:
         """
         self.waiting = _NONE
         self._waitingBytes = 0
-        self._unread: list[Request] = []  # long messages that the peer has not read
+        self._unread = _NONE  # long messages that the peer has not read
         self.posted: dict[int, Request] = {}
         self._overhead: list[int] = []
         self.entries = entries
@@ -291,7 +291,7 @@ class SendQueue:
         # A long message is in both queues while only its announcement is posted, without its name.
         if not self._unread or (self.waiting and self.waiting[0] is self._unread[0]):
             return None
-        request = self._unread.pop(0)
+        request = self._unread.popleft()
         self._unexpose(request)
         return request
 
@@ -299,8 +299,8 @@ class SendQueue:
         """Remove all requests that have not completed, in order, when the connection ends."""
         taken = dict.fromkeys((*self._unread, *self.posted.values(), *self.waiting))
         self.posted.clear()
-        self._unread.clear()
-        self.waiting.clear()
+        for queue in (self._unread, self.waiting):
+            queue.clear()
         return list(taken)
 
     def _expose(self, asked: Request) -> bool:
@@ -330,6 +330,8 @@ class SendQueue:
         announcement.identifier = self._next
         self.posted[self._next] = Request(announcement, True)
         asked.isAnnounced = True
+        if self._unread is _NONE:
+            self._unread = deque()
         self._unread.append(asked)
         return announcement
 
