@@ -105,7 +105,7 @@ class Opening(ExchangeCore):
     """
 
     __slots__ = (
-        *("_guid", "_private", "_ready", "_refusal", "_service"),
+        *("_guid", "_private", "_refusal", "_service"),
         *(
             "isActive",
             "isPeerToPeer",
@@ -129,7 +129,6 @@ class Opening(ExchangeCore):
         self.request = REQ()
         self.reply: REP | None = None
         self.transactionID = 0
-        self._ready: RTU | None = None
         self._refusal = _NO_REJECTION
         self._service = LONGEST_SERVICE
         self._private = b""
@@ -176,7 +175,8 @@ class Opening(ExchangeCore):
     def ready(self, privateData: bytes, now: float) -> bool:
         """Answer a REP by an RTU: the queue pair can send."""
         checkPrivateData(privateData, 224)
-        self._private = privateData
+        if not self.isEstablished:
+            self._private = privateData
         return self._ask("ready", now)
 
     def reject(
@@ -197,7 +197,8 @@ class Opening(ExchangeCore):
         """Ask the peer to wait, by an MRA. C{service}: the time until the answer, a time's code."""
         checkFits(MRA(serviceTimeout=service))
         checkPrivateData(privateData, 222)
-        self._service, self._private = service, privateData
+        if not self.isEstablished:  # then the private data is that of the RTU
+            self._service, self._private = service, privateData
         return self._ask("delay", now)
 
     def cancel(self, now: float) -> bool:
@@ -245,16 +246,14 @@ class Opening(ExchangeCore):
         self._sendUntilAnswered(self.reply, self.transactionID)
 
     def _sendRTU(self) -> None:
-        self._ready = RTU(
-            localCommID=self.localCommID,
-            remoteCommID=self.remoteCommID,
-            privateData=self._private.ljust(224, b"\0"),
+        self._send(
+            RTU(
+                localCommID=self.localCommID,
+                remoteCommID=self.remoteCommID,
+                privateData=self._private.ljust(224, b"\0"),
+            ),
+            self.transactionID,
         )
-        self._sendRTUAgain()
-
-    def _sendRTUAgain(self) -> None:
-        if self._ready is not None:
-            self._send(self._ready, self.transactionID)
 
     def _sendMRA(self) -> None:
         self._send(
@@ -361,7 +360,7 @@ def _rows() -> Iterator[_Row]:
         yield here, _In.cancel, _ENDED, (_Do._sendREJ,)
         yield here, _In.rejected, _ENDED, (_Do._linger, _Do._reportRejected)
         yield here, _In.confirmed, _ENDED, (_Do._linger,)  # a DREQ before our RTU
-    yield _ESTABLISHED, _In.replied, _ESTABLISHED, (_Do._sendRTUAgain,)
+    yield _ESTABLISHED, _In.replied, _ESTABLISHED, (_Do._sendRTU,)
     # Passive: a REQ waits for its answer.
     yield _IDLE, _In.requested, _REQ_RCVD, (_Do._takeRequest,)
     for here in (_REQ_RCVD, _MRA_REQ_SENT):

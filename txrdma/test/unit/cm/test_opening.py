@@ -121,6 +121,8 @@ class RequestTests(SynchronousTestCase):
         (first,) = self.active.outgoing()
         assert isinstance(first.message, RTU)
         self.assertEqual(first.message.privateData[:5], b"mine\0")
+        self.assertFalse(self.active.ready(b"other", 0.0))
+        self.assertFalse(self.active.delay(3, 0.0, b"other"))
         self.assertFalse(self.active.received(reply, 5, 0.0))
         self.assertEqual(self.active.outgoing(), [first])
 

@@ -163,7 +163,7 @@ class PlantedTests(SynchronousTestCase):
 
     def test_connectionIsEstablishedTwice(self) -> None:
         rows = [row for row in OPENING.rows if row[0] != "ESTABLISHED"]
-        again = (Opening._sendRTUAgain, Opening._reportEstablished)
+        again = (Opening._sendRTU, Opening._reportEstablished)
         rows.append(("ESTABLISHED", OpeningInputs.replied, "ESTABLISHED", again))
         self.patch(Opening, "_table", StateTable(OpeningInputs, Opening, rows))
         self.assertEqual(self.fault()[0], "a connection is established twice")
