@@ -277,6 +277,11 @@ class StreamTransport(Generic[EndT]):
         if producer is not None:
             self.registerProducer(producer, streaming)
 
+    @property
+    def _tlsClientDefault(self) -> bool:
+        """Whether this end has opened the connection."""
+        raise NotImplementedError
+
     # Events of the connection
 
     def begun(self) -> None:
@@ -284,7 +289,10 @@ class StreamTransport(Generic[EndT]):
         try:
             cast(IProtocol, self.protocol).makeConnection(cast(ITransport, self))
         except BaseException:
-            self.stream.blame("makeConnection")
+            if self._tlsClientDefault:
+                self.stream.blame("makeConnection")
+            else:  # Twisted's TCP ports log the error, and leave the connection open
+                _log.failure("Unhandled error in makeConnection")
 
     def flushed(self) -> None:
         """Resume the producer, since all written bytes are posted."""

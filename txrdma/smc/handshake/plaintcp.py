@@ -22,6 +22,7 @@ from txrdma.kit.twistedprivate import require
 from txrdma.smc.common.names import prefixFor
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.stream.connectionstatus import logEnd, markTCP
+from txrdma.smc.terms.offer import Role
 
 _log = Logger()
 
@@ -135,8 +136,13 @@ def runOnTCP(
     if foreign is not None:
         _CLCStripper(transport, foreign)
     waiting = _Leftover(transport, leftover) if leftover else None
-    # The transport provides ITransport, but IProtocol has no types for that.
-    callWithContext({"system": transport.logstr}, protocol.makeConnection, cast(Any, transport))
+    try:
+        # The transport provides ITransport, but IProtocol has no types for that.
+        callWithContext({"system": transport.logstr}, protocol.makeConnection, cast(Any, transport))
+    except BaseException:
+        if role == Role.CLIENT.value:
+            raise
+        _log.failure("Unhandled error in makeConnection")  # Twisted's TCP ports leave the connection open
     if waiting is not None:
         waiting.deliver()
 

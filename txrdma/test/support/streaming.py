@@ -45,6 +45,14 @@ class Halves(HalfCloseRecorder):
         self.ends.append("write")
 
 
+class Raising(Recorder):
+    """Raises when it is connected."""
+
+    def connectionMade(self) -> None:
+        super().connectionMade()
+        raise ZeroDivisionError
+
+
 class StreamCase(TestCase):
     """A server and a client; when both have ended, nothing of them is left."""
 
@@ -166,6 +174,18 @@ class StreamContract(Base):
         endpoint = clientFromString(reactor, self.clientString(self.ports[-1].getHost().port))
         await self.assertFailure(endpoint.connect(refusing), NoProtocol)
         self.assertEqual((refusing.starts, refusing.stops), (1, 1))
+
+    async def test_raisesWhenMade(self) -> None:
+        """As over TCP, a server whose C{connectionMade} raises keeps its connection; a client loses it."""
+        client, server = await self.both(Echo, Raising)
+        server.transport.write(b"still open")
+        await server.receiving(10)
+        server.transport.loseConnection()
+        await self.ended(client, server)
+        failed = await self.connect(Raising)
+        await failed.lost
+        failed.reason.trap(ZeroDivisionError)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 3)
 
     async def test_cancelledWhileMade(self) -> None:
         """An attempt that C{buildProtocol} cancels leaves no connection."""

@@ -286,6 +286,29 @@ class EndTests(EndsTestCase):
         one.reason.trap(ConnectionDone)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
+    async def test_raisesWhenMade(self) -> None:
+        """As with C{tcp:}, a server keeps a connection whose C{connectionMade} raises, by SMC-R and TCP."""
+
+        class Broken(Recorder):
+            def connectionMade(self) -> None:
+                super().connectionMade()
+                raise ZeroDivisionError
+
+        for serverKeys, clientScheme, mode in (
+            ("", "smc", "SMC-R"),
+            ("", "tcp", "TCP"),
+            (":version=2:ueid=A", "smc", "TCP"),
+        ):
+            factory, port = await self.serve(f"smc:0:interface=127.0.0.1{serverKeys}", Broken)
+            one, other = await self.join(factory, f"{clientScheme}:127.0.0.1:{port}")
+            self.assertEqual(other.transport.smc.mode, mode)
+            one.transport.write(b"hello")
+            self.assertEqual(await other.receiving(5), b"hello")
+            one.transport.loseConnection()
+            await gatherResults([one.lost, other.lost])
+            other.reason.trap(ConnectionDone)
+            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
     async def test_accessors(self) -> None:
         """The accessors of TCP transports exist and work."""
         one, other = await self.pair()
