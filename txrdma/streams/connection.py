@@ -26,7 +26,7 @@ from txrdma.kit.connectionlog import ConnectionRecord
 from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.shutdown import addShutdownListener, IClosesOnShutdown, removeShutdownListener
 from txrdma.messages.transport import MessageTransport
-from txrdma.streams.transport import Address, StreamTransport
+from txrdma.streams.transport import Address, logName, StreamTransport
 
 _log = Logger()
 
@@ -466,9 +466,10 @@ class MessageStreamTransport(StreamTransport[MessageEndT]):
 
     __slots__ = ()
 
-    def __init__(self, stream: MessageEndT, protocol: IProtocol) -> None:
-        role = "client" if stream.isClient else str(stream.host.port)
-        super().__init__(stream, stream, protocol, f"{type(protocol).__name__},{role},{stream.peer.host}")
+    def __init__(self, stream: MessageEndT, protocol: IProtocol, number: int = 0) -> None:
+        """@param number: of the connection among those that its port has accepted, for the log."""
+        role = "client" if stream.isClient else f"{number},{stream.peer.host}"
+        super().__init__(stream, stream, protocol, f"{logName(protocol)},{role}")
 
     def __repr__(self) -> str:
         stream = self.stream

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any, Generic
 
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import CannotListenError, ConnectError, ConnectingCancelledError, NoProtocol
-from twisted.internet.interfaces import IAddress, IListeningPort, IProtocol, IProtocolFactory
+from twisted.internet.interfaces import (
+    IAddress,
+    IListeningPort,
+    IProtocol,
+    IProtocolFactory,
+    IReactorCore,
+)
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -107,10 +114,11 @@ class AcceptedStreams(Generic[MessageEndT]):
     A subclass implements C{buildProtocol}, which returns a stream made with L{makeTransport}.
     """
 
-    transportClass: Callable[[MessageEndT, IProtocol], MessageStreamTransport[MessageEndT]]
+    transportClass: Callable[[MessageEndT, IProtocol, int], MessageStreamTransport[MessageEndT]]
 
-    def __init__(self, factory: IProtocolFactory) -> None:
-        self._factory = factory
+    def __init__(self, reactor: Any, factory: IProtocolFactory) -> None:
+        self._reactor, self._factory = reactor, factory
+        self._numbers = count()
 
     def listen(self, endpoint: IMessageServerEndpoint, kind: str, port: int = 0) -> Deferred[IListeningPort]:
         """
@@ -128,7 +136,7 @@ class AcceptedStreams(Generic[MessageEndT]):
             return Failure(error.__cause__ if isListenError else CannotListenError("", port, error))
 
         def listening(port: IListeningPort) -> IListeningPort:
-            return StreamPort(port, self._factory, kind, self.addressOf)
+            return StreamPort(self._reactor, port, self._factory, kind, self.addressOf)
 
         return endpoint.listen(self).addCallbacks(listening, failed)
 
@@ -137,7 +145,8 @@ class AcceptedStreams(Generic[MessageEndT]):
 
     def makeTransport(self, end: MessageEndT) -> MessageStreamTransport[MessageEndT]:
         """Make the transport of a stream, with its protocol."""
-        return self.transportClass(end, protocolFor(self._factory, end.peer) or Declining())
+        protocol = protocolFor(self._factory, end.peer) or Declining()
+        return self.transportClass(end, protocol, next(self._numbers))
 
     def addressOf(self, host: Any) -> Address:
         """Return the TCP address that corresponds to the address of a message port."""
@@ -149,8 +158,11 @@ class AcceptedStreams(Generic[MessageEndT]):
 class StreamPort:
     """A listening port of streams, on top of a listening port of message connections."""
 
+    _reactor: IReactorCore | None = None
+
     def __init__(
         self,
+        reactor: Any,
         port: IListeningPort,
         factory: IProtocolFactory,
         kind: str,
@@ -167,6 +179,9 @@ class StreamPort:
         except BaseException:
             port.stopListening()
             raise
+        if IReactorCore.providedBy(reactor):
+            self._reactor = reactor
+            self._trigger = reactor.addSystemEventTrigger("during", "shutdown", self._stopFactory)
         name, number = type(factory).__name__, self.getHost().port
         _log.info("{name} ({kind}) starting on {port}", name=name, kind=kind, port=number)
 
@@ -180,11 +195,17 @@ class StreamPort:
         """Stop listening. Connections stay open. Idempotent."""
         stopped = self._port.stopListening()  # first: the factory may raise
         if self._isListening:
-            self._isListening = False
-            text = "doStop of {factory!r} failed; its port is closed"
-            with _log.failuresHandled(text, factory=self._factory):
-                self._factory.doStop()
+            if self._reactor is not None:
+                self._reactor.removeSystemEventTrigger(self._trigger)
+            self._stopFactory()
         return stopped
+
+    def _stopFactory(self) -> None:
+        """Stop the factory: the port is closed, or the reactor stops."""
+        self._isListening, self._reactor = False, None
+        text = "doStop of {factory!r} failed; its port is closed"
+        with _log.failuresHandled(text, factory=self._factory):
+            self._factory.doStop()
 
     def getHost(self) -> Address:
         return self._addressOf(self._port.getHost())

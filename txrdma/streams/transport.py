@@ -103,6 +103,11 @@ class End(Protocol):
 EndT = TypeVar("EndT", bound=End)
 
 
+def logName(protocol: IProtocol) -> str:
+    """Return the first part of a log prefix, as Twisted's TCP transports form it."""
+    return protocol.logPrefix() if ILoggingContext.providedBy(protocol) else type(protocol).__name__
+
+
 def _mustBeBytes(data: object) -> None:
     if not isinstance(data, bytes):
         raise TypeError("Data must be bytes")  # the message of twisted.internet.abstract

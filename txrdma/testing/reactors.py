@@ -69,7 +69,7 @@ class ReactorClock(SimulatedClock):
 
     def addSystemEventTrigger(self, phase: str, event: str, trigger: Any, *args: Any) -> Callable[[], Any]:
         """Add a function that L{stop} calls."""
-        assert (phase, event) == ("before", "shutdown")
+        assert phase in ("before", "during") and event == "shutdown"
         self.triggers.append(partial(trigger, *args))
         return self.triggers[-1]
 

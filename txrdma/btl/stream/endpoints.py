@@ -91,9 +91,5 @@ class _Accepting(AcceptedStreams[BTLEnd]):
 
     transportClass = BTLTransport
 
-    def __init__(self, reactor: Any, factory: IProtocolFactory) -> None:
-        super().__init__(factory)
-        self._reactor = reactor
-
     def buildProtocol(self, peer: Any) -> BTLEnd:
         return BTLEnd(self._reactor, False, self.makeTransport)

@@ -167,8 +167,8 @@ class _Accepting(AcceptedStreams[RSocketEnd]):
     transportClass = RSocketTransport
 
     def __init__(self, reactor: Any, options: RSocketOptions, factory: IProtocolFactory) -> None:
-        super().__init__(factory)
-        self._reactor, self._options = reactor, options
+        super().__init__(reactor, factory)
+        self._options = options
 
     def buildProtocol(self, peer: MessageAddress) -> RSocketEnd:
         options = self._options

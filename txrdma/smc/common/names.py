@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from enum import Enum
 
-from twisted.internet.interfaces import ILoggingContext, IProtocol
+from twisted.internet.interfaces import IProtocol
 from twisted.internet.tcp import Connection
+
+from txrdma.streams.transport import logName
 
 
 def diagnosisName(diagnosis: Enum | int | None) -> str | None:
@@ -18,5 +20,4 @@ def diagnosisName(diagnosis: Enum | int | None) -> str | None:
 def prefixFor(transport: Connection, protocol: IProtocol) -> str:
     """Return the log prefix of a protocol on a TCP transport that was created for another protocol."""
     _name, comma, rest = transport.logstr.partition(",")
-    name = protocol.logPrefix() if ILoggingContext.providedBy(protocol) else type(protocol).__name__
-    return name + comma + rest
+    return logName(protocol) + comma + rest

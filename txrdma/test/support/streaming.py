@@ -53,6 +53,13 @@ class Raising(Recorder):
         raise ZeroDivisionError
 
 
+class Named(Recorder):
+    """Has a log prefix of its own."""
+
+    def logPrefix(self) -> str:
+        return "a name"
+
+
 class StreamCase(TestCase):
     """A server and a client; when both have ended, nothing of them is left."""
 
@@ -186,6 +193,22 @@ class StreamContract(Base):
         await failed.lost
         failed.reason.trap(ZeroDivisionError)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 3)
+
+    async def test_logPrefix(self) -> None:
+        """Log prefixes are those of TCP: a server's has the number of its connection, and the peer's host."""
+        servers = await self.listen(Named)
+        found = []
+        for _ in range(2):
+            there = servers.next()
+            client = await self.connect()
+            server = await there
+            found += [each.transport.logPrefix() for each in (client, server)]
+            client.transport.loseConnection()
+            await self.ended(client, server)
+        host = server.transport.getPeer().host
+        self.assertEqual(
+            found, ["Recorder,client", f"a name,0,{host}", "Recorder,client", f"a name,1,{host}"]
+        )
 
     async def test_cancelledWhileMade(self) -> None:
         """An attempt that C{buildProtocol} cancels leaves no connection."""

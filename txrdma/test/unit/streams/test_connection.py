@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
+from zope.interface import alsoProvides
+
+from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectError, ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IReactorCore
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
@@ -12,9 +17,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.btl.stream._bytes import ByteStream, DISCONNECT
 from txrdma.error import DeviceUnavailable
 from txrdma.streams.connection import CLOSING_SECONDS, STOPPING_SECONDS, StreamEnd
-from txrdma.streams.endpoints import StreamAttempt
+from txrdma.streams.endpoints import StreamAttempt, StreamPort
 from txrdma.streams.transport import StreamTransport
-from txrdma.testing.protocols import Recorder
+from txrdma.testing.protocols import Recorder, Recorders
 from txrdma.testing.reactors import ReactorClock
 
 
@@ -127,3 +132,27 @@ class AttemptTests(SynchronousTestCase):
         failure = self.attempt.failed(Failure(DeviceUnavailable("no answer")))
         self.assertIs(failure.type, ConnectError)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+
+
+class PortTests(SynchronousTestCase):
+    """The factory of a listening port."""
+
+    def setUp(self) -> None:
+        self.clock = ReactorClock()
+        alsoProvides(self.clock, IReactorCore)  # as much of it as is needed
+        self.factory = Recorders()
+        host = IPv4Address("TCP", "127.0.0.1", 4)
+        port: Any = Mock(getHost=lambda: host)
+        self.port = StreamPort(self.clock, port, self.factory, "test", lambda host: host)
+
+    def test_reactorStops(self) -> None:
+        """The factory stops with the reactor, as over TCP, once."""
+        self.clock.stop()
+        self.assertEqual((self.factory.starts, self.factory.stops), (1, 1))
+        self.port.stopListening()
+        self.assertEqual(self.factory.stops, 1)
+
+    def test_stopsBefore(self) -> None:
+        """A port that has stopped listening leaves nothing on the reactor."""
+        self.port.stopListening()
+        self.assertEqual((self.factory.stops, self.clock.triggers), (1, []))
