@@ -80,13 +80,13 @@ def softDeviceTo(host: str) -> str:
     @raise InvalidRequest: there is no route to the host.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
             found = socket.getaddrinfo(host, ROCE_PORT, family, flags=socket.AI_NUMERICHOST)
             probe.connect(found[0][-1])  # nothing is sent
-        except OSError as error:
-            raise InvalidRequest(f"there is no route to {host}: {error}") from error
-        source, _, *scoped = probe.getsockname()
+            source, _, *scoped = probe.getsockname()
+    except OSError as error:
+        raise InvalidRequest(f"there is no route to {host}: {error}") from error
     if any(scoped):  # flow and scope of a link-local address
         source += f"%{socket.if_indextoname(scoped[1])}"
     if family == socket.AF_INET and (source == host or source.startswith("127.")):

@@ -12,7 +12,12 @@ from zope.interface import implementer
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectionRefusedError, TimeoutError
+from twisted.internet.error import (
+    ConnectError,
+    ConnectionRefusedError,
+    getConnectError,
+    TimeoutError,
+)
 from twisted.internet.interfaces import (
     IListeningPort,
     IProtocol,
@@ -30,7 +35,7 @@ from txrdma.cm.rsocket._core import CONTROLS, Sizes
 from txrdma.cm.rsocket.stream import addressOf, MEMORY_REQUESTS, REPOST, RSocketEnd
 from txrdma.cm.rsocket.transport import RSocketTransport
 from txrdma.cm.terms import KEEPALIVE, MessageAddress, Terms
-from txrdma.error import WireError
+from txrdma.error import InvalidRequest, WireError
 from txrdma.kit.values import frozen
 from txrdma.streams.endpoints import AcceptedStreams, StreamAttempt
 from txrdma.streams.transport import Address
@@ -81,11 +86,17 @@ class RSocketClientEndpoint:
     """An endpoint that connects to an IP address and a port, as C{rconnect} does."""
 
     def __init__(
-        self, reactor: Any, host: str, port: int, device: DeviceSpec, options: RSocketOptions = USUAL
+        self,
+        reactor: Any,
+        host: str,
+        port: int,
+        device: DeviceSpec | None = None,
+        options: RSocketOptions = USUAL,
     ) -> None:
         """
         @param host: an IP address.
-        @param device: a device, or the string of one.
+        @param device: a device, or the string of one; None is the software device at the source address of
+            the route to the host.
         """
         self._reactor, self._host, self._port = reactor, host, port
         self._device, self._options = device, options
@@ -95,8 +106,8 @@ class RSocketClientEndpoint:
         Connect to the peer and make a protocol, as L{IStreamClientEndpoint} specifies.
 
         @return: fails as TCP's endpoint does: with C{ConnectionRefusedError} without a listener, with
-            C{TimeoutError} without an answer, with C{ConnectingCancelledError} if cancelled, otherwise with
-            another C{ConnectError}.
+            C{TimeoutError} without an answer, with C{NoRouteError} without a route, with
+            C{ConnectingCancelledError} if cancelled, otherwise with another C{ConnectError}.
         """
         kind = IPv6Address if ":" in self._host else IPv4Address
         destination = kind("TCP", self._host, self._port)
@@ -128,6 +139,10 @@ class _Connecting(StreamAttempt[RSocketEnd]):
     def known(self, error: BaseException) -> BaseException | None:
         if isinstance(error, Rejected) and error.status in _REFUSED:
             return ConnectionRefusedError(string=str(error))
+        cause = error.__cause__
+        if isinstance(error, InvalidRequest) and isinstance(cause, OSError):  # there is no route
+            unreachable: ConnectError = getConnectError((cause.errno, str(error)))
+            return unreachable
         return TimeoutError(string=str(error)) if isinstance(error, PeerSilent) else None
 
 

@@ -61,7 +61,7 @@ class RSocketClientParser:
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IStreamClientEndpoint:
         from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint
-        from txrdma.ports.softdevices import softDeviceAt, softDeviceTo
+        from txrdma.ports.softdevices import softDeviceAt
         from txrdma.verbs.devices import prepareDevice
 
         keys = Arguments("rsocket", ("host", "port"), args, kwargs)
@@ -69,9 +69,9 @@ class RSocketClientParser:
         source, device = keys.take("bindAddress"), keys.take("device")
         options = _options(keys)
         keys.end()
-        device = device or (softDeviceAt(source) if source else softDeviceTo(host))
-        prepareDevice(device)
-        return RSocketClientEndpoint(reactor, host, port, device, options)
+        device = device or (softDeviceAt(source) if source else "")
+        prepareDevice(device or "soft")
+        return RSocketClientEndpoint(reactor, host, port, device or None, options)
 
 
 @implementer(IPlugin, IStreamServerEndpointStringParser)

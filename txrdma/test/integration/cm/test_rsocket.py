@@ -4,19 +4,24 @@ rsocket streams on a real reactor: both directions, back pressure, ends, half-cl
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from hashlib import sha256
 from typing import Any
+from unittest.mock import Mock, patch
 
 from twisted.internet import reactor as theReactor
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.error import (
+    ConnectError,
     ConnectingCancelledError,
     ConnectionDone,
     ConnectionLost,
     ConnectionRefusedError,
+    NoRouteError,
 )
 from twisted.internet.task import deferLater
 
@@ -191,6 +196,16 @@ class OpeningTests(SocketCase):
         await self.listen()
         self.ports[0]._port._end()
         await self.assertFailure(Deferred.fromCoroutine(self.connect()), ConnectionRefusedError)
+
+    async def test_noRoute(self) -> None:
+        """A string for a host without a route is valid; connecting fails with TCP's error."""
+        for error, expected in ((errno.ENETUNREACH, NoRouteError), (errno.EINVAL, ConnectError)):
+            client = clientFromString(reactor, "rsocket:192.0.2.1:1")
+            with patch("socket.socket.connect", Mock(side_effect=OSError(error, os.strerror(error)))):
+                connecting = client.connect(Recorders())
+            failure = await self.assertFailure(connecting, ConnectError)
+            self.assertIs(type(failure), expected)
+            self.assertIn("there is no route to 192.0.2.1", str(failure))
 
     async def test_noConnectionData(self) -> None:
         """A peer without connection data is rejected."""
