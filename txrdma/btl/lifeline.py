@@ -140,9 +140,13 @@ def deviceAt(host: str) -> str:
     Return the device string of the software device at an IP address.
 
     On loopback it does not use UDP port 4791, which other programs may need. The introduction contains the
-    port.
+    port. A mapped address, of an IPv4 client of a listener at C{::}, is the IPv4 address.
     """
-    isLoopback = ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    address = ipaddress.ip_address(host.partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    if mapped is not None:
+        address, host = mapped, str(mapped)
+    isLoopback = address.is_loopback
     return softDeviceAt(host) + (":port=0" if isLoopback else "")
 
 

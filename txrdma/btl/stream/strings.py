@@ -72,9 +72,8 @@ class BTLClientParser:
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IStreamClientEndpoint | IMessageClientEndpoint:
         from twisted.internet.address import HostnameAddress
-        from twisted.internet.endpoints import HostnameEndpoint
 
-        from txrdma.btl.connections import ClientEndpoint
+        from txrdma.btl.connections import ClientEndpoint, tcpEndpointTo
         from txrdma.btl.stream.endpoints import StreamClientEndpoint
 
         keys = Arguments("btl", ("host", "port"), args, kwargs)
@@ -83,7 +82,7 @@ class BTLClientParser:
         hasMessages = keys.isYes("messages", False)
         keys.end()
         _prepare(device)
-        stream = HostnameEndpoint(reactor, host, port, timeout, (source, 0) if source else None)
+        stream = tcpEndpointTo(reactor, host, port, timeout, source)
         if hasMessages:
             return ClientEndpoint(reactor, stream, device)
         return StreamClientEndpoint(reactor, stream, device, HostnameAddress(host.encode(), port))
@@ -109,7 +108,7 @@ class BTLServerParser:
         from txrdma.btl.stream.endpoints import StreamServerEndpoint
 
         keys = Arguments("btl", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
-        port, backlog = keys.number("port", None, 0, 65535), keys.number("backlog", 50, 1, 1 << 31)
+        port, backlog = keys.number("port", None, 0, 65535), keys.number("backlog", 50, 1, 2**31 - 1)
         interface, device = keys.take("interface"), _device(keys)
         kind = ServerEndpoint if keys.isYes("messages", False) else StreamServerEndpoint
         keys.end()

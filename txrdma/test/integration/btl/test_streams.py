@@ -27,6 +27,7 @@ from twisted.internet.error import (
     DNSLookupError,
 )
 from twisted.internet.task import deferLater
+from twisted.internet.testing import MemoryReactorClock
 
 from txrdma.btl import module as modules
 from txrdma.btl.connections import ClientEndpoint, connect, ServerEndpoint
@@ -67,6 +68,27 @@ class StreamTests(StreamContract, StreamCase):
         refused = clientFromString(reactor, f"btl:127.0.0.1:{port}").connect(Recorders())
         await self.assertFailure(refused, ConnectionRefusedError)
         await self.assertFailure(connect(reactor, "127.0.0.1", port, Recorders(MessageProtocol)), Refused)
+
+    async def test_bothFamilies(self) -> None:
+        """A listener at C{::} accepts IPv4 clients, too."""
+        servers = Recorders()
+        try:
+            port = await serverFromString(reactor, r"btl:0:interface=\:\:").listen(servers)
+        except CannotListenError as error:
+            raise SkipTest(f"no IPv6 here: {error}") from None
+        self.ports.append(port)
+        there = servers.next()
+        client = await self.connect()
+        server = await there
+        self.assertEqual(server.transport.getPeer().host, "::ffff:127.0.0.1")
+        client.transport.loseConnection()
+        await self.ended(client, server)
+
+    def test_zone(self) -> None:
+        """The zone of a link-local address is passed on to TCP."""
+        memory = MemoryReactorClock()
+        clientFromString(memory, r"btl:fe80\:\:1%lo:4").connect(Recorders()).addErrback(lambda _: None)
+        self.assertEqual(memory.tcpClients[0][:2], ("fe80::1%lo", 4))
 
     async def test_unknownHost(self) -> None:
         """An unknown host is an error of the same kind as a missing listener."""
