@@ -194,6 +194,7 @@ class PeerConnection(StreamProtocol):
         self._isOver = self._isClean = self._hasFailed = self._isAborted = False
         self._receivedBytes = 0
         self._early: list[tuple[int, memoryview]] = []
+        self._farewell: bytes | None = None
         self._failure: Failure | None = None
         self._timer, self._ending = Timer(reactor), Timer(reactor)
 
@@ -373,6 +374,9 @@ class PeerConnection(StreamProtocol):
         early, self._early = self._early, []
         user.deliverMessages(early)
         user.eventsReported()
+        farewell, self._farewell = self._farewell, None
+        if farewell is not None:
+            self._sendClose(farewell)
 
     def _late(self) -> None:
         """Give up an exchange that takes too long."""
@@ -480,9 +484,12 @@ class PeerConnection(StreamProtocol):
                 self._giveUp(Failure(Unreachable("the peer sends much before its packets are known to pass")))
 
     def _sendClose(self, acknowledgement: bytes) -> None:
-        """Send the FAREWELL frame, and close the TCP connection."""
+        """Send the FAREWELL frame, and close the TCP connection, when this end is connected."""
         self._isPeerReady = True
         self._maybeEstablished()
+        if self._validation is not None and not self._validation.isProven:
+            self._farewell = acknowledgement  # packets of the peer may overtake the echo of the last probe
+            return
         self._isClean = not self._hasFailed
         self._sendFrame(FrameKind.FAREWELL, acknowledgement)
         transport: Any = self.transport

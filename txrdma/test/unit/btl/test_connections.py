@@ -23,7 +23,7 @@ from txrdma.btl.channels import MOST_UNREPORTED
 from txrdma.btl.core.congestion import FIRST_WINDOW
 from txrdma.btl.core.flow import MessageFlow, WINDOW
 from txrdma.btl.core.module import MANY_WAIT, MOST_RESENDS, OVERHEAD
-from txrdma.btl.core.peer import Peer
+from txrdma.btl.core.peer import Peer, PEER_CLOSED
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
 from txrdma.btl.introductions import frame, FrameKind, VERSION
 from txrdma.btl.lifeline import PeerConnection
@@ -559,6 +559,37 @@ class ExchangeTests(HostsCase):
             self.assertEqual((client.user, server.user), (None, None))
             unsent.pop()()
         self.wait(lambda: client.user is not None and server.user is not None)
+
+    def test_closedBeforeEcho(self) -> None:
+        """A client gets everything if the close of the server arrives before the echo of its last probe."""
+
+        class Brief(TagRecorder):
+            def connectionMade(self) -> None:
+                super().connectionMade()
+                self.transport.sendMessage(b"everything")
+                self.transport.loseConnection()
+
+        late: list[Callable[[], None]] = []
+        process = PeerConnection._frame
+
+        def processLater(lifeline: PeerConnection, kind: FrameKind, content: bytes) -> None:
+            if lifeline.isClient:
+                late.append(lambda: process(lifeline, kind, content))
+            if not lifeline.isClient or len(late) == 1:  # the first is the echo of the client's first probe
+                process(lifeline, kind, content)
+
+        self.patch(PeerConnection, "_frame", processLater)
+        client, server = TagRecorder(), Brief()
+        opening, _ = self.open(client, server)
+        self.wait(lambda: server.isMade and opening.lifeline.peer.state >= PEER_CLOSED)
+        self.assertNoResult(opening.answer)
+        self.patch(PeerConnection, "_frame", process)
+        for each in late[1:]:
+            each()
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual(client.messages, [(b"everything", None)])
+        self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))
+        self.assertNothingLeft()
 
     def test_unreachable(self) -> None:
         """An error names the interface and the peer between which long packets, or none, do not pass."""
