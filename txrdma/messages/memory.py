@@ -115,7 +115,7 @@ def octets(data: AnyBuffer) -> Buffer:
         return data
     try:
         view = memoryview(data)
-        if isinstance(view.obj, memoryview):  # data is a PickleBuffer of it
+        if isinstance(data, PickleBuffer) and isinstance(view.obj, memoryview):  # all of which it is of
             data, view = view.obj, memoryview(view.obj)
         if view.c_contiguous:
             return _bytesOf(data, view)
@@ -132,7 +132,7 @@ def _bytesOf(data: AnyBuffer, view: memoryview) -> Buffer:
 
     Before 3.13, CPython crashes when it collects a memory view together with a buffer that a C{PickleBuffer}
     has got from it (not from what the view is of), for example with the queue of an aborted connection. So
-    what is queued is never a view of a view.
+    what is queued is a view of a view only if the application has passed one.
 
     @param view: of C{data}.
     """

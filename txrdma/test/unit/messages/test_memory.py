@@ -41,6 +41,12 @@ class OctetsTests(SynchronousTestCase):
             )
             self.assertFalse(isinstance(view.obj, memoryview), name)
 
+    def test_partOfView(self) -> None:
+        """A part of a view that was got from another view keeps its place and length."""
+        whole = bytearray(range(16))
+        part = memoryview(PickleBuffer(memoryview(whole)))[4:8]
+        self.assertEqual(bytes(octets(part)), bytes(range(4, 8)))
+
     def test_writable(self) -> None:
         """What is written into the view of a writable buffer is in the buffer."""
         for name, make in buffers():
