@@ -12,14 +12,8 @@ from typing import Any, cast, Final
 
 from zope.interface import implementer
 
-from twisted.internet.abstract import isIPv6Address
 from twisted.internet.defer import CancelledError, Deferred, fail
-from twisted.internet.endpoints import (
-    HostnameEndpoint,
-    TCP4ServerEndpoint,
-    TCP6ClientEndpoint,
-    TCP6ServerEndpoint,
-)
+from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint
 from twisted.internet.error import CannotListenError, ConnectError, DNSLookupError
 from twisted.internet.interfaces import (
     IAddress,
@@ -33,7 +27,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.btl.introductions import isDecidable
-from txrdma.btl.lifeline import DeviceSpecs, PeerConnection, severalDevices
+from txrdma.btl.lifeline import DeviceSpecs, PeerConnection, severalDevices, tcpEndpointTo
 from txrdma.btl.transport import BTLMessageTransport
 from txrdma.error import InvalidRequest, MalformedDevice, RDMAError, Refused, ResourceExhausted
 from txrdma.kit.cancelling import cancellable
@@ -323,19 +317,6 @@ class _Accepting(Factory):
         return opening.lifeline
 
 
-def tcpEndpointTo(
-    reactor: Any, host: str, port: int, timeout: float = TIMEOUT, source: str = ""
-) -> IStreamClientEndpoint:
-    """
-    Return the TCP endpoint for the exchange with a listener.
-
-    @param host: a name or an IP address. C{HostnameEndpoint} would lose the zone of a link-local address.
-    @param source: the local address; empty if the system chooses it.
-    """
-    kind = TCP6ClientEndpoint if isIPv6Address(host) else HostnameEndpoint
-    return kind(reactor, host, port, timeout, (source, 0) if source else None)
-
-
 def connect(
     reactor: Any,
     host: str,
@@ -350,7 +331,7 @@ def connect(
     @param factory: None makes a L{MessageProtocol}, for programs that only use its transport.
     @param device: a device, or several all of which carry messages: see L{DeviceSpecs}.
     """
-    stream = tcpEndpointTo(reactor, host, port)
+    stream = tcpEndpointTo(reactor, host, port, TIMEOUT)
     return ClientEndpoint(reactor, stream, device).connect(factory or MessageFactory(MessageProtocol))
 
 

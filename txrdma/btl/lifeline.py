@@ -23,9 +23,11 @@ from functools import partial
 from secrets import randbits
 from typing import Any, Final, Protocol, Union
 
+from twisted.internet.abstract import isIPv6Address
 from twisted.internet.defer import CancelledError
+from twisted.internet.endpoints import HostnameEndpoint, TCP6ClientEndpoint
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IAddress, ITCPTransport
+from twisted.internet.interfaces import IAddress, IStreamClientEndpoint, ITCPTransport
 from twisted.internet.protocol import connectionDone
 from twisted.internet.protocol import Protocol as StreamProtocol
 from twisted.logger import Logger
@@ -121,6 +123,19 @@ def _keepAlive(transport: Any) -> None:
     if handle is not None and hasattr(handle, "setsockopt"):
         for option, value in TCP_KEEP_ALIVE.items():
             handle.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def tcpEndpointTo(
+    reactor: Any, host: str, port: int, timeout: float, source: str = ""
+) -> IStreamClientEndpoint:
+    """
+    Return the TCP endpoint for the exchange with a listener.
+
+    @param host: a name or an IP address. C{HostnameEndpoint} would lose the zone of a link-local address.
+    @param source: the local address; empty if the system chooses it.
+    """
+    kind = TCP6ClientEndpoint if isIPv6Address(host) else HostnameEndpoint
+    return kind(reactor, host, port, timeout, (source, 0) if source else None)
 
 
 def severalDevices(specs: DeviceSpecs) -> list[Any]:

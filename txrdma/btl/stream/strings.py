@@ -73,7 +73,8 @@ class BTLClientParser:
     ) -> IStreamClientEndpoint | IMessageClientEndpoint:
         from twisted.internet.address import HostnameAddress
 
-        from txrdma.btl.connections import ClientEndpoint, tcpEndpointTo
+        from txrdma.btl.connections import ClientEndpoint
+        from txrdma.btl.lifeline import tcpEndpointTo
         from txrdma.btl.stream.endpoints import StreamClientEndpoint
 
         keys = Arguments("btl", ("host", "port"), args, kwargs)
