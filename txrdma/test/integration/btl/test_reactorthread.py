@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from threading import enumerate as threads
 from threading import Event, get_ident
 
@@ -99,46 +97,3 @@ class ReactorThreadTests(SynchronousTestCase):
         self.assertLess(len(os.listdir("/proc/self/fd")), descriptors)
         self.thread = ReactorThread.acquire()
         self.assertEqual(len(os.listdir("/proc/self/fd")), descriptors)
-
-
-FORKING = """
-import os
-import signal
-from txrdma.btl.reactorthread import ReactorThread
-from txrdma.error import InvalidRequest
-
-inherited = ReactorThread.acquire()
-inherited.call(int)
-child = os.fork()
-if not child:
-    signal.alarm(20)
-    for call in (
-        lambda: inherited.call(int),
-        lambda: inherited.start(lambda: print("run in the child", flush=True), True),
-    ):
-        try:
-            call()
-        except InvalidRequest:
-            continue
-        os._exit(1)
-    inherited.release()
-    thread = ReactorThread.acquire()
-    print(thread is not inherited, thread.call(lambda: 7), flush=True)
-    inherited.release()
-    print(thread.call(lambda: 8), flush=True)
-    thread.release()
-    os._exit(0)
-code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-print(code, inherited.call(lambda: 9))
-inherited.release()
-"""
-
-
-class ForkTests(SynchronousTestCase):
-    def test_child(self) -> None:
-        """
-        A forked process gets a reactor of its own, and can't use that of its parent, whose thread it lacks.
-        """
-        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        self.assertEqual(ended.stdout, "True 7\n8\n0 9\n", ended.stderr)

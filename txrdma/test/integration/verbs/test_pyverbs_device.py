@@ -430,25 +430,6 @@ class EndTests(FakeDevice):
         self.device.close()
         self.assertEqual(self.kinds(), [])
 
-    def test_forkedObjects(self) -> None:
-        """A forked process that closes objects takes neither completions nor wakeups from its parent."""
-        self.receive(1)
-        self.receives.arm()
-        child = os.fork()
-        if not child:
-            code = 99
-            try:
-                for each in (self.queuePair, self.sends, self.receives, self.channel, self.domain):
-                    each.close()
-                code = self.rawSends.polls + self.rawReceives.polls
-            finally:
-                os._exit(code)
-        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
-        self.raw.complete(self.rawReceives, receive=True)
-        os.eventfd_write(self.rawReceives.channel.fd, 1)
-        self.assertEqual(list(self.channel.takeEvents()), [self.receives])
-        self.assertEqual([each.identifier for each in self.receives.poll(9)], [1])
-
     def test_environment(self) -> None:
         """Environment variables for libibverbs are set only while a device is opened."""
         seen: list[str | None] = []

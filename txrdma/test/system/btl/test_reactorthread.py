@@ -1,0 +1,50 @@
+"""The reactor thread of a process that is forked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from twisted.trial.unittest import SynchronousTestCase
+
+FORKING = """
+import os
+import signal
+from txrdma.btl.reactorthread import ReactorThread
+from txrdma.error import InvalidRequest
+
+inherited = ReactorThread.acquire()
+inherited.call(int)
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    for call in (
+        lambda: inherited.call(int),
+        lambda: inherited.start(lambda: print("run in the child", flush=True), True),
+    ):
+        try:
+            call()
+        except InvalidRequest:
+            continue
+        os._exit(1)
+    inherited.release()
+    thread = ReactorThread.acquire()
+    print(thread is not inherited, thread.call(lambda: 7), flush=True)
+    inherited.release()
+    print(thread.call(lambda: 8), flush=True)
+    thread.release()
+    os._exit(0)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(code, inherited.call(lambda: 9))
+inherited.release()
+"""
+
+
+class ForkTests(SynchronousTestCase):
+    def test_child(self) -> None:
+        """
+        A forked process gets a reactor of its own, and can't use that of its parent, whose thread it lacks.
+        """
+        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(ended.stdout, "True 7\n8\n0 9\n", ended.stderr)

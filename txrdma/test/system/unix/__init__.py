@@ -1,0 +1,3 @@
+"""
+System tests of L{txrdma.unix}.
+"""
