@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, Final
 
 from twisted.internet.interfaces import IReactorTime
-from twisted.web.resource import IResource, NoResource, Resource
+from twisted.web.pages import notFound
+from twisted.web.resource import IResource, Resource
 from twisted.web.server import Request
 from twisted.web.template import Tag
 
@@ -146,7 +147,7 @@ class _Fabrics(Resource):
     def getChild(self, name: bytes, request: Request) -> IResource:
         site = self._sites.get(name)
         if site is None:
-            return NoResource("There is no such fabric.")
+            return notFound(message="There is no such fabric.")
         below(request, b"fabrics", name)
         return site.root
 
