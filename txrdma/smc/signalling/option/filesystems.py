@@ -55,7 +55,7 @@ def _readProcess(name: str) -> str:
     """Read a file of C{/proc/self}, which C{twistd --chroot} may hide; raises L{OptionUnavailable}."""
     path = Path("/proc/self") / name
     try:
-        return path.read_text()
+        return os.fsdecode(path.read_bytes())  # paths may have any bytes
     except OSError as error:
         raise OptionUnavailable(f"can't read {path}: {error.strerror}") from error
 

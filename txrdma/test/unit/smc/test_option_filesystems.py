@@ -13,7 +13,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.smc.signalling.option.bpf import BPFMap, numberFor
 from txrdma.smc.signalling.option.carrier import openCarrier, OptionCarrier, pinnedError
-from txrdma.smc.signalling.option.filesystems import findCgroup, Mount, parseMounts, requireCgroup
+from txrdma.smc.signalling.option.filesystems import (
+    cgroupRoot,
+    findCgroup,
+    Mount,
+    parseMounts,
+    requireCgroup,
+)
 from txrdma.smc.signalling.option.installing import inspect, remove, Users
 from txrdma.smc.signalling.option.reasons import explained, isOlder, missingCapabilities, OptionUnavailable
 
@@ -42,6 +48,13 @@ class MountTests(SynchronousTestCase):
                 Mount("/user.slice", Path("/mnt/part"), "cgroup2"),
             ],
         )
+
+    def test_names(self) -> None:
+        """A mount point whose name is not UTF-8 does not hide the others."""
+        mounts = b"22 1 0:21 / /m\xfc rw - ext4 none rw\n30 22 0:26 / /sys/fs/cgroup rw - cgroup2 none rw\n"
+        self.patch(Path, "read_bytes", lambda path: mounts)
+        self.patch(Path, "read_text", lambda path: mounts.decode())
+        self.assertEqual(cgroupRoot(), Path("/sys/fs/cgroup"))
 
     def test_firstMountOfCgroup(self) -> None:
         mounts = list(parseMounts(MOUNTS))
