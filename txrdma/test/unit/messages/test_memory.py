@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from array import array
+from array import array, typecodes
 from collections.abc import Callable, Iterator
 from pickle import PickleBuffer
 from typing import Any
@@ -18,7 +18,7 @@ def buffers() -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield names and constructors of objects with contiguous buffers of many formats and shapes."""
     yield "bytearray", lambda: bytearray(b"abc")
     yield "array of doubles", lambda: array("d", (1.0, 2.0))
-    yield "array of characters", lambda: array("u", "abc")
+    yield "array of characters", lambda: array("w" if "w" in typecodes else "u", "abc")
     yield "empty array", lambda: array("d")
     yield "view", lambda: memoryview(bytearray(8))[2:5]
     yield "view of doubles", lambda: memoryview(bytearray(16)).cast("d")
