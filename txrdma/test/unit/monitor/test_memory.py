@@ -34,6 +34,7 @@ class RestartTests(PollerTestCase):
     def made(self) -> FabricPoller:
         """Start a process: its poller, and the state that the previous one has stored."""
         self.store = HistoryStore(self.path)
+        self.addCleanup(self.store.close)
         self.writer = HistoryWriter(self.clock, self.store, maybeDeferred, self.clock.seconds)
         self.writer.start()
         poller = super().made()

@@ -293,6 +293,8 @@ class ServiceTests(SynchronousTestCase):
         text = f'port = "sim:fattree:4"\nweb.listen = ""\nhistory.file = "{self.mktemp()}"'
         self.service = MonitorService(reactor, parseConfig(text))
         self.addCleanup(self.service._agent.close)
+        assert self.service._duty is not None and self.service._duty.writer is not None
+        self.addCleanup(self.service._duty.writer._store.close)
         self.calls: list[str] = []
 
     def broken(self, owner: object, name: str, isBroken: bool) -> None:
