@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from socket import has_dualstack_ipv6
@@ -72,7 +73,7 @@ class CommandOptions(common.CommandOptions):
         self.checkRanges(
             ("port", 1, 255), ("to-port", 1, 255), ("tcp-port", 0, 65535), ("patience", 0.01, 1000)
         )
-        if not Path(self["output"]).parent.is_dir():
+        if not os.path.isdir(Path(self["output"]).parent):
             raise usage.UsageError(f"--output {self['output']}: its folder does not exist")
         if self["serve"] and (self["peer"] or self["to"] or self["parts"]):
             raise usage.UsageError("--serve is for one device, without --peer, --to and --parts")

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+from twisted.python.usage import UsageError
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from txrdma.commands.verify import CommandOptions
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GID, LID
 from txrdma.iba.verbs import AtomicCapability, LinkLayer, NodeType
@@ -50,6 +52,14 @@ def end(
     return TestedPort(
         device, port, "mlx5_core", gid, 3, LID(0), address, LinkLayer.ETHERNET, attributes, facts
     )
+
+
+class OptionTests(SynchronousTestCase):
+    def test_output(self) -> None:
+        """A folder that does not exist, or can't be looked up, is refused."""
+        for folder in ("/no/such", "/" + "x" * 300):
+            with self.assertRaisesRegex(UsageError, "its folder does not exist"):
+                CommandOptions().parseOptions(["--output", f"{folder}/report"])
 
 
 class MessageTests(SynchronousTestCase):
