@@ -104,7 +104,7 @@ def cgroupByInode(inode: int) -> Path | None:
 
 def requireCgroup(folder: Path) -> None:
     """Check that a directory is a cgroup of version 2; raises L{OptionUnavailable}."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # that of Path raises PermissionError before Python 3.14
         raise OptionUnavailable(f"there is no cgroup {folder}")
     if _fileSystemType(folder) != "cgroup2":
         raise OptionUnavailable(f"{folder} is not a cgroup of version 2")

@@ -49,7 +49,7 @@ def install(pins: Path, cgroup: Path, users: Users) -> None:
     requireCgroup(cgroup)
     if _isInstalled(pins):
         raise OptionUnavailable(f"the program is already installed at {pins}: see txrdma smc-option remove")
-    if pins.exists():
+    if os.path.exists(pins):
         raise OptionUnavailable(f"{pins} exists, and remove would delete it: name another directory")
     loaded = load(cgroup)
     try:

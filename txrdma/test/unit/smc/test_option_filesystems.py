@@ -74,6 +74,7 @@ class MountTests(SynchronousTestCase):
         folder = Path(self.mktemp())
         error = self.assertRaises(OptionUnavailable, requireCgroup, folder)
         self.assertEqual(str(error), f"there is no cgroup {folder}")
+        self.assertRaises(OptionUnavailable, requireCgroup, Path("/" + "x" * 300))  # it can't be looked up
         folder.mkdir()
         error = self.assertRaises(OptionUnavailable, requireCgroup, folder)
         self.assertEqual(str(error), f"{folder} is not a cgroup of version 2")
