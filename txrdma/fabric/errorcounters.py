@@ -6,6 +6,7 @@ Follows InfiniBand Architecture vol. 1, 16.1.3.5 (PortCounters). Thresholds are 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,7 +161,8 @@ def readThresholds(path: str = "") -> Thresholds:
 
     @raise InvalidRequest: the file cannot be read or parsed.
     """
-    if not path and not DEFAULT_THRESHOLDS.exists():
+    # The method of Path raises PermissionError before Python 3.14.
+    if not path and not os.path.exists(DEFAULT_THRESHOLDS):
         return Thresholds()
     named = path or str(DEFAULT_THRESHOLDS)
     return parseThresholds(readText("thresholds", named), named)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -92,7 +93,7 @@ def readNodeNames(path: str = "") -> NodeNames:
     if path:
         return _read(Path(path))
     for file in MAP_FILES:
-        if file.exists():
+        if os.path.exists(file):  # that of Path raises PermissionError before Python 3.14
             try:
                 return _read(file)
             except InvalidRequest as error:

@@ -249,6 +249,8 @@ class NodeNamesTests(SynchronousTestCase):
         self.assertEqual(readNodeNames().name(GUID.fromInt(1)), "of OpenSM")
         paths[0].write_text('0x1 "ours"')
         self.assertEqual(readNodeNames().name(GUID.fromInt(1)), "ours")
+        self.patch(nodenames, "MAP_FILES", (Path("/" + "x" * 300), paths[1]))  # one can't be looked up
+        self.assertEqual(readNodeNames().name(GUID.fromInt(1)), "of OpenSM")
 
     def test_brokenMapFile(self) -> None:
         path = Path(self.mktemp())

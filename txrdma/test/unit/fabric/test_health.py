@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.fabric import errorcounters
 from txrdma.fabric.cabling import cableFindings, parseCables
 from txrdma.fabric.differences import differences
 from txrdma.fabric.errorcounters import (
@@ -207,6 +208,8 @@ class CounterTests(HealthTestCase):
         self.assertRaises(InvalidRequest, readThresholds, str(path))
         path.write_text("LinkDownedCounter=3")
         self.assertEqual(readThresholds(str(path)).limits, {"linkDownedCounter": 3})
+        self.patch(errorcounters, "DEFAULT_THRESHOLDS", Path("/" + "x" * 300))  # it can't be looked up
+        self.assertEqual(readThresholds(), Thresholds())
         self.assertEqual(
             [shownName(name) for name in ("vl15Dropped", "portRcvErrors")], ["VL15Dropped", "PortRcvErrors"]
         )
