@@ -49,7 +49,7 @@ class _Lines(LineOnlyReceiver):
     def lineReceived(self, line: bytes) -> None:
         try:
             self.objectReceived(json.loads(line))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             _log.warn("Closing a connection of a rendezvous: invalid line: {error!r}", error=error)
             self._transport().abortConnection()
 

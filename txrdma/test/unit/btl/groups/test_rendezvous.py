@@ -93,7 +93,7 @@ class RendezvousTests(SynchronousTestCase):
 
     def test_badLines(self) -> None:
         """A member that sends something else is closed."""
-        for rank, line in enumerate((b"{", b'{"port": 70000}', b"[]")):
+        for rank, line in enumerate((b"[" * 16000, b'{"port": 70000}', b"[]")):
             self.members[rank][0].dataReceived(line + b"\n")
             self.assertTrue(self.members[rank][1].disconnected, line)
 
