@@ -13,7 +13,7 @@
 #   make reproducible  two builds of the compiled wheel have the same bytes
 #   make coverage      the share of lines of ten packages that their unit tests run must not fall
 #   make test-compat     streams between processes with this and with earlier versions, which the history has
-#   make wheels          compiled wheels of all supported versions of Python, by cibuildwheel and a container engine
+#   make wheels          compiled wheels for CPython 3.10 to 3.14, by cibuildwheel and a container engine
 #   make test-kernel     suites that need a Linux kernel with RDMA, in an emulated guest; DOCS=1 writes the table
 #   make test-kernel-ci  a short selection of them, in one guest
 #   make test-container  the fabric monitor's container file, built and run by buildah, which it installs where it can
