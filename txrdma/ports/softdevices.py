@@ -82,7 +82,8 @@ def softDeviceTo(host: str) -> str:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            found = socket.getaddrinfo(host, ROCE_PORT, family, flags=socket.AI_NUMERICHOST)
+            # As bytes: for a string, a codec would be imported, perhaps after a change of the root directory.
+            found = socket.getaddrinfo(host.encode(), ROCE_PORT, family, flags=socket.AI_NUMERICHOST)
             probe.connect(found[0][-1])  # nothing is sent
             source, _, *scoped = probe.getsockname()
     except OSError as error:
