@@ -105,13 +105,13 @@ def sharable(memory: int | AnyBuffer) -> int | memoryview:
 
 def octets(data: AnyBuffer) -> Buffer:
     """
-    View a buffer as bytes, without a copy.
+    View a buffer as bytes, without a copy. A C{bytearray} cannot be resized while the view exists.
 
     @param data: an object with the buffer protocol, of any format and shape: the bytes of its items are sent
         in C order.
     @raise InvalidRequest: the object has no buffer, or the buffer is not contiguous in C order, or released.
     """
-    if type(data) is bytes or type(data) is bytearray:
+    if type(data) is bytes:
         return data
     try:
         view = memoryview(data)

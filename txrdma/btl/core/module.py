@@ -196,7 +196,7 @@ class Module(FastPath):
         Send a tagged message to a peer.
 
         @param data: any length; if it does not fit into a packet, it must not change before the result is
-            reported: a C{bytearray} cannot be resized until then.
+            reported.
         @param context: returned with the result; None: report no result; L{FAILURES_ONLY}: report only a
             failure.
         @param isUrgent: whether to send it before all messages to this peer that are not urgent.
@@ -208,8 +208,8 @@ class Module(FastPath):
         queue = peer.urgent if isUrgent else peer.usual
         if queue and peer.join(queue, tag, data, context):
             return
-        if type(data) is not bytes:
-            data = bytes(data) if length <= peer.mtu - HEADER_LENGTH else memoryview(data)
+        if length <= peer.mtu - HEADER_LENGTH and type(data) is not bytes:
+            data = bytes(data)
         self._queue(peer, Message(FRAG, tag, data, context), isUrgent)
 
     def sendMany(self, peer: Peer, tag: int, bodies: list[bytes], context: object) -> int:
@@ -230,13 +230,12 @@ class Module(FastPath):
         """
         Write into memory that the peer has registered.
 
-        @param data: must not change before the result is reported: a C{bytearray} cannot be resized until
-            then. If the put fails, parts of it may have arrived.
+        @param data: must not change before the result is reported. If the put fails, parts of it may have
+            arrived.
         @raise InvalidRequest: the peer is not open, or a number is too large.
         """
         if not (0 <= region <= 0xFFFFFFFF and 0 <= offset <= (1 << 64) - 1 - len(data)):
             raise InvalidRequest("a region has 32 bits, an offset 64")
-        data = data if type(data) is bytes else memoryview(data)
         self._queue(peer, Message(PUT, 0, data, context, region, offset))
 
     def probe(self, peer: Peer, length: int, nonce: bytes, path: int = 0, context: object = None) -> None:

@@ -105,7 +105,7 @@ class RequestTransport(MessageTransport):
             connection that uses credits.
         """
         checkImmediate(immediate)
-        data = memoryview(octets(data))  # so that a bytearray cannot be made longer while it is queued
+        data = octets(data)
         memory = MemoryName.part(name, offset, len(data))
         operation = Operation.RDMA_WRITE
         if immediate is not None:
