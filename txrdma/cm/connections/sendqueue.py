@@ -252,7 +252,7 @@ class SendQueue:
             self.waiting.popleft()
             self._waitingBytes -= first.size
             if data and isInline:
-                first.request.inline, first.data = (bytes(data),), None  # the program may change its buffer
+                first.request.inline, first.data = (data,), None
             elif data and first.isMessage:
                 self._fill(first, data, slotBytes)
             self.posted[first.request.identifier] = first

@@ -272,14 +272,14 @@ class InlineTests(MessagingCase):
     """Devices that accept all bytes inline."""
 
     def test_bytesToSendNeedNoMemory(self) -> None:
-        """Software devices send from the program's bytes, which it may change as soon as they are posted."""
+        """Software devices send the program's bytes as they are when posted, without registered memory."""
         client, server = self.connected()
         shared, data = server.transport.share(8), bytearray(b"first")
         regions = len(self.devices[0].keys)
         client.transport.sendMessage(b"x")
         written = client.transport.write(shared.name, data)
         self.assertEqual(len(self.devices[0].keys), regions)
-        data[:] = b"longer than before"
+        data[:] = b"other"
         self.result(written)
         self.assertEqual((bytes(shared.view), server.messages), (b"first\0\0\0", [(b"x", None)]))
 
