@@ -66,12 +66,13 @@ class RSocketClientParser:
 
         keys = Arguments("rsocket", ("host", "port"), args, kwargs)
         host, port = keys.address("host"), keys.number("port", None, 1, 65535)
-        source, device = keys.take("bindAddress"), keys.take("device")
+        source, device = keys.take("bindAddress"), keys.take("device") or None
         options = _options(keys)
         keys.end()
-        device = device or (softDeviceAt(source) if source else "")
+        if source and device is None:
+            device = softDeviceAt(source)
         prepareDevice(device or "soft")
-        return RSocketClientEndpoint(reactor, host, port, device or None, options)
+        return RSocketClientEndpoint(reactor, host, port, device, options)
 
 
 @implementer(IPlugin, IStreamServerEndpointStringParser)
