@@ -46,8 +46,11 @@ _POLL_BATCHES: Final = 64
 
 _START: Final = CDC_START
 
-PREPARING_SECONDS: Final = 2.0
-"""Seconds to resolve the address of a peer's buffer; after that the first write waits for the address."""
+PREPARING_SECONDS: Final = 0.2
+"""
+Seconds for which a new connection waits for the address of the peer's buffer; then the first write waits for
+it. A peer that is busy, or whose process has closed its last connection, does not answer meanwhile.
+"""
 
 
 def receive(flow: Flow, message: tuple[int, ...]) -> None:
@@ -193,7 +196,7 @@ class Link:
             try:
                 await known.addTimeout(PREPARING_SECONDS, self._reactor)
             except TimeoutError:
-                pass  # the peer is busy; the first write waits for it
+                pass
 
     def leadsTo(self, gid: GID, mac: MACAddress, qpn: QPN | None) -> bool:
         """Return whether the peer's port has these addresses, and its queue pair this number (None: any)."""

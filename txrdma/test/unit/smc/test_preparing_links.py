@@ -1,0 +1,40 @@
+"""L{txrdma.smc.group.link}: the address of a peer's buffer, which a new connection resolves first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc.group.link import Link
+
+
+class PreparingTests(SynchronousTestCase):
+    """A link whose peer has to be asked for the address."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.asked: list[Callable[[], None]] = []
+        lane = SimpleNamespace(prepare=lambda rkey, known: self.asked.append(known))
+        link: Any = SimpleNamespace(scheduler=SimpleNamespace(lane=lane), _reactor=self.clock)
+        self.prepared = Deferred.fromCoroutine(Link.prepare(link, cast(Any, SimpleNamespace(rkey=1))))
+
+    def test_answered(self) -> None:
+        """The connection waits for the answer, and no longer."""
+        self.assertNoResult(self.prepared)
+        self.asked[0]()
+        self.successResultOf(self.prepared)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_silent(self) -> None:
+        """
+        A peer that does not answer delays the connection only a little: a client that has written and closed
+        at once does not, if it was the last connection of its process.
+        """
+        self.clock.advance(0.25)
+        self.successResultOf(self.prepared)
+        self.asked[0]()  # a late answer changes nothing
