@@ -28,7 +28,7 @@ from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
 
 def around(first: Node, hops: int) -> list[Node]:
     """Return the nodes of a known fabric at most C{hops} links away from the first, nearest first."""
-    return [node for node, distance in distances([first], Node.peers).items() if distance <= hops]
+    return list(distances([first], Node.peers, hops))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,18 @@ Item = TypeVar("Item", bound=Hashable)
 _Value = TypeVar("_Value")
 
 
-def distances(starts: Iterable[Item], following: Callable[[Item], Iterable[Item]]) -> dict[Item, int]:
+def distances(
+    starts: Iterable[Item], following: Callable[[Item], Iterable[Item]], most: int | None = None
+) -> dict[Item, int]:
     """
     Return the distance of each item that can be reached, the nearest first; that of the starts is 0.
 
     @param following: returns the successors of an item.
+    @param most: largest distance; None for no limit.
     """
-    return _reached(dict.fromkeys(starts, 0), following, lambda distance: distance + 1)
+    return _reached(
+        dict.fromkeys(starts, 0), following, lambda distance: None if distance == most else distance + 1
+    )
 
 
 def origins(starts: Iterable[Item], following: Callable[[Item], Iterable[Item]]) -> dict[Item, Item]:
@@ -31,13 +36,19 @@ def origins(starts: Iterable[Item], following: Callable[[Item], Iterable[Item]])
 def _reached(
     found: dict[Item, _Value],
     following: Callable[[Item], Iterable[Item]],
-    beyond: Callable[[_Value], _Value],
+    beyond: Callable[[_Value], _Value | None],
 ) -> dict[Item, _Value]:
-    """Add the items that can be reached, each with C{beyond} of the value of the item before it."""
+    """
+    Add the items that can be reached, each with C{beyond} of the value of the item before it.
+
+    @param beyond: returns None at an item beyond which the search does not go.
+    """
     waiting = deque(found)
     while waiting:
         item = waiting.popleft()
         value = beyond(found[item])
+        if value is None:
+            continue
         for each in following(item):
             if each not in found:
                 found[each] = value

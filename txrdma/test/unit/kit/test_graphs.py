@@ -17,6 +17,17 @@ class SearchTests(SynchronousTestCase):
         found = distances("a", GRAPH.__getitem__)
         self.assertEqual(list(found.items()), [("a", 0), ("b", 1), ("c", 1), ("d", 2), ("e", 3)])
 
+    def test_nearby(self) -> None:
+        """With a largest distance the search does not go beyond it."""
+        asked: list[str] = []
+
+        def following(item: str) -> str:
+            asked.append(item)
+            return GRAPH[item]
+
+        self.assertEqual(distances("a", following, 1), {"a": 0, "b": 1, "c": 1})
+        self.assertEqual(asked, ["a"])
+
     def test_origins(self) -> None:
         """Each item that can be reached has the start that is nearest, the first of several."""
         found = origins(["x", "a"], GRAPH.__getitem__)
