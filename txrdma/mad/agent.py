@@ -424,7 +424,8 @@ class MADAgent(RPCs):
             return
         self._stopTimer()
         self._timerAt = deadline
-        self._timer = self.reactor.callLater(max(0.0, deadline - self.reactor.seconds()), self._due)
+        seconds = deadline - self.reactor.seconds()
+        self._timer = self.reactor.callLater(max(0.0, seconds), self._due if seconds > 0 else self._expired)
 
     def _stopTimer(self) -> None:
         cancelCall(self._timer)
