@@ -22,10 +22,10 @@ from twisted.python.failure import Failure
 
 from txrdma.btl.connections import ClientEndpoint, TIMEOUT
 from txrdma.btl.connections import listen as listenAt
+from txrdma.btl.ends import DeviceSpecs
 from txrdma.btl.errors import MessageFailed
 from txrdma.btl.groups.group import Group
 from txrdma.btl.groups.joining import JOIN_SECONDS
-from txrdma.btl.lifeline import DeviceSpecs
 from txrdma.btl.transport import BTLMessageTransport
 from txrdma.error import InvalidRequest, Refused
 from txrdma.messages.memory import octets

@@ -26,8 +26,9 @@ from twisted.internet.protocol import Protocol as StreamProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from txrdma.btl.ends import DeviceSpecs, severalDevices, tcpEndpointTo
 from txrdma.btl.introductions import isDecidable
-from txrdma.btl.lifeline import DeviceSpecs, PeerConnection, severalDevices, tcpEndpointTo
+from txrdma.btl.lifeline import PeerConnection
 from txrdma.btl.transport import BTLMessageTransport
 from txrdma.error import InvalidRequest, MalformedDevice, RDMAError, Refused, ResourceExhausted
 from txrdma.kit.cancelling import cancellable

@@ -16,18 +16,15 @@ connected when it has received READY and its own probes have arrived.
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 from secrets import randbits
-from typing import Any, Final, Protocol, Union
+from typing import Any, Final, Protocol
 
-from twisted.internet.abstract import isIPv6Address
 from twisted.internet.defer import CancelledError
-from twisted.internet.endpoints import HostnameEndpoint, TCP6ClientEndpoint
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IAddress, IStreamClientEndpoint, ITCPTransport
+from twisted.internet.interfaces import IAddress, ITCPTransport
 from twisted.internet.protocol import connectionDone
 from twisted.internet.protocol import Protocol as StreamProtocol
 from twisted.logger import Logger
@@ -43,10 +40,11 @@ from txrdma.btl.core.events import (
     SendCompleted,
     SendFailed,
 )
-from txrdma.btl.core.matching import Interface, match, MOST_INTERFACES
+from txrdma.btl.core.matching import Interface, match
 from txrdma.btl.core.module import AMPLIFICATION
 from txrdma.btl.core.path import FAILURES_ONLY, Message
 from txrdma.btl.core.peer import Peer, PEER_CLOSED, REMOVED
+from txrdma.btl.ends import deviceAt, DeviceSpecs, severalDevices
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
 from txrdma.btl.introductions import (
     checkVersion,
@@ -65,11 +63,9 @@ from txrdma.btl.module import ChannelAddress, moduleOf, ModulePort
 from txrdma.btl.probes import interfaceOf, PathValidation
 from txrdma.btl.receivebuffers import RemoteReceiveBuffers
 from txrdma.btl.wire import HEADER_LENGTH, VOID
-from txrdma.error import InvalidRequest, RDMAError, WireError
+from txrdma.error import RDMAError, WireError
 from txrdma.iba.verbs import Buffer
 from txrdma.kit.delayedcalls import Timer
-from txrdma.ports.softdevices import softDeviceAt
-from txrdma.verbs.devices import DeviceSpec
 
 _log = Logger()
 
@@ -97,12 +93,6 @@ TCP_OVERHEAD: Final = 120
 
 _GRACE_TURNS: Final = 3
 
-DeviceSpecs = Union[DeviceSpec, Sequence[DeviceSpec], None]
-"""
-A device, or the string that names one; several of them, all of which carry messages; or None, which is the
-software device at the address of the TCP connection.
-"""
-
 Done = Callable[[Exception | None], None]
 """The outcome of a message: None when it has arrived, else why not."""
 
@@ -123,46 +113,6 @@ def _keepAlive(transport: Any) -> None:
     if handle is not None and hasattr(handle, "setsockopt"):
         for option, value in TCP_KEEP_ALIVE.items():
             handle.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-def tcpEndpointTo(
-    reactor: Any, host: str, port: int, timeout: float, source: str = ""
-) -> IStreamClientEndpoint:
-    """
-    Return the TCP endpoint for the exchange with a listener.
-
-    @param host: a name or an IP address. C{HostnameEndpoint} would lose the zone of a link-local address.
-    @param source: the local address; empty if the system chooses it.
-    """
-    kind = TCP6ClientEndpoint if isIPv6Address(host) else HostnameEndpoint
-    return kind(reactor, host, port, timeout, (source, 0) if source else None)
-
-
-def severalDevices(specs: DeviceSpecs) -> list[Any]:
-    """
-    Return the devices as a list.
-
-    @raise InvalidRequest: there are none, or too many.
-    """
-    several: list[Any] = list(specs) if isinstance(specs, (list, tuple)) else [specs]
-    if not 1 <= len(several) <= MOST_INTERFACES:
-        raise InvalidRequest(f"a connection has from 1 to {MOST_INTERFACES} interfaces")
-    return several
-
-
-def deviceAt(host: str) -> str:
-    """
-    Return the device string of the software device at an IP address.
-
-    On loopback it does not use UDP port 4791, which other programs may need. The introduction contains the
-    port. A mapped address, of an IPv4 client of a listener at C{::}, is the IPv4 address.
-    """
-    address = ipaddress.ip_address(host.partition("%")[0])
-    mapped = getattr(address, "ipv4_mapped", None)
-    if mapped is not None:
-        address, host = mapped, str(mapped)
-    isLoopback = address.is_loopback
-    return softDeviceAt(host) + (":port=0" if isLoopback else "")
 
 
 class PeerConnection(StreamProtocol):

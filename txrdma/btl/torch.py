@@ -38,7 +38,7 @@ INTERFACE: Final = "TXRDMA_GROUP_INTERFACE"
 """Environment variable: the IPv4 address at which other processes reach this one."""
 
 DEVICE: Final = "TXRDMA_GROUP_DEVICE"
-"""Environment variable: the RDMA device, see L{txrdma.btl.lifeline.DeviceSpecs}."""
+"""Environment variable: the RDMA device, see L{txrdma.btl.ends.DeviceSpecs}."""
 
 POLL_SECONDS: Final = 1e-3
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import signal
 import sys
@@ -200,10 +199,7 @@ def prepare(options: CommandOptions) -> None:
 
 def deviceAt(address: object) -> str:
     """Return the string of the software device at a connection's local address, which reaches its peer."""
-    host = getattr(address, "host", "127.0.0.1")
-    ip = ipaddress.ip_address(host)
-    mapped = getattr(ip, "ipv4_mapped", None)
-    return softDeviceAt(str(mapped or ip))
+    return softDeviceAt(getattr(address, "host", "127.0.0.1"))
 
 
 async def run(reactor: IPingPongReactor, options: CommandOptions) -> None:

@@ -41,8 +41,14 @@ def _canShare(address: str) -> bool:
     return True
 
 
+def unmapped(address: str) -> str:
+    """Return an IP address; of a mapped one, as of IPv4 clients of a listener at C{::}, the IPv4 address."""
+    return address.rpartition(":")[2] if address.startswith("::ffff:") and "." in address else address
+
+
 def softDeviceAt(address: str) -> str:
     """Return the string of the software device at an IP address; a link-local one has a zone."""
+    address = unmapped(address)
     return "soft:" + address.replace(":", "\\:")
 
 

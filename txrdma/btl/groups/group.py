@@ -18,6 +18,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.python.failure import Failure
 
 from txrdma.btl.core.assembly import LONGEST
+from txrdma.btl.ends import DeviceSpecs
 from txrdma.btl.groups import _algorithms
 from txrdma.btl.groups._algorithms import Step
 from txrdma.btl.groups._sharedalgorithms import LARGEST_UNIT, Mismatch, SharedSchedule
@@ -28,7 +29,6 @@ from txrdma.btl.groups.members import DATA, Members, WAKE
 from txrdma.btl.groups.reductions import alike, Elements, Operation
 from txrdma.btl.groups.sharing import POLL_SECONDS, SharedMemory, shareMemory
 from txrdma.btl.groups.terms import GroupTerms
-from txrdma.btl.lifeline import DeviceSpecs
 from txrdma.btl.transport import BTLMessageTransport
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import Buffer

@@ -16,11 +16,11 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
 from twisted.internet.error import ConnectingCancelledError
 
 from txrdma.btl.connections import ClientEndpoint, ServerEndpoint, TIMEOUT
+from txrdma.btl.ends import DeviceSpecs
 from txrdma.btl.groups.errors import GroupFailed
 from txrdma.btl.groups.members import Member, Members
 from txrdma.btl.groups.rendezvous import connectToRendezvous, RendezvousClient
 from txrdma.btl.groups.terms import GroupTerms
-from txrdma.btl.lifeline import DeviceSpecs
 from txrdma.error import RDMAError
 from txrdma.kit.proofs import ProvedClientEndpoint, ProvedServerEndpoint
 from txrdma.messages.interfaces import IMessageProtocolFactory

@@ -18,7 +18,7 @@ from twisted.internet.interfaces import (
 )
 
 from txrdma.btl.connections import ClientEndpoint, ServerEndpoint
-from txrdma.btl.lifeline import DeviceSpecs
+from txrdma.btl.ends import DeviceSpecs
 from txrdma.btl.stream.end import BTLEnd, BTLTransport
 from txrdma.streams.endpoints import AcceptedStreams, StreamAttempt
 

@@ -33,7 +33,7 @@ def _device(keys: Arguments) -> Any:
         raise ValueError(f"btl: device={device} and interfaces={interfaces} exclude each other")
     from ipaddress import ip_address
 
-    from txrdma.btl.lifeline import deviceAt
+    from txrdma.btl.ends import deviceAt
 
     addresses = interfaces.split(",")
     for address in addresses:
@@ -74,7 +74,7 @@ class BTLClientParser:
         from twisted.internet.address import HostnameAddress
 
         from txrdma.btl.connections import ClientEndpoint
-        from txrdma.btl.lifeline import tcpEndpointTo
+        from txrdma.btl.ends import tcpEndpointTo
         from txrdma.btl.stream.endpoints import StreamClientEndpoint
 
         keys = Arguments("btl", ("host", "port"), args, kwargs)

@@ -15,8 +15,9 @@ from txrdma.btl import module as modules
 from txrdma.btl import probes
 from txrdma.btl.connections import PeerOpening
 from txrdma.btl.core.counters import ModuleCounters
+from txrdma.btl.ends import DeviceSpecs
 from txrdma.btl.introductions import Introduction, MAGIC, VERSION
-from txrdma.btl.lifeline import DeviceSpecs, PeerConnection
+from txrdma.btl.lifeline import PeerConnection
 from txrdma.iba.verbs import QPKind
 from txrdma.sim.network import Faults
 from txrdma.soft.device import SoftDevice

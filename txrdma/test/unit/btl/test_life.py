@@ -20,7 +20,7 @@ from txrdma.btl import module as modules
 from txrdma.btl import probes
 from txrdma.btl.core.module import NONCE_LENGTH
 from txrdma.btl.core.peer import OPEN
-from txrdma.btl.lifeline import DeviceSpecs
+from txrdma.btl.ends import DeviceSpecs
 from txrdma.btl.transport import BTLMessageTransport
 from txrdma.btl.wire import decodeSegment, HEADER_LENGTH, VOID
 from txrdma.soft.device import SoftDevice
