@@ -58,20 +58,24 @@ class CommandOptions(BaseOptions):
 
 
 class PingAnswering(MessageProtocol):
-    """Answers pings."""
+    """The protocol of a server, which sends the data of each ping back."""
 
     def connectionMade(self) -> None:
         self.transport.setHandler(_PING, lambda data: self.transport.post(_PONG, bytes(data)))
 
 
 class Pinging(MessageProtocol):
-    """Sends pings in sequence. C{ended}: fires when the connection has ended."""
+    """
+    The protocol of a client.
+
+    @ivar ended: fires when the connection has ended.
+    """
 
     def __init__(self) -> None:
         self.ended: Deferred[None] = Deferred()
 
     async def ping(self, data: bytes) -> None:
-        """Send a ping, and wait for its answer."""
+        """Send data, and wait until the server has sent it back."""
         self.transport.post(_PING, data)
         await self.transport.receive(_PONG)
 

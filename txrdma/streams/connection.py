@@ -467,7 +467,7 @@ class MessageStreamTransport(StreamTransport[MessageEndT]):
     __slots__ = ()
 
     def __init__(self, stream: MessageEndT, protocol: IProtocol, number: int = 0) -> None:
-        """@param number: of the connection among those that its port has accepted, for the log."""
+        """@param number: how many connections the port accepted before, for a server's log prefix."""
         role = "client" if stream.isClient else f"{number},{stream.peer.host}"
         super().__init__(stream, stream, protocol, f"{logName(protocol)},{role}")
 

@@ -94,7 +94,7 @@ class End(Protocol):
         """Close the connection at once, and drop bytes that are not posted."""
 
     def resume(self) -> None:
-        """Resume delivery in a later reactor iteration."""
+        """Deliver received bytes to the protocol again, from a later iteration of the reactor on."""
 
     def blame(self, where: str) -> None:
         """Close the connection because the named method of the application raised."""

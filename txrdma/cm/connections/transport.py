@@ -93,7 +93,7 @@ def acceptPath(path: CMPath) -> bool:
 
 
 def _ignoreFailure(failure: Failure) -> None:
-    """Ignore the end of a connection that nobody waits for."""
+    """Do nothing about the failure of a connection for which no caller waits."""
 
 
 def _ignoreCompletions(batch: Sequence[Completion]) -> None:

@@ -282,7 +282,7 @@ class MADPortContract(Base):
         self.assertEqual(self.receivers[0].losses, [])
 
     def test_impossibleLID(self) -> None:
-        """A LID that does not fit into its field is refused, or leads nowhere; the port goes on."""
+        """A request to a LID of more than 16 bits is refused or lost, and the port can still send others."""
         for lid in (-1, 1 << 16):
             try:
                 self.ports[0].send(request(1), IBPath(dlid=LID(lid), dqpn=QPN(1)))

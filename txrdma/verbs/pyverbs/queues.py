@@ -112,7 +112,11 @@ class PyverbsCompletionChannel:
         self._queues[descriptor] = queue
 
     def leave(self, queue: PyverbsCompletionQueue, descriptor: int, isInherited: bool) -> None:
-        """Stop waking for a queue; its descriptor is still open. A forked process shares the epoll object."""
+        """
+        Stop watching a completion queue, before its descriptor is closed.
+
+        @param isInherited: whether this is a forked process: the epoll object still watches for its parent.
+        """
         isKnown = self._queues.pop(descriptor, None) is not None
         if isKnown and self._epoll is not None and not isInherited:
             self._epoll.unregister(descriptor)
