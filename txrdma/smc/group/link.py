@@ -15,12 +15,13 @@ from math import inf
 from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import Deferred, TimeoutError
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.context import theContextTracker
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
-from txrdma.iba.types import GID, MACAddress, QPN
+from txrdma.iba.types import GID, MACAddress, QPN, RKey
 from txrdma.iba.verbs import Completion, QPState, ReceiveRequest
 from txrdma.interfaces import IDirectLane, IProtectionDomain, IQueuePair
 from txrdma.smc.flow.flow import Flow
@@ -59,6 +60,18 @@ def receive(flow: Flow, message: tuple[int, ...]) -> None:
         flow.received(message)
     except Exception:
         flow.owner.abortOnError()
+
+
+async def resolveBuffer(lane: IDirectLane, rkey: RKey, clock: IReactorTime) -> None:
+    """Ask the peer for the address of its buffer, and wait for it at most L{PREPARING_SECONDS}."""
+    known: Deferred[None] = Deferred()
+    lane.prepare(rkey, lambda: None if known.called else known.callback(None))
+    if known.called:
+        return
+    try:
+        await known.addTimeout(PREPARING_SECONDS, clock)
+    except TimeoutError:
+        pass
 
 
 class Link:
@@ -189,14 +202,7 @@ class Link:
         """Resolve the address of the peer's buffer, so that the first write need not wait for it."""
         lane = self.scheduler.lane
         if lane is not None:
-            known: Deferred[None] = Deferred()
-            lane.prepare(answer.rkey, lambda: None if known.called else known.callback(None))
-            if known.called:
-                return
-            try:
-                await known.addTimeout(PREPARING_SECONDS, self._reactor)
-            except TimeoutError:
-                pass
+            await resolveBuffer(lane, answer.rkey, self._reactor)
 
     def leadsTo(self, gid: GID, mac: MACAddress, qpn: QPN | None) -> bool:
         """Return whether the peer's port has these addresses, and its queue pair this number (None: any)."""

@@ -10,24 +10,24 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.group.link import Link
+from txrdma.iba.types import RKey
+from txrdma.smc.group.link import resolveBuffer
 
 
-class PreparingTests(SynchronousTestCase):
+class ResolveBufferTests(SynchronousTestCase):
     """A link whose peer has to be asked for the address."""
 
     def setUp(self) -> None:
         self.clock = Clock()
         self.asked: list[Callable[[], None]] = []
         lane = SimpleNamespace(prepare=lambda rkey, known: self.asked.append(known))
-        link: Any = SimpleNamespace(scheduler=SimpleNamespace(lane=lane), _reactor=self.clock)
-        self.prepared = Deferred.fromCoroutine(Link.prepare(link, cast(Any, SimpleNamespace(rkey=1))))
+        self.resolved = Deferred.fromCoroutine(resolveBuffer(cast(Any, lane), RKey(1), self.clock))
 
     def test_answered(self) -> None:
         """The connection waits for the answer, and no longer."""
-        self.assertNoResult(self.prepared)
+        self.assertNoResult(self.resolved)
         self.asked[0]()
-        self.successResultOf(self.prepared)
+        self.successResultOf(self.resolved)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_silent(self) -> None:
@@ -36,5 +36,5 @@ class PreparingTests(SynchronousTestCase):
         at once does not, if it was the last connection of its process.
         """
         self.clock.advance(0.25)
-        self.successResultOf(self.prepared)
+        self.successResultOf(self.resolved)
         self.asked[0]()  # a late answer changes nothing
