@@ -411,15 +411,15 @@ class EventChannel:
         self._call(name, self._living(identifier), ctypes.byref(raw))
 
     def _open(self) -> ctypes.c_void_p:
-        """The pointer to the channel; raises L{DeviceUnavailable}."""
+        """Return the pointer to the event channel, or raise L{DeviceUnavailable} if it is closed."""
         if self._channel is None:
             raise DeviceUnavailable("the event channel of librdmacm is closed")
         return ctypes.c_void_p(self._channel)
 
     def _living(self, identifier: int) -> ctypes.c_void_p:
-        """The pointer to an id; raises L{InvalidRequest}."""
+        """Return the pointer to an ID, or raise L{InvalidRequest} if it was destroyed."""
         if identifier not in self.identifiers:
-            raise InvalidRequest("the id of librdmacm was destroyed: its connection has ended")
+            raise InvalidRequest("the ID of librdmacm was destroyed: its connection has ended")
         return ctypes.c_void_p(identifier)
 
     def _call(self, name: str, *arguments: Any) -> None:
@@ -429,7 +429,7 @@ class EventChannel:
 
 
 def _address(host: str, port: int) -> bytes:
-    """The bytes of a socket address, as C has it."""
+    """Return the bytes of a C{sockaddr_in} or C{sockaddr_in6}."""
     packed = ipaddress.ip_address(host).packed
     if len(packed) == 4:
         return struct.pack("=H", socket.AF_INET) + struct.pack(">H", port) + packed + bytes(8)
@@ -437,7 +437,7 @@ def _address(host: str, port: int) -> bytes:
 
 
 def _pair(address: bytes) -> tuple[str, int]:
-    """The host and port of a socket address; of another family, none."""
+    """Return the host and port of a socket address; C{('', 0)} for another family."""
     (family,) = struct.unpack_from("=H", address)
     (port,) = struct.unpack_from(">H", address, 2)
     if family == socket.AF_INET:
