@@ -192,8 +192,8 @@ class Worker:
             chosen = set(only)
             cases = [case for case in cases if case.id() in chosen]
         self.report(event="loaded", name=name, count=len(cases))
-        for case in cases:
-            self._runCase(case)
+        while cases:
+            self._runCase(cases.pop(0))  # a test that has run is not kept, nor are its descriptors
         self.report(event="done", name=name)
 
     def _runCase(self, case: Any) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
+from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.interfaces import IReadDescriptor, IWriteDescriptor
 from twisted.internet.task import deferLater
 
@@ -125,6 +126,16 @@ class RealTime(Base):
 
     reactor: Any
     slowness = 1.0
+
+    def createReactor(self) -> None:
+        """Create the reactor; its descriptors are closed after all cleanups that the test adds later."""
+        self.reactor = EPollReactor()
+        self.addCleanup(self._closeReactor)
+
+    def _closeReactor(self) -> None:
+        for reader in tuple(self.reactor._internalReaders):  # its pipe, which nothing else closes
+            self.reactor.removeReader(reader)
+            reader.connectionLost(None)
 
     def runUntil(self, condition: Callable[[], object], seconds: float = 3.0) -> None:
         """Run the reactor until a condition holds; fail if that takes more than this many seconds."""

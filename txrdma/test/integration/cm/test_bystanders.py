@@ -7,7 +7,6 @@ from typing import Any, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
-from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.interfaces import IListeningPort
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -26,7 +25,7 @@ class SharedMemoryTests(MessageBystanderContract, RealTime, SynchronousTestCase)
 
     def setUp(self) -> None:
         self.patch(verbsport, "RECEIVES", 64)  # a thousand receives take a third of the time of a connection
-        self.reactor = EPollReactor()
+        self.createReactor()
         self.addresses = loopbackAddress(), loopbackAddress()
 
     def device(self, address: str) -> str:

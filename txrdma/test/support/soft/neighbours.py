@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections import Counter
 
-from twisted.internet.epollreactor import EPollReactor
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.verbs import Completion, CompletionOpcode, Operation, Status
@@ -63,7 +62,7 @@ class RealCase(RealTime, SynchronousTestCase):
         gc.collect()  # what earlier tests left open must not be closed during ours
         gc.disable()
         self.addCleanup(gc.enable)
-        self.reactor = EPollReactor()
+        self.createReactor()
 
     def open(self) -> SoftDevice:
         device = openSoftDevice(self.reactor, port=0, route="shared-memory")

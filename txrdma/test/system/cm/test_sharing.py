@@ -13,7 +13,6 @@ from random import Random
 from threading import Timer
 from unittest import skipUnless
 
-from twisted.internet.epollreactor import EPollReactor
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from txrdma.soft.device import openSoftDevice
@@ -199,7 +198,7 @@ class TakeoverTests(RealTime, SynchronousTestCase):
     slowness = 10.0
 
     def setUp(self) -> None:
-        self.reactor = EPollReactor()
+        self.createReactor()
         self.address = loopbackAddress()
 
     def coordinator(self) -> subprocess.Popen[str]:
