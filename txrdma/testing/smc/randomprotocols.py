@@ -116,7 +116,7 @@ class Talker(Protocol):
     def __repr__(self) -> str:
         return (
             f"{self.name} ({self.mode}: {self.written} of {self.plan.total} written, "
-            f"{self.received} of {self.peer.written} heard, {self.plan})"
+            f"{self.received} of {self.peer.written} received, {self.plan})"
         )
 
     def claim(self, holds: bool, what: str) -> None:

@@ -363,5 +363,5 @@ class FlowTestCase(RaceTestCase):
             return
         self.assertFalse(self.isHarmless, "a connection ended, which had another link")
         for end in (here, there):
-            self.assertTrue(end.isOver or not end.mode, "one end heard of the end only")
+            self.assertTrue(end.isOver or not end.mode, "only one end detected the end")
             self.assertIsNot(end.reason, ConnectionDone)
