@@ -7,7 +7,7 @@ from typing import Any
 
 from twisted.python import usage
 
-from txrdma.cm.connections.adapter import adapterOf
+from txrdma.cm.connections.adapter import heldAdapter
 from txrdma.cm.connections.datagrams import DatagramClientEndpoint, DatagramProtocol
 from txrdma.cm.connections.endpoints import LIFE_TIME
 from txrdma.cm.connections.hostnames import addressesOf
@@ -82,14 +82,10 @@ async def resolved(reactor: Any, options: CommandOptions) -> dict[str, Any]:
     addresses = await addressesOf(reactor, host)
     address = addresses[0]
     device = options["device"] or (softDeviceAt(bind) if bind else softDeviceTo(address))
-    adapter = adapterOf(reactor, device)
-    release = adapter.hold()
-    try:
+    with heldAdapter(reactor, device) as adapter:
         source = adapter.sourceGID(GID.fromIP(address))
         port, index = adapter.requireGID(source)
         mtu = int(adapter.mtuOf(port).bytes)
-    finally:
-        release()
     path = IBPath(sgid=source, dgid=GID.fromIP(address), hopLimit=_HOPS, packetLifeTime=LIFE_TIME)
     terms = Terms()
     request = RetryPolicy(terms.responseTimeout, LIFE_TIME, terms.maxCMRetries)

@@ -8,8 +8,8 @@ releases it: listeners, attempts to connect, and connections until both ends kno
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, ExitStack
 from typing import Any, Final, Protocol
 
 from twisted.internet.defer import Deferred, succeed
@@ -444,3 +444,14 @@ def adapterOf(reactor: Any, place: DeviceSpec) -> Adapter:
     if known is not None and known.isAbandoned:
         known.abandon()
     return oneOf(_adapters, reactor, place, lambda device, closed: Adapter(reactor, device, closed))
+
+
+@contextmanager
+def heldAdapter(reactor: Any, device: DeviceSpec) -> Iterator[Adapter]:
+    """Keep the adapter of a device open in a C{with} block. Raises as L{adapterOf} does."""
+    adapter = adapterOf(reactor, device)
+    release = adapter.hold()
+    try:
+        yield adapter
+    finally:
+        release()

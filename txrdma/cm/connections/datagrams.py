@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IAddress, IListeningPort
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.cm.connections.adapter import Adapter, adapterOf, SharedCompletionQueue
+from txrdma.cm.connections.adapter import Adapter, heldAdapter, SharedCompletionQueue
 from txrdma.cm.connections.endpoints import LIFE_TIME, within
 from txrdma.cm.connections.hostnames import addressesOf
 from txrdma.cm.connections.opening import firstFree
@@ -396,9 +396,8 @@ class DatagramClientEndpoint:
         self, factory: IMessageProtocolFactory, answer: Deferred[DatagramProtocol]
     ) -> DatagramProtocol:
         address = (await addressesOf(self._reactor, self._host))[0]
-        adapter = adapterOf(self._reactor, softDeviceTo(address) if self._device is None else self._device)
-        release = adapter.hold()
-        try:
+        device = softDeviceTo(address) if self._device is None else self._device
+        with heldAdapter(self._reactor, device) as adapter:
             gid = GID.fromIP(address)
             source = adapter.sourceGID(gid)
             path = IBPath(sgid=source, dgid=gid, hopLimit=_HOPS, packetLifeTime=LIFE_TIME)
@@ -415,8 +414,6 @@ class DatagramClientEndpoint:
             if answer.called:
                 raise CancelledError
             transport = DatagramTransport(adapter, source, protocol)
-        finally:
-            release()
         transport.peer = peer
         transport.begin()
         if answer.called:
@@ -454,13 +451,10 @@ class DatagramGroupEndpoint:
 
     def _connect(self, factory: IMessageProtocolFactory) -> DatagramProtocol:
         group = self._group
-        adapter = adapterOf(self._reactor, softDeviceTo(group) if self._device is None else self._device)
-        release = adapter.hold()
-        try:
+        device = softDeviceTo(group) if self._device is None else self._device
+        with heldAdapter(self._reactor, device) as adapter:
             protocol = _protocolOf(factory, self._peer)
             transport = DatagramTransport(adapter, adapter.sourceGID(self._peer.gid), protocol)
-        finally:
-            release()
         try:
             transport.peer = transport._joinGroup(group)
         except BaseException:
@@ -545,11 +539,7 @@ class DatagramServerEndpoint:
         return execute(self._listen, factory)
 
     def _listen(self, factory: IMessageProtocolFactory) -> IListeningPort:
-        adapter = adapterOf(self._reactor, self._device)
-        release = adapter.hold()
-        try:
+        with heldAdapter(self._reactor, self._device) as adapter:
             serving = _Serving(adapter, self._port, factory)
             serving.startListening()
-        finally:
-            release()
         return serving

@@ -7,6 +7,7 @@ A11 (RDMA IP CM service), and interoperate with Linux's RDMA CM.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
@@ -16,9 +17,10 @@ from typing import Any, Final, NoReturn, TypeVar, Union
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred, execute, fail
-from twisted.internet.interfaces import IListeningPort
+from twisted.internet.interfaces import IListeningPort, IReactorCore
+from twisted.logger import Logger
 
-from txrdma.cm.connections.adapter import Adapter, adapterOf
+from txrdma.cm.connections.adapter import Adapter, heldAdapter
 from txrdma.cm.connections.hostnames import addressesOf, Attempts, isAddress
 from txrdma.cm.connections.opening import Attempt, ServiceIDScheme, ServiceListening
 from txrdma.cm.connections.transport import RDMATransport
@@ -31,17 +33,20 @@ from txrdma.cm.terms import MessageAddress, Terms
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, LID
-from txrdma.interfaces import IPathResolver
+from txrdma.interfaces import IPathResolver, IServiceClaims
 from txrdma.kit.values import replace
 from txrdma.mad.paths import parseGID
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
 from txrdma.ports.softdevices import softDeviceTo
 from txrdma.verbs.devices import DeviceSpec
 
+_log = Logger()
+
 LIFE_TIME: Final = 16
 """The packet lifetime of paths without one, encoded: 0.27 seconds, as Linux uses on RoCE."""
 
 _HOPS: Final = 64
+_NO_LONGER: Final = "{listening} can't listen as the user of the process, and is closed"
 _FIRST_PORT: Final = 0xC000
 _HEADER: Final = len(IPCMHeader().encode())
 
@@ -121,15 +126,11 @@ def _connect(
             release()
 
     try:
-        adapter = adapterOf(reactor, device)
-        release = adapter.hold()
-        try:
+        with heldAdapter(reactor, device) as adapter:
             complete = _whole(path, adapter)
             if isinstance(alternate, Automatic):
                 return Deferred.fromCoroutine(beginWhenFound())
             return begin(alternate)
-        finally:
-            release()
     except Exception:
         return fail()
 
@@ -155,14 +156,40 @@ def _listen(
     backlog: int,
     match: bytes,
 ) -> IListeningPort:
-    adapter: Adapter = adapterOf(reactor, device)
-    release = adapter.hold()
-    try:
+    with heldAdapter(reactor, device) as adapter:
         listening = ServiceListening(adapter, scheme, serviceID, factory, terms, backlog, match)
         listening.startListening()
-    finally:
-        release()
+    if isinstance(device, str) and IServiceClaims.providedBy(adapter.device):
+        _followUser(reactor, device, listening)
     return listening
+
+
+def _followUser(reactor: Any, device: str, listening: ServiceListening) -> None:
+    """
+    Listen on a new device if the user has changed when the reactor starts.
+
+    C{twistd --uid} changes the user after services have begun to listen, and software devices find only those
+    of processes of the same user.
+    """
+    if not IReactorCore.providedBy(reactor) or reactor.running:
+        return
+    user = os.geteuid()
+
+    def suspend() -> None:
+        if os.geteuid() != user:
+            listening.suspend()
+
+    def resume() -> None:
+        if os.geteuid() != user:
+            with (
+                _log.failuresHandled(_NO_LONGER, listening=listening),
+                heldAdapter(reactor, device) as adapter,
+            ):
+                listening.resume(adapter)
+
+    # All listeners release a device before the first of them opens it again.
+    reactor.addSystemEventTrigger("before", "startup", suspend)
+    reactor.callWhenRunning(resume)
 
 
 def _whole(path: IBPath, adapter: Adapter) -> IBPath:
@@ -221,9 +248,7 @@ class IBClientEndpoint:
         )
 
     async def _connectTo(self, target: object, factory: IMessageProtocolFactory) -> IRDMAProtocol:
-        adapter = adapterOf(self._reactor, self._device)
-        release = adapter.hold()
-        try:
+        with heldAdapter(self._reactor, self._device) as adapter:
             resolver = self._resolver or adapter.own.resolverFor()
             if resolver is None:
                 path = IBPath(
@@ -232,8 +257,6 @@ class IBClientEndpoint:
             else:
                 path = await resolver.resolve(target)
             return await self._connectBy(path, factory)
-        finally:
-            release()
 
 
 @implementer(IMessageClientEndpoint)

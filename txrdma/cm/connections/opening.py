@@ -450,6 +450,7 @@ class ServiceListening:
         self._backlog, self._match = backlog, match
         self._end: Callable[[], None] = lambda: None
         self._release: Callable[[], None] = lambda: None
+        self._isStopped = False
         self.serviceID = 0
 
     def __repr__(self) -> str:
@@ -476,9 +477,20 @@ class ServiceListening:
 
     def stopListening(self) -> Deferred[None]:
         """Stop listening; connections stay. May be called twice."""
+        self._isStopped = True
+        self.suspend()
+        return succeed(None)
+
+    def suspend(self) -> None:
+        """Stop listening until L{resume} is called, and release the adapter."""
         self._end()
         self._release()
-        return succeed(None)
+
+    def resume(self, adapter: Adapter) -> None:
+        """Listen to the same service ID at another adapter; raises as L{startListening} does."""
+        if not self._isStopped:
+            self._adapter, self._serviceIDs = adapter, lambda: self.serviceID
+            self.startListening()
 
     def getHost(self) -> MessageAddress:
         return self._naming.addressOf(self.serviceID, self._adapter.usualGID())

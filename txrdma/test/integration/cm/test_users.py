@@ -1,0 +1,88 @@
+"""Listeners of a process whose user changes before its reactor runs, as C{twistd --uid} does."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any, cast, Final
+
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.interfaces import IListeningPort
+from twisted.internet.protocol import Factory
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.cm.layouts.ipcm import PortSpace, serviceIDOf
+from txrdma.error import ResourceExhausted
+from txrdma.soft.host.names import hostName
+from txrdma.test.support.processes import loopbackAddress
+from txrdma.testing.reactors import RealTime
+
+OTHER: Final = 4321
+"""The user ID that the process seems to have."""
+
+
+class OtherUserTests(RealTime, SynchronousTestCase):
+    """Two listeners share a device, whose names in the host contain the user."""
+
+    def setUp(self) -> None:
+        self.createReactor()
+        self.address = loopbackAddress()
+        self.user = os.geteuid()
+        self.ports = [self.listen(), self.listen()]
+        self.hosts = [port.getHost() for port in self.ports]
+
+    def tearDown(self) -> None:
+        for port in self.ports:
+            port.stopListening()
+        self.runUntil(lambda: not self.users())
+
+    def listen(self) -> IListeningPort:
+        endpoint: Any = serverFromString(self.reactor, rf"rsocket:0:device=soft\:{self.address}")
+        port: IListeningPort = self.successResultOf(endpoint.listen(Factory()))
+        return port
+
+    def names(self) -> list[str]:
+        """Return the lines of sockets at our address: kernel address, inode and name."""
+        return [each for each in Path("/proc/net/unix").read_text().splitlines() if self.address in each]
+
+    def users(self) -> list[int]:
+        """Return the users in the names of these sockets."""
+        return [int(each.split("@txrdma/")[1].split("/")[1]) for each in self.names()]
+
+    def services(self) -> int:
+        """Return the number of ports at our address that programs listen to."""
+        return sum(f"{self.address}/service" in each for each in self.names())
+
+    def test_other(self) -> None:
+        """When the reactor starts, both listen on a device of the new user, to the same ports."""
+        names = self.users()
+        self.assertEqual(set(names), {self.user})
+        self.patch(os, "geteuid", lambda: OTHER)
+        self.reactor.fireSystemEvent("startup")
+        self.assertEqual(self.users(), [OTHER] * len(names))
+        self.assertEqual([port.getHost() for port in self.ports], self.hosts)
+
+    def test_same(self) -> None:
+        """If the user does not change, the device stays open."""
+        names = self.names()
+        self.reactor.fireSystemEvent("startup")
+        self.assertEqual(self.names(), names)
+
+    def test_stopped(self) -> None:
+        """A listener that was stopped before does not listen again."""
+        self.ports[0].stopListening()
+        self.patch(os, "geteuid", lambda: OTHER)
+        self.reactor.fireSystemEvent("startup")
+        self.assertEqual(self.services(), 1)
+
+    def test_impossible(self) -> None:
+        """A listener whose port belongs to another program of the new user is closed, and that is logged."""
+        self.patch(os, "geteuid", lambda: OTHER)
+        number = serviceIDOf(PortSpace.TCP, cast(Any, self.hosts[0]).port)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+            other.bind(hostName(self.address, "service", f"{number:#x}"))
+            self.reactor.fireSystemEvent("startup")
+            [failure] = self.flushLoggedErrors(ResourceExhausted)
+        self.assertIn("in use by another program", failure.getErrorMessage())
+        self.assertEqual(self.services(), 1)
