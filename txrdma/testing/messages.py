@@ -360,6 +360,19 @@ class RemoteMemoryContract(MessageEnds):
         self.assertEqual(bytes(shared.view[30_000:30_012]), b"short" + bytes(7))
         data += b"longer"
 
+    def test_contractResizedAfterwards(self) -> None:
+        """Callbacks of a write can resize its buffer, when it has succeeded and when it has failed."""
+        one, other = self.connectedEnds()
+        shared = one.transport.share(60_000)
+        buffers = [bytearray(b"x" * 30_000) for _ in range(100)]
+        for _ in range(2):
+            requests = [other.transport.write(shared.name, each) for each in buffers]
+            for request, data in zip(requests, buffers, strict=True):
+                request.addBoth(lambda _, data=data: data.pop())
+            popped = self.successResultOf(self.finished(gatherResults(requests)))
+            self.assertEqual(popped, [ord("x")] * 100)
+            shared.close()
+
     def test_contractUsedBuffers(self) -> None:
         """C{connectionLost} is called although objects still use views of shared memory, as NumPy does."""
         one, other = self.connectedEnds()

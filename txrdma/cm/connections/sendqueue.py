@@ -138,7 +138,8 @@ class Request:
             done.callback(result)
 
     def fail(self, failure: Failure) -> None:
-        """Report to the program that the request has failed."""
+        """Report to the program that the request has failed. It may resize its buffer then."""
+        self.data, self.request.inline = None, ()
         done, self.done = self.done, None
         if done is not None:
             done.errback(failure)
@@ -215,6 +216,7 @@ class SendQueue:
             return False
         self.waiting.remove(asked)
         self._waitingBytes -= asked.size
+        asked.data = None
         self._unexpose(asked)
         return True
 
@@ -261,6 +263,8 @@ class SendQueue:
             self.waiting = _NONE
         if ready:  # one call for all: each rings the doorbell of the device
             pair.postSend(ready)
+            for each in ready:
+                each.inline = ()  # the device has copied the bytes: the program may resize its buffer
         due = credits.due()
         if due:
             returning = SendRequest(0, Operation.RDMA_WRITE_WITH_IMMEDIATE, immediate=due)

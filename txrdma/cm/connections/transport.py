@@ -614,6 +614,7 @@ class RDMATransport(RequestTransport):
         pair = self._pair
         assert pair is not None
         if self._sends.waiting or self._credits.usesCredits or self._migration.isDue:
+            problem: str | None = None
             try:
                 self._sends.post(pair, self._credits, self.agreed.messageBytes)
                 if self._reader is not None:
@@ -621,7 +622,9 @@ class RDMATransport(RequestTransport):
                 if self._migration.isDue:
                     self._migration.proceed(pair)
             except RDMAError as error:
-                self._broke(str(error))
+                problem = str(error)
+            if problem is not None:  # outside: the traceback refers to the program's buffers
+                self._broke(problem)
                 return
         if self._producer is not None:
             if self._sends.isFull:

@@ -283,6 +283,25 @@ class InlineTests(MessagingCase):
         self.result(written)
         self.assertEqual((bytes(shared.view), server.messages), (b"first\0\0\0", [(b"x", None)]))
 
+    def test_bufferOfCancelledWrite(self) -> None:
+        """A write that is cancelled leaves its buffer, whether it was queued or posted."""
+        client, server = self.connected(Terms(64, 4, 1))
+        shared, buffers = server.transport.share(8), [bytearray(b"12345678") for _ in range(2)]
+        for request, data in [(client.transport.write(shared.name, each), each) for each in buffers]:
+            request.addErrback(lambda _, data=data: data.pop())
+            request.cancel()
+            self.assertEqual(self.successResultOf(request), ord("8"))
+
+    def test_bufferOfRefusedWrite(self) -> None:
+        """A write that the queue pair refuses leaves its buffer."""
+        client, server = self.connected(Terms(64, 4, 1))
+        shared, data = server.transport.share(8), bytearray(b"12345678")
+        client.transport.write(shared.name, b"posted")
+        request = client.transport.write(shared.name, data).addErrback(lambda _: data.pop())
+        self.patch(client.transport._pair, "postSend", Mock(side_effect=InvalidRequest))
+        self.wait(lambda: client.lost)
+        self.assertEqual(self.successResultOf(request), ord("8"))
+
 
 class EndTests(MessagingCase):
     """The end of connections, by either end."""
