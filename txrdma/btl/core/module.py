@@ -606,6 +606,7 @@ class Module(FastPath):
 
     def _over(self, peer: Peer, message: Message) -> None:
         message.isOver = True
+        message.data = b""  # the program may resize its buffer
         peer.queuedBytes -= message.total
         if message.kind in (FRAG, PACK):
             peer.sentBytes += message.total
@@ -639,6 +640,7 @@ class Module(FastPath):
         peer.written = 0
         peer.assembly.drop()
         peer.order.drop()
+        peer.sent.drop()
         del self._peers[peer.name]
         self._probation.pop(peer, None)
         self._owed.peers.pop(peer, None)

@@ -299,7 +299,7 @@ class SendWindow:
             fresh ^= low
             sent = self._slots.pop((self.base + low.bit_length() - 1) & SEQUENCE_MASK, None)
             if sent is not None:
-                sent.isArrived = True
+                sent.isArrived, sent.payload = True, b""  # its entry in a trail may stay for long
                 if not sent.isLost:
                     sent.path.inFlight -= 1
                 elif sent.isLate and sent.path not in late:
@@ -469,6 +469,11 @@ class SendWindow:
         for sent in self._slots.values():
             if sent.message is message:
                 sent.kind, sent.payload, sent.message = VOID, b"", None
+
+    def drop(self) -> None:
+        """Drop the bytes of unacknowledged segments, which are not sent again."""
+        for sent in self._slots.values():
+            sent.payload = b""
 
     def deadline(self) -> float | None:
         """Time at which a segment may be considered lost if nothing arrives; None if nothing is in flight."""

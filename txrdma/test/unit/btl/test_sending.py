@@ -130,6 +130,34 @@ class BufferTests(HostsCase):
         self.assertEqual(server.tagged[-1], (TAG, b"x" * 100_000))
         data.clear()
 
+    def test_resizedAfterReordering(self) -> None:
+        """A callback can resize its buffer although an earlier message has not arrived."""
+        client, server = self.connected()
+        name, data = server.transport.share(1000).name, bytearray(1000)
+        self.world.network.drop(lambda packet: len(packet.payload) > 900)
+        first = client.transport.write(name, bytes(1000))
+        second = client.transport.write(name, data)
+        second.addCallback(lambda _: (first.called, data.pop()))
+        self.assertEqual(self.outcome(second), (False, 0))
+        self.outcome(first)
+
+    def test_resizedAfterTheEnd(self) -> None:
+        """When a connection has ended, callbacks can resize buffers of messages that have not arrived."""
+        for end in (0, 1):
+            ends = self.connected()
+            name, transport = ends[1].transport.share(100_000).name, ends[0].transport
+            buffers = [bytearray(1000 if number < 20 else 100_000) for number in range(100)]
+            requests = [transport.write(name, each) for each in buffers[:50]]
+            requests += [transport.send(TAG, each) for each in buffers[50:75]]
+            requests += [transport.send(WAITED, each) for each in buffers[75:]]  # more than its window
+            for request, data in zip(requests, buffers, strict=True):
+                request.addErrback(lambda _, data=data: data.clear())
+            self.pause(0.00003)
+            ends[end].transport.abortConnection()
+            for each in requests:
+                self.outcome(each)
+            self.assertIn(b"", buffers)
+
     def test_badTags(self) -> None:
         """A tag that is no integer, also if it equals one, raises an exception and affects nothing else."""
         client, server = self.connected()
