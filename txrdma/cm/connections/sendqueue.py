@@ -217,6 +217,7 @@ class SendQueue:
         self.waiting.remove(asked)
         self._waitingBytes -= asked.size
         asked.data = None
+        asked.release()
         self._unexpose(asked)
         return True
 

@@ -10,6 +10,7 @@ from typing import Any
 from unittest import skipUnless
 from unittest.mock import Mock
 
+from twisted.internet.defer import CancelledError
 from twisted.internet.error import ConnectionDone, ConnectionLost
 
 from txrdma.cm.connections._credits import FIRST_RECEIVES, SPARE
@@ -266,6 +267,21 @@ class SlotTests(MessageTests):
         super().setUp()
         for device in self.devices:
             device.limits = replace(device.limits, maxInline=64)
+
+    def test_cancelledWritesReturnTheirMemory(self) -> None:
+        """A write that is cancelled while it waits for a credit returns its registered memory."""
+        client, server = self.connected()
+        name = server.transport.share(100).name
+        server.transport.pauseProducing()
+        for _ in range(FIRST_RECEIVES):
+            client.transport.sendMessage(b"x")
+        regions: list[int] = []
+        for _ in range(20):
+            waiting = client.transport.write(name, bytes(100), 0, 1)
+            regions.append(len(self.devices[0].keys))
+            waiting.cancel()
+            self.failureResultOf(waiting, CancelledError)
+        self.assertEqual(set(regions), {regions[0]})
 
 
 class InlineTests(MessagingCase):
