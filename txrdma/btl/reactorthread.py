@@ -9,6 +9,7 @@ short operation of a L{Group<txrdma.btl.groups.group.Group>} in shared memory.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Callable
 from math import inf
@@ -80,10 +81,15 @@ class ReactorThread:
     def acquire(cls) -> ReactorThread:
         """Return the thread of this process, which a forked one lacks; each user has to call L{release}."""
         with cls._guard:
-            if cls._current is None or not cls._current._thread.is_alive():
-                cls._current, cls._users = cls(), 0
+            if cls._current is None:
+                cls._current = cls()
             cls._users += 1
             return cls._current
+
+    @classmethod
+    def _forget(cls) -> None:
+        """Forget the thread in a forked process, where it does not exist, nor one that has the lock."""
+        cls._current, cls._users, cls._guard = None, 0, Lock()
 
     def release(self) -> None:
         """
@@ -92,7 +98,7 @@ class ReactorThread:
         """
         cls = type(self)
         with self._guard:
-            if self is not cls._current or not self._thread.is_alive():
+            if self is not cls._current:
                 return
             cls._users -= 1
             if cls._users:
@@ -165,6 +171,10 @@ class ReactorThread:
         if isinstance(result, Failure):
             result.raiseException()
         return result
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=ReactorThread._forget)
 
 
 def _wake() -> None:

@@ -10,12 +10,23 @@ from twisted.trial.unittest import SynchronousTestCase
 FORKING = """
 import os
 import signal
+from threading import Event, Thread
 from txrdma.btl.reactorthread import ReactorThread
 from txrdma.error import InvalidRequest
 
 inherited = ReactorThread.acquire()
 inherited.call(int)
+isHeld, mayEnd = Event(), Event()
+
+def acquiring():
+    with ReactorThread._guard:
+        isHeld.set()
+        mayEnd.wait()
+
+Thread(target=acquiring).start()
+isHeld.wait()
 child = os.fork()
+mayEnd.set()
 if not child:
     signal.alarm(20)
     for call in (
@@ -43,7 +54,8 @@ inherited.release()
 class ForkTests(SynchronousTestCase):
     def test_child(self) -> None:
         """
-        A forked process gets a reactor of its own, and can't use that of its parent, whose thread it lacks.
+        A forked process gets a reactor of its own, and can't use that of its parent, whose thread it lacks,
+        also if another thread was acquiring the reactor when it was forked.
         """
         command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
