@@ -408,10 +408,11 @@ class BTLMessageTransport(MessageTransport):
         Write into memory that the peer shares: see L{IRemoteMemory}.
 
         @return: fires when all bytes are in the peer's memory; fails with L{MessageFailed}, when some of them
-            may be there.
+            may be there. If cancelled before anything is sent, nothing is.
         """
-        outcome: Deferred[None] = Deferred()
-        self._memory.write(name, octets(data), offset, self.disconnecting, partial(_fire, outcome))
+        outcome: Deferred[None] = Deferred(lambda _: self._recall(done))
+        done = partial(_fire, outcome)
+        self._memory.write(name, octets(data), offset, self.disconnecting, done)
         self._maybePause()
         return outcome
 

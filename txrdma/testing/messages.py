@@ -373,6 +373,19 @@ class RemoteMemoryContract(MessageEnds):
             self.assertEqual(popped, [ord("x")] * 100)
             shared.close()
 
+    def test_contractCancelled(self) -> None:
+        """A queued write that is cancelled is not executed, and leaves its buffer."""
+        one, other = self.connectedEnds()
+        shared, data = one.transport.share(60_000), bytearray(30_000)
+        requests = [other.transport.write(shared.name, bytes(30_000)) for _ in range(100)]
+        cancelled = other.transport.write(shared.name, data, 30_000).addErrback(lambda _: data.clear())
+        cancelled.cancel()
+        self.successResultOf(cancelled)
+        data += b"x" * 30_000
+        self.successResultOf(self.finished(gatherResults(requests)))
+        self.assertEqual(self.successResultOf(self.finished(other.transport.write(shared.name, b""))), None)
+        self.assertEqual(bytes(shared.view), bytes(60_000))
+
     def test_contractUsedBuffers(self) -> None:
         """C{connectionLost} is called although objects still use views of shared memory, as NumPy does."""
         one, other = self.connectedEnds()
