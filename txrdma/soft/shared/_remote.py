@@ -11,6 +11,7 @@ from typing import Final, TYPE_CHECKING
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, SendRequest, Status
+from txrdma.soft.core.pieces import copied
 from txrdma.soft.shared._layout import CLOSED_SERVICES, LaneServices, REMOTE_READ, REMOTE_WRITE, RemoteRegion
 from txrdma.soft.shared._rings import RingPair
 
@@ -126,6 +127,9 @@ class RemoteMemory:
             rings.readAcknowledged()
             if rings.produced == rings.acknowledged:
                 self.asked = request.rkey
+                request = copied(request)  # its poster may change it and its inline bytes meanwhile
+                if request.inline:
+                    pieces = [memoryview(piece) for piece in request.inline]
                 self._services.access(request, pieces)
 
     def accessed(self, allowed: bool) -> bool:

@@ -169,6 +169,21 @@ class LaneTests(LanesTestCase):
         self.assertEqual(ok(self.one.sent), [1, 2, 3])
         self.assertEqual(self.other.memory.view[:50], b"w" * 50)
 
+    def test_requestToUnmappableMemoryMayBeReused(self) -> None:
+        """A request and its inline bytes may change once posted, although messages are sent later."""
+        self.other.mapped = False
+        self.one.post(self.write(1, b"x"))
+        self.turn()
+        data = bytearray(b"w" * 50)
+        request = self.write(2, b"")
+        request.inline = (data,)
+        self.one.post(request)
+        request.inline, request.remoteAddress = (), request.remoteAddress + 100
+        data[:] = b"another"
+        self.turn()
+        self.assertEqual(ok(self.one.sent), [1, 2])
+        self.assertEqual(self.other.memory.view[:150], b"w" * 50 + bytes(100))
+
     def violates(self, request: SendRequest) -> None:
         """Assert that the request ends with a remote access error at both ends."""
         self.other.receive(7, (0, 100))
