@@ -11,6 +11,7 @@ from typing import Any
 from txrdma.error import WireError
 from txrdma.fabric.model import Fabric, Node, nodeGUIDIn, Port, Problem
 from txrdma.fabric.nodenames import NodeNames
+from txrdma.fabric.texts import printable
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
@@ -93,7 +94,8 @@ def load(document: Any) -> Fabric:
         for one in document["nodes"]:
             _readLinks(fabric, one)
         fabric.problems = [
-            Problem(str(one["kind"]), str(one["where"]), str(one["text"])) for one in document["problems"]
+            Problem(*(printable(str(one[name])) for name in ("kind", "where", "text")))
+            for one in document["problems"]
         ]
     except (KeyError, TypeError, AttributeError, IndexError, WireError) as error:
         raise ValueError(f"this is not a fabric: {error!r}") from error
@@ -105,7 +107,7 @@ def _readNode(fabric: Fabric, document: dict[str, Any]) -> None:
     node, isNew = fabric.add(_bytes(document["nodeInfo"], NodeInfo.size), route)
     if not isNew:
         raise ValueError(f"this is not a fabric: node {node.guid} is in it twice")
-    node.description = str(document["description"])
+    node.description = printable(str(document["description"]))
     if document["switchInfo"] is not None:
         node.switchInfo = SwitchInfo.decode(bytes.fromhex(document["switchInfo"]))
     for one in document["ports"]:

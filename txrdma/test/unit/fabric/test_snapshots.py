@@ -21,6 +21,7 @@ from txrdma.fabric.model import Fabric, Problem
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.slurm import hostList, slurmText
 from txrdma.fabric.snapshots import dump, load
+from txrdma.fabric.texts import readText
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PortState
@@ -85,6 +86,15 @@ class RoundTripTests(FabricTestCase):
         for other in others:
             self.assertRaises(ValueError, load, other)
 
+    def test_unprintable(self) -> None:
+        """Names and problems of a snapshot cannot control the terminal on which they are printed."""
+        changed = dump(self.sweep())
+        changed["nodes"][0]["description"] = "leaf\x1b[31m\nlink"
+        changed["problems"] = [{"kind": "a\x1b", "where": "b\x9b", "text": "c\u202e\nd"}]
+        fabric = load(changed)
+        self.assertIn("leaf [31m link", {node.description for node in fabric.nodes.values()})
+        self.assertEqual(fabric.problems, [Problem("a ", "b ", "c  d")])
+
     def test_otherPeers(self) -> None:
         reported = dump(self.sweep())
         switch = next(node for node in reported["nodes"] if node["type"] == "SWITCH")
@@ -135,6 +145,17 @@ class RoundTripTests(FabricTestCase):
     def test_longGUID(self) -> None:
         text = 'Switch 2 "a"\n[1](12345678901234567) "a"[2]\n'
         self.assertIn("is not a port GUID", str(self.assertRaises(ValueError, readFabric, text)))
+
+
+class TextTests(SynchronousTestCase):
+    """Text files that users name."""
+
+    def test_unprintable(self) -> None:
+        """Unprintable characters of a file are read as spaces, in lines of their own length."""
+        path: str = self.mktemp()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write('0x1\t"leaf\x1b[31m\x85"\r\n\n0x2 "\u2028é"\n')
+        self.assertEqual(readText("map", path), '0x1 "leaf [31m "\n\n0x2 " é"\n')
 
 
 def made(
