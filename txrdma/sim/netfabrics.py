@@ -26,7 +26,7 @@ _GROUPS: Final = re.compile(r"^(?:Chassis \d+|Non-Chassis Nodes|Hostname: ).*$",
 
 _NODE: Final = re.compile(r'(?:switch|hca|ca|rt)\s+\d+\s+"([^"]+)"(.*)', re.IGNORECASE)
 _PORT: Final = re.compile(r'\[(\d+)\](?:\(([0-9a-fA-F]+)\))?\s+"')
-_RATE: Final = re.compile(r"#.*\s(\d+)x(\w+)$")
+_RATE: Final = re.compile(r"\s(\d+)x(\w+)$")
 _LID: Final = re.compile(r'#\s*lid (\d+) lmc (\d+) "')
 _WIDTHS: Final = {"1": 1, "4": 2, "8": 4, "12": 8, "2": 16}
 _GUIDS: Final = re.compile(r"switchguid=0x[0-9a-fA-F]+\(([0-9a-fA-F]+)\)")
@@ -146,7 +146,7 @@ def _refine(node: Node, words: str, line: str) -> None:
         if lid > 0xFFFF:
             raise ValueError(f"{lid} is not a LID")
         port.raw = port.info.replace(lid=lid, lmc=int(found[2]) & 7).encode()
-    if (found := _RATE.search(line)) is not None:
+    if (found := _RATE.search(line.partition("#")[2])) is not None:
         _carries(port, _WIDTHS.get(found[1], 0), int(LaneSpeed.__members__.get(found[2], 0)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import re
+import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -123,6 +124,14 @@ class RoundTripTests(FabricTestCase):
             fabric = readFabric(text)
             for one, other in fabric.links():
                 self.assertEqual({f"{end.width}x{end.speed}" for end in (one, other)}, {rate})
+
+    def test_longLine(self) -> None:
+        """A line of any characters is read in a time that is proportional to its length."""
+        text = 'Switch\t2 "s"\n[1]\t"h"[1]\t{}\n\nCa\t1 "h"\n[1]\t"s"[1]\t# lid 1 4xEDR\n'
+        for part in ("#", "# 1", " 1x", "1x", " ", "# lid 1 ", "lid 1 lmc "):
+            began = time.process_time()
+            readFabric(text.format("#" + part * (40_000 // len(part))))
+            self.assertLess(time.process_time() - began, 1.0, part)
 
     def test_enhanced(self) -> None:
         text = (
