@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable
+from txrdma.kit.strings import escapedText
 from txrdma.messages.memory import MemoryName, SharedMemory
 
 PORT: Final = 7174
@@ -50,7 +51,7 @@ def pingFor(number: int, size: int) -> bytes:
 
 def textOf(ping: bytes) -> str:
     """Return the text of a ping without the zero byte."""
-    return ping.partition(b"\0")[0].decode("ascii", "backslashreplace")
+    return escapedText(ping.partition(b"\0")[0])
 
 
 class _Pinging(RDMAProtocol):

@@ -2,7 +2,7 @@
 Device, port and endpoint strings, such as C{"soft:192.0.2.1:pcap=trace.pcap"} and C{"sim:fattree:128"}.
 
 The syntax is that of Twisted's endpoint strings: arguments separated by colons, C{key=value} for named ones,
-and a backslash to escape a colon, an equals sign or a backslash.
+and a backslash to escape a colon, an equals sign or a backslash. Also text in bytes of a peer.
 """
 
 from __future__ import annotations
@@ -181,3 +181,11 @@ class Arguments:
 
     def _wrong(self, key: str, value: str, expected: str) -> ValueError:
         return ValueError(f"{self.kind}: {key}={value} is not {expected}")
+
+
+def escapedText(raw: bytes) -> str:
+    """Return bytes as ASCII; each that is not printable, such as a control character, as C{\\xff}."""
+    text = raw.decode("ascii", "backslashreplace")
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)

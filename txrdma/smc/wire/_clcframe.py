@@ -10,6 +10,7 @@ import re
 from typing import Union
 
 from txrdma.error import WireError
+from txrdma.kit.strings import escapedText
 from txrdma.kit.wire import bits, Code, data, Layout, wire
 
 Buffer = Union[bytes, bytearray, memoryview]
@@ -53,7 +54,7 @@ def enterpriseID(name: str) -> bytes:
 
 def enterpriseName(eid: bytes) -> str:
     """Return the name of an enterprise ID, without trailing blanks; invalid bytes are escaped."""
-    return eid.decode("ascii", "backslashreplace").rstrip()
+    return escapedText(eid.rstrip(b" "))
 
 
 def sizeCode(size: int) -> int:

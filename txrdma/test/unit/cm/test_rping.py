@@ -52,6 +52,10 @@ class RecordedTests(SynchronousTestCase):
         self.assertEqual((len(ping), ping[-1]), (size, 0))
         self.assertTrue(textOf(ping).isprintable())
 
+    def test_otherBytes(self) -> None:
+        """Bytes of a peer's ping that are not printable are escaped."""
+        self.assertEqual(textOf(b"a\\\x1b[31m\n\xff\0b"), "a\\\\x1b[31m\\x0a\\xff")
+
 
 class PingTests(MessagingCase):
     def setUp(self) -> None:

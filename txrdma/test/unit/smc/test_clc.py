@@ -236,6 +236,7 @@ class EnterpriseTests(SynchronousTestCase):
 
     def test_peersEIDMayBeAnything(self) -> None:
         self.assertEqual(clc.enterpriseName(b"A\xff".ljust(32)), "A\\xff")
+        self.assertEqual(clc.enterpriseName(b"A\x1b[31m\n\x7f".ljust(32)), "A\\x1b[31m\\x0a\\x7f")
 
 
 class FramingTests(SynchronousTestCase):
