@@ -20,6 +20,7 @@ from txrdma.fabric.routing import linearTable
 from txrdma.iba.path import MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.kit.rawfields import peek
+from txrdma.kit.strings import escapedText
 from txrdma.mad.errors import MADFailure
 from txrdma.mad.layouts.smp import PKeyTable, PortInfo, SLtoVLMappingTable
 from txrdma.mad.paths import toLID
@@ -88,7 +89,7 @@ async def firmwareOf(rpcs: RPCs, endPort: MADEndPort, node: Node) -> Firmware:
     @raise MADFailure: it does not answer, as most hosts do not without the vendor's kernel module.
     """
     answer = await rpcs.VendGet(MlxGeneralInfoExtended, toLID(endPort, node.lid), retries=0)
-    board = answer.fwPSID.partition(b"\0")[0].decode("ascii", "replace")
+    board = escapedText(answer.fwPSID.partition(b"\0")[0])
     version = (answer.extMajor, answer.extMinor, answer.extSubMinor)
     if answer.deviceID == _INFINISCALE_3:
         version = (answer.fwMajor, answer.fwMinor, answer.fwSubMinor)

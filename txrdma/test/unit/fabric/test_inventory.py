@@ -88,6 +88,11 @@ class InventoryTests(FabricTestCase):
         self.assertEqual((left.built, left.uptimeSeconds), ("2024-01-31", 864000))
         self.assertEqual([str(found[self.guid(name)]) for name in "bc"], ["20.39.1002", "1.0.5"])
 
+    def test_unprintable(self) -> None:
+        """The name of a board cannot control a terminal."""
+        self.fabric.haveFirmware("b", info(fwPSID=b"MT\x1b[31m\xff".ljust(16, b"\0")))
+        self.assertEqual(self.found()[self.guid("b")].board, "MT\\x1b[31m\\xff")
+
     def test_survey(self) -> None:
         """A survey of the tables has the same."""
         tables = self.answerTo(TableSurvey(self.agent, self.agent.port.endPort, self.swept).run())
