@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -33,6 +34,15 @@ class NodesTests(NetFabricTestCase):
         printed = self.printed("nodes", "--node-names", str(names))
         self.assertRegex(printed, rf"host +0x\w{{16}} +1 +{self.lid('c')} +see\n")
         self.assertEqual(self.status, 0)
+
+    def test_formulas(self) -> None:
+        """A spreadsheet does not compute the name of a node that looks like a formula."""
+        names = ("=1+1", "+1", "-1", "@SUM(A1)")
+        for name in names:
+            self.fabric.node("c").description = name
+            rows = list(csv.DictReader(io.StringIO(self.printed("nodes", "--csv"))))
+            self.assertEqual({row["name"] for row in rows} - {"a", "b", "d", "left", "right"}, {f"'{name}"})
+            self.assertIn(name, [row["name"] for row in self.answerTo("nodes")])
 
     def test_problems(self) -> None:
         self.fabric.silence("c")
