@@ -316,8 +316,10 @@ class DissectedConversation:
         whole = packet.payload
         if end is not None and opcode is not Opcode.RC_SEND_ONLY:
             begun = b"" if opcode in _STARTS else end.begun
-            end.begun = None if begun is None else begun + packet.payload
-            if opcode not in _ENDS or end.begun is None or len(end.begun) > llc.MAX_LENGTH:
+            end.begun = None
+            if begun is not None and len(begun) + len(whole) <= llc.MAX_LENGTH:
+                end.begun = begun + whole
+            if opcode not in _ENDS or end.begun is None:
                 return []
             whole = end.begun
         return self._received(source, key, end, whole)

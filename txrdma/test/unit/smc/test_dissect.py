@@ -4,6 +4,7 @@ Dissected captures of SMC.
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from random import Random
 from typing import Any
@@ -15,6 +16,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.commands.dissect.conversation import Reassembly
 from txrdma.commands.dissect.words import describeCLC, describeLLC
+from txrdma.iba.headers import BTH, Opcode
+from txrdma.iba.roce import RoCEPacket
+from txrdma.iba.types import GID, QPN
 from txrdma.smc.wire import clc, llc
 from txrdma.test.support import VECTORS
 from txrdma.test.support.mad.commanding import CommandTestCase
@@ -145,6 +149,21 @@ class RecordedTests(SynchronousTestCase):
         counts = Counter(again.conversation.counts)
         self.assertGreater(counts.pop("repeated packets"), 0)
         self.assertEqual(counts, once.conversation.counts)
+
+    def test_endlessMessage(self) -> None:
+        """Of a message that is too long for SMC, nothing is stored, however many packets it has."""
+        conversation = explained(packets("smc-first")).conversation
+        destination, number = next(iter(conversation._ends))
+        tracemalloc.start()
+        try:
+            for psn in range(1000):
+                opcode = Opcode.RC_SEND_MIDDLE if psn else Opcode.RC_SEND_FIRST
+                bth = BTH(opcode=opcode, destination=QPN(number), psn=(1 << 23) + psn)
+                conversation.packet(GID(bytes(16)), GID(destination), RoCEPacket(bth, payload=bytes(4096)))
+            _now, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        self.assertLess(most, 1 << 20)
 
     def test_damagedCapturesRaiseNothing(self) -> None:
         random = Random(7)
