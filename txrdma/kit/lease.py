@@ -11,6 +11,7 @@ process that has lost the lease without knowing it changes nothing.
 from __future__ import annotations
 
 import fcntl
+import os
 import secrets
 import socket
 from collections.abc import Callable, Generator
@@ -98,6 +99,11 @@ class Lease:
         raise NotImplementedError
 
 
+def _openForGroup(path: str, flags: int) -> int:
+    """Open a file, which is created without rights for other users: who can open a file can lock it."""
+    return os.open(path, flags, 0o660)
+
+
 class FileLease(Lease):
     """A lease among the processes of a host: the lock of a file, which contains the name of the holder."""
 
@@ -111,7 +117,7 @@ class FileLease(Lease):
             return True
         try:
             with ExitStack() as undo:
-                file = undo.enter_context(open(self._path, "a+b"))
+                file = undo.enter_context(open(self._path, "a+b", opener=_openForGroup))
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:

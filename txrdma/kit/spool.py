@@ -66,7 +66,8 @@ class Spool:
         self._folder = Path(folder)
         self._most = mostOctets
         with self._translated(), ExitStack() as undo:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            # Who can open the folder can lock it.
+            self._folder.mkdir(0o700, parents=True, exist_ok=True)
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             undo.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections import deque
 from itertools import permutations
@@ -31,6 +32,15 @@ class FileLeaseTests(SynchronousTestCase):
         self.assertTrue(second.attempt())
         self.assertFalse(first.attempt())
         self.assertEqual(first.holder, "second")
+
+    def test_otherUsers(self) -> None:
+        """Other users cannot open the file, as who can read it can take its lock."""
+        path = self.mktemp()
+        lease = FileLease(path)
+        self.addCleanup(os.umask, os.umask(0))
+        self.assertTrue(lease.attempt())
+        lease.release()
+        self.assertEqual(os.stat(path).st_mode & 0o777, 0o660)
 
     def test_noFolder(self) -> None:
         """A file that cannot be created leaves the lease unknown."""

@@ -43,6 +43,10 @@ class SpoolTests(SynchronousTestCase):
         self.assertEqual(self.contents(), [b"two", b"three", b"four"])
         self.assertEqual([(one.items, one.at) for one in self.spool.records], [(3, 7), (5, 7), (4, 8)])
 
+    def test_otherUsers(self) -> None:
+        """Other users cannot open the folder, as who can read it can take its lock."""
+        self.assertEqual(self.folder.stat().st_mode & 0o777, 0o700)
+
     def test_limit(self) -> None:
         """The oldest records are dropped and returned; files occupy no more than the limit."""
         for number in range(6):
