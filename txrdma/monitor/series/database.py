@@ -151,6 +151,17 @@ class Database:
         raise NotImplementedError
 
 
+def _create(path: str) -> None:
+    """
+    Create an empty file, unless there is one, without rights for other users: who can open it can lock it.
+
+    SQLite's other files have its rights. It is opened only if it is new: closing a descriptor would end all
+    locks of the process on the file.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o660))
+
+
 class SQLite(Database):
     """
     A database of SQLite in a file.
@@ -168,12 +179,13 @@ class SQLite(Database):
         self.connections = 1
         with ExitStack() as undo:
             try:
+                _create(path)
                 self._connection: Final = undo.enter_context(
                     closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False))
                 )
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 self._connection.execute("PRAGMA synchronous = NORMAL")
-            except sqlite3.OperationalError as error:
+            except (OSError, sqlite3.OperationalError) as error:
                 raise DeviceUnavailable(str(error)) from error
             except sqlite3.Error as error:
                 raise HistoryRefused(str(error)) from error

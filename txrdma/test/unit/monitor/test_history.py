@@ -4,6 +4,7 @@ The writer of the history: batches, failures of the disk, and the end.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -148,7 +149,17 @@ class WriterTests(SynchronousTestCase):
 
 
 class DiskTests(SynchronousTestCase):
-    """A store whose disk is full, as SQLite sees it."""
+    """Files of a store, and a store whose disk is full, as SQLite sees it."""
+
+    def test_otherUsers(self) -> None:
+        """Other users cannot open the files, as who can read them can lock them."""
+        path: str = self.mktemp()
+        self.addCleanup(os.umask, os.umask(0))
+        for _ in range(2):
+            store = HistoryStore(path)
+            self.addCleanup(store.close)
+            modes = [os.stat(f"{path}{end}").st_mode & 0o777 for end in ("", "-shm", "-wal")]
+            self.assertEqual(modes, [0o660] * 3)
 
     def test_full(self) -> None:
         """A batch that does not fit is not stored at all; writing continues when there is space."""
