@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from hmac import compare_digest
-from ipaddress import ip_address
+from ipaddress import ip_address, IPv6Address
 from typing import Any, Final
 
 from zope.interface import Attribute, implementer, Interface
@@ -53,28 +53,42 @@ _LONGEST_NAME: Final = 64
 _log = Logger()
 
 
+def _networkOf(address: str) -> str:
+    """Return an address, or the first 64 bits of an IPv6 one: hosts choose the others themselves."""
+    try:
+        known = ip_address(address)
+    except ValueError:
+        return address
+    isNetwork = isinstance(known, IPv6Address) and known.ipv4_mapped is None
+    return known.packed[:8].hex() if isNetwork else address
+
+
 class Guesses:
-    """Wrong passwords of the last minute, by the name and the address that they came from."""
+    """
+    Wrong passwords of the last minute, by the name and the address that they came from.
+
+    @ivar seconds: returns the present time.
+    """
 
     def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
-        """@param seconds: returns the present time."""
-        self._seconds = seconds
+        self.seconds = seconds
         self._known: dict[tuple[str, bytes], tuple[float, int]] = {}
         self._loggedSince, self._logged = 0.0, 0
 
     def areTooMany(self, address: str, name: bytes) -> bool:
         """True while no password for this name is taken from this address."""
-        began, times = self._known.get((address, name), (0.0, 0))
-        if times and self._seconds() - began >= GUESS_SECONDS:
-            del self._known[address, name]
+        key = _networkOf(address), name
+        began, times = self._known.get(key, (0.0, 0))
+        if times and self.seconds() - began >= GUESS_SECONDS:
+            del self._known[key]
             return False
         return times >= MOST_GUESSES
 
     def wrong(self, address: str, name: bytes) -> None:
         """Note a wrong password; the first one is logged, and the last one before a pause."""
-        known = self._known.get((address, name))
-        began, times = (self._seconds(), 0) if known is None else known
-        self._known[address, name] = (began, times + 1)
+        key = _networkOf(address), name
+        began, times = self._known.get(key, (self.seconds(), 0))
+        self._known[key] = (began, times + 1)
         if len(self._known) > MOST_GUESSERS:
             del self._known[next(iter(self._known))]
         if times == 0:
@@ -84,7 +98,7 @@ class Guesses:
 
     def _log(self, text: str, address: str, name: bytes) -> None:
         """Log a line, unless there were L{MOST_LOGGED} within L{GUESS_SECONDS}: names are free to invent."""
-        now = self._seconds()
+        now = self.seconds()
         if now - self._loggedSince >= GUESS_SECONDS:
             self._loggedSince, self._logged = now, 0
         self._logged += 1
@@ -93,7 +107,7 @@ class Guesses:
 
     def right(self, address: str, name: bytes) -> None:
         """Forget the wrong passwords before a right one."""
-        self._known.pop((address, name), None)
+        self._known.pop((_networkOf(address), name), None)
 
 
 class IBearerToken(ICredentials):
@@ -168,6 +182,7 @@ class AccessControl:
         @param guesses: remembers wrong passwords.
         """
         self._guesses = Guesses() if guesses is None else guesses
+        self._inventions = Guesses(self._guesses.seconds)  # of names without a user: they displace none
         self._tokens = tokens or []
         self._users = users or {}
         self.isOpen = not self._tokens and not self._users
@@ -180,15 +195,16 @@ class AccessControl:
         else:
             name, secret = credentials.username, credentials.password
             address = getattr(credentials, "address", "")
-            if self._guesses.areTooMany(address, name):
-                return fail(UnauthorizedLogin("there were too many wrong passwords"))
+        guesses = self._guesses if name in self._users else self._inventions
+        if not isToken and guesses.areTooMany(address, name):
+            return fail(UnauthorizedLogin("there were too many wrong passwords"))
         known = [*self._tokens, self._users[name]] if name in self._users else self._tokens
         if not sum(compare_digest(secret, each) for each in known):  # all of them: the time tells nothing
             if not isToken:
-                self._guesses.wrong(address, name)
+                guesses.wrong(address, name)
             return fail(UnauthorizedLogin("there is no such token or password"))
         if not isToken:
-            self._guesses.right(address, name)
+            guesses.right(address, name)
         return succeed(name or b"token")
 
     def change(self, other: AccessControl) -> bool:

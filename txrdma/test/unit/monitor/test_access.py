@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from base64 import b64encode
 from pathlib import Path
+from typing import Any
 
 from twisted.cred.credentials import UsernamePassword
 from twisted.cred.error import UnauthorizedLogin
@@ -133,6 +134,29 @@ class AccessTests(SiteTestCase):
             for number in range(MOST_GUESSERS + 50):
                 guesses.wrong("10.0.0.1", b"%d" % number)
         self.assertEqual((len(guesses._known), len(logs)), (MOST_GUESSERS, MOST_LOGGED))
+
+    def test_invented(self) -> None:
+        """Passwords for invented names, or from addresses of one network, permit no more guesses."""
+        access = AccessControl([], {b"alice": b"right"}, Guesses(lambda: 1.0))
+
+        def isTaken(address: str, name: bytes, password: bytes) -> bool:
+            guess: Any = UsernamePassword(name, password)
+            guess.address = address
+            taken: list[object] = []
+            access.requestAvatarId(guess).addCallbacks(taken.append, lambda failure: None)
+            return bool(taken)
+
+        addresses = ("10.0.0.1", "fe80::1%eth0", "2001:db8::1")
+        for address in addresses:
+            for number in range(MOST_GUESSES):
+                self.assertFalse(isTaken(address, b"alice", b"%d" % number))
+        with capturedLogs():
+            for number in range(MOST_GUESSERS + 50):
+                self.assertFalse(isTaken("10.0.0.1", b"%d" % number, b"wrong"))
+        for address in (*addresses, "fe80::2%eth0", "2001:db8::aaaa:2"):
+            self.assertFalse(isTaken(address, b"alice", b"right"), address)
+        for address in ("10.0.0.2", "::ffff:10.0.0.2", "2001:db8:0:1::1", ""):
+            self.assertTrue(isTaken(address, b"alice", b"right"), address)
 
     def test_files(self) -> None:
         """Files that are readable by others, missing, empty or invalid are refused with a reason."""
