@@ -7,6 +7,7 @@ What a protocol sees over each stream is compared with C{tcp:}; so are latency a
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from random import Random
@@ -18,6 +19,9 @@ from twisted.internet.endpoints import clientFromString, connectProtocol, Hostna
 from twisted.internet.protocol import Protocol
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint
+from txrdma.error import WireError
+from txrdma.fabric.texts import printable
+from txrdma.kit.values import frozen
 from txrdma.messages.protocol import MessageFactory
 from txrdma.pingpong.link import TestSide
 from txrdma.pingpong.measurement import Measurement
@@ -35,6 +39,9 @@ from txrdma.verify.transports import clientDevice, connecting
 STREAMS: Final = ("tcp", "smc", "rsocket", "btl")
 """Kinds of streams; the first is the reference of the others."""
 
+_KINDS: Final = (*STREAMS, "rdma", "pingpong")
+_ADDRESS: Final = re.compile(r"([0-9A-Fa-f.:]+(%[0-9A-Za-z._-]+)?)?")
+_LONGEST_REASON: Final = 200
 _SERVED: Final = {"tcp": "TCP", "smc": "SMC-R", "rsocket": "RSocketTransport", "btl": "BTLTransport"}
 """The beginning of the name of the transport that must be used, and not another one silently."""
 
@@ -79,6 +86,45 @@ class Timer(Protocol):
             self.done.callback(self._times)
 
 
+@frozen
+class Offer:
+    """
+    What a server offers.
+
+    @ivar address: IP address of its RDMA port; C{""} if it has none.
+    @ivar ports: port numbers by the kind of connection.
+    @ivar missing: reasons for which it cannot listen, by the kind of connection.
+    """
+
+    address: str
+    ports: dict[str, int]
+    missing: dict[str, str]
+
+
+def decodeOffer(line: bytes) -> Offer:
+    """
+    Decode the line of a server; its values become parts of endpoint strings.
+
+    @raise WireError: it is not an offer.
+    """
+    try:
+        found = json.loads(line)
+        address, missing = found["address"], found["missing"]
+        ports = {kind: found[kind] for kind in _KINDS if kind in found}
+        reasons = {kind: missing[kind] for kind in _KINDS if kind in missing}
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise WireError("offer", 0, f"not an offer: {error!r}") from None
+    if not isinstance(missing, dict) or not all(isinstance(reason, str) for reason in reasons.values()):
+        raise WireError("offer", 0, "its reasons are not texts")
+    if not isinstance(address, str) or not _ADDRESS.fullmatch(address):
+        raise WireError("offer", 0, f"{address!r} is not an IP address")
+    for port in ports.values():
+        if type(port) is not int or not 0 < port < 1 << 16:
+            raise WireError("offer", 0, f"{port!r} is not a port number")
+    texts = {kind: printable(reason[:_LONGEST_REASON]) for kind, reason in reasons.items()}
+    return Offer(address, ports, texts)
+
+
 class Client:
     """
     Exchanges data with a server from one device.
@@ -105,24 +151,24 @@ class Client:
         way = HostnameEndpoint(self._reactor, self.host, port)
         asked = await connectProtocol(way, Recorder())
         await asked.lost
-        offer = json.loads(bytes(asked.received))
+        offer = decodeOffer(bytes(asked.received))
         self._calls: list[str] = []
         checks: list[tuple[str, Callable[[], Any]]] = []
         for kind in STREAMS:
-            address = offer["address"] if kind == "rsocket" else self.host
+            address = offer.address if kind == "rsocket" else self.host
             self._add(checks, offer, kind, self._stream, address)
-        self._add(checks, offer, "rdma", self._messages, offer["address"])
+        self._add(checks, offer, "rdma", self._messages, offer.address)
         self._add(checks, offer, "pingpong", self._verbs, self.host)
         self._reporter.total(len(checks))
         for name, check in checks[first:]:
             self._reporter.started(name)
             await self._checked(name, check)
 
-    def _add(self, checks: list[Any], offer: dict[str, Any], kind: str, check: Any, address: str) -> None:
-        if kind in offer:
-            checks.append((kind, lambda: check(kind, address, offer[kind])))
-        elif kind in offer["missing"]:
-            checks.append((kind, lambda: self._missing(offer["missing"][kind])))
+    def _add(self, checks: list[Any], offer: Offer, kind: str, check: Any, address: str) -> None:
+        if kind in offer.ports:
+            checks.append((kind, lambda: check(kind, address, offer.ports[kind])))
+        elif kind in offer.missing:
+            checks.append((kind, lambda: self._missing(offer.missing[kind])))
 
     async def _missing(self, reason: str) -> None:
         raise Mismatch(f"the server cannot listen: {reason}")

@@ -1,0 +1,49 @@
+"""What a client of a verification takes from a server."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import WireError
+from txrdma.verify.measuring import decodeOffer, Offer
+
+OFFER = {"version": "1", "address": "192.0.2.1", "missing": {"rdma": "no port"}, "tcp": 7000, "smc": 7001}
+
+
+class OfferTests(SynchronousTestCase):
+    """The server's offer, which may come from anybody."""
+
+    def decoded(self, **changes: Any) -> Offer:
+        return decodeOffer(json.dumps({**OFFER, **changes}).encode() + b"\n")
+
+    def test_valid(self) -> None:
+        """An offer has an address, ports, and reasons for missing kinds; unknown kinds are ignored."""
+        expected = Offer("192.0.2.1", {"tcp": 7000, "smc": 7001}, {"rdma": "no port"})
+        self.assertEqual(self.decoded(control=1, other="x"), expected)
+        for address in ("", "fe80::1%eth0.7", "::ffff:192.0.2.1"):
+            self.assertEqual(self.decoded(address=address).address, address)
+
+    def test_strings(self) -> None:
+        """A port or an address cannot add keys, such as C{pcap=}, to the endpoint string of the client."""
+        wrong: dict[str, tuple[Any, ...]] = {
+            "smc": (r"7001:device=soft\:127.0.0.1\:pcap=file",),
+            "tcp": (0, -1, 65536, 1.5, True, None, "1", []),
+            "address": (r"::1%\:device=soft", "a=b", "192.0.2.1:1=2", "host", None, 7),
+            "missing": ([], None, {"rdma": 7}),
+        }
+        for name, values in wrong.items():
+            for value in values:
+                self.assertRaises(WireError, self.decoded, **{name: value})
+
+    def test_texts(self) -> None:
+        """A reason has no control characters, and is not longer than a line or two."""
+        self.assertEqual(self.decoded(missing={"btl": "\x1b[31mno\n"}).missing, {"btl": " [31mno "})
+        self.assertLess(len(self.decoded(missing={"btl": ":" * 100_000}).missing["btl"]), 500)
+
+    def test_nonsense(self) -> None:
+        """What is not an offer raises one kind of error."""
+        for line in (b"", b"\xff", b"[]", b"{}", b"7", b"[" * 100_000, b'{"address": "", "missing": {}'):
+            self.assertRaises(WireError, decodeOffer, line)
