@@ -49,6 +49,21 @@ def _effectiveGroup(connected: socket.socket) -> int:
     return int(_GROUP.unpack_from(value, 8)[0])
 
 
+def _openToGroup(path: str) -> None:
+    """
+    Let the group of a socket connect to it. Users of the group can replace the socket meanwhile by a link.
+
+    @raise OSError: it is another file.
+    """
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EEXIST, f"another process has replaced the socket {path}")
+        os.chmod(f"/proc/self/fd/{descriptor}", 0o660)
+    finally:
+        os.close(descriptor)
+
+
 class SocketDirectory:
     """A directory of UNIX sockets of processes of this host. C{path}: the directory."""
 
@@ -97,9 +112,11 @@ class SocketDirectory:
         listening = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         made = self._in(f".{secrets.token_hex(8)}")
         try:
+            os.fchmod(listening.fileno(), 0o600)  # bind makes a file with these rights
             listening.bind(made)
             try:
-                os.chmod(made, 0o600 if self._sharedGroup() is None else 0o660)
+                if self._sharedGroup() is not None:
+                    _openToGroup(made)
                 listening.listen(backlog)
                 try:
                     os.link(made, self._in(name))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from shutil import rmtree
-from typing import cast
+from typing import Any, cast
 from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -72,6 +73,27 @@ class MeetingPlaceTests(PlaceTestCase):
         self.publish()
         self.assertRaises(FileExistsError, self.directory.publish, socket.SOCK_STREAM, "smc-1-a", 5)
         self.assertEqual(os.listdir(self.directory.path), ["smc-1-a"])
+
+    def test_replaced(self) -> None:
+        """A user of the directory's group that replaces a socket cannot change the mode of another file."""
+        os.chmod(self.directory.path, 0o2770)
+        other = os.path.join(self.directory.path, "other")
+        with open(other, "w"):
+            os.chmod(other, 0o600)
+        replaced: list[str] = []
+
+        class Socket(socket.socket):
+            def bind(self, address: Any) -> None:
+                super().bind(address)
+                os.unlink(address)
+                os.symlink(other, address)
+                replaced.append(address)
+
+        self.patch(socket, "socket", Socket)
+        self.assertRaises(OSError, self.publish)
+        self.assertEqual(len(replaced), 1)
+        self.assertEqual(stat.S_IMODE(os.stat(other).st_mode), 0o600)
+        self.assertEqual(os.listdir(self.directory.path), ["other"])
 
     def test_mode(self) -> None:
         """Other users cannot connect, unless the directory has the set-group-ID bit for their group."""
