@@ -440,9 +440,15 @@ _UNREADABLE: Final = (SyntaxError, RecursionError, MemoryError)
 """What Python's parser raises, depending on how deep its input is nested."""
 
 
+_MOST_CHARACTERS: Final = 4096
+"""Most characters of a C{repr}, more than any path has: Python 3.10 overflows its stack with a million."""
+
+
 def _called(text: str) -> IBPath:
     """Parse a C{repr}, also with the names of python-rdma, as C{IBPath(DLID=7)}; C{ValueError} if invalid."""
     kinds = {"IBPath": IBPath, "IBDRPath": IBDRPath}
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError(f"{text[:20]!r}... is not a path: it has {len(text)} characters")
     try:
         call = ast.parse(text.strip(), mode="eval").body
         if not isinstance(call, ast.Call) or call.args:

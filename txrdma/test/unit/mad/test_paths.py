@@ -69,6 +69,12 @@ class TextTests(SynchronousTestCase):
             for text in texts.split("|"):
                 self.assertEqual(parseTarget(text), target, text)
 
+    def test_long(self) -> None:
+        """A text that is much longer than any path is not parsed: Python 3.10 would end with SIGSEGV."""
+        for text in ("a" + ".b" * 1_000_000 + "()", "IBPath(dlid=1" + "+1" * 1_000_000 + ")"):
+            error = self.assertRaises(ValueError, IBPath.fromString, text)
+            self.assertLess(len(str(error)), 100)
+
     def test_scope(self) -> None:
         port = replace(END_PORT, names=("mlx5_0/1", "ib0"))
         for scope in ("mlx5_0/1", "ib0", "0x0000000000000001", "0000:0000:0000:0001", "fe80::1"):
