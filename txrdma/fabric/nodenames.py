@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MAP_FILES: Final = (Path("/etc/infiniband-diags/ib-node-name-map"), Path("/etc/opensm/ib-node-name-map"))
 """Default paths of the host's map; the first file that exists is used."""
 
-_LINE: Final = re.compile(r"(0x[0-9a-fA-F]{1,16}|[0-9]+)(?:\s+(.*))?")
+_LINE: Final = re.compile(r"(0x[0-9a-fA-F]{1,16}|[0-9]{1,20})(?:\s+(.*))?")
 
 
 @dataclass(frozen=True, slots=True)

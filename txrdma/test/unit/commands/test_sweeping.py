@@ -233,7 +233,7 @@ class NodeNamesTests(SynchronousTestCase):
         names = parseNodeNames('\n# x\n0x1 "one"\n  0x00ff  "two words"   # said\n')
         self.assertEqual(names.names, {GUID.fromInt(1): "one", GUID.fromInt(255): "two words"})
         self.assertEqual(list(names.guids("one")), [GUID.fromInt(1)])
-        for wrong in ('0x2 "two', "two 0x2", '0x2 "two" or three', "0x2two"):
+        for wrong in ('0x2 "two', "two 0x2", '0x2 "two" or three', "0x2two", f'{"9" * 5000} "two"'):
             error = self.assertRaises(InvalidRequest, parseNodeNames, f'0x1 "one"\n{wrong}\n', "map")
             self.assertIn("map, line 2", str(error))
 

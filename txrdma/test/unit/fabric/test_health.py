@@ -533,6 +533,10 @@ class CableTests(SurveyedTestCase):
         self.assertEqual(self.compared(more), [("node-missing", "z")])
 
     def test_mistakes(self) -> None:
-        for text in ('Switch 2 "s"\n[1] nothing', 'Switch 2 "s"\n[1] "a"[1]\n[1] "b"[1]', "", '[1] "a"[1]'):
+        long = "9" * 5000  # more digits than int converts
+        for text in (
+            *('Switch 2 "s"\n[1] nothing', 'Switch 2 "s"\n[1] "a"[1]\n[1] "b"[1]', "", '[1] "a"[1]'),
+            *(f'Switch 2 "s"\n[{long}] "a"[1]', f'Switch 2 "s"\n[1] "a"[{long}]', f'Switch {long} "s"'),
+        ):
             error = self.assertRaises(InvalidRequest, parseCables, text, "my.topology")
             self.assertIn("my.topology", str(error))
