@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from txrdma.error import InvalidRequest
 from txrdma.fabric.metricnames import METRICS
+from txrdma.fabric.texts import printable
 from txrdma.kit.values import frozen
 from txrdma.monitor.configfile import ConfigReader, DEFAULT_LISTEN
 from txrdma.monitor.diagnosis.findinglog import FindingRules
@@ -99,7 +100,7 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
     """
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also of numbers that are too long
         raise InvalidRequest(f"{name}: {error}") from error
     sections = content.get("fabrics")
     if not isinstance(sections, dict) or not all(isinstance(one, dict) for one in sections.values()):
@@ -117,7 +118,7 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
             part.mistakes.append((part.lineOf(head + key), f"{head}{key}: is one for all fabrics"))
     mistakes = {mistake for each in (reader, *parts.values()) for mistake in each.mistakes}
     if mistakes:
-        lines = [f"{name}, line {line}: {mistake}" for line, mistake in sorted(mistakes)]
+        lines = [f"{name}, line {line}: {printable(mistake)}" for line, mistake in sorted(mistakes)]
         raise InvalidRequest("\n".join(lines))
     fabrics = tuple(replace(_configOf(part, fabric), listen="") for fabric, part in parts.items())
     return replace(_configOf(reader, ""), fabrics=fabrics)

@@ -16,7 +16,7 @@ from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS
 DEFAULT_LISTEN: Final = "tcp:9315:interface=127.0.0.1"
 
 _LEAST_SENT: Final = 2.0
-_TABLE: Final = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
+_TABLE: Final = re.compile(r"\s*\[\[?([^\[\]]+)\]\]?\s*(#.*)?$")
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
 
 _Check = Callable[[object], Any]

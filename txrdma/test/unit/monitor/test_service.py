@@ -5,6 +5,7 @@ The configuration of the monitor's service, and its metrics page.
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,24 @@ class ConfigTests(SynchronousTestCase):
             number = int(line.partition("line ")[2].partition(":")[0])
             key = line.partition(": ")[2].partition(":")[0].rpartition(".")[2]
             self.assertIn(key, lines[number - 1])
+
+    def test_hostile(self) -> None:
+        """Whatever is in a file is reported in printable lines, and by one kind of error."""
+        for text in (
+            '"\\u001b[31mx" = 1',
+            '["web\\u009b"]\na = 1',
+            f"a = {'[' * 100_000}",
+            f"a = {'9' * 5000}",
+        ):
+            error = self.assertRaises(InvalidRequest, parseConfig, text, "my.toml")
+            self.assertTrue(str(error).isprintable(), text[:20])
+            self.assertIn("my.toml", str(error))
+
+    def test_longLine(self) -> None:
+        """A long line that is no head of a table takes no longer than others."""
+        began = time.process_time()
+        parseConfig(f'port = "sim"\nalerts.log = """\n[{" " * 1000}x"""')
+        self.assertLess(time.process_time() - began, 0.2)
 
     def test_oneLine(self) -> None:
         """Errors in inline tables, dotted keys and lists have line numbers."""
