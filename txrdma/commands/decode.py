@@ -160,7 +160,7 @@ class DecodedTables:
         if not frame.rmpp.last:
             return None
         del self._parts[key]
-        if len(parts) != number:
+        if not len(parts) == max(parts) == number:
             return None
         length = min(_SEGMENT, max(0, frame.rmpp.data2 - _OVERHEAD))
         whole = b"".join(parts[at] for at in range(1, number)) + parts[number][:length]

@@ -14,11 +14,14 @@ from twisted.python.usage import UsageError
 
 from txrdma.command import TxrdmaOptions
 from txrdma.commands.common.packets import inBytes, inPacket
+from txrdma.commands.decode import DecodedTables
 from txrdma.error import InvalidRequest, WireError
 from txrdma.iba.captures import captured
 from txrdma.iba.headers import BTH, GRH, Opcode
 from txrdma.iba.pcap import LinkType, PcapWriter, RoCECapture
 from txrdma.iba.types import QPN
+from txrdma.mad.layouts.attributes import ManagementClass
+from txrdma.mad.layouts.messages import MADHeader, RMPPHeader, RMPPType, SAFormat
 from txrdma.test.support.captures import raw
 from txrdma.test.support.mad.command_decode import (
     block,
@@ -235,6 +238,14 @@ class RecordsTests(CommandTestCase):
         parts = [line.partition("TID 0x1100000099")[2] for line in lines]
         self.assertEqual(parts[1:3], [" part 1", " ACK 1, up to 65 may come"])
         self.assertEqual((len(parts), [part for part in parts if "(last)" in part]), (9, [" part 5 (last)"]))
+
+    def test_misnumbered(self) -> None:
+        """A table is not shown if a packet has a number beyond that of the last one."""
+        tables = DecodedTables()
+        for number in (1, 9, 3):
+            rmpp = RMPPHeader(version=1, type=RMPPType.DATA, active=True, last=number == 3, data1=number)
+            header = MADHeader(managementClass=ManagementClass.SUBN_ADM)
+            self.assertIsNone(tables.records(SAFormat(header=header, rmpp=rmpp).encode()))
 
     def test_incomplete(self) -> None:
         reported = self.output("decode", self.capture(leaveOut=3), "--json").json
