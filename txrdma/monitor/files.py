@@ -153,7 +153,9 @@ class MaintainedFiles:
             return
         beside = Path(f"{path}.new")
         try:
-            beside.write_text(text, encoding="utf-8", errors="replace")
+            beside.unlink(missing_ok=True)
+            with beside.open("x", encoding="utf-8", errors="replace") as file:  # which follows no link
+                file.write(text)
             os.replace(beside, path)
             self._written[path] = text
             self.problems.pop(path, None)

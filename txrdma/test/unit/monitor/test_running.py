@@ -159,6 +159,20 @@ class FileTests(PollerTestCase):
         self.assertIn("SwitchName=right Nodes=b\n", paths["slurm"].read_text())
         self.assertEqual(sorted(path.name for path in folder.iterdir()), ["names", "slurm", "unfit"])
 
+    def test_links(self) -> None:
+        """A link that another user of the folder has put at the temporary file's path is not followed."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        other = folder / "other"
+        other.write_text("precious")
+        (folder / "names.new").symlink_to("other")
+        files = MaintainedFiles(self.clock, FileSettings(nodeNames=str(folder / "names")))
+        self.started()
+        self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
+        self.assertEqual(other.read_text(), "precious")
+        self.assertIn("left", (folder / "names").read_text())
+        self.assertEqual(sorted(path.name for path in folder.iterdir()), ["names", "other"])
+
     def inPieces(self, path: Path) -> MaintainedFiles:
         """Return files that are made in pieces, of which one has the names of nodes."""
         self.patch(filesModule, "_PIECE", 2)
