@@ -200,8 +200,7 @@ class FindingLog:
         """Replace the rules; open findings remain open, with the severities of the new rules."""
         self._rules = rules
         for entry in self.open.values():
-            kind = entry.finding.kind
-            entry.severity = rules.severities.get(kind, adviceOn(kind).severity)
+            entry.severity = self._severityOf(entry.finding)
 
     def worst(self) -> Severity | None:
         """Return the highest severity of all open findings, or None if there are none."""
@@ -239,13 +238,15 @@ class FindingLog:
         if entry is not None:
             self.closed.remove(entry)
             entry.finding, entry.lastSeen, entry.clearedAt, entry.awaySince = finding, now, None, None
-            entry.times += 1
+            entry.severity, entry.times = self._severityOf(finding), entry.times + 1
         else:
-            advice = adviceOn(finding.kind)
-            severity = self._rules.severities.get(finding.kind, advice.severity)
-            entry = Entry(key, finding, severity, advice.text, since, now)
+            advice = adviceOn(finding.kind).text
+            entry = Entry(key, finding, self._severityOf(finding), advice, since, now)
         self.open[key] = entry
         return entry
+
+    def _severityOf(self, finding: Finding) -> Severity:
+        return self._rules.severities.get(finding.kind, adviceOn(finding.kind).severity)
 
     def _awaySeconds(self, entry: Entry) -> float:
         """Return how long a finding must be absent before it is cleared: longer each time it returns."""

@@ -129,6 +129,15 @@ class LedgerTests(SynchronousTestCase):
         found = [width(), Finding("speed", "x", "slow", GUID_A, 1)]
         self.assertEqual([one.entry.severity for one in findingLog.observe("sweep", found, 0.0)], [2])
 
+    def test_changedWhileAway(self) -> None:
+        """A finding that returns has the severity of the present rules."""
+        findingLog = self.findingLog(clearSeconds=0.0)
+        for found in ([width()], []):
+            findingLog.observe("sweep", found, 0.0)
+        findingLog.change(FindingRules({}, severities={"width": Severity.CRITICAL}))
+        (event,) = findingLog.observe("sweep", [width()], 1.0)
+        self.assertEqual((event.entry.times, event.entry.severity), (2, Severity.CRITICAL))
+
     def test_bounded(self) -> None:
         """Cleared findings are removed, so that memory is bounded."""
         findingLog = self.findingLog(clearSeconds=0.0)
