@@ -92,8 +92,7 @@ class AlertTracker:
         self._waiting: dict[Key, tuple[float, Entry]] = {}
         self._leaving: dict[Key, tuple[float, Mapping[str, Any]]] = {}
         self._graceEnd = now + GRACE_SECONDS
-        self._expected: frozenset[Key] = frozenset()
-        self._ended: dict[Key, tuple[float, Mapping[str, Any]]] = {}
+        self._former: dict[Key, tuple[float, Entry] | None] = {}
 
     def expect(self, keys: Iterable[Key], ended: Iterable[Entry] = ()) -> None:
         """
@@ -102,29 +101,27 @@ class AlertTracker:
         @param keys: open findings: the log will report whether they are cleared.
         @param ended: the last ones that were cleared, whose end that process may not have sent.
         """
-        self._expected = frozenset(keys)
-        self._ended = {
-            one.key: (one.lastSeen, one.toDict()) for one in ended if one.key not in self._expected
-        }
+        self._former = {one.key: (one.lastSeen, one) for one in ended}
+        self._former.update(dict.fromkeys(keys))
 
     def remember(self, sent: Mapping[Key, Mapping[str, Any]]) -> None:
-        """Add findings that a previous process has sent."""
+        """Add the findings that a previous process has sent, once."""
         for key, finding in sent.items():
-            ended = self._ended.pop(key, None)
+            ended = self._former.get(key)
             if ended is not None:
-                self._leaving[key] = ended
-            elif key not in self.sent:
+                self._leave(*ended, finding)
+            else:
                 self.sent[key] = finding
-                if self._waiting.pop(key, None) is None and key not in self._expected:
+                if self._waiting.pop(key, None) is None and key not in self._former:
                     self._unseen[key] = None
-        self._expected = frozenset()
-        self._ended.clear()
+        self._former.clear()
 
     def raised(self, entry: Entry, now: float) -> None:
         """Process a finding that was raised, or that is still open after a restart."""
         key = entry.key
         self._unseen.pop(key, None)
-        self._ended.pop(key, None)
+        if key in self._former:
+            self._former[key] = None
         leaving = self._leaving.pop(key, None)
         if leaving is not None:  # its clearing was not sent yet
             self.sent[key] = leaving[1]
@@ -138,9 +135,13 @@ class AlertTracker:
         self._waiting.pop(key, None)
         sent = self.sent.pop(key, None)
         if sent is not None:
-            self._leaving[key] = (now, {**entry.toDict(), "severity": sent["severity"]})
-        elif key in self._expected:
-            self._ended[key] = (now, entry.toDict())  # whether it was sent is not known yet
+            self._leave(now, entry, sent)
+        elif key in self._former:  # whether it was sent is not known yet
+            self._former[key] = (now, entry)
+
+    def _leave(self, at: float, entry: Entry, sent: Mapping[str, Any]) -> None:
+        """Send the end of a finding, with the severity that was sent: receivers identify alerts by it."""
+        self._leaving[entry.key] = (at, {**entry.toDict(), "severity": sent["severity"]})
 
     def deadline(self, now: float) -> float | None:
         """Return the time at which L{take} may return alerts; None without pending alerts."""

@@ -186,9 +186,8 @@ class Notifier:
 
     async def _restore(self) -> None:
         """Read what a previous process has sent, and what waits for channels that still exist."""
-        sent = {Key(*json.loads(one.subject)): one.detail for one in await self._states(_RAISED)}
-        self._tracker.remember(sent)
-        left = restored(await self._states(QUEUED))
+        sent, left = await self._states(_RAISED), restored(await self._states(QUEUED))
+        self._tracker.remember({Key(*json.loads(one.subject)): one.detail for one in sent})
         for queue in self._queues:
             queue.restore(left.pop(queue.channel.queue, {}))
         now = self._reactor.seconds()

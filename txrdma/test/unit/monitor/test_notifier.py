@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from email import message_from_bytes
 from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -19,7 +20,8 @@ from txrdma.error import DeviceUnavailable
 from txrdma.fabric.advice import Severity
 from txrdma.fabric.health import Finding
 from txrdma.kit.lease import RENEW_SECONDS
-from txrdma.monitor.diagnosis.findinglog import Cleared, Raised
+from txrdma.monitor.diagnosis.findinglog import Cleared, Entry, Raised
+from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.events.alerts import Alert, AlertRules, GRACE_SECONDS, Silence
 from txrdma.monitor.events.channels import (
     AlertChannel,
@@ -148,28 +150,74 @@ class NotifierTests(SynchronousTestCase):
         names = sorted(json.loads(one.subject)[2] for one in store.states("alert-raised"))
         self.assertEqual(names, ["leaf 1", "leaf 3"])
 
-    def test_clearedFirst(self) -> None:
-        """The end of a known finding is sent, also if it is cleared before the store can be read, or was."""
+    def restarted(self, *entries: Entry) -> tuple[Notifier, Any, Callable[[], None]]:
+        """Restart after alerts were sent, which cannot be read before the returned function is called."""
         store, memory = HistoryStore(self.mktemp()), AbsentMemory()
         self.addCleanup(store.close)
-        one, other, before = entryOf(), entryOf(where="leaf 2"), entryOf(where="leaf 3")
         notifier = self.started(memory=StoredMemory(store))
-        for entry in (one, other, before):
+        for entry in entries:
             notifier.findingChanged(Raised(entry))
         self.clock.advance(100.0)
         notifier.stop()
         self.channel.output()
-        notifier = self.started(memory=memory, mustStore=True)
+
+        def restore() -> None:
+            self.patch(memory, "states", StoredMemory(store).states)
+            self.clock.advance(RETRY_SECONDS)
+            self.clock.advance(10.0)
+
+        return self.started(memory=memory, mustStore=True), memory, restore
+
+    def test_clearedFirst(self) -> None:
+        """The end of a known finding is sent, also if it is cleared before the store can be read, or was."""
+        one, other, before = entryOf(), entryOf(where="leaf 2"), entryOf(where="leaf 3")
+        notifier, _memory, restore = self.restarted(one, other, before)
         before.clearedAt = 4000.0
         notifier.expect([one.key, other.key], [before, entryOf(where="leaf 4")])
         for event in (Cleared(one), Cleared(other), Raised(other)):
             notifier.findingChanged(event)
-        self.patch(memory, "states", StoredMemory(store).states)
-        self.clock.advance(RETRY_SECONDS)
-        self.clock.advance(10.0)
+        restore()
         self.assertEqual(self.channel.output(), [[(False, "width", where) for where in ("leaf 1", "leaf 3")]])
         self.clock.pump([10.0] * int(GRACE_SECONDS // 10))
         self.assertEqual(self.channel.output(), [])
+
+    def test_returnedFirst(self) -> None:
+        """The end of a finding that was cleared is sent, also if it returns before the store can be read."""
+        entry = entryOf()
+        notifier, _memory, restore = self.restarted(entry)
+        notifier.expect([], [entry])
+        for event in (Raised(entry), Cleared(entry)):
+            notifier.findingChanged(event)
+        restore()
+        self.assertEqual(self.channel.output(), [[(False, "width", "leaf 1")]])
+
+    def test_severityOfEnd(self) -> None:
+        """The end of an alert has the severity of the alert, by which receivers recognize it."""
+        notifier, _memory, restore = self.restarted(entryOf(severity=Severity.CRITICAL))
+        notifier.expect([], [entryOf()])
+        restore()
+        raised, ended = self.channel.alerts
+        self.assertEqual((raised.isRaised, ended.isRaised), (True, False))
+        self.assertEqual(labelsOf(ended.finding), labelsOf(raised.finding))
+
+    def test_halfRead(self) -> None:
+        """The end of an alert is sent once, and nothing after it, if the store cannot be read completely."""
+        self.channel = RecordingOutlet(repeatSeconds=REPEAT_SECONDS)
+        entry = entryOf()
+        notifier, memory, restore = self.restarted(entry)
+        notifier.expect([], [entry])
+        event = FabricEvent(
+            4000.0, "alert-raised", "", "", subject=json.dumps(entry.key), detail=entry.toDict()
+        )
+        self.patch(
+            memory,
+            "states",
+            lambda kind: succeed([event]) if kind == event.kind else fail(DeviceUnavailable()),
+        )
+        self.clock.advance(RETRY_SECONDS)
+        restore()
+        self.clock.pump([10.0] * int(2 * GRACE_SECONDS // 10))
+        self.assertEqual(self.channel.output(), [[(False, "width", "leaf 1")]])
 
     def test_change(self) -> None:
         """Changed rules and channels apply from then on; sent alerts are not repeated."""
