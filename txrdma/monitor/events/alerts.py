@@ -153,7 +153,10 @@ class AlertTracker:
         return None if first == inf else max(first, now)
 
     def take(self, now: float) -> list[Alert]:
-        """Return alerts that are due, and count them as sent."""
+        """Return the alerts of a group that is due, and count them as sent."""
+        deadline = self.deadline(now)
+        if deadline is None or deadline > now:
+            return []
         if self._unseen and now >= self._graceEnd:
             for key in self._unseen:
                 self._leaving[key] = (now, {**self.sent.pop(key), "clearedAt": now})

@@ -153,7 +153,8 @@ class Notifier:
             self._tracker.cleared(event.entry, now)
         else:
             self._tracker.raised(event.entry, now)
-        self._reschedule()
+        if self._isKnown:  # in the next reactor iteration, once for many events
+            self._loop.runIn(self._leastPause())
 
     def findings(self) -> list[Finding]:
         """Return findings about channels whose last attempt failed."""
@@ -225,10 +226,12 @@ class Notifier:
         """Return the time until alerts may be due."""
         now = self._reactor.seconds()
         deadline = self._tracker.deadline(now)
-        least = RETRY_SECONDS if self._loop.failures else 0.0
         if self._due:
             deadline = now
-        return None if deadline is None else max(deadline - now, least)
+        return None if deadline is None else max(deadline - now, self._leastPause())
+
+    def _leastPause(self) -> float:
+        return RETRY_SECONDS if self._loop.failures else 0.0
 
     async def _take(self) -> bool:
         """Store due alerts and their queues, then send them. False if there are none."""

@@ -22,7 +22,7 @@ from txrdma.fabric.health import Finding
 from txrdma.kit.lease import RENEW_SECONDS
 from txrdma.monitor.diagnosis.findinglog import Cleared, Entry, Raised
 from txrdma.monitor.diagnosis.journal import FabricEvent
-from txrdma.monitor.events.alerts import Alert, AlertRules, GRACE_SECONDS, Silence
+from txrdma.monitor.events.alerts import Alert, AlertRules, AlertTracker, GRACE_SECONDS, Silence
 from txrdma.monitor.events.channels import (
     AlertChannel,
     labelsOf,
@@ -100,6 +100,24 @@ class NotifierTests(SynchronousTestCase):
         self.clock.advance(1000.0)
         (message,) = self.channel.output()
         self.assertEqual([where for _, _, where in message], [f"leaf {number}" for number in range(5)])
+
+    def test_many(self) -> None:
+        """The work for a finding does not grow with the number of findings that wait, and all are sent."""
+        due, calls = AlertTracker._due, 0
+
+        def counted(tracker: AlertTracker, at: float, entry: Entry) -> float:
+            nonlocal calls
+            calls += 1
+            return due(tracker, at, entry)
+
+        self.patch(AlertTracker, "_due", counted)
+        notifier = self.started()
+        for number in range(100):
+            notifier.findingChanged(Raised(entryOf(where=f"leaf {number}")))
+        self.clock.pump([1.0] * 100)
+        (message,) = self.channel.output()
+        self.assertEqual(len(message), 100)
+        self.assertLess(calls, 1000)
 
     def test_silence(self) -> None:
         """A silenced finding is sent at the end of the silence, which may have none, if it still exists."""
