@@ -159,7 +159,7 @@ class IbsimPort(DescriptorPort):
             try:
                 head = _ENVELOPE.pack(path.dlid, 0, to, by, 0, 256)
             except structError as error:
-                raise InvalidRequest(f"{self.name}: {path} has no such header: {error}") from error
+                raise InvalidRequest(f"{self.name}: {path} does not fit into a header: {error}") from error
         self._checkSpace(self._waiting)
         self._waiting.append(head + datagram)
         if len(self._waiting) == 1 and not self._holds:

@@ -345,7 +345,7 @@ class UmadPort(DescriptorPort):
                 path.flowLabel,
             )
         except structError as error:
-            raise InvalidRequest(f"{self.name}: {path} has no such header: {error}") from error
+            raise InvalidRequest(f"{self.name}: {path} does not fit into a header: {error}") from error
         return local + remote + _PKEY_INDEX.pack(pkeyIndex)
 
     def _pkeyIndex(self, pkey: PKey) -> int:
