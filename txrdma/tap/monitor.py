@@ -261,10 +261,13 @@ class MonitorService(ListeningService):
         if isHeld:
             self._renewedAt = began
         if isHeld and self._duty is None:
-            duty = self._newDuty()
+            config, duty = self.config, self._newDuty()
             await self._threads.named("history")(duty.open, lease)
             self._duty = duty
             duty.begin()
+            if self.config is not config:  # it was read again meanwhile
+                self.poller.findingLog.change(self.config.rules)
+                duty.change(self.config, channelsOf(self._reactor, self.config))
             duty.start()
             _log.info("is the active monitor now")
         elif not isHeld and self._duty is not None:

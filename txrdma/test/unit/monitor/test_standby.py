@@ -357,6 +357,28 @@ class TakeoverTests(StandbyTestCase):
         self.assertNotIn("is active", first.get("/").body.decode())
         self.assertEqual(second.get("/readyz").body, b"standby\n")
 
+    def test_reloaded(self) -> None:
+        """A configuration that is read again while a standby takes over applies to the active monitor."""
+        world, first, second = self.pair()
+        other = Path(world.folder) / "other"
+        changed = CONFIG.format(folder=world.folder).replace(f"log = '{world.folder}/log'", f"log = '{other}'")
+        changed += '[findings.severity]\nnode-gone = "info"\n'
+        second.service.reloadBy(lambda: parseConfig(changed))
+        opening = duty.Duty.open
+
+        def opened(work: duty.Duty, lease: Lease | None) -> None:
+            opening(work, lease)
+            self.assertTrue(second.service.reload())
+
+        self.patch(duty.Duty, "open", opened)
+        first.kill()
+        world.run(RENEW_SECONDS + INTERVAL)
+        world.fabric.cut("h00004")
+        world.run(5.0)
+        self.assertEqual(world.sent(), [])
+        (alert,) = map(json.loads, other.read_text().splitlines())
+        self.assertEqual((alert["kind"], alert["severity"]), ("node-gone", "info"))
+
     def test_atOnce(self) -> None:
         """A standby that takes over serves the fabric as it knows it, before its sweep has ended."""
         world, first, second = self.pair()
