@@ -56,7 +56,7 @@ class SupervisedLoop:
         self,
         clock: IReactorTime,
         name: str,
-        run: Callable[[], Awaitable[bool]],
+        run: Callable[[], Awaitable[bool | None]],
         pauseSeconds: Callable[[], float | None],
         lateSeconds: Callable[[], float] = lambda: LATE_SECONDS,
         isVital: bool = False,
@@ -64,7 +64,8 @@ class SupervisedLoop:
         expected: tuple[type[Exception], ...] = (RDMAError,),
     ) -> None:
         """
-        @param run: does the work once; returns False if there was nothing to do.
+        @param run: does the work once; returns False if there was nothing to do, and None if it did not try,
+            so that the last failure still counts.
         @param pauseSeconds: returns the time from the end of a run to the next one; None to wait for
             L{runIn}.
         @param lateSeconds: returns the time after which a run that has not ended is late.
@@ -173,7 +174,7 @@ class SupervisedLoop:
             if not self._isCancelled:
                 self._failed(Failure(), "")
         else:
-            if not self._isBroken:
+            if not self._isBroken and hasWorked is not None:
                 self._forgive()
                 if hasWorked:
                     self.succeededAt = self._clock.seconds()

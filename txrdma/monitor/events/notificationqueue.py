@@ -157,11 +157,17 @@ class NotificationQueue:
             return None
         return 0.0 if self._isSure() else RENEW_SECONDS
 
-    async def _sendWaiting(self) -> bool:
-        """Send all queued alerts, and delete them from the store when the channel has sent them."""
+    async def _sendWaiting(self) -> bool | None:
+        """
+        Send all queued alerts, and delete them from the store when the channel has sent them.
+
+        @return: None while another process may be sending them.
+        """
         alerts = dict(self._waiting) or self._repeated
-        if not alerts or not self._isSure():
+        if not alerts:
             return False
+        if not self._isSure():
+            return None
         self._attempt = maybeDeferred(self.channel.send, self.channel.named(alerts.values()))
         try:
             await self._attempt

@@ -90,6 +90,20 @@ class NotifierTests(SynchronousTestCase):
         self.clock.advance(3 * REPEAT_SECONDS)
         self.assertEqual(self.channel.tries, 1)
 
+    def test_unsureAfterFailure(self) -> None:
+        """A channel that has failed is still reported while another process may be sending the alerts."""
+        self.channel.isBroken = isSure = True
+        notifier = self.started(AlertRules(0.0, 0.0), isSure=lambda: isSure)
+        notifier.findingChanged(Raised(entryOf()))
+        self.clock.advance(0.0)
+        found = notifier.findings()
+        isSure = False
+        self.clock.pump([RENEW_SECONDS] * 100)
+        self.assertEqual((self.channel.tries, notifier.findings()), (1, found))
+        self.channel.isBroken, isSure = False, True
+        self.clock.advance(RETRY_SECONDS)
+        self.assertEqual((self.channel.wheres(), notifier.findings()), (["leaf 1"], []))
+
     def test_group(self) -> None:
         """Findings of about the same time are one message, without those below the configured severity."""
         notifier = self.started()

@@ -361,7 +361,9 @@ class TakeoverTests(StandbyTestCase):
         """A configuration that is read again while a standby takes over applies to the active monitor."""
         world, first, second = self.pair()
         other = Path(world.folder) / "other"
-        changed = CONFIG.format(folder=world.folder).replace(f"log = '{world.folder}/log'", f"log = '{other}'")
+        changed = CONFIG.format(folder=world.folder).replace(
+            f"log = '{world.folder}/log'", f"log = '{other}'"
+        )
         changed += '[findings.severity]\nnode-gone = "info"\n'
         second.service.reloadBy(lambda: parseConfig(changed))
         opening = duty.Duty.open
