@@ -7,7 +7,7 @@ ACTIVE, and fills forwarding tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from txrdma.iba.types import LID
@@ -85,9 +85,10 @@ class SubnetManager:
         first: SimulatedPort | None = None
         for member in members:
             first = first or member
-            for port in _crossed(member, first.lid):
-                if port.node.isSwitch:
-                    masks[port.node] = masks.get(port.node, 0) | 1 << port.number
+            for out in (member, *exits(member, first.lid)):
+                for port in (out, out.neighbor):
+                    if port is not None and port.node.isSwitch:
+                        masks[port.node] = masks.get(port.node, 0) | 1 << port.number
         for node in self.nodes.values():
             if node.isSwitch:
                 _setMulticast(node, block, index, masks.get(node, 0))
@@ -158,20 +159,6 @@ class SubnetManager:
                 _setMTU(end.info, min(_mtuCap(end.info), _mtuCap(other.info)))
                 _setLanes(end.info, min(_vlCap(end.info), _vlCap(other.info)))
                 end.become(PortState.ACTIVE, end.physicalState)
-
-
-def _crossed(member: SimulatedPort, lid: int) -> Iterator[SimulatedPort]:
-    """Yield the ports by which packets from a group's member to the LID of another enter and leave nodes."""
-    end = member if member.node.isSwitch else member.neighbor
-    if end is not None:
-        yield end
-    for out in exits(member, lid):
-        yield out
-        end = out.neighbor
-        if end is not None:
-            yield end
-    if end is not None and end.node.isSwitch and end.end.owns(lid):
-        yield end.end
 
 
 def _setMulticast(switch: SimulatedNode, block: int, index: int, ports: int) -> None:
