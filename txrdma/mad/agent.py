@@ -432,7 +432,7 @@ class MADAgent(RPCs):
         self._timer, self._timerAt = None, inf
 
     def _due(self) -> None:
-        """Let the reactor read answers first, since a process that did not run has late calls."""
+        """End calls in the next reactor iteration: after a pause of this process, answers wait to be read."""
         self._timer = self.reactor.callLater(0, self._expired)
 
     def _expired(self) -> None:
