@@ -4,6 +4,10 @@ The monitor of a fabric in which an agent invents switches.
 
 from __future__ import annotations
 
+from txrdma.fabric.health import Finding, locatedFindings
+from txrdma.monitor.diagnosis.findinglog import FindingLog
+from txrdma.monitor.diagnosis.journal import Journal
+from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.test.support.mad.mirages import Mirage
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
@@ -18,6 +22,22 @@ class MirageTests(PollerTestCase):
 
     def names(self) -> list[str]:
         return sorted(node.description for node in self.sweptFabric.nodes.values())
+
+    def test_takeover(self) -> None:
+        """After a takeover, findings are judged again although sweeps are not complete."""
+        self.poller.start()
+        self.pump(90)
+        Mirage(self.fabric, *((1, number) for number in range(1, 7)), ports=20)
+        self.pump(60)
+        log = FindingLog(DEFAULT_RULES)
+        for at in (1.0, 2.0):
+            log.observe("sweep", [Finding("width", "right", "", self.fabric.node("right").guid, 1)], at)
+        self.poller.resume(log, self.poller.presence, Journal())
+        self.pump(60)
+        self.assertNotIn(("cleared", "width", "right"), self.output())
+        self.poller.change(self.settings, DEFAULT_RULES, locatedFindings)
+        self.pump(60)
+        self.assertIn(("cleared", "width", "right"), self.output())
 
     def test_branch(self) -> None:
         """Invented switches are a finding with their place; the rest is monitored, and no node is lost."""
