@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessExitedAlready
-from twisted.internet.interfaces import IProcessTransport
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
@@ -126,7 +125,7 @@ class Launch:
         self._reactor, self._size, self._command = reactor, size, list(command)
         self._isPrefixed = isPrefixed
         self._rendezvous = Rendezvous(reactor, size)
-        self._processes: dict[int, IProcessTransport] = {}
+        self._processes = {rank: _MemberProcess(rank, self._ended) for rank in range(size)}
         self._finished: Deferred[None] = Deferred()
         self._timer = Timer(reactor)
 
@@ -157,8 +156,8 @@ class Launch:
         if self._isPrefixed:
             output = {1: "r", 2: "r"}
             variables.setdefault("PYTHONUNBUFFERED", "1")
-        self._processes[rank] = self._reactor.spawnProcess(
-            _MemberProcess(rank, self._ended),
+        self._reactor.spawnProcess(  # a short process has ended, and been reported, when this returns
+            self._processes[rank],
             self._command[0],
             self._command,
             variables,
@@ -185,7 +184,8 @@ class Launch:
         self._timer.start(GRACE_SECONDS, self._signal, "KILL")
 
     def _signal(self, name: str) -> None:
-        for process in self._processes.values():
+        for member in self._processes.values():
+            process: Any = member.transport
             try:
                 process.signalProcess(name)
             except ProcessExitedAlready:

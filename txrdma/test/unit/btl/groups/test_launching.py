@@ -40,7 +40,13 @@ class Process:
 
 
 class ProcessReactor(MemoryReactorClock):
-    """A reactor that records processes."""
+    """
+    A reactor that records processes.
+
+    @ivar isHasty: whether processes end while they are started, as Twisted reports it if they are short.
+    """
+
+    isHasty = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,6 +58,8 @@ class ProcessReactor(MemoryReactorClock):
         process = Process(protocol, command, environment, childFDs)
         self.processes.append(process)
         protocol.makeConnection(process)
+        if self.isHasty:
+            process.end()
         return process
 
 
@@ -89,6 +97,14 @@ class LaunchTests(SynchronousTestCase):
         self.assertEqual(self.failures, [End(1, 101, 137, "its process was ended by SIGKILL")])
         self.assertEqual(self.launched.failed, self.failures[0])
         self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_endsWhileStarting(self) -> None:
+        """The end of processes is noticed even if they end before the call that starts them returns."""
+        self.patch(ProcessReactor, "isHasty", True)
+        self.launch()
+        self.assertEqual(len(self.processes), SIZE)
+        self.successResultOf(self.running)
+        self.assertIsNone(self.launched.failed)
 
     def test_realTimeSignal(self) -> None:
         """A process that is ended by a signal without a name has failed like others."""
