@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -58,15 +58,10 @@ async def _carryOut(reactor: IReactor, options: TxrdmaOptions) -> None:
     assert options.subCommand is not None  # checked by postOptions
     try:
         await command(options.subCommand).load().run(reactor, options.subOptions)
-        sys.stdout.flush()
     except BrokenPipeError:  # the reader has closed the pipe, for example "| head"
-        discardOutput()
+        return
     except (RDMAError, MalformedDevice, OSError, ConnectError, CannotListenError) as error:
-        try:
-            sys.stdout.flush()
-        except OSError:  # for example, the disk is full
-            discardOutput()
-        raise SystemExit(f"txrdma {options.subCommand}: {error}") from error
+        raise SystemExit(f"{_nameOf(options)}: {error}") from error
 
 
 def run(reactor: IReactor, options: TxrdmaOptions) -> Deferred[None]:
@@ -92,12 +87,49 @@ def _cancelled(failure: Failure) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command line, by default that of the process, and exit: the entry point of the console script."""
     _openStreams()
-    try:
-        options, reactor = _asked(sys.argv[1:] if arguments is None else arguments)
+    options = TxrdmaOptions()  # type: ignore[no-untyped-call]  # of Twisted's
+    with _ending(options):
+        reactor = _asked(options, sys.argv[1:] if arguments is None else arguments)
         with _interruptsLater(reactor):
             react(_interruptible, (options,), reactor)
+
+
+@contextmanager
+def _ending(options: TxrdmaOptions) -> Iterator[None]:
+    """Write all output before the process exits, and exit with the status that the command documents."""
+    ending = SystemExit(0)
+    try:
+        yield
     except KeyboardInterrupt:  # before the reactor handles SIGINT, or after it has stopped
-        raise SystemExit(INTERRUPTED) from None
+        ending = SystemExit(INTERRUPTED)
+    except BrokenPipeError:
+        pass  # as in flush
+    except SystemExit as error:
+        ending = error
+    except OSError as error:  # from help
+        ending = SystemExit(f"{_nameOf(options)}: {error}")
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has closed the pipe, for example "| head"
+        discardOutput()
+    except OSError as error:  # for example, the disk is full
+        discardOutput()
+        if not ending.code:
+            ending = SystemExit(f"{_nameOf(options)}: {error}")
+    except KeyboardInterrupt:  # while the reader of the pipe does not read
+        discardOutput()
+        ending = SystemExit(INTERRUPTED)
+    parsed: Any = getattr(options, "subOptions", options)
+    if isinstance(ending.code, str) and parsed.failureStatus != 1:
+        with suppress(OSError):
+            print(ending.code, file=sys.stderr, flush=True)
+        raise SystemExit(parsed.failureStatus)
+    raise ending
+
+
+def _nameOf(options: TxrdmaOptions) -> str:
+    """Return the name of the command that begins its error messages."""
+    return f"txrdma {options.subCommand}" if options.subCommand else "txrdma"
 
 
 def _openStreams() -> None:
@@ -109,19 +141,18 @@ def _openStreams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _asked(arguments: Sequence[str]) -> tuple[TxrdmaOptions, Any]:
-    """Return the parsed options, and a reactor for their command."""
-    options = TxrdmaOptions()  # type: ignore[no-untyped-call]  # of Twisted's
+def _asked(options: TxrdmaOptions, arguments: Sequence[str]) -> Any:
+    """Parse a command line, and return a reactor for its command."""
     with _importing():
         try:
             options.parseOptions(arguments)  # type: ignore[no-untyped-call]
         except usage.UsageError as error:
-            name = f"txrdma {options.subCommand}" if options.subCommand else "txrdma"
+            name = _nameOf(options)
             raise SystemExit(f"{name}: {error}\nTry: {name} --help") from None
         assert options.subCommand is not None  # checked by postOptions
         asked = command(options.subCommand)
         asked.prepare(options.subOptions)
-        return options, _reactorWithoutTLS() if asked.group == FABRICS else _reactor()
+        return _reactorWithoutTLS() if asked.group == FABRICS else _reactor()
 
 
 @contextmanager

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.session import opened
 from txrdma.commands.common.sweeping import loaded, swept
 from txrdma.commands.errors import counted, ThresholdOptions
-from txrdma.error import RDMAError
 from txrdma.fabric.advice import adviceOn
 from txrdma.fabric.cabling import cableFindings, readCables
 from txrdma.fabric.errorcorrection import correctionFindings
@@ -18,8 +16,6 @@ from txrdma.fabric.model import Fabric
 from txrdma.fabric.nodenames import readNodeNames
 from txrdma.fabric.routechecks import routeFindings
 from txrdma.fabric.tables import tableFindings, TableSurvey
-
-NOT_CHECKED = 2
 
 
 class CommandOptions(ThresholdOptions):
@@ -34,6 +30,7 @@ class CommandOptions(ThresholdOptions):
         "fabric could not be checked. With --load and no --device only the snapshot is checked, and "
         "nothing is sent."
     )
+    failureStatus = 2
     optFlags = [
         ["no-errors", None, "Do not read counters."],
         ["no-tables", None, "Do not read forwarding tables, P_Keys, virtual lanes and firmware."],
@@ -48,32 +45,27 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     def cables(fabric: Fabric) -> list[Finding]:
         return [] if plan is None else list(cableFindings(fabric, plan))
 
-    plan = None
-    try:
-        thresholds = options.thresholds()
-        plan = readCables(options["topology"]) if options["topology"] else None
-        if options["load"] and not options["device"]:
-            fabric = readNodeNames(options["node-names"]).put(loaded(options["load"]))
-            found = findings(fabric) + recordedManagers(fabric) + cables(fabric)
-        else:
-            with opened(reactor, options) as session:
-                fabric = session.names.put(await swept(session))
-                found = findings(fabric) + cables(fabric)
-                found += await managerFindings(session.agent, session.endPort, fabric)
-                if not options["no-tables"]:
-                    tables = await TableSurvey(session.agent, session.endPort, fabric).run()
-                    found += tableFindings(fabric, tables)
-                    found += await routeFindings(session.agent, session.endPort, fabric, tables.linear)
-                if not options["no-errors"]:
-                    # Nodes without a LID are findings already.
-                    nodes = [node for node in fabric.nodes.values() if node.lid]
-                    found += counterFindings(await counted(session, fabric, thresholds, nodes))
-                    found += await correctionFindings(
-                        session.agent, session.endPort, fabric, thresholds, options["outstanding"]
-                    )
-    except RDMAError as error:
-        print(f"txrdma check: {error}", file=sys.stderr)
-        raise SystemExit(NOT_CHECKED) from error
+    thresholds = options.thresholds()
+    plan = readCables(options["topology"]) if options["topology"] else None
+    if options["load"] and not options["device"]:
+        fabric = readNodeNames(options["node-names"]).put(loaded(options["load"]))
+        found = findings(fabric) + recordedManagers(fabric) + cables(fabric)
+    else:
+        with opened(reactor, options) as session:
+            fabric = session.names.put(await swept(session))
+            found = findings(fabric) + cables(fabric)
+            found += await managerFindings(session.agent, session.endPort, fabric)
+            if not options["no-tables"]:
+                tables = await TableSurvey(session.agent, session.endPort, fabric).run()
+                found += tableFindings(fabric, tables)
+                found += await routeFindings(session.agent, session.endPort, fabric, tables.linear)
+            if not options["no-errors"]:
+                # Nodes without a LID are findings already.
+                nodes = [node for node in fabric.nodes.values() if node.lid]
+                found += counterFindings(await counted(session, fabric, thresholds, nodes))
+                found += await correctionFindings(
+                    session.agent, session.endPort, fabric, thresholds, options["outstanding"]
+                )
     if options["json"]:
         printJSON(reportDict(fabric, found))
     elif found or not options["quiet"]:
@@ -81,7 +73,6 @@ async def run(reactor: Any, options: CommandOptions) -> None:
             print(f"{each.kind}: {each.where}: {each.text}")
         print(summary(fabric, found))
     if found:
-        sys.stdout.flush()
         raise SystemExit(1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from twisted.python import usage
@@ -10,11 +9,8 @@ from twisted.python import usage
 from txrdma.commands.common import sweeping
 from txrdma.commands.common.options import INTERRUPTED
 from txrdma.commands.common.rows import printJSON
-from txrdma.error import RDMAError
 from txrdma.fabric.differences import Difference, differences
 from txrdma.fabric.nodenames import readNodeNames
-
-NOT_CHECKED = 2
 
 
 class CommandOptions(sweeping.SweepOptions):
@@ -26,6 +22,7 @@ class CommandOptions(sweeping.SweepOptions):
         "and LIDs. Without AFTER, the second one is the present fabric. The exit status is 0 if nothing "
         "has changed, 1 if something has, and 2 if the comparison failed."
     )
+    failureStatus = 2
 
     def parseArgs(self, before: str = "", after: str = "", *rest: str) -> None:
         if not before or rest:
@@ -35,15 +32,11 @@ class CommandOptions(sweeping.SweepOptions):
 
 async def run(reactor: Any, options: CommandOptions) -> None:
     """Run C{txrdma diff}: print the differences, exit with 1 if there are any."""
-    try:
-        before = sweeping.loaded(options["before"])
-        if options["after"]:
-            after, names = sweeping.loaded(options["after"]), readNodeNames(options["node-names"])
-        else:
-            after, names = await sweeping.fabricOf(reactor, options)
-    except RDMAError as error:
-        print(f"txrdma diff: {error}", file=sys.stderr)
-        raise SystemExit(NOT_CHECKED) from error
+    before = sweeping.loaded(options["before"])
+    if options["after"]:
+        after, names = sweeping.loaded(options["after"]), readNodeNames(options["node-names"])
+    else:
+        after, names = await sweeping.fabricOf(reactor, options)
     if sweeping.isInterrupted(after):
         sweeping.printProblems(after)
         raise SystemExit(INTERRUPTED)
@@ -56,7 +49,6 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     if not options["after"]:
         sweeping.printProblems(after)
     if found:
-        sys.stdout.flush()
         raise SystemExit(1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from txrdma.commands.common.options import TableOptions
@@ -41,7 +40,6 @@ def report(problems: Sequence[Problem], options: CommandOptions) -> None:
             _showTable(shown)
         print(_summary(problems))
     if not isWell:
-        sys.stdout.flush()
         raise SystemExit(1)
 
 

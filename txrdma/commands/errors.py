@@ -91,7 +91,6 @@ async def run(reactor: Any, options: CommandOptions) -> None:
             print(line)
     printProblems(fabric)
     if report.bad or report.silent or fabric.problems:
-        sys.stdout.flush()
         raise SystemExit(1)
 
 

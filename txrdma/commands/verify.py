@@ -115,7 +115,6 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     if interruption.has:
         raise SystemExit(INTERRUPTED)
     if found["failures"] or not supervisor.checks:
-        sys.stdout.flush()
         raise SystemExit(1)
 
 

@@ -18,6 +18,9 @@ from twisted.internet.interfaces import (
 )
 from twisted.python import usage
 
+_NARROWEST: Final = 40
+"""Columns of the help on narrower terminals: Twisted needs space for an option and a part of its text."""
+
 INTERRUPTED: Final = 130
 """The exit status after Ctrl-C: 128 and SIGINT, as shells have it."""
 
@@ -32,15 +35,17 @@ def discardOutput() -> None:
 
 
 class BaseOptions(usage.Options):
-    """Base of the options of C{txrdma} itself and of its commands."""
+    """
+    Base of the options of C{txrdma} itself and of its commands.
+
+    @cvar failureStatus: the exit status after an error, such as an invalid option or a full disk.
+    """
+
+    failureStatus = 1
 
     def opt_help(self) -> None:
         """Display this help and exit."""
-        try:
-            print(self)
-            sys.stdout.flush()
-        except BrokenPipeError:  # for example after "| head"
-            discardOutput()
+        print(self)
         raise SystemExit(0)
 
     def opt_version(self) -> None:
@@ -52,6 +57,9 @@ class BaseOptions(usage.Options):
 
     def getUsage(self, width: int | None = None) -> str:
         """Return Twisted's help without empty defaults, and without those that an option's text has."""
+        if not width:
+            columns = os.environ.get("COLUMNS", "")
+            width = max(int(columns), _NARROWEST) if columns.isdecimal() else 80
         defaults = self.defaults
         parsed = {name for name, doc in self.docs.items() if "[default:" in (doc or "")}
         self.defaults = {

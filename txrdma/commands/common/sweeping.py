@@ -246,7 +246,6 @@ def endWith(fabric: Fabric) -> None:
     """Print the problems of a fabric, and exit if there are any, or if the sweep was interrupted."""
     printProblems(fabric)
     if fabric.problems:
-        sys.stdout.flush()
         raise SystemExit(INTERRUPTED if isInterrupted(fabric) else 1)
 
 

@@ -130,6 +130,13 @@ class OptionsTests(SynchronousTestCase):
             self.assertIn(f"{each.group}:", text)
             self.assertIn(each.summary, text)
 
+    def test_narrow(self) -> None:
+        """The help is complete on narrow terminals, and if their width is not a number."""
+        for columns in ("0", "8", "-1", "wide", ""):
+            self.patch(os, "environ", {**os.environ, "COLUMNS": columns})
+            for each in ([], *([each.name] for each in COMMANDS)):
+                self.assertIn("exit.", self.help(*each, "--help"))
+
     def help(self, *arguments: str) -> str:
         out = io.StringIO()
         with redirect_stdout(out):
@@ -175,13 +182,19 @@ class OptionsTests(SynchronousTestCase):
         for words, ending, status, errors in (
             ("devices", "<&- >&-", 0, ""),
             ("decode", "<&-", 1, "no management datagram"),
-            ("pnet", ">/dev/full", 1, "No space left"),
+            ("pnet", ">/dev/full", 1, "txrdma pnet: [Errno 28] No space left"),
+            ("pnet --help", ">/dev/full", 1, "txrdma pnet: [Errno 28] No space left"),
+            ("--version", ">/dev/full", 1, "txrdma: [Errno 28] No space left"),
+            ("check -d sim:fattree:2", ">/dev/full", 2, "No space left"),
+            ("check --load /nonexistent", "", 2, "No such file"),
+            ("diff --json /nonexistent", "", 2, "No such file"),
             (f"nodes --load {self.snapshot()}", "| grep -qF 'h\\xf6st'", 0, ""),
         ):
             command = f"{sys.executable} -m txrdma {words} {ending}"
             settings: dict[str, Any] = {"env": {**os.environ, "PYTHONIOENCODING": "ascii"}, "timeout": 60}
             done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, **settings)
-            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (status, status), done.stderr)
+            lines = len(done.stderr.splitlines())
+            self.assertEqual((done.returncode, lines), (status, bool(errors)), done.stderr)
             self.assertIn(errors, done.stderr)
 
     def snapshot(self) -> str:

@@ -210,8 +210,7 @@ class CheckTests(NetFabricTestCase):
     def test_blind(self) -> None:
         for arguments in (["--load", "/nonexistent"], ["-T", "/nonexistent"], ["-d", "sim:/nonexistent"]):
             self.assertEqual(self.printed("check", *arguments), "")
-            self.assertEqual(self.status, 2)
-            self.assertIn("txrdma check: ", self.complaints)
+            self.assertIn("txrdma check: ", str(self.status))
 
 
 class DiffTests(NetFabricTestCase):
@@ -235,7 +234,8 @@ class DiffTests(NetFabricTestCase):
         self.assertEqual([each["kind"] for each in back], ["node-added", "state-changed", "link-added"])
 
     def test_mistakes(self) -> None:
-        self.assertEqual((self.printed("diff", "/nonexistent"), self.status), ("", 2))
+        self.assertEqual(self.printed("diff", "/nonexistent"), "")
+        self.assertIn("txrdma diff: ", str(self.status))
         self.refusedOptions("diff")
         self.refusedOptions("diff", "a", "b", "c")
 
