@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.error import CannotListenError, ConnectError
+from twisted.internet.error import CannotListenError, ConnectError, ReactorNotRunning
 from twisted.internet.task import react
 from twisted.python import usage
 from twisted.python.failure import Failure
@@ -70,12 +70,30 @@ def run(reactor: IReactor, options: TxrdmaOptions) -> Deferred[None]:
 
 
 def _interruptible(reactor: IReactor, options: TxrdmaOptions) -> Deferred[None]:
-    """Run the command of parsed options; Ctrl-C cancels it if C{isCancelledByInterrupts} is set."""
-    done = run(reactor, options)
-    if options.subOptions.isCancelledByInterrupts:
-        done.addErrback(_cancelled)
-        reactor.addSystemEventTrigger("before", "shutdown", done.cancel)
-    return done
+    """
+    Run the command of parsed options; Ctrl-C cancels it if C{isCancelledByInterrupts} is set.
+
+    It begins when the reactor runs, so that processes that it starts do not inherit a blocked SIGINT.
+    """
+    ended: Deferred[None] = Deferred()
+
+    def begin() -> None:
+        done = run(reactor, options)
+        if options.subOptions.isCancelledByInterrupts:
+            done.addErrback(_cancelled)
+            reactor.addSystemEventTrigger("before", "shutdown", interrupt, done)
+        done.addBoth(end)
+
+    def interrupt(done: Deferred[None]) -> None:
+        done.cancel()
+        end(Failure(SystemExit(INTERRUPTED)))  # do not wait until peers have confirmed the end
+
+    def end(result: Any) -> None:
+        if not ended.called:
+            ended.callback(result)
+
+    reactor.callWhenRunning(begin)
+    return ended
 
 
 def _cancelled(failure: Failure) -> None:
@@ -90,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = TxrdmaOptions()  # type: ignore[no-untyped-call]  # of Twisted's
     with _ending(options):
         reactor = _asked(options, sys.argv[1:] if arguments is None else arguments)
-        with _interruptsLater(reactor):
+        with _stoppedBySignals(reactor):
             react(_interruptible, (options,), reactor)
 
 
@@ -156,17 +174,33 @@ def _asked(options: TxrdmaOptions, arguments: Sequence[str]) -> Any:
 
 
 @contextmanager
-def _interruptsLater(reactor: Any) -> Iterator[None]:
-    """Block SIGINT until the reactor handles it: while it starts, SIGINT would only be logged."""
+def _stoppedBySignals(reactor: Any) -> Iterator[None]:
+    """
+    Stop the reactor by SIGINT, SIGTERM and SIGHUP unless they are ignored, and disregard further ones.
+
+    SIGINT is blocked until then: while the reactor starts, it would only be logged.
+    """
+
+    def handle() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda *_: reactor.callFromThread(stop))
+        unblock()
+
+    def stop() -> None:
+        with suppress(ReactorNotRunning):  # it is stopping
+            reactor.stop()
 
     def unblock() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
 
+    usual = signal.getsignal(signal.SIGHUP)
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
-    reactor.addSystemEventTrigger("after", "startup", unblock)
+    reactor.addSystemEventTrigger("after", "startup", handle)
     try:
         yield
     finally:
+        signal.signal(signal.SIGHUP, usual)
         unblock()
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, cast
@@ -253,6 +254,7 @@ class ConnectionsTests(SynchronousTestCase):
             ("perfquery -d sim:fattree:2 --watch 0.05", 130),
             ("rping -s -P -a 127.0.0.1 -d", 130),
             ("btl-ping --server --bind 127.0.0.1", 130),
+            ("monitor -d sim:fattree:2 --json", 130),
             ("ping -d sim:fattree:2 --server", 0),
         ):
             process = subprocess.Popen(
@@ -267,6 +269,40 @@ class ConnectionsTests(SynchronousTestCase):
             output = first + process.communicate(timeout=20)[0]
             self.assertEqual(process.returncode, status, output)
             self.assertNotIn("Traceback", output)
+
+    def test_interruptedAgain(self) -> None:
+        """Further signals do not disturb the end that the first one began; SIGHUP ends a group, too."""
+        for numbers in ((signal.SIGINT, signal.SIGINT, signal.SIGTERM), (signal.SIGHUP,)):
+            script = "trap '' INT HUP; echo; exec sleep 30"
+            process = subprocess.Popen(
+                [sys.executable, "-m", "txrdma", "btl-run", "-n", "1", "sh", "-c", script],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            assert process.stdout is not None
+            process.stdout.readline()
+            for number in numbers:
+                process.send_signal(number)
+                time.sleep(0.1)
+            output = process.communicate(timeout=20)[0]  # the program has ended when its output is closed
+            self.assertEqual((process.returncode, output), (130, ""))
+
+    def test_signalMask(self) -> None:
+        """Programs that a command starts do not inherit blocked signals."""
+        command = [
+            sys.executable,
+            "-m",
+            "txrdma",
+            "btl-run",
+            "-n",
+            "1",
+            "grep",
+            "SigBlk",
+            "/proc/self/status",
+        ]
+        output = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+        self.assertEqual(output.split(), ["SigBlk:", "0" * 16])
 
     def test_interruptedImports(self) -> None:
         """Ctrl-C during the imports ends the command without output."""
