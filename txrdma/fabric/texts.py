@@ -26,13 +26,13 @@ def listed(names: Sequence[object]) -> str:
 
 def readText(what: str, path: str | Path) -> str:
     """
-    Read a text file in UTF-8, with spaces for unprintable characters within its lines.
+    Read a text file in UTF-8, with spaces for unprintable characters, and without a byte order mark.
 
     @param what: kind of the file, for the message of an error.
     @raise InvalidRequest: the file cannot be read, or is not in UTF-8.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{what} {path}: {error}") from error
     return "\n".join(map(printable, text.split("\n")))

@@ -219,7 +219,7 @@ def _remote(given: dict[str, Any], fabric: str) -> RemoteSettings | None:
 def readConfig(path: str) -> MonitorConfig:
     """Read a configuration from a file. One with mistakes raises L{InvalidRequest}, which has them all."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{path}: {error}") from error
     return parseConfig(text, path)

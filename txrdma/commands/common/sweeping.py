@@ -212,7 +212,10 @@ def loaded(path: str) -> Fabric:
             return load(json.loads(text))
         from txrdma.sim.netfabrics import readFabric  # rarely needed
 
-        return readFabric(text, path)
+        fabric = readFabric(text, path)
+        if not fabric.nodes:
+            raise ValueError("no nodes")
+        return fabric
     except (RecursionError, ValueError) as error:
         raise InvalidRequest(f"snapshot {path}: {error}") from error
 

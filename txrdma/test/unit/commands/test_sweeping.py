@@ -93,6 +93,22 @@ class SnapshotTests(CommandTestCase):
         output = self.again("nodes", str(path))
         self.assertIn(f"txrdma nodes: snapshot {path}: {path}, line 1: ", str(output.status))
 
+    def test_empty(self) -> None:
+        """An empty file, for example of a discovery that has failed, is no fabric without faults."""
+        for text in ("", "#\n"):
+            path = Path(self.mktemp())
+            path.write_text(text)
+            output = self.output("check", "--load", str(path), device="")
+            self.assertEqual((output.out, output.status), ("", f"txrdma check: snapshot {path}: no nodes"))
+
+    def test_byteOrderMark(self) -> None:
+        """Snapshots may begin with a byte order mark, as some editors write it."""
+        for form in ("text", "json"):
+            path = Path(self.savedFabric("-f", form))
+            before = self.again("nodes", str(path))
+            path.write_text(path.read_text(), encoding="utf-8-sig")
+            self.assertEqual(self.again("nodes", str(path)), before)
+
 
 class BeginningTests(NetFabricTestCase):
     def names(self, *arguments: str) -> list[str]:
