@@ -148,8 +148,10 @@ class CommandOptions(BaseOptions):
         for name, value in options:
             if name.startswith("--"):
                 yield f"{name}={value}" if f"{name[2:]}=" in self.longOpt else name
+            elif f"{name[1:]}:" in self.shortOpt:
+                yield from (name, value)
             else:
-                yield name + value
+                yield name
 
 
 def columns(*rows: Sequence[str]) -> Iterator[str]:

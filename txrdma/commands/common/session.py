@@ -184,7 +184,7 @@ class Session:
         """Return the LID of the node with this name in the node-name map or as its description, or None."""
         from txrdma.mad.layouts.sa import NodeRecord
 
-        encoded = name.encode()
+        encoded = name.encode(errors="surrogateescape")
         if not self.endPort.smLID or len(encoded) > 64:
             return None
         queries = [NodeRecord.query(nodeGUID=guid) for guid in self.names.guids(name)]

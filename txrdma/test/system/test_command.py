@@ -106,6 +106,7 @@ class OptionsTests(SynchronousTestCase):
             (["verify", "--port", "first"], "--port first: expected a whole number"),
             (["routes", "--lids", "x"], "a range as 3-9"),
             (["nodes", "--mkey", f"{1 << 64}"], "64 bits"),
+            (["discover", "-f", ""], "--format : there are"),
             (["verify", "--output", "/nowhere/report"], "folder"),
         ):
             output = self.refused(*arguments)
