@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic
 
+from typing_extensions import TypeVar
 from zope.interface import implementer
 
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
 from txrdma.messages.interfaces import IMessageProtocol, IMessageProtocolFactory
+
+_ProtocolT = TypeVar("_ProtocolT", default=Any)
 
 
 @implementer(IMessageProtocol)
@@ -38,7 +41,7 @@ class MessageProtocol:
 
 
 @implementer(IMessageProtocolFactory)
-class MessageFactory(Factory):
+class MessageFactory(Factory, Generic[_ProtocolT]):
     """
     A factory that calls a class, or any function, for each connection.
 
@@ -48,12 +51,12 @@ class MessageFactory(Factory):
 
     noisy = False
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[[], _ProtocolT | None]) -> None:
         """@param make: makes a protocol without arguments; None rejects the connection."""
         self._make = make
 
-    def buildProtocol(self, addr: object) -> Any:
-        protocol = self._make()
+    def buildProtocol(self, addr: object) -> Any:  # for Twisted it is no IProtocol
+        protocol: Any = self._make()
         if protocol is not None:
             protocol.factory = self
         return protocol
