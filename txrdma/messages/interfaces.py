@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IAddress, IListeningPort, IPushProducer
 from twisted.python.failure import Failure
 
 if TYPE_CHECKING:  # every search for plugins imports this module, without need of these
-    from txrdma.iba.verbs import Buffer
+    from _typeshed import ReadableBuffer as AnyBuffer  # any object with the buffer protocol
 
 
 class IMessageTransport(IPushProducer):
@@ -26,7 +26,7 @@ class IMessageTransport(IPushProducer):
     C{pauseProducing} stops C{messageReceived}. The peer may then send a limited number of messages or bytes.
     """
 
-    def sendMessage(data: Buffer, immediate: int | None = None) -> None:
+    def sendMessage(data: AnyBuffer, immediate: int | None = None) -> None:
         """
         Send a message. It is queued until the peer can receive it, and dropped if the connection has ended.
 
@@ -85,7 +85,7 @@ class IRemoteMemory(Interface):
     connection ends before. They can be cancelled; a request that was sent is still executed.
     """
 
-    def share(memory: int | Buffer) -> ISharedMemory:
+    def share(memory: int | AnyBuffer) -> ISharedMemory:
         """
         Let the peer read and write memory.
 
@@ -105,7 +105,7 @@ class IRemoteMemory(Interface):
         @raise TypeError: a number is not an integer; also of the other methods.
         """
 
-    def write(name: bytes, data: Buffer, offset: int = 0) -> Deferred[None]:
+    def write(name: bytes, data: AnyBuffer, offset: int = 0) -> Deferred[None]:
         """
         Write to memory that the peer shares.
 

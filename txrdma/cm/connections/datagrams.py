@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from secrets import randbelow
-from typing import Any, Final
+from typing import Any, Final, overload, TYPE_CHECKING, TypeVar
 
 from zope.interface import implementer
 
@@ -34,7 +34,6 @@ from txrdma.iba.types import GID, MULTICAST_QPN, QPN
 from txrdma.iba.verbs import (
     Access,
     AddressVector,
-    Buffer,
     Capacity,
     Completion,
     CompletionOpcode,
@@ -51,10 +50,16 @@ from txrdma.interfaces import IAddressHandle, IMulticast
 from txrdma.mad.ports.verbsport import grhFields
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
 from txrdma.messages.memory import octets
+from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.softdevices import softDeviceTo
 from txrdma.verbs.devices import DeviceSpec
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as AnyBuffer  # any object with the buffer protocol
+
 _log = Logger()
+
+_ProtocolT = TypeVar("_ProtocolT")
 
 QKEY: Final = 0x01234567
 """The Q_Key of all queue pairs of RDMA CM's UDP port space."""
@@ -185,7 +190,7 @@ class DatagramTransport:
     def qpn(self) -> QPN:
         return self._pair.number
 
-    def write(self, data: Buffer, peer: DatagramPeer | None = None) -> None:
+    def write(self, data: AnyBuffer, peer: DatagramPeer | None = None) -> None:
         """
         Send a datagram, which may be lost. After the end it is dropped.
 
@@ -374,7 +379,13 @@ class DatagramClientEndpoint:
         self._reactor, self._host, self._device, self._privateData = reactor, host, device, privateData
         self._serviceID, self._timeout = serviceIDOf(PortSpace.UDP, port), timeout
 
-    def connect(self, factory: IMessageProtocolFactory) -> Deferred[DatagramProtocol]:
+    @overload
+    def connect(self, factory: MessageFactory[_ProtocolT]) -> Deferred[_ProtocolT]: ...
+
+    @overload
+    def connect(self, factory: IMessageProtocolFactory) -> Deferred[DatagramProtocol]: ...
+
+    def connect(self, factory: Any) -> Deferred[Any]:
         """
         Resolve the service, and start a protocol of the factory. The Deferred can be cancelled.
 
@@ -440,7 +451,13 @@ class DatagramGroupEndpoint:
         """
         self._reactor, self._peer, self._group, self._device = reactor, groupOf(group), group, device
 
-    def connect(self, factory: IMessageProtocolFactory) -> Deferred[DatagramProtocol]:
+    @overload
+    def connect(self, factory: MessageFactory[_ProtocolT]) -> Deferred[_ProtocolT]: ...
+
+    @overload
+    def connect(self, factory: IMessageProtocolFactory) -> Deferred[DatagramProtocol]: ...
+
+    def connect(self, factory: Any) -> Deferred[Any]:
         """
         Join the group, and start a protocol of the factory.
 
@@ -530,7 +547,7 @@ class DatagramServerEndpoint:
         """@param port: 0 is any free port."""
         self._reactor, self._port, self._device = reactor, port, device
 
-    def listen(self, factory: IMessageProtocolFactory) -> Deferred[IListeningPort]:
+    def listen(self, factory: IMessageProtocolFactory | MessageFactory[Any]) -> Deferred[IListeningPort]:
         """
         Start to listen, with one protocol of the factory for all peers.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from secrets import randbelow
-from typing import Any, Final, NoReturn, TypeVar, Union
+from typing import Any, Final, NoReturn, overload, TypeVar, Union
 
 from zope.interface import implementer
 
@@ -37,6 +37,7 @@ from txrdma.interfaces import IPathResolver, IServiceClaims
 from txrdma.kit.values import replace
 from txrdma.mad.paths import parseGID
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
+from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.softdevices import softDeviceTo
 from txrdma.verbs.devices import DeviceSpec
 
@@ -234,7 +235,13 @@ class IBClientEndpoint:
         self._serviceID, self._path, self._alternate = serviceID, path, alternate
         self._timeout, self._resolver, self._isPeerToPeer = timeout, resolver, isPeerToPeer
 
-    def connect(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
+    @overload
+    def connect(self, factory: MessageFactory[_ProtocolT]) -> Deferred[_ProtocolT]: ...
+
+    @overload
+    def connect(self, factory: IMessageProtocolFactory) -> Deferred[Any]: ...
+
+    def connect(self, factory: Any) -> Deferred[Any]:
         if isinstance(self._path, IBPath):
             connecting = self._connectBy(self._path, factory)
         else:
@@ -293,7 +300,13 @@ class RDMAClientEndpoint:
         self._isAddress = isAddress(host)
         self._alternate, self._isPeerToPeer, self._resolver = alternate, isPeerToPeer, resolver
 
-    def connect(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
+    @overload
+    def connect(self, factory: MessageFactory[_ProtocolT]) -> Deferred[_ProtocolT]: ...
+
+    @overload
+    def connect(self, factory: IMessageProtocolFactory) -> Deferred[Any]: ...
+
+    def connect(self, factory: Any) -> Deferred[Any]:
         if self._isAddress:
             connecting = self._connectTo(self._host, factory)
         else:
@@ -351,7 +364,7 @@ class IBServerEndpoint:
         self._reactor, self._device, self._terms, self._backlog = reactor, device, terms, backlog
         self._serviceID, self._match = serviceID, match
 
-    def listen(self, factory: IMessageProtocolFactory) -> Deferred[IListeningPort]:
+    def listen(self, factory: IMessageProtocolFactory | MessageFactory[Any]) -> Deferred[IListeningPort]:
         reactor, device, terms = self._reactor, self._device, self._terms
         scheme = ServiceIDScheme()
         backlog, match = self._backlog, self._match
@@ -387,7 +400,7 @@ class RDMAServerEndpoint:
         self._reactor, self._device, self._terms, self._backlog = reactor, device, terms, backlog
         self._port, self._space, self._match = port, space, match
 
-    def listen(self, factory: IMessageProtocolFactory) -> Deferred[IListeningPort]:
+    def listen(self, factory: IMessageProtocolFactory | MessageFactory[Any]) -> Deferred[IListeningPort]:
 
         def number() -> int:
             return serviceIDOf(self._space, self._port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))

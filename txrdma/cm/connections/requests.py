@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from operator import index
 from sys import byteorder
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectionLost
@@ -21,10 +21,13 @@ from txrdma.cm.connections.sendqueue import Request, SendQueue, SendRegions
 from txrdma.cm.terms import Agreed
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import RKey
-from txrdma.iba.verbs import AtomicCapability, Buffer, Operation, SendRequest
+from txrdma.iba.verbs import AtomicCapability, Operation, SendRequest
 from txrdma.interfaces import IMemoryRegion
 from txrdma.messages.memory import checkImmediate, MemoryName, octets, sharable, SharedMemory, WORD
 from txrdma.messages.transport import MessageTransport
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as AnyBuffer  # any object with the buffer protocol
 
 
 class RequestTransport(MessageTransport):
@@ -48,7 +51,7 @@ class RequestTransport(MessageTransport):
         """Queue a request; return its number, or 0 after the end."""
         raise NotImplementedError
 
-    def sendMessage(self, data: Buffer, immediate: int | None = None) -> None:
+    def sendMessage(self, data: AnyBuffer, immediate: int | None = None) -> None:
         """
         Send a message: see C{IMessageTransport}.
 
@@ -56,7 +59,7 @@ class RequestTransport(MessageTransport):
         """
         self._ask(self._message(data, immediate))
 
-    def send(self, data: Buffer, immediate: int | None = None) -> Deferred[None]:
+    def send(self, data: AnyBuffer, immediate: int | None = None) -> Deferred[None]:
         """
         Send a message as L{sendMessage} does.
 
@@ -66,7 +69,7 @@ class RequestTransport(MessageTransport):
         """
         return self._request(self._message(data, immediate))
 
-    def _message(self, data: Buffer, immediate: int | None) -> Request:
+    def _message(self, data: AnyBuffer, immediate: int | None) -> Request:
         checkImmediate(immediate)
         data, agreed = bytes(octets(data)), self.agreed
         if len(data) > agreed.longest:
@@ -75,7 +78,7 @@ class RequestTransport(MessageTransport):
         request = SendRequest(0, operation, immediate=immediate or 0)
         return Request(request, True, data, isLong=len(data) > agreed.messageBytes)
 
-    def share(self, memory: int | Buffer) -> SharedMemory:
+    def share(self, memory: int | AnyBuffer) -> SharedMemory:
         """Let the peer read and write memory: see C{IAtomicMemory}."""
         if self._hasEnded:
             raise InvalidRequest("the connection has ended")
@@ -94,7 +97,7 @@ class RequestTransport(MessageTransport):
         return self._fetch(Operation.RDMA_READ, name, length, offset)
 
     def write(
-        self, name: bytes, data: Buffer, offset: int = 0, immediate: int | None = None
+        self, name: bytes, data: AnyBuffer, offset: int = 0, immediate: int | None = None
     ) -> Deferred[None]:
         """
         Write to memory that the peer shares, after everything that was sent and written before.
