@@ -44,6 +44,8 @@ def main(role: str, orders: Orders) -> None:
         btlsenders.main(orders)
         return
     prepare(orders)
+    from zope.interface import implementer
+
     from twisted.internet.defer import Deferred, gatherResults
     from twisted.internet.stdio import StandardIO
     from twisted.internet.task import deferLater, react
@@ -52,6 +54,7 @@ def main(role: str, orders: Orders) -> None:
     from benchmarks.scenarios import Waiting
     from txrdma import btl
     from txrdma.btl.insight import report
+    from txrdma.messages.interfaces import IMessageProtocolFactory
     from txrdma.messages.protocol import MessageFactory, MessageProtocol
 
     count = orders["count"] if "count" in orders else orders.get("bytes", 0) // orders.get("write", 1)
@@ -64,6 +67,7 @@ def main(role: str, orders: Orders) -> None:
         more = [ownAddress(number + 2 * each) for each in range(orders.get("modules", 1) - 1)]
         return [f"soft:{address}:route={route}" for address in (first, *more)]
 
+    @implementer(IMessageProtocolFactory)
     class Answering(MessageProtocol):
         """Answers each message, or only the last one."""
 
@@ -94,6 +98,7 @@ def main(role: str, orders: Orders) -> None:
             if not self.left:
                 self.transport.post(ANSWER, b"!")
 
+    @implementer(IMessageProtocolFactory)
     class Counting(MessageProtocol):
         """Receives messages from many senders."""
 
@@ -105,6 +110,7 @@ def main(role: str, orders: Orders) -> None:
         def connectionMade(self) -> None:
             self.transport.setHandler(ASK, lambda data: None)
 
+    @implementer(IMessageProtocolFactory)
     class Asking(MessageProtocol):
         """Sends messages and waits for the answers."""
 

@@ -69,14 +69,18 @@ def main(orders: Orders) -> None:
 def _send(orders: Orders, ready: int, begin: int, result: int) -> None:
     """Run one sender until it has reported its result."""
     prepare(orders)
+    from zope.interface import implementer
+
     from twisted.internet.defer import Deferred
     from twisted.internet.task import deferLater, react
 
     from txrdma import btl
+    from txrdma.messages.interfaces import IMessageProtocolFactory
     from txrdma.messages.protocol import MessageProtocol
 
     data = os.urandom(orders["write"])
 
+    @implementer(IMessageProtocolFactory)
     class Sending(MessageProtocol):
         """Sends until its process is killed."""
 

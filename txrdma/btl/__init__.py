@@ -16,7 +16,13 @@ Modules, lowest first:
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from txrdma.btl.connections import connect as connect
+    from txrdma.btl.connections import listen as listen
+    from txrdma.btl.groups.group import Group as Group
+    from txrdma.btl.requests import answers as answers
 
 _MODULES: Final = {  # imported on demand: the cores here do not need Twisted
     "Group": "txrdma.btl.groups.group",

@@ -8,7 +8,7 @@ clients exchange introductions at a time, of which one IP address has a share. O
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, cast, Final
+from typing import Any, cast, Final, overload, TypeVar
 
 from zope.interface import implementer
 
@@ -45,6 +45,8 @@ from txrdma.verbs.devices import sharedDevice
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
+
+_ProtocolT = TypeVar("_ProtocolT")
 
 TIMEOUT: Final = 30.0
 """Seconds in which the TCP connection must be established."""
@@ -122,7 +124,13 @@ class ClientEndpoint:
         """
         self._reactor, self._stream, self._device = reactor, stream, device
 
-    def connect(self, factory: IMessageProtocolFactory) -> Deferred[Any]:
+    @overload
+    def connect(self, factory: MessageFactory[_ProtocolT]) -> Deferred[_ProtocolT]: ...
+
+    @overload
+    def connect(self, factory: IMessageProtocolFactory) -> Deferred[Any]: ...
+
+    def connect(self, factory: Any) -> Deferred[Any]:
         """
         Connect.
 
@@ -154,7 +162,7 @@ class ServerEndpoint:
         """
         self._reactor, self._stream, self._device = reactor, stream, device
 
-    def listen(self, factory: IMessageProtocolFactory) -> Deferred[IListeningPort]:
+    def listen(self, factory: IMessageProtocolFactory | MessageFactory[Any]) -> Deferred[IListeningPort]:
         """
         Listen. Protocols are made when connections are established.
 
@@ -318,12 +326,26 @@ class _Accepting(Factory):
         return opening.lifeline
 
 
+@overload
 def connect(
-    reactor: Any,
-    host: str,
-    port: int,
-    factory: IMessageProtocolFactory | None = None,
-    device: DeviceSpecs = None,
+    reactor: Any, host: str, port: int, factory: None = None, device: DeviceSpecs = None
+) -> Deferred[MessageProtocol]: ...
+
+
+@overload
+def connect(
+    reactor: Any, host: str, port: int, factory: MessageFactory[_ProtocolT], device: DeviceSpecs = None
+) -> Deferred[_ProtocolT]: ...
+
+
+@overload
+def connect(
+    reactor: Any, host: str, port: int, factory: IMessageProtocolFactory, device: DeviceSpecs = None
+) -> Deferred[Any]: ...
+
+
+def connect(
+    reactor: Any, host: str, port: int, factory: Any = None, device: DeviceSpecs = None
 ) -> Deferred[Any]:
     """
     Connect to a host and a port: see L{ClientEndpoint.connect}.
@@ -339,7 +361,7 @@ def connect(
 def listen(
     reactor: Any,
     port: int,
-    factory: IMessageProtocolFactory,
+    factory: IMessageProtocolFactory | MessageFactory[Any],
     interface: str = "",
     device: DeviceSpecs = None,
 ) -> Deferred[IListeningPort]:

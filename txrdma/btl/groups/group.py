@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import index
-from typing import Any, Final, TYPE_CHECKING
+from typing import Any, Final, overload, TYPE_CHECKING, TypeVar
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.python.failure import Failure
@@ -37,6 +37,8 @@ from txrdma.messages.memory import octets
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as AnyBuffer  # any object with the buffer protocol
     from _typeshed import WriteableBuffer
+
+_BufferT = TypeVar("_BufferT", bound="AnyBuffer")
 
 COPIED: Final = 16 << 10
 """
@@ -204,7 +206,7 @@ class Group:
         """Wait until all members have called this."""
         return self._start("barrier", self._schedule("barrier"), lambda _: None)
 
-    def broadcast(self, buffer: AnyBuffer, root: int = 0) -> Deferred[Any]:
+    def broadcast(self, buffer: _BufferT, root: int = 0) -> Deferred[_BufferT]:
         """
         Copy the root's buffer to the buffers of all others.
 
@@ -239,6 +241,19 @@ class Group:
         found.copy()
         schedule = _algorithms.reduce(self.rank, self.size, root, found.bytes, found.unit, found.combine)
         return self._start("reduce", schedule, lambda _: found.result() if root == self.rank else None)
+
+    @overload
+    def allreduce(
+        self, data: AnyBuffer, operation: Operation = "sum", into: None = None
+    ) -> Deferred[Any]: ...  # its type depends on the data's
+
+    @overload
+    def allreduce(
+        self, data: AnyBuffer, operation: Operation = "sum", *, into: _BufferT
+    ) -> Deferred[_BufferT]: ...
+
+    @overload
+    def allreduce(self, data: AnyBuffer, operation: Operation, into: _BufferT) -> Deferred[_BufferT]: ...
 
     def allreduce(
         self, data: AnyBuffer, operation: Operation = "sum", into: WriteableBuffer | None = None

@@ -254,7 +254,8 @@ class FailureTests(GroupCase):
         self.pause(0.01)
         self.hosts[2].die(False)
         self.wait(lambda: all(each.called for each in (*pending, queued)), 0.1)
-        for each in (*pending, queued, self.groups[1].broadcast(bytearray(5))):
+        later: Deferred[Any] = self.groups[1].broadcast(bytearray(5))
+        for each in (*pending, queued, later):
             self.assertFails(each, 2, "rank 2 was lost")
 
     def test_left(self) -> None:
@@ -376,7 +377,7 @@ class LengthTests(GroupCase):
     def test_tooLong(self) -> None:
         """An operation that needs messages of excessive length fails at all members, as later ones do."""
         self.patch(_algorithms, "LONG_BROADCAST", 2 * LONGEST)
-        pending = self.groups[0].broadcast(bytes(LONGEST + 1))
+        pending: Deferred[Any] = self.groups[0].broadcast(bytes(LONGEST + 1))
         for each in (pending, *(each.barrier() for each in self.groups)):
             self.assertFails(each, 0, "rank 0: broadcast failed: .*a message has at most")
 
