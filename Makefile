@@ -123,6 +123,7 @@ format: $(VENV)/.has-dev
 
 types: $(VENV)/.has-dev
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file= --strict --follow-imports silent --cache-dir .mypy_cache/plain txrdma/test/support/typedprogram.py
 
 docs: $(VENV)/.has-docs
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
