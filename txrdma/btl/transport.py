@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import index
 from struct import Struct
-from typing import Any, cast, Final, overload, TYPE_CHECKING
+from typing import Any, cast, Final, overload, TYPE_CHECKING, Union
 
 from zope.interface import implementer
 
+from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IAddress, IPushProducer
+from twisted.internet.interfaces import IPushProducer
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -78,6 +79,9 @@ _REPORTS: Final = frozenset((_RECEIVED, _UNLIMITED, _CANCEL))
 _HEADS: Final = {_MESSAGE: 0, _WITH_IMMEDIATE: _IMMEDIATE.size, _CALL: CALL.size, _ANSWER: ANSWER.size}
 """Bytes before the application's, for each internal tag that carries some."""
 
+IPAddress = Union[IPv4Address, IPv6Address]
+"""The address of an end of a connection, which is that of its TCP connection."""
+
 Handler = Callable[[memoryview], None]
 """A function that is called with messages of a tag; the bytes are valid until it returns."""
 
@@ -118,7 +122,7 @@ class BTLMessageTransport(MessageTransport):
         self._sendFast = partial(module.sendFast, self._peer)
         self._waiting, self._join = self._peer.usual, self._peer.join
         self.isClient, self._route = lifeline.isClient, lifeline.route
-        self._host, self._remoteAddress = cast(IAddress, lifeline.host), cast(IAddress, lifeline.peerHost)
+        self._host, self._remoteAddress = cast(IPAddress, lifeline.host), cast(IPAddress, lifeline.peerHost)
         self.protocol = protocol
         self._handlers: dict[int, Handler] = {}
         self._unlimited: set[int] = set()  # tags that have or had a handler
@@ -485,11 +489,11 @@ class BTLMessageTransport(MessageTransport):
             self._reason = Failure(ConnectionAborted())
             self._deliver()
 
-    def getHost(self) -> IAddress:
+    def getHost(self) -> IPAddress:
         """The local address of the TCP connection."""
         return self._host
 
-    def getPeer(self) -> IAddress:
+    def getPeer(self) -> IPAddress:
         """The peer's address of the TCP connection."""
         return self._remoteAddress
 

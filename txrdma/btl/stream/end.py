@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from zope.interface import implementer
 
 from twisted.internet.error import ConnectionDone
@@ -15,7 +13,6 @@ from txrdma.btl.transport import BTLMessageTransport
 from txrdma.error import PeerViolation
 from txrdma.messages.interfaces import IMessageProtocol
 from txrdma.streams.connection import MessageStreamTransport, StreamEnd
-from txrdma.streams.transport import Address
 
 
 @implementer(IMessageProtocol, IPushProducer)
@@ -28,7 +25,7 @@ class BTLEnd(StreamEnd[ByteStream, BTLMessageTransport]):
 
     def makeConnection(self, transport: BTLMessageTransport) -> None:
         self._core = ByteStream()
-        self.host, self.peer = cast(Address, transport.getHost()), cast(Address, transport.getPeer())
+        self.host, self.peer = transport.getHost(), transport.getPeer()
         transport.progressed = self._turn
         transport.registerProducer(self, True)
         self._begun(transport)

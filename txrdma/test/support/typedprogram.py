@@ -84,6 +84,7 @@ async def useTransferLayer(reactor: Any, answering: Answering) -> None:
     assert_type(await connect(reactor, "127.0.0.1", 5), MessageProtocol)
     made = await connect(reactor, "127.0.0.1", 5, MessageFactory(Answering), openDevice(reactor, "soft"))
     assert_type(made, Answering)
+    assert_type(made.transport.getPeer().port, int)
     assert_type(await made.transport.receive(3), bytes)
     assert_type(await made.transport.receive(3, into=bytearray(9)), int)
     assert_type(await made.transport.call(1, NUMBERS), bytes)
