@@ -39,6 +39,7 @@ from txrdma.mad.paths import parseGID
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
 from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.softdevices import softDeviceTo
+from txrdma.unix.sockets import isSameUser
 from txrdma.verbs.devices import DeviceSpec
 
 _log = Logger()
@@ -177,11 +178,11 @@ def _followUser(reactor: Any, device: str, listening: ServiceListening) -> None:
     user = os.geteuid()
 
     def suspend() -> None:
-        if os.geteuid() != user:
+        if not isSameUser(user):
             listening.suspend()
 
     def resume() -> None:
-        if os.geteuid() != user:
+        if not isSameUser(user):
             with (
                 _log.failuresHandled(_NO_LONGER, listening=listening),
                 heldAdapter(reactor, device) as adapter,

@@ -23,7 +23,7 @@ REASONS: Final = {
 BOUNDS: Final = {
     "LOCAL": """
         btl.Answerer.functions btl.BTLMessageTransport._handlers,_unlimited,_ready btl.ByteStream._unsent
-        btl.ConnectionMemory._regions btl.Group._operations,_receives btl.Launch._processes
+        btl.ConnectionMemory._regions btl.Group._operations,_receives
         btl.BTLWork._futures btl.ReactorThread._calls
         btl.Message.tags,bodies btl.Ordering.tags btl.Outbox._windows btl.Peer.urgent,usual
         btl.Regions._regions btl._Arrived.requests btl._Window.waiting cm.Attempts._pending
@@ -129,7 +129,7 @@ BOUNDS: Final = {
         fabric.SASweep._lids fabric._TableView._switches fabric.SteadyNames._nodes
         fabric.Sweep._lanes,_waiting,_open,_known fabric.Tables.linear,pkeys,lanes,firmware
         fabric._Congestion._congested fabric._Lane.waiting
-        monitor.AlertTracker.sent,_unseen,_waiting,_leaving,_ended
+        monitor.AlertTracker.sent,_unseen,_waiting,_leaving,_former
         monitor.CongestionReader.waits,full,_ticks,_marks,_unable
         monitor.CorrectionReader.meters,_capabilities,_forms,_unable,_silences
         monitor.CounterReader.meters,changed,_visits,_running
