@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -134,10 +135,11 @@ class OptionsTests(SynchronousTestCase):
 
     def test_narrow(self) -> None:
         """The help is complete on narrow terminals, and if their width is not a number."""
-        for columns in ("0", "8", "-1", "wide", ""):
+        for columns in ("0", "-1", "wide", "", "8"):
             self.patch(os, "environ", {**os.environ, "COLUMNS": columns})
-            for each in ([], *([each.name] for each in COMMANDS)):
-                self.assertIn("exit.", self.help(*each, "--help"))
+            self.assertIn("exit.", self.help("--help"))
+        for each in COMMANDS:
+            self.assertIn("exit.", self.help(each.name, "--help"))
 
     def help(self, *arguments: str) -> str:
         out = io.StringIO()
@@ -248,22 +250,38 @@ class ConnectionsTests(SynchronousTestCase):
         ):
             self.assertIn(words, text)
 
+
+class SignalTests(SynchronousTestCase):
+    """Signals for commands in processes of their own."""
+
+    slowBecause = "starts processes"
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start a command, in which SIGHUP is not ignored as it is by C{nohup}."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "txrdma", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=partial(signal.signal, signal.SIGHUP, signal.SIG_DFL),
+        )
+        self.addCleanup(process.kill)
+        return process
+
     def test_interrupted(self) -> None:
         """Ctrl-C ends a command without a traceback, with status 130, and a server with that of success."""
-        for words, status in (
-            ("connections --json --watch 0.05 --timeout 0.1", 130),
-            ("perfquery -d sim:fattree:2 --watch 0.05", 130),
-            ("rping -s -P -a 127.0.0.1 -d", 130),
-            ("btl-ping --server --bind 127.0.0.1", 130),
-            ("monitor -d sim:fattree:2 --json", 130),
-            ("ping -d sim:fattree:2 --server", 0),
-        ):
-            process = subprocess.Popen(
-                [sys.executable, "-m", "txrdma", *words.split()],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
+        started = [
+            (self.start(*words.split()), status)
+            for words, status in (
+                ("connections --json --watch 0.05 --timeout 0.1", 130),
+                ("perfquery -d sim:fattree:2 --watch 0.05", 130),
+                ("rping -s -P -a 127.0.0.1 -d", 130),
+                ("btl-ping --server --bind 127.0.0.1", 130),
+                ("monitor -d sim:fattree:2 --json", 130),
+                ("ping -d sim:fattree:2 --server", 0),
             )
+        ]
+        for process, status in started:
             assert process.stdout is not None
             first = process.stdout.readline()
             process.send_signal(signal.SIGINT)
@@ -275,12 +293,7 @@ class ConnectionsTests(SynchronousTestCase):
         """Further signals do not disturb the end that the first one began; SIGHUP ends a group, too."""
         for numbers in ((signal.SIGINT, signal.SIGINT, signal.SIGTERM), (signal.SIGHUP,)):
             script = "trap '' INT HUP; echo; exec sleep 30"
-            process = subprocess.Popen(
-                [sys.executable, "-m", "txrdma", "btl-run", "-n", "1", "sh", "-c", script],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
+            process = self.start("btl-run", "-n", "1", "sh", "-c", script)
             assert process.stdout is not None
             process.stdout.readline()
             for number in numbers:
@@ -291,18 +304,8 @@ class ConnectionsTests(SynchronousTestCase):
 
     def test_signalMask(self) -> None:
         """Programs that a command starts do not inherit blocked signals."""
-        command = [
-            sys.executable,
-            "-m",
-            "txrdma",
-            "btl-run",
-            "-n",
-            "1",
-            "grep",
-            "SigBlk",
-            "/proc/self/status",
-        ]
-        output = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+        process = self.start("btl-run", "-n", "1", "grep", "SigBlk", "/proc/self/status")
+        output = process.communicate(timeout=60)[0]
         self.assertEqual(output.split(), ["SigBlk:", "0" * 16])
 
     def test_interruptedImports(self) -> None:
