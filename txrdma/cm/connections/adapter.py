@@ -145,6 +145,8 @@ class Adapter:
     @ivar device: closed by the caller that opened it.
     @ivar domain: the protection domain of all connections.
     @ivar receives: registered memory for received messages.
+    @ivar followers: until the reactor starts, functions of listeners, which release the adapter if the user
+        of the process has changed.
     """
 
     def __init__(self, reactor: Any, device: IVerbsDevice, closed: Callable[[], None] = lambda: None) -> None:
@@ -163,6 +165,7 @@ class Adapter:
         self._attributes: list[PortAttributes] = []
         self._refreshedAt = 0.0
         self._ports: list[IReadDescriptor] = []
+        self.followers: list[Callable[[], None]] = []
         with ExitStack() as undo:
             undo.callback(closed)
             self.manager: IConnectionManager = (
@@ -440,6 +443,9 @@ def adapterOf(reactor: Any, place: DeviceSpec) -> Adapter:
     @raise ValueError: the string is invalid.
     @raise txrdma.error.RDMAError: there is no such device, or its queue pair 1 is not available.
     """
+    for adapter in tuple(_adapters.values()):
+        for follow in adapter.followers:
+            follow()
     known = _adapters.get((reactor, place))
     if known is not None and known.isAbandoned:
         known.abandon()

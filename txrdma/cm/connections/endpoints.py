@@ -162,11 +162,11 @@ def _listen(
         listening = ServiceListening(adapter, scheme, serviceID, factory, terms, backlog, match)
         listening.startListening()
     if isinstance(device, str) and IServiceClaims.providedBy(adapter.device):
-        _followUser(reactor, device, listening)
+        _followUser(reactor, device, adapter, listening)
     return listening
 
 
-def _followUser(reactor: Any, device: str, listening: ServiceListening) -> None:
+def _followUser(reactor: Any, device: str, former: Adapter, listening: ServiceListening) -> None:
     """
     Listen on a new device if the user has changed when the reactor starts.
 
@@ -182,6 +182,7 @@ def _followUser(reactor: Any, device: str, listening: ServiceListening) -> None:
             listening.suspend()
 
     def resume() -> None:
+        former.followers.clear()
         if not isSameUser(user):
             with (
                 _log.failuresHandled(_NO_LONGER, listening=listening),
@@ -189,7 +190,8 @@ def _followUser(reactor: Any, device: str, listening: ServiceListening) -> None:
             ):
                 listening.resume(adapter)
 
-    # All listeners release a device before the first of them opens it again.
+    # All listeners release a device before the first of them, or a client, opens it again.
+    former.followers.append(suspend)
     reactor.addSystemEventTrigger("before", "startup", suspend)
     reactor.callWhenRunning(resume)
 

@@ -487,8 +487,14 @@ class ServiceListening:
         self._release()
 
     def resume(self, adapter: Adapter) -> None:
-        """Listen to the same service ID at another adapter; raises as L{startListening} does."""
+        """
+        Listen to the same service ID at another adapter; raises as L{startListening} does.
+
+        @raise DeviceUnavailable: it is the same adapter, since a datagram service or a connection uses it.
+        """
         if not self._isStopped:
+            if adapter is self._adapter:
+                raise DeviceUnavailable(f"{adapter.device.name} is in use as the former user")
             self._adapter, self._serviceIDs = adapter, lambda: self.serviceID
             self.startListening()
 

@@ -7,13 +7,14 @@ import socket
 from pathlib import Path
 from typing import Any, cast, Final
 
-from twisted.internet.endpoints import serverFromString
+from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.protocol import Factory
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.cm.connections.datagrams import DatagramProtocol
 from txrdma.cm.layouts.ipcm import PortSpace, serviceIDOf
-from txrdma.error import ResourceExhausted
+from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.soft.host.names import hostName
 from txrdma.test.support.processes import loopbackAddress
 from txrdma.testing.reactors import RealTime
@@ -62,6 +63,42 @@ class OtherUserTests(RealTime, SynchronousTestCase):
         self.reactor.fireSystemEvent("startup")
         self.assertEqual(self.users(), [OTHER] * len(names))
         self.assertEqual([port.getHost() for port in self.ports], self.hosts)
+
+    def test_client(self) -> None:
+        """A client that uses the device between the change of the user and the start has the new one, too."""
+        names = self.users()
+        self.patch(os, "geteuid", lambda: OTHER)
+        string = rf"rsocket:{self.address}:1:device=soft\:{self.address}"
+        endpoint: Any = clientFromString(self.reactor, string)
+        connecting = endpoint.connect(Factory())
+        connecting.addErrback(lambda failure: None)
+        self.addCleanup(connecting.cancel)
+        self.assertEqual(set(self.users()), {OTHER})
+        self.reactor.fireSystemEvent("startup")
+        self.assertEqual(self.users(), [OTHER] * len(names))
+
+    def test_temporary(self) -> None:
+        """A change of the user after the reactor has started closes no listener."""
+        names = self.names()
+        self.reactor.fireSystemEvent("startup")
+        self.patch(os, "geteuid", lambda: OTHER)
+        port = self.listen()
+        self.assertLessEqual(set(names), set(self.names()))
+        port.stopListening()
+
+    def test_datagrams(self) -> None:
+        """Listeners that share their device with a datagram service are closed, and that is logged."""
+        endpoint: Any = serverFromString(self.reactor, rf"sidr:0:device=soft\:{self.address}")
+        factory: Any = Factory.forProtocol(cast(Any, DatagramProtocol))
+        service = self.successResultOf(endpoint.listen(factory))
+        self.addCleanup(service.stopListening)
+        before = self.services()
+        self.patch(os, "geteuid", lambda: OTHER)
+        self.reactor.fireSystemEvent("startup")
+        logged = self.flushLoggedErrors(DeviceUnavailable)
+        self.assertEqual(len(logged), len(self.ports))
+        self.assertIn("in use as the former user", logged[0].getErrorMessage())
+        self.assertEqual(self.services(), before - len(self.ports))
 
     def test_same(self) -> None:
         """If the user does not change, the device stays open."""
