@@ -25,6 +25,7 @@ import struct
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, ClassVar, Final, NoReturn, TypeVar, Union
 
 from typing_extensions import dataclass_transform, Self
@@ -133,6 +134,7 @@ class Layout:
     size: ClassVar[int]
     fields: ClassVar[tuple[Field, ...]]
     _names: ClassVar[tuple[str, ...]]
+    _values: tuple[object, ...]
 
     @classmethod
     def decode(cls, buffer: Buffer, offset: int = 0) -> Self:
@@ -154,24 +156,20 @@ class Layout:
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed."""
         names = self._names
-        for name in names:
-            if name not in changes:
-                changes[name] = getattr(self, name)
-        if len(changes) > len(names):
+        values = dict(zip(names, self._values, strict=True))
+        values.update(changes)
+        if len(values) > len(names):
             unknown = changes.keys() - set(names)
             raise TypeError(f"{type(self).__name__} has no field {', '.join(sorted(unknown))}")
-        return type(self)(**changes)
-
-    def _values(self) -> tuple[object, ...]:
-        return tuple(getattr(self, name) for name in self._names)
+        return type(self)(**values)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return self._values() == other._values()
+        return self._values == other._values
 
     def __hash__(self) -> int:
-        return hash(self._values())
+        return hash(self._values)
 
     def __repr__(self) -> str:
         shown = [
@@ -225,13 +223,21 @@ def _build(cls: type[T], size: int, little: bool, names: dict[str, Any]) -> type
         "__slots__": slots,
         "size": size,
         "fields": fields,
-        "_names": tuple(field.name for field in fields),
+        "_names": (declared := tuple(field.name for field in fields)),
+        "_values": property(_reader(declared)),
     }
     made: type[T] = type(cls.__name__, cls.__bases__, namespace)
     for name in _METHODS:
         _postponed[made, name] = little
         _put(made, name, _maker(made, name, little))
     return made
+
+
+def _reader(names: Sequence[str]) -> Callable[[Layout], tuple[object, ...]]:
+    """Return a function that returns these attributes of a layout."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda layout: tuple([getattr(layout, name) for name in names])
 
 
 def _fields(cls: type[Layout], names: dict[str, Any]) -> tuple[Field, ...]:
