@@ -18,14 +18,16 @@ from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.mad.core.frames import Keys
 from txrdma.mad.core.transactions import Call
-from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method, RPCS
+from txrdma.mad.layouts.attributes import Attribute, ManagementClass, RPCS
 from txrdma.mad.layouts.sa import MultiPathRecord, PathRecord, Query, Record
 
 A = TypeVar("A", bound=Attribute)
 R = TypeVar("R", bound=Record)
 
 
-_NAMES: Final = {(rpc.managementClass, rpc.method): rpc.name for rpc in RPCS.values()}
+_NAMES: Final[dict[tuple[int, int], str]] = {
+    (rpc.managementClass, rpc.method): rpc.name for rpc in RPCS.values()
+}
 
 
 def nameOf(managementClass: int, method: int) -> str:
@@ -34,7 +36,7 @@ def nameOf(managementClass: int, method: int) -> str:
         managementClass = ManagementClass.SUBN_LID
     elif 0x09 <= managementClass <= 0x0F or 0x30 <= managementClass <= 0x4F:
         managementClass = ManagementClass.VENDOR_09
-    return _NAMES.get((ManagementClass(managementClass), Method(method)), "")
+    return _NAMES.get((managementClass, method), "")
 
 
 def checkedKind(name: str, payload: object) -> type[Attribute]:

@@ -223,17 +223,17 @@ def attribute(
     return decorate
 
 
-_registered: dict[tuple[ManagementClass, int], type[Attribute]] = {}
+_registered: dict[tuple[int, int], type[Attribute]] = {}
 
 
 def attributeOf(managementClass: int, identifier: int) -> type[Attribute] | None:
     """Attribute type of a management class and an attribute ID; None for an unknown one."""
     if managementClass == ManagementClass.SUBN_DIRECTED:
         managementClass = ManagementClass.SUBN_LID
-    return _registered.get((ManagementClass(managementClass), identifier))
+    return _registered.get((managementClass, identifier))
 
 
-def allAttributes() -> dict[tuple[ManagementClass, int], type[Attribute]]:
+def allAttributes() -> dict[tuple[int, int], type[Attribute]]:
     """Every attribute that is declared, by class and number."""
     return dict(_registered)
 

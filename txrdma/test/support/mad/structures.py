@@ -82,11 +82,12 @@ def innerOf(kind: type[Layout]) -> Iterator[type[Layout]]:
 
 
 def classOf(kind: type[Attribute]) -> ManagementClass:
-    classes = {number for (number, _), registered in allAttributes().items() if registered is kind}
+    found = {(ManagementClass(number), each): one for (number, each), one in allAttributes().items()}
+    classes = {number for (number, _), registered in found.items() if registered is kind}
     if not classes:  # another form of an attribute that is registered
         classes = {
             number
-            for number, attribute in allAttributes()
+            for number, attribute in found
             if attribute == kind.attributeID and any(_prefix(number) in rpc for rpc in kind.rpcs)
         }
     known = (ManagementClass.SUBN_LID, ManagementClass.SUBN_ADM, ManagementClass.PERFORMANCE)
