@@ -47,7 +47,8 @@ class Timer:
 
     def ensure(self, seconds: float, function: Callable[..., object], *arguments: Any) -> None:
         """Call a function after a time, unless a pending call is due by then."""
-        if self.dueAt > self._clock.seconds() + seconds:
+        call = self._call
+        if call is None or not call.active() or call.getTime() > self._clock.seconds() + seconds:
             self.start(seconds, function, *arguments)
 
     def stop(self) -> None:
