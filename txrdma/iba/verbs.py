@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum, IntEnum, IntFlag
 from inspect import get_annotations
-from itertools import compress
 from operator import attrgetter
-from typing import Final, NamedTuple, Protocol, Union
+from typing import Any, Final, NamedTuple, Protocol, Union
 
 from txrdma.iba.types import GID, GUID, LID, LKey, MACAddress, MTU, QPN, RKey
 from txrdma.kit.values import frozen, record
@@ -297,9 +296,14 @@ class QPAttributes:
     alternateTimeout: int | None = None
     migrationState: MigrationState | None = None
 
+    def specified(self) -> dict[str, Any]:
+        """The specified attributes by name."""
+        values = zip(_ATTRIBUTES, _valuesOf(self), strict=True)
+        return {name: value for name, value in values if value is not None}
+
     def given(self) -> frozenset[str]:
         """Names of the specified attributes: the attribute mask of verbs."""
-        return frozenset(compress(_ATTRIBUTES, [value is not None for value in _valuesOf(self)]))
+        return frozenset(self.specified())
 
 
 _ATTRIBUTES: Final = tuple(get_annotations(QPAttributes))

@@ -399,9 +399,10 @@ class SoftDevice:
         for index in (asked.pkeyIndex, asked.alternatePKeyIndex):
             if index is not None and not 0 <= index < len(PKEYS):
                 raise InvalidRequest(f"the port has no P_Key {index}")
-        for name in ("maxRDAtomic", "maxDestRDAtomic"):
-            if getattr(asked, name) is not None:
-                checkRange(name, getattr(asked, name), 0, getattr(self.limits, name))
+        if asked.maxRDAtomic is not None:
+            checkRange("maxRDAtomic", asked.maxRDAtomic, 0, self.limits.maxRDAtomic)
+        if asked.maxDestRDAtomic is not None:
+            checkRange("maxDestRDAtomic", asked.maxDestRDAtomic, 0, self.limits.maxDestRDAtomic)
         mtu = asked.pathMTU or current.pathMTU
         if asked.pathMTU is not None and asked.pathMTU > self._port(port or 1).activeMTU:
             raise InvalidRequest(f"{asked.pathMTU!r} is more than the port's active MTU")

@@ -310,9 +310,10 @@ class SoftCompletionQueue:
 
     def detach(self, route: Route) -> None:
         self._rouse(route)
-        self._awake.pop(route, None)
-        self._lanes.pop(route, None)
-        self._listRoutes()
+        if route in self._awake or route in self._lanes:  # not that of a queue pair without data
+            self._awake.pop(route, None)
+            self._lanes.pop(route, None)
+            self._listRoutes()
 
     def pollElsewhere(self, lane: Route, armRoute: Callable[[], None]) -> Sized:
         """
@@ -324,9 +325,10 @@ class SoftCompletionQueue:
         return self._completions
 
     def purge(self, number: QPN) -> None:
-        remaining = [completion for completion in self._completions if completion.qpn != number]
-        self._completions.clear()
-        self._completions.extend(remaining)
+        if self._completions:
+            remaining = [completion for completion in self._completions if completion.qpn != number]
+            self._completions.clear()
+            self._completions.extend(remaining)
 
     def _listRoutes(self) -> None:
         """List what is polled and armed, after a change."""

@@ -42,6 +42,7 @@ from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
 from txrdma.soft.core.transitions import checkMigration, transition
 
 _RESET, _INIT, _RTR, _RTS, _SQD, _SQE, _ERR = QPState
+_NO_ATTRIBUTES: Final = QPAttributes()
 
 _SEND: Final = CompletionOpcode.SEND
 # Plain integers: these are compared for every request.
@@ -97,7 +98,7 @@ class SoftQueuePair:
         self.domain = domain
         self.keys = host.keys
         self.state = _RESET
-        self.attributes = QPAttributes()
+        self.attributes = _NO_ATTRIBUTES
         self.shared = shared
         self.receives: deque[ReceiveRequest] = deque() if shared is None else shared.receives
         self.sendQueue = send
@@ -286,7 +287,7 @@ class SoftQueuePair:
         self._host.forget(self)
 
     def _changed(self, asked: QPAttributes, target: QPState) -> QPAttributes:
-        changes = {name: getattr(asked, name) for name in asked.given()}
+        changes = asked.specified()
         changes.update(state=target, currentState=target)
         if asked.alternateAddress is not None:  # replaces all of the previous one
             changes.update(
@@ -373,7 +374,7 @@ class SoftQueuePair:
     def _reset(self) -> None:
         route, self._route = self._route, None
         self.state = _RESET
-        self.attributes = QPAttributes()
+        self.attributes = _NO_ATTRIBUTES
         if route is not None:
             route.close()
             self.sendQueue.detach(route)

@@ -78,14 +78,15 @@ _RANGED: Final = frozenset(_RANGES)
 def transition(kind: QPKind, current: QPState, attributes: QPAttributes) -> QPState:
     """The state after C{modify}; raises L{InvalidRequest} for invalid transitions and attributes."""
     target = current if attributes.state is None else attributes.state
-    given = attributes.given() - {"state"}
+    specified = attributes.specified()
+    given = frozenset(specified) - {"state"}
     if attributes.currentState not in (None, current):
         raise InvalidRequest(f"the queue pair is in {current.name}, not in {attributes.currentState!r}")
     if misfit := _misfit(kind, current, target, given):
         raise InvalidRequest(misfit)
     for name in given & _RANGED:
         low, high = _RANGES[name]
-        value = getattr(attributes, name)
+        value = specified[name]
         if not low <= value <= high:
             raise InvalidRequest(f"{name} is {value}, not from {low} to {high}")
     if given & {"alternatePKeyIndex", "alternateTimeout"} and attributes.alternateAddress is None:
