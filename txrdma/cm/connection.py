@@ -11,7 +11,6 @@ from zope.interface import implementer
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from txrdma.cm.core.connection import Connection
 from txrdma.cm.core.dispatcher import Managed
 from txrdma.cm.core.events import (
     AlternatePathAbandoned,
@@ -62,16 +61,13 @@ class CMConnection:
     def __init__(self, manager: ConnectionOwner, managed: Managed, handler: EventHandler) -> None:
         self.manager = manager
         self.managed = managed
+        self._core = managed.connection
         self._handler = handler
         self.checkMigration: Callable[[], None] = _doNothing
         self._loading: Deferred[CMPath] | None = None
 
     def __repr__(self) -> str:
         return f"<CMConnection {self._core.localCommID:#x} {self._core.state}>"
-
-    @property
-    def _core(self) -> Connection:
-        return self.managed.connection
 
     @property
     def state(self) -> str:
@@ -210,6 +206,17 @@ class CMConnection:
 
     def handleEvent(self, event: Event) -> None:
         """Handle an event of the core: fire the Deferred that waits for it, and call the handler."""
+        if self._loading is not None:
+            self._mayHaveLoaded(event)
+        try:
+            self._handler(self, event)
+        except Exception:
+            _log.failure(
+                "{connection}: an exception in the program, at {event}", connection=self, event=event
+            )
+            self.disconnect()
+
+    def _mayHaveLoaded(self, event: Event) -> None:
         if isinstance(event, AlternatePathLoaded):
             self.loaded(event.path)
         elif isinstance(event, AlternatePathRejected):
@@ -219,13 +226,6 @@ class CMConnection:
             self.loaded(PeerSilent("the peer did not answer the LAP"))
         elif isinstance(event, AlternatePathAbandoned):
             self.loaded(DeviceUnavailable("the connection ended before the alternate path was loaded"))
-        try:
-            self._handler(self, event)
-        except Exception:
-            _log.failure(
-                "{connection}: an exception in the program, at {event}", connection=self, event=event
-            )
-            self.disconnect()
 
     def release(self) -> None:
         """
