@@ -21,7 +21,6 @@ from twisted.logger import Logger
 from txrdma.cm.claims import ServiceClaims
 from txrdma.cm.connection import CMConnection, EventHandler
 from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
-from txrdma.cm.core.connection import Connection
 from txrdma.cm.core.dispatcher import BACKLOG, CLASS_VERSION, Dispatcher, Listener, Managed
 from txrdma.cm.core.events import Event, ServiceRequested, ServiceResolved, ServiceTimedOut
 from txrdma.cm.core.exchange import RetryPolicy
@@ -106,7 +105,6 @@ class ConnectionManager:
         self._resolving: dict[Managed, Deferred[SIDRREP]] = {}
         self._timer = Timer(self._reactor)
         self._isTurning = self._isClosed = False
-        self._changed: list[Managed] = []  # by requests since the last turn; their ids may be free
         with ExitStack() as undo:
             for each in (server, *others):
                 undo.callback(each.handle(ManagementClass.COMM_MGT, self, (Method.SEND, Method.GET)))
@@ -338,7 +336,6 @@ class ConnectionManager:
 
     def _turned(self, managed: Managed) -> None:
         self._core.turned(managed, self.seconds())
-        self._changed.append(managed)
         self._turn()
 
     def _turn(self) -> None:
@@ -357,8 +354,8 @@ class ConnectionManager:
                         _log.failure("{event} could not be handled", event=event)
         finally:
             self._isTurning = False
-            while self._changed:
-                self._release(self._changed.pop())
+            for managed in self._core.freed():
+                self._release(managed)
             self._transmit()
             self._reschedule()
 
@@ -377,15 +374,13 @@ class ConnectionManager:
                     return
                 connection = self._connections[managed] = CMConnection(self, managed, handler)
             connection.handleEvent(event)
-        self._release(managed)
 
     def _release(self, managed: Managed) -> None:
         """Remove a connection whose IDs are free."""
-        if isinstance(managed.core, Connection) and managed.core.isFree:
-            connection = self._connections.pop(managed, None)
-            if connection is not None:
-                connection.release()
-            self._peerClaims.pop(managed, _doNothing)()
+        connection = self._connections.pop(managed, None)
+        if connection is not None:
+            connection.release()
+        self._peerClaims.pop(managed, _doNothing)()
 
     def _resolved(self, managed: Managed, event: ServiceResolved | ServiceTimedOut) -> None:
         answer = self._resolving.pop(managed, None)

@@ -154,7 +154,7 @@ class Managed:
     @property
     def alternate(self) -> IBPath | None:
         """The alternate path of messages to the peer, if both ends have agreed on one."""
-        path = self.core.alternatePath if isinstance(self.core, Connection) else None
+        path = self.core.alternatePath
         return None if path is None else _toGSI(pathOf(path))
 
     def cameBy(self, path: IBPath) -> None:
@@ -216,6 +216,7 @@ class Dispatcher:
         self._wheel: TimerWheel[Managed] = TimerWheel(SLOT_SECONDS)
         self._sendings: list[PendingSend] = []
         self._events: list[tuple[Managed, Event]] = []
+        self._freed: list[Managed] = []
 
     def __len__(self) -> int:
         """Connections, including those in time-wait."""
@@ -297,7 +298,7 @@ class Dispatcher:
         core = managed.core
         if isinstance(core, Connection):
             core.settled(now)
-            if managed in self._peerToPeer and core.state not in _UNANSWERED:
+            if self._peerToPeer and managed in self._peerToPeer and core.state not in _UNANSWERED:
                 del self._peerToPeer[managed]
         for event in core.events():
             if isinstance(event, PathMigrated):
@@ -308,7 +309,7 @@ class Dispatcher:
         for each in core.outgoing():
             path = managed.pathOfMessage(each.isAgain)
             self._send(each.message, each.transactionID, path, each.isAgain)
-        if core.isFree if isinstance(core, Connection) else core.isOver:
+        if core.isFree:
             self._forget(managed)
         else:
             self._schedule(managed)
@@ -325,6 +326,11 @@ class Dispatcher:
 
     def events(self) -> list[tuple[Managed, Event]]:
         taken, self._events = self._events, []
+        return taken
+
+    def freed(self) -> list[Managed]:
+        """Take the connections and resolutions whose ids are free, after acting on the events."""
+        taken, self._freed = self._freed, []
         return taken
 
     def expired(self, now: float) -> None:
@@ -549,6 +555,7 @@ class Dispatcher:
             names.pop(key, None)
         managed.names.clear()
         managed.core.free()
+        self._freed.append(managed)
         self._peerToPeer.pop(managed, None)
         if managed.listener is not None:
             managed.listener.waiting.discard(managed.key)

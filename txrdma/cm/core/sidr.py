@@ -11,7 +11,7 @@ request.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Final, Protocol
 
 from txrdma.cm.core.events import ServiceRequested, ServiceResolved, ServiceTimedOut
 from txrdma.cm.core.exchange import ExchangeCore, RetryPolicy
@@ -54,6 +54,7 @@ class Resolution(ExchangeCore):
 
     __slots__ = ("_question", "_response")
     _final = frozenset({"DONE"})
+    alternatePath: Final = None
 
     def __init__(self, retryPolicy: RetryPolicy) -> None:
         self._question = SIDRREQ()
@@ -61,7 +62,7 @@ class Resolution(ExchangeCore):
         super().__init__(retryPolicy)
 
     @property
-    def isOver(self) -> bool:
+    def isFree(self) -> bool:
         """True if the resolution is complete, has failed, or its answer is no longer needed."""
         return self._stateName == _DONE
 

@@ -75,7 +75,8 @@ def reversedPath(path: CMPath) -> CMPath:
 
 def isPath(path: CMPath) -> bool:
     """True if a REQ has a path there: a message without an alternate path has zeros."""
-    return bool(path.localLID or path.remoteLID) or {path.localGID, path.remoteGID} != {_NO_GID}
+    hasLIDs = bool(path.localLID or path.remoteLID)
+    return hasLIDs or path.localGID != _NO_GID or path.remoteGID != _NO_GID
 
 
 def areSame(one: CMPath, other: CMPath) -> bool:
