@@ -83,6 +83,7 @@ class ConnectionManager:
     A connection manager on one port, or on several ports of one device.
 
     @ivar guid: the CA GUID in REQs and REPs; random by default, and so different for each process.
+    @ivar seconds: returns the time by the reactor's clock, in seconds.
     """
 
     def __init__(self, server: MADServer, guid: GUID | None = None, others: Sequence[MADServer] = ()) -> None:
@@ -98,6 +99,7 @@ class ConnectionManager:
         self._agent: MADAgent = server.agent
         self._agents = [server.agent, *(other.agent for other in others)]
         self._reactor = self._agent.reactor
+        self.seconds = self._reactor.seconds
         self._core = self._makeCore()
         self._connections: dict[Managed, CMConnection] = {}
         self._handlers: dict[Listener, EventHandler] = {}
@@ -140,9 +142,6 @@ class ConnectionManager:
         if not port.endPort.smLID:
             return None
         return SAPathResolver(agent, lambda: port.endPort, asksForLIDs=True, keepsGIDs=True)
-
-    def seconds(self) -> float:
-        return self._reactor.seconds()
 
     def perform(self, connection: CMConnection, request: Callable[[float], object]) -> bool:
         """Call a request of the core with the current time; return False if the connection has ended."""

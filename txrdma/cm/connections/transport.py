@@ -36,7 +36,10 @@ from txrdma.cm.connections.requests import RequestTransport
 from txrdma.cm.connections.sendqueue import ANNOUNCEMENT, FIRST, OVERHEAD, Request, SendQueue, SendRegions
 from txrdma.cm.core.events import (
     AlternatePathRequested,
+    ConnectionEstablished,
     ConnectionRejected,
+    ConnectionReplied,
+    ConnectionRequested,
     ConnectionTimedOut,
     Disconnected,
     Event,
@@ -70,6 +73,9 @@ _RNR_TIMER: Final = 12
 """The delay before a sender that found no receive retries: 0.64 milliseconds, encoded (IBA table 45)."""
 
 _OVER: Final = ("ENDED", "TIMEWAIT", "FREE")
+
+_OPENING_EVENTS: Final = (ConnectionRequested, ConnectionReplied, ConnectionEstablished)
+"""Events that the attempt or the listener has handled."""
 
 _UNREAD: Final = "the peer closed the connection before its last messages were read"
 
@@ -345,7 +351,9 @@ class RDMATransport(RequestTransport):
         self.process()
 
     def handleEvent(self, connection: IManagedConnection, event: Event) -> None:
-        if isinstance(event, Disconnected):
+        if isinstance(event, _OPENING_EVENTS):
+            pass
+        elif isinstance(event, Disconnected):
             self._disconnected()
         elif isinstance(event, ConnectionRejected):
             self._lose(ConnectionLost(f"the peer has rejected the connection: {event.rejection.reason.name}"))
