@@ -85,6 +85,7 @@ class RoCEPort(RoutePort):
         self.isEnabled = True
         self.isLive = carrier.isLive
         self._clock = clock
+        self.seconds = clock.seconds
         self._carrier = carrier
         self._capture = capture
         self.longestDatagram = longestDatagram
@@ -175,10 +176,6 @@ class RoCEPort(RoutePort):
         """
         return self._carrier.receiveBuffer * (3 if self._carrier.merges else 2) // 4
 
-    def seconds(self) -> float:
-        """The time by the port's clock, in seconds."""
-        return self._clock.seconds()
-
     def poll(self) -> None:
         """Receive pending packets now, without the reactor."""
         lanes = self._lanes
@@ -201,7 +198,7 @@ class RoCEPort(RoutePort):
         """Receive, send and run the timer after the reactor has ended."""
         self._carrier.poll()
         self.writable()
-        if self._timer is not None and self._timerAt <= self._clock.seconds():
+        if self._timer is not None and self._timerAt <= self.seconds():
             self._timer.cancel()
             self._expired()
         return bool(self._deadlines)
@@ -279,7 +276,7 @@ class RoCEPort(RoutePort):
         if self._inTurn:
             self._touched[route] = None
         elif not self._closed:
-            self.serve(route, self._clock.seconds())
+            self.serve(route, self.seconds())
 
     def serve(self, route: PortRoute, now: float) -> None:
         """Transmit, deliver events, and schedule the deadline of the route, which fails if that raises."""
@@ -324,7 +321,7 @@ class RoCEPort(RoutePort):
 
     def _continue(self) -> None:
         more, self._more = self._more, {}
-        now = self._clock.seconds()
+        now = self.seconds()
         for route in more:
             self.serve(route, now)
 
@@ -341,7 +338,7 @@ class RoCEPort(RoutePort):
 
     def _expired(self) -> None:
         self._timer = None
-        now = self._clock.seconds()
+        now = self.seconds()
         for route, deadline in list(self._deadlines.items()):
             if deadline <= now and route in self._deadlines:
                 try:
@@ -504,7 +501,7 @@ class RoCEPort(RoutePort):
         peer.hasSent(codepoint)
         if self._capture is not None:
             self._record(self._capture, data, segment, peer, False)
-        now = self._clock.seconds()
+        now = self.seconds()
         self._inTurn = True
         self.counters.reads += 1
         size = len(data)
@@ -627,7 +624,7 @@ class RoCEPort(RoutePort):
         self._inTurn = False
         if self._touched:
             touched, self._touched = self._touched, {}
-            now = self._clock.seconds()
+            now = self.seconds()
             for route in touched:
                 if route.number in self._routes:
                     route.port.serve(route, now)
@@ -652,7 +649,7 @@ class RoCEPort(RoutePort):
     ) -> None:
         here = self.address, self.port, softMAC(self.address, self.port)
         there = peer.ip, peer.port, softMAC(peer.ip, peer.port)
-        now = self._clock.seconds()
+        now = self.seconds()
         for offset in range(0, len(data), segment):
             packet = bytes(data[offset : offset + segment][:-ICRC_LENGTH])
             if len(packet) >= BTH_LENGTH:
