@@ -24,7 +24,7 @@ require(__name__)
 
 def hasSockets(reactor: object) -> bool:
     """Return whether TCP clients and ports of this reactor have sockets that carriers can work with."""
-    return all(interface.providedBy(reactor) for interface in (IReactorFDSet, IReactorTime))
+    return IReactorFDSet.providedBy(reactor) and IReactorTime.providedBy(reactor)
 
 
 @implementer(IDialing)

@@ -6,6 +6,7 @@ L{txrdma.smc.signalling.local} describes the protocol.
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -24,6 +25,9 @@ from txrdma.unix.sockets import Credentials, peerOf, processAt, Reactor
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
+
+_ANSWER: Final = re.compile(rb"([^ ]*) ([0-9]+)(?: ([0-9]+))?").fullmatch
+"""Matches a word, the number of a connection, and perhaps a user."""
 
 ANSWER_SECONDS: Final = 2.0
 """Seconds to wait for an answer if the listener sends nothing at all on the channel."""
@@ -177,15 +181,16 @@ class AnnouncementChannel:
 
     def _obey(self, line: bytes) -> None:
         """Process C{expected <number> <user>}, C{accepted <number>} or C{refused <number>}."""
-        word, *rest = line.split(b" ")
-        if not (0 < len(rest) < 3 and all(each.isdigit() for each in rest)):
+        match = _ANSWER(line)
+        if match is None:
             self._lines.close()
             return
-        announcement = self._open.get(int(rest[0]))
+        word, number, user = match.groups()
+        announcement = self._open.get(int(number))
         if announcement is None:
             return  # the announcement has ended
-        if word == b"expected" and len(rest) == 2:
-            announcement.expected(int(rest[1]))
+        if word == b"expected" and user is not None:
+            announcement.expected(int(user))
         elif word == b"accepted":
             announcement.accepted()
         else:
@@ -256,7 +261,10 @@ _channels: WeakKeyDictionary[object, dict[_Key, AnnouncementChannel]] = WeakKeyD
 
 
 def _channelsOn(reactor: object) -> dict[_Key, AnnouncementChannel]:
-    return _channels.setdefault(reactor, {})
+    found = _channels.get(reactor)
+    if found is None:
+        found = _channels[reactor] = {}
+    return found
 
 
 def channelTo(reactor: Reactor, target: TCPAddress) -> AnnouncementChannel | None:

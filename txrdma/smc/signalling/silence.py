@@ -65,7 +65,10 @@ _ofReactor: WeakKeyDictionary[object, SilentPeers] = WeakKeyDictionary()
 
 def silentPeers(reactor: object) -> SilentPeers:
     """Return the silent peers of the connections that a reactor makes."""
-    return _ofReactor.setdefault(reactor, SilentPeers())
+    found = _ofReactor.get(reactor)
+    if found is None:
+        found = _ofReactor[reactor] = SilentPeers()
+    return found
 
 
 def logUnresponsivePeer(reactor: object, peer: TCPAddress, now: float) -> None:
