@@ -47,7 +47,8 @@ class Connecting(HandshakeFactory):
         connected: Deferred[IProtocol] = Deferred(self._cancelled)
         self._connected = connected.addBoth(self._ended)
         try:
-            dial(self._reactor, carrier, host, port, cast(Any, self), timeoutOf(options), bindingOf(options))
+            factory: Any = self
+            dial(self._reactor, carrier, host, port, factory, timeoutOf(options), bindingOf(options))
         except Exception:
             self._failed(Failure())
         return connected

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from zope.interface import implementer
 
@@ -36,7 +36,8 @@ class HandshakeFactory(Factory):
 
     def builder(self, address: IAddress | None) -> Build:
         """Return a function that builds the user's protocol for a connection to this address."""
-        return lambda: self.wrapped.buildProtocol(cast(IAddress, address))
+        wrapped: Any = self.wrapped  # it may get None as the address
+        return lambda: wrapped.buildProtocol(address)
 
 
 class AcceptingFactory(HandshakeFactory):

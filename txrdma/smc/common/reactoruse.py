@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable
 from math import inf
 from time import monotonic
-from typing import cast, Final, Protocol
+from typing import Any, Final, Protocol
 from weakref import ref, WeakKeyDictionary
 
 from zope.interface import implementer
@@ -142,8 +142,8 @@ class ReactorUse:
 
     def _seconds(self) -> float:
         """Return the reactor's time, so that simulations are repeatable."""
-        reactor = self._reactor()
-        return cast(IReactorTime, reactor).seconds() if reactor is not None and self._hasTime else monotonic()
+        reactor: Any = self._reactor()
+        return reactor.seconds() if reactor is not None and self._hasTime else monotonic()
 
     def has(self, use: Use) -> bool:
         return use in self._uses

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from twisted.internet.interfaces import IProtocol
 
@@ -38,6 +38,7 @@ class ServerNegotiation(Negotiation):
     """The server's side of a handshake with a client that supports SMC, or may support it."""
 
     role = Role.SERVER
+    _core: ServerHandshake
     _group: Group | None = None
     _isConfirmed = False
 
@@ -84,7 +85,7 @@ class ServerNegotiation(Negotiation):
 
     def _withdrawn(self) -> None:
         if not self._over:
-            cast(ServerHandshake, self._core).withdrawn()
+            self._core.withdrawn()
             self._turn()
 
     def _end(self) -> None:
@@ -112,15 +113,15 @@ class ServerNegotiation(Negotiation):
         if not self._enter():
             raise Refused(f"{self._options.handshakes} handshakes are in progress", Diagnosis.MEM)
         groups, candidates = self._candidates(isLocal=_meansMemory(proposal))
-        local = self._addresses[0].host
+        local = self._peer.addresses[0].host
         choice = choose(proposal, candidates, self._options.abilities(groups.portCount), local)
         if isinstance(choice, Diagnosis):
             raise Refused("no device, version or ID of the client's Proposal is acceptable", choice)
         group, isNew, element = await self._reserve(groups, proposal, choice)
         link = group.pick()
-        self._stream = stream = Stream(link, element, self._addresses, self.role)
+        self._stream = stream = Stream(link, element, self._peer.addresses, self.role)
         message = link.accept(element, stream.token, isNew, hostName())
-        cast(ServerHandshake, self._core).accept(message, self._reactor.seconds())
+        self._core.accept(message, self._reactor.seconds())
 
     async def _reserve(
         self, groups: LinkGroups, proposal: Proposal, choice: Choice

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Coroutine, Generator
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 from zope.interface import implementer
 
@@ -42,7 +42,7 @@ from txrdma.smc.handshake._machine import ClientHandshake, ServerHandshake
 from txrdma.smc.handshake.outcomes import NotSMC, Outcomes
 from txrdma.smc.handshake.plaintcp import Foreign, runOnTCP
 from txrdma.smc.signalling.counterpart import PeerIdentity
-from txrdma.smc.stream.stream import Address, Stream
+from txrdma.smc.stream.stream import Stream
 from txrdma.smc.stream.tcpmonitor import TCPMonitor
 from txrdma.smc.stream.transport import PromptTransport, SMCTransport
 from txrdma.smc.terms.offer import Candidate, Role
@@ -164,7 +164,8 @@ class Negotiation(Protocol):
             self._handle(event)
         if self._over:
             return
-        self._pause(core.isFull)
+        if core.isFull != self._isPaused:
+            self._pause(not self._isPaused)
         if core.done:
             if self._fellBack is not None and self._hasEnded and self._fellBack.peerDiagnosis is None:
                 self._fail(ConnectionLost())  # the peer has finished over SMC-R: its bytes are missing on TCP
@@ -188,12 +189,11 @@ class Negotiation(Protocol):
 
     def _pause(self, isFull: bool) -> None:
         """Pause reading while received bytes can't be assigned to CLC or the application yet."""
-        if isFull != self._isPaused:
-            self._isPaused = isFull
-            if isFull:
-                self.transport.pauseProducing()
-            else:
-                self.transport.resumeProducing()
+        self._isPaused = isFull
+        if isFull:
+            self.transport.pauseProducing()
+        else:
+            self.transport.resumeProducing()
 
     def _late(self) -> None:
         """Expire in the next iteration: if this process was busy, the answer may be readable already."""
@@ -316,10 +316,10 @@ class Negotiation(Protocol):
                 self.transport.startReading()  # the end is read again, for the protocol
             allowed = self._options.fallback
             self._outcomes.fellBack(reason, peerDiagnosis, allowed, self._why)
-            protocol, failure = self._built() if allowed else (None, Failure(NotSMC(reason, peerDiagnosis)))
-            if protocol is None:
+            protocol = self._built() if allowed else Failure(NotSMC(reason, peerDiagnosis))
+            if isinstance(protocol, Failure):
                 self.transport.loseConnection()
-                self._failed(failure)
+                self._failed(protocol)
                 return
             runOnTCP(self.transport, protocol, self.role.value, reason, peerDiagnosis, leftover, foreign)
             self._succeeded(protocol)
@@ -337,20 +337,21 @@ class Negotiation(Protocol):
                 link.preferLatency()
             monitor = TCPMonitor(stream, self.transport, self._reactor)
             self.transport.protocol = monitor
-            protocol, failure = self._built()
+            built = self._built()
+            protocol = Protocol() if isinstance(built, Failure) else built
             kind = SMCTransport if options.autocork else PromptTransport
-            transport = kind(stream, Protocol() if protocol is None else protocol, self.transport)
+            transport = kind(stream, protocol, self.transport)
             if options.sndbuf != SMCTransport.bufferSize:
                 transport.bufferSize = options.sndbuf
-            if self._factory is not None and protocol is not None:
+            if self._factory is not None and protocol is built:
                 transport.use(self._factory)
             use, self._use = self._use, None
             callWithContext({"system": transport.logPrefix()}, stream.start, transport, monitor, use)
-            if protocol is None:
+            if isinstance(built, Failure):
                 stream.close()
-                self._failed(failure)
+                self._failed(built)
                 return
-            self._succeeded(protocol)
+            self._succeeded(built)
             if self._hasEnded:
                 monitor.readConnectionLost()
         finally:
@@ -359,14 +360,15 @@ class Negotiation(Protocol):
     def _answered(self, isInTime: bool) -> None:
         """Record whether the peer has answered the handshake in time, if this end has begun it."""
 
-    def _built(self) -> tuple[IProtocol | None, Failure]:
-        """Build the user's protocol; None and the reason if its factory has declined or raised."""
+    def _built(self) -> IProtocol | Failure:
+        """Build the user's protocol; return the reason if its factory has declined or raised."""
         try:
-            return self._build(), Failure(NoProtocol())
+            protocol = self._build()
         except Exception:
             if self.role is Role.SERVER:  # a client's Deferred fails instead
                 _log.failure("Unhandled error in buildProtocol")
-            return None, Failure()
+            return Failure()
+        return Failure(NoProtocol()) if protocol is None else protocol
 
     def _succeeded(self, protocol: IProtocol) -> None:
         """Handle success: the user's protocol is connected."""
@@ -375,11 +377,6 @@ class Negotiation(Protocol):
         """Handle failure: the user's protocol will not be connected."""
 
     # Common to both roles
-
-    @property
-    def _addresses(self) -> tuple[Address, Address]:
-        """Local address of the TCP connection, and the peer's."""
-        return cast("tuple[Address, Address]", self._peer.addresses)
 
     @property
     def _terms(self) -> GroupTerms:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectingCancelledError
@@ -40,6 +40,7 @@ class ClientNegotiation(Negotiation):
     """
 
     role = Role.CLIENT
+    _core: ClientHandshake
     _approach: IClientSignal | None = None
     _accept: Accept | None = None
     _group: Group | None = None
@@ -136,7 +137,7 @@ class ClientNegotiation(Negotiation):
             self._declineAtOnce(Diagnosis(refused.status))
             return
         abilities = self._options.abilities(self._manager.portCount)
-        offer = propose(candidates, abilities, self._addresses[0].host)
+        offer = propose(candidates, abilities, self._peer.addresses[0].host)
         if isinstance(offer, Diagnosis):
             self._declineAtOnce(offer)
             return
@@ -169,11 +170,11 @@ class ClientNegotiation(Negotiation):
             group.pool.give(element, quiet=True)
             group.trim()
             raise
-        self._stream = stream = Stream(link, element, self._addresses, self.role)
+        self._stream = stream = Stream(link, element, self._peer.addresses, self.role)
         if accept.firstContact:
             group.connect(accept)
         message = link.confirm(element, stream.token, accept, agreement, hostName())
-        cast(ClientHandshake, self._core).confirm(message, self._reactor.seconds())
+        self._core.confirm(message, self._reactor.seconds())
         self._accept = accept
 
     def _stepped(self, result: None) -> None:

@@ -5,13 +5,13 @@ Identity of the peer of a TCP connection: its process, user or host, without rel
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import cast
+from typing import Any
 
-from twisted.internet.interfaces import IAddress
 from twisted.internet.tcp import Connection
 
 from txrdma.smc.signalling.interfaces import IClientSignal, IServerSignal
 from txrdma.smc.signalling.owners import peerUserByTCP, TCPAddress, tcpAddressOf
+from txrdma.streams.transport import Address
 from txrdma.unix.sockets import Credentials
 
 
@@ -28,17 +28,18 @@ class PeerIdentity:
         self._weListen = weListen
         self._user: int | None = None
         self._isKnown = False
-        self._addresses: tuple[IAddress, IAddress] | None = None
+        self._addresses: tuple[Address, Address] | None = None
         self._peerAddress: TCPAddress | None = None
         self.process: Credentials | None = None
         self.directory = ""
 
     @property
-    def addresses(self) -> tuple[IAddress, IAddress]:
+    def addresses(self) -> tuple[Address, Address]:
+        """Local address of the TCP connection, and the peer's."""
         found = self._addresses
         if found is None:
-            found = cast(IAddress, self._transport.getHost()), cast(IAddress, self._transport.getPeer())
-            self._addresses = found
+            transport: Any = self._transport
+            found = self._addresses = transport.getHost(), transport.getPeer()
         return found
 
     @property

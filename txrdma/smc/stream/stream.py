@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.tcp import Connection
 from twisted.logger import Logger
@@ -40,9 +39,7 @@ from txrdma.smc.stream.tcpmonitor import TCPMonitor
 from txrdma.smc.terms.offer import Role
 from txrdma.smc.wire.cdc import StateFlags
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
-from txrdma.streams.transport import StreamTransport
-
-Address = IPv4Address | IPv6Address
+from txrdma.streams.transport import Address, StreamTransport
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
