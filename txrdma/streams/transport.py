@@ -21,7 +21,6 @@ from twisted.internet.interfaces import (
     IProtocol,
     IPullProducer,
     IPushProducer,
-    ITransport,
 )
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -144,7 +143,8 @@ class StreamTransport(Generic[EndT]):
     @property
     def protocol(self) -> IProtocol | None:
         """The protocol of the stream; TLS replaces it by its own."""
-        return cast("IProtocol | None", self._flow.protocol)
+        protocol: IProtocol | None = self._flow.protocol
+        return protocol
 
     @protocol.setter
     def protocol(self, protocol: IProtocol | None) -> None:
@@ -292,7 +292,7 @@ class StreamTransport(Generic[EndT]):
     def begun(self) -> None:
         """Connect the protocol, which may write from then on."""
         try:
-            cast(IProtocol, self.protocol).makeConnection(cast(ITransport, self))
+            self._flow.protocol.makeConnection(self)
         except BaseException:
             if self._tlsClientDefault:
                 self.stream.blame("makeConnection")
@@ -329,7 +329,7 @@ class StreamTransport(Generic[EndT]):
     @property
     def knowsHalves(self) -> bool:
         """Whether the protocol is an C{IHalfCloseableProtocol}."""
-        return IHalfCloseableProtocol(self.protocol, None) is not None
+        return IHalfCloseableProtocol(self._flow.protocol, None) is not None
 
     def readEnded(self) -> None:
         """Call C{readConnectionLost} of an C{IHalfCloseableProtocol}."""
@@ -348,7 +348,8 @@ class StreamTransport(Generic[EndT]):
         if self.TLS:
             for name in _TLS_METHODS:  # they refer to the protocol
                 self.__dict__.pop(name, None)
-        protocol, self.protocol = self.protocol, None
+        flow = self._flow
+        protocol, flow.protocol = flow.protocol, None
         if reason is None:
             self.producer = None
             self._flow.isNoticed = False
