@@ -48,43 +48,46 @@ _SUMMED = (
 )
 """Counters that are added to the sums of the process when a connection ends."""
 
+_summedOf = attrgetter(*_SUMMED)
+
 _NOTHING_MORE = int(StateFlags.DONE_WRITING | StateFlags.CLOSED | StateFlags.ABNORMAL_CLOSE)
 """State flags after which the peer writes no more."""
 
 _live: weakref.WeakSet[ITransport] = weakref.WeakSet()
 
 
-def register(transport: ITransport) -> None:
+def register(transport: Any) -> None:
     """Count a transport with an C{smc} attribute; L{connections} returns it as long as it is alive."""
     _live.add(transport)
-    smc: SMCStatus | TCPStatus = cast(Any, transport).smc
+    smc = transport.smc
     counting.connections[smc.kind, smc.role] += 1
 
 
-def forget(transport: ITransport) -> None:
+def forget(transport: Any) -> None:
     """Add the counters of an ended connection to the sums. Unknown transports are ignored."""
     if transport in _live:
         _live.discard(transport)
-        smc = cast(Any, transport).smc
+        smc = transport.smc
         if isinstance(smc, SMCStatus):
             smc.addTo(counting.ended)
             counting.blockedSeconds[0] += smc.blockedSeconds
 
 
-def logEnd(transport: ITransport, reason: Failure, seconds: float) -> None:
+def logEnd(transport: Any, reason: Failure, seconds: float) -> None:
     """Log the end of a connection; call it while the status can still be read."""
-    smc: SMCStatus | TCPStatus = cast(Any, transport).smc
-    connectionLog.ended(
-        reason,
-        lambda: connectionFields(
-            "smc",
-            smc.role,
-            "tcp" if smc.mode == "TCP" else smc.route,
-            (transport.getHost(), transport.getPeer()),
-            (smc.bytesSent, smc.bytesReceived),
-            seconds,
-            reasonName(smc) or "",
-        ),
+    connectionLog.ended(reason, lambda: _fieldsOf(transport, seconds))
+
+
+def _fieldsOf(transport: Any, seconds: float) -> dict[str, Any]:
+    smc: SMCStatus | TCPStatus = transport.smc
+    return connectionFields(
+        "smc",
+        smc.role,
+        "tcp" if smc.mode == "TCP" else smc.route,
+        (transport.getHost(), transport.getPeer()),
+        (smc.bytesSent, smc.bytesReceived),
+        seconds,
+        reasonName(smc) or "",
     )
 
 
@@ -251,30 +254,22 @@ class SMCStatus:
         flow = self._stream.flow
         return flow.writes + flow.wraps
 
-    @property
-    def flushes(self) -> int:
-        """Number of writes to the peer's ring, each of them by one RDMA write or by two."""
-        return self._stream.flow.writes
+    flushes = property(attrgetter("_stream.flow.writes"))
+    """Number of writes to the peer's ring, each of them by one RDMA write or by two."""
 
-    @property
-    def reads(self) -> int:
-        """Number of times that bytes were delivered to the application."""
-        return self._stream.flow.reads
+    reads = property(attrgetter("_stream.flow.reads"))
+    """Number of times that bytes were delivered to the application."""
 
-    @property
-    def blocks(self) -> int:
-        """Number of times that the peer's ring was too full for the written bytes."""
-        return self._stream.blocks
+    blocks = property(attrgetter("_stream.blocks"))
+    """Number of times that the peer's ring was too full for the written bytes."""
 
-    @property
-    def blockedSeconds(self) -> float:
-        """Seconds for which bytes waited for free space in the peer's ring."""
-        return self._stream.blockedSeconds
+    blockedSeconds = property(attrgetter("_stream.blockedSeconds"))
+    """Seconds for which bytes waited for free space in the peer's ring."""
 
     def addTo(self, sums: Counter[str]) -> None:
         """Add the counters to the sums of the process, by the names of their attributes."""
-        for name in _SUMMED:
-            sums[name] += getattr(self, name)
+        for name, value in zip(_SUMMED, _summedOf(self), strict=True):
+            sums[name] += value
 
     @property
     def unread(self) -> int:
