@@ -7,6 +7,7 @@ L{Dialer} has the reactor's methods that these endpoints use to resolve names an
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, cast
 
 from zope.interface import classImplements, implementer
@@ -102,6 +103,7 @@ def bindingOf(options: Options) -> Any:
     return None if options.bindAddress is None else (options.bindAddress, 0)
 
 
+@lru_cache(1024)
 def isNumeric(host: str) -> bool:
     """Return whether a host is given as an IP address, which needs no name resolution."""
     return isIPAddress(host) or isIPv6Address(host)

@@ -65,8 +65,10 @@ class CloseNotifier:
         self._timer.stop()
         waiting, self._waiting = self._waiting, deque()
         while waiting:
-            with _log.failuresHandled("Error while reporting the end of an SMC-R connection"):
+            try:
                 waiting.popleft()()
+            except BaseException:
+                _log.failure("Error while reporting the end of an SMC-R connection")
 
     def close(self) -> None:
         """Make all pending notifications, and close the descriptor. Idempotent."""

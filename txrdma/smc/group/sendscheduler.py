@@ -201,8 +201,10 @@ class SendScheduler:
         if self._last:
             last, self._last = self._last, {}
             for call in last:
-                with _log.failuresHandled("Error after a flush of {link!r}", link=self._owner):
+                try:
                     call()
+                except BaseException:
+                    _log.failure("Error after a flush of {link!r}", link=self._owner)
         isPossible = self._owner.isActive or queue.isOver
         if self._soon or (queue.dirty and isPossible and not self._isFull):
             self.schedule()

@@ -187,9 +187,10 @@ class TCPMonitor(Protocol):
         """
         self._stream = None
         cancelCall(self._grace)
-        # A client's factory may raise.
-        with _log.failuresHandled("Unhandled error at the end of {tcp}", tcp=self.tcp):
+        try:
             self._finishTCP(inOrder)
+        except BaseException:  # a client's factory may raise
+            _log.failure("Unhandled error at the end of {tcp}", tcp=self.tcp)
 
     def _finishTCP(self, inOrder: bool) -> None:
         tcp = self.tcp

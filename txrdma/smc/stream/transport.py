@@ -104,8 +104,10 @@ class SMCTransport(StreamTransport[Stream]):
         super().ended(reason)
         factory, self._factory = self._factory, None
         if factory is not None and reason is not None:
-            with _log.failuresHandled("doStop of {factory!r} failed", factory=factory):
+            try:
                 factory.doStop()
+            except BaseException:
+                _log.failure("doStop of {factory!r} failed", factory=factory)
 
     # ISMCTransport
 

@@ -476,13 +476,10 @@ def checkConfirm(confirm: Confirm, accept: Accept, proposal: Proposal) -> Diagno
     return None
 
 
+_MTUS: Final = frozenset(MTU)
+
+
 def _isContradictory(answer: Accept | Confirm) -> bool:
     """Return whether an answer describes an impossible end of a connection (RFC 7609, A.2.2 and A.2.3)."""
     end = answer.address + answer.size * answer.index
-    return (
-        not answer.index
-        or not answer.token
-        or not answer.qpn
-        or answer.mtu not in MTU.__members__.values()
-        or end > 1 << 64
-    )
+    return not answer.index or not answer.token or not answer.qpn or answer.mtu not in _MTUS or end > 1 << 64
