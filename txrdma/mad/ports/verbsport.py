@@ -356,16 +356,25 @@ class VerbsPort(DescriptorPort):
             self._turn()
 
     def _turn(self) -> None:
-        """Take completions, but at most a budget of them in one turn."""
+        """
+        Take completions, but at most a budget of them in one turn.
+
+        The queue is armed when it has been emptied once, so that answers, which complete meanwhile, do not
+        wake the reactor. It is polled until it is empty after that: later completions wake the reactor.
+        """
         self._again = None
-        self._queue.arm()  # first: what completes meanwhile wakes us again
+        isArmed = False
         for _ in range(_BUDGET):
             batch = self._queue.poll(_BATCH)
-            if not batch:
+            if batch:
+                self._completed(batch)
+                if self._closed:
+                    return
+            elif isArmed:
                 return
-            self._completed(batch)
-            if self._closed:
-                return
+            if not isArmed and len(batch) < _BATCH:
+                isArmed = True
+                self._queue.arm()
         self._again = self._clock.callLater(0, self._turn)
 
     # Completions.
