@@ -117,6 +117,29 @@ class CallTests(VerbsPortCase):
             (request.path.sgid, request.path.dgid), tuple(GID.fromIP(address) for address in self.addresses)
         )
 
+    def test_answerWakesNobody(self) -> None:
+        """The completion of an answer that was sent at once needs no iteration of the reactor."""
+        served = self.serve(PERFORMANCE, lambda request: PortCounters())
+        port = self.ports[1]
+        events: list[object] = []
+        channel = port._channel
+        port._channel = Mock(wraps=channel)
+        port._channel.takeEvents.side_effect = lambda: events.extend(channel.takeEvents())
+        self.result(self.agent.PerformanceGet(PortCounters, self.path))
+        self.pause(0.1)
+        self.assertEqual((len(served.asked), len(events)), (1, 1))
+
+    def test_arrivalBeforeArming(self) -> None:
+        """A datagram that completes just before the queue is armed is handled without another event."""
+        served = self.serve(PERFORMANCE, lambda request: PortCounters())
+        port = self.ports[1]
+        queue = port._queue
+        late: list[Sequence[Completion]] = [()]
+        port._queue = Mock(wraps=queue)
+        port._queue.poll.side_effect = lambda limit: late.pop() if late else queue.poll(limit)
+        self.result(self.agent.PerformanceGet(PortCounters, self.path))
+        self.assertEqual(len(served.asked), 1)
+
     def test_many(self) -> None:
         self.serve(PERFORMANCE, lambda request: PortCounters(portXmitData=request.header.attributeModifier))
         count = 5 * SENDS
