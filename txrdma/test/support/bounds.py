@@ -50,7 +50,7 @@ BOUNDS: Final = {
     """,
     "TURN": """
         btl.FastPath._events btl.Module._events btl.ModulePort._touched btl.Rendezvous._proved
-        cm.ConnectionManager._changed cm.Dispatcher._sendings,_events cm.ExchangeCore._events,_outgoing
+        cm.Dispatcher._sendings,_events,_freed cm.ExchangeCore._events,_outgoing
         cm.Mappings.events cm.Requests.batch mad.Calls._packets,_events mad.RMPPReceiver._answers
         mad.RMPPTransfers._packets,_events smc.Lifecycle._pending smc.LinkGroupCore.output,pending
         smc._Core.output,pending soft.Coordinator._events soft.Datagrams._events soft.LocalPeers._written
