@@ -168,25 +168,34 @@ class CaseTests(ShortCase):
 
     slowBecause = "each transport is measured by two processes"
 
-    def test_fails(self) -> None:
-        """A transport that can't be measured fails only its cases, with the reason."""
+    def outcomes(self, variant: str) -> list[dict[str, Any]]:
+        """Return the outcomes of a case that is measured over both transports, and of this variant."""
         code = (
             "import json\n"
-            "from dataclasses import replace\n"
             "from benchmarks.cases import SMC, TCP\n"
             "from benchmarks.measuring import Case, run\n"
             "what = ('throughput', 'MB/s')\n"
-            "nowhere = {**TCP, 'connect': 'tcp:127.0.0.1:1'}\n"
             "orders = {'bytes': 1 << 20, 'write': 1 << 16}\n"
-            "also = (Case('b', '', *what, nowhere, TCP, orders), Case('c', '', *what, TCP, None, orders))\n"
+            f"also = (Case('b', '', *what, {variant}, orders),)\n"
             "case = Case('a', '', *what, SMC, TCP, orders, also=also)\n"
             "print(json.dumps([outcome.asDict() for outcome in run(case, 1)]))\n"
         )
-        done = printed(code, seconds=110)
-        good, nowhere, other = json.loads(done.stdout)
+        outcomes: list[dict[str, Any]] = json.loads(printed(code, seconds=110).stdout)
+        return outcomes
+
+    def assertFails(self, variant: str, reason: str) -> None:
+        """Assert that this variant fails with this reason, and that the case it belongs to does not."""
+        good, bad = self.outcomes(variant)
         self.assertEqual((good["failure"], len(good["tested"]), len(good["reference"])), ("", 1, 1))
-        self.assertEqual(nowhere["failure"], "a process ended with 1")
-        self.assertEqual(other["failure"], "this was TCP, not SMC-R")
+        self.assertEqual(bad["failure"], reason)
+
+    def test_fails(self) -> None:
+        """A transport that can't be measured fails only its cases, with the reason."""
+        self.assertFails("{**TCP, 'connect': 'tcp:127.0.0.1:1'}, TCP", "a process ended with 1")
+
+    def test_otherTransport(self) -> None:
+        """A connection that is not SMC-R is no measurement of it."""
+        self.assertFails("TCP, None", "this was TCP, not SMC-R")
 
     def test_firstBytes(self) -> None:
         """Page faults of a first message are counted, and are few."""

@@ -268,26 +268,33 @@ class SignalTests(SynchronousTestCase):
         self.addCleanup(process.kill)
         return process
 
-    def test_interrupted(self) -> None:
-        """Ctrl-C ends a command without a traceback, with status 130, and a server with that of success."""
-        started = [
-            (self.start(*words.split()), status)
-            for words, status in (
-                ("connections --json --watch 0.05 --timeout 0.1", 130),
-                ("perfquery -d sim:fattree:2 --watch 0.05", 130),
-                ("rping -s -P -a 127.0.0.1 -d", 130),
-                ("btl-ping --server --bind 127.0.0.1", 130),
-                ("monitor -d sim:fattree:2 --json", 130),
-                ("ping -d sim:fattree:2 --server", 0),
-            )
-        ]
-        for process, status in started:
-            assert process.stdout is not None
-            first = process.stdout.readline()
-            process.send_signal(signal.SIGINT)
-            output = first + process.communicate(timeout=20)[0]
-            self.assertEqual(process.returncode, status, output)
-            self.assertNotIn("Traceback", output)
+    def assertInterrupted(self, words: str, status: int) -> None:
+        """Assert that Ctrl-C ends this command with this status, and without a traceback."""
+        process = self.start(*words.split())
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        output = first + process.communicate(timeout=20)[0]
+        self.assertEqual(process.returncode, status, output)
+        self.assertNotIn("Traceback", output)
+
+    def test_interruptedConnections(self) -> None:
+        self.assertInterrupted("connections --json --watch 0.05 --timeout 0.1", 130)
+
+    def test_interruptedCounters(self) -> None:
+        self.assertInterrupted("perfquery -d sim:fattree:2 --watch 0.05", 130)
+
+    def test_interruptedMonitor(self) -> None:
+        self.assertInterrupted("monitor -d sim:fattree:2 --json", 130)
+
+    def test_interruptedPings(self) -> None:
+        """Measuring servers wait for a peer that never comes."""
+        for words in ("rping -s -P -a 127.0.0.1 -d", "btl-ping --server --bind 127.0.0.1"):
+            self.assertInterrupted(words, 130)
+
+    def test_interruptedServer(self) -> None:
+        """A server that a user ends has succeeded."""
+        self.assertInterrupted("ping -d sim:fattree:2 --server", 0)
 
     def test_interruptedAgain(self) -> None:
         """Further signals do not disturb the end that the first one began; SIGHUP ends a group, too."""

@@ -98,6 +98,7 @@ class PackagingTests(SynchronousTestCase):
     _sdist: ClassVar[Path | None] = None
     _wheel: ClassVar[Path | None] = None
     _python: ClassVar[Path | None] = None
+    _installed: ClassVar[tuple[str | Path, ...]] = ()
 
     def setUp(self) -> None:
         if not (CHECKOUT / "pyproject.toml").exists():
@@ -150,9 +151,15 @@ class PackagingTests(SynchronousTestCase):
     def install(self, *words: str | Path) -> Path:
         """Install this in place of what the environment has of txrdma; return the interpreter."""
         python = self.environment()
-        options = ("--no-compile", "--no-deps", "--no-build-isolation", "--force-reinstall")
-        self.pip(python, "install", *options, *words)
+        if PackagingTests._installed != words:
+            options = ("--no-compile", "--no-deps", "--no-build-isolation", "--force-reinstall")
+            self.pip(python, "install", *options, *words)
+            PackagingTests._installed = words
         return python
+
+    @property
+    def editable(self) -> tuple[str | Path, ...]:
+        return "--editable", self.top / "source"
 
     def pip(self, python: Path, *words: str | Path) -> None:
         run(sys.executable, "-m", "pip", "--quiet", "--python", python, *words, cwd=self.top)
@@ -160,8 +167,8 @@ class PackagingTests(SynchronousTestCase):
     def script(self, python: Path, program: str) -> str:
         return run(python, "-c", textwrap.dedent(program), cwd=self.top)
 
-    def prove(self, python: Path, home: Path) -> None:
-        """Assert that it works when installed."""
+    def assertInstalled(self, python: Path, home: Path) -> None:
+        """Assert that Twisted finds its plugins, and that it is imported from this folder."""
         binaries = python.parent
         place = Path(self.script(python, RESOLVES).strip())
         self.assertTrue(place.is_relative_to(home), f"imported from {place}")
@@ -169,11 +176,12 @@ class PackagingTests(SynchronousTestCase):
         self.assertIn("txrdma", run(binaries / "twistd", "--help-reactors", cwd=self.top))
         version = run(binaries / "txrdma", "--version", cwd=self.top)
         self.assertEqual(version, f"txrdma {txrdma.__version__} (pure Python)\n")
-        self.script(python, STARTS)
 
     def assertLeavesNothing(self, python: Path) -> None:
-        """Assert that nothing is left of it when it is uninstalled."""
+        """Assert that it serves, and that nothing is left of it when it is uninstalled."""
+        self.script(python, STARTS)
         self.pip(python, "uninstall", "--yes", "txrdma")
+        PackagingTests._installed = ()
         self.script(python, FORGOTTEN)
         self.assertNotIn("smc-proxy", run(python.parent / "twistd", "--help", cwd=self.top))
 
@@ -229,14 +237,24 @@ class PackagingTests(SynchronousTestCase):
         """A wheel that was built from the checkout has the bytes of the one that was built from the sdist."""
         self.assertReproducible(self.wheel, "wheel")
 
-    def test_wheel(self) -> None:
-        """The wheel installs with its dependencies alone, serves, and leaves nothing behind."""
-        python = self.install(self.wheel)
-        self.prove(python, self.top / "venv")
-        self.assertLeavesNothing(python)
+    def test_dependencies(self) -> None:
+        """The wheel installs with its dependencies alone."""
+        python = self.environment()
+        version = run(python.parent / "txrdma", "--version", cwd=self.top)
+        self.assertEqual(version, f"txrdma {txrdma.__version__} (pure Python)\n")
 
     def test_editable(self) -> None:
+        """An editable install is found by Twisted."""
+        self.assertInstalled(self.install(*self.editable), self.top / "source")
+
+    def test_editableRemoved(self) -> None:
         """An editable install serves, and leaves nothing behind."""
-        python = self.install("--editable", self.top / "source")
-        self.prove(python, self.top / "source")
-        self.assertLeavesNothing(python)
+        self.assertLeavesNothing(self.install(*self.editable))
+
+    def test_wheel(self) -> None:
+        """The installed wheel is found by Twisted."""
+        self.assertInstalled(self.install(self.wheel), self.top / "venv")
+
+    def test_wheelRemoved(self) -> None:
+        """The installed wheel serves, and leaves nothing behind."""
+        self.assertLeavesNothing(self.install(self.wheel))

@@ -399,15 +399,11 @@ class BrowserTests(SynchronousTestCase):
             self.assertEqual(self.complaints(), [])
 
 
-def _accessible(path: str) -> Callable[[BrowserTests], None]:
-    """A test of one page, in light and dark colours."""
-
-    def test(self: BrowserTests) -> None:
-        for isDark in (False, True):
-            self.assertAccessible(isDark, path)
-
-    return test
+def _accessible(path: str, isDark: bool) -> Callable[[BrowserTests], None]:
+    """A test of one page, in light or dark colours."""
+    return lambda self: self.assertAccessible(isDark, path)
 
 
 for _path, _name in MENU:
-    setattr(BrowserTests, f"test_accessible{_name}", _accessible(_path))
+    setattr(BrowserTests, f"test_accessible{_name}", _accessible(_path, isDark=False))
+    setattr(BrowserTests, f"test_accessible{_name}Dark", _accessible(_path, isDark=True))
