@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
+
+from twisted.logger import Logger
 
 from txrdma.error import InvalidRequest
 from txrdma.fabric.metricnames import METRICS
@@ -29,7 +33,12 @@ else:
     import tomli as tomllib
 
 
+_log = Logger()
+
 DEFAULT_SURVEY_SECONDS: Final = 900.0
+
+_OTHERS: Final = 0o007
+"""Rights of all users of the host who neither own a file nor are in its group."""
 
 _SHARED: Final = frozenset(("web", "metrics", "fabrics"))
 """Tables that are for all fabrics."""
@@ -191,12 +200,21 @@ def secretIn(path: str, name: str) -> str:
     if not path:
         return ""
     try:
-        secret = Path(path).read_text(encoding="utf-8").strip()
+        with open(path, encoding="utf-8") as file:
+            isShared = bool(os.fstat(file.fileno()).st_mode & _OTHERS)
+            secret = file.read().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{name}: {error}") from error
     if len(secret.splitlines()) != 1:
         raise InvalidRequest(f"{name}: {path} has no line, or several")
+    if isShared:
+        _warn(path)
     return secret
+
+
+@lru_cache(maxsize=100)  # once, also if the configuration is read again, or several fabrics have one file
+def _warn(path: str) -> None:
+    _log.warn("everybody on this host can read the secret in {path}: chmod 600 {path}", path=path)
 
 
 def _mail(given: dict[str, Any]) -> MailSettings | None:

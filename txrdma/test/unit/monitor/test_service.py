@@ -13,6 +13,7 @@ from typing import Any
 from twisted.application.service import IServiceMaker
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent, LogLevel
 from twisted.plugin import getPlugins
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
@@ -239,6 +240,28 @@ class ConfigTests(SynchronousTestCase):
             Path(path).write_text(content)
             error = self.assertRaises(InvalidRequest, parseConfig, text)
             self.assertIn("authorization of webhook a", str(error))
+
+    def test_sharedSecret(self) -> None:
+        """A file with a secret that everybody can read causes one warning with the remedy."""
+        paths = [self.mktemp() for _ in range(3)]
+        hooks = "".join(
+            f'alerts.webhooks.{name} = {{ url = "http://x/", authorization-file = "{path}" }}\n'
+            for name, path in zip("ab", paths, strict=False)
+        )
+        text = (
+            f'{hooks}alerts.mail = {{ host = "x", from = "a@x", to = ["b@x"], user = "u",'
+            f' password-file = "{paths[2]}" }}'
+        )
+        for path, mode in zip(paths, (0o644, 0o640, 0o604), strict=True):
+            Path(path).write_text("secret")
+            Path(path).chmod(mode)
+        with capturedLogs() as logs:
+            for _ in range(2):
+                parseConfig(text)
+        self.assertEqual([event["log_level"] for event in logs], [LogLevel.warn] * 2)
+        messages = map(formatEvent, logs)
+        for path, message in zip((paths[0], paths[2]), messages, strict=True):
+            self.assertTrue(message.endswith(f": chmod 600 {path}"), message)
 
     def test_database(self) -> None:
         """A history may be in a database, given by its URL; its levels and events have limits."""
