@@ -23,6 +23,7 @@ from twisted.web.client import Agent
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.fabric.cabling import cableFindings, readCables
 from txrdma.fabric.health import Finding, locatedFindings
+from txrdma.fabric.portcounters import intervalClock
 from txrdma.interfaces import IMADPort
 from txrdma.kit.lease import RENEW_SECONDS
 from txrdma.kit.listening import isLoopback
@@ -186,13 +187,13 @@ class MonitorService(ListeningService):
         endpoint = endpointOf(reactor, config, access) if config.listen else None
         check = checkOf(config)
         reopen = reopen or partial(openMADPort, reactor, config.port or defaultMADPort())
-        self._seconds = reactor.seconds
+        self._seconds, self._intervalSeconds = reactor.seconds, intervalClock(reactor.seconds)
         self._aheadSeconds = aheadSeconds
         self.config = self._first = config
         self._reload: Callable[[], MonitorConfig] | None = None
         self._threads = Threads(reactor)
         self._lease = leaseOf(config.history) if config.history else None
-        self._renewedAt = self._seconds()
+        self._renewedAt = self._times()
         supervisor = Supervisor(reactor)
         self._renewal = SupervisedLoop(reactor, "lease", self._renew, lambda: RENEW_SECONDS, isReported=False)
         if self._lease is not None:
@@ -239,7 +240,12 @@ class MonitorService(ListeningService):
         lease = self._lease
         if lease is None or not lease.seconds or not self.config.standby:
             return True
-        return bool(self._seconds() - self._renewedAt < lease.seconds)
+        times = zip(self._times(), self._renewedAt, strict=True)
+        return all(now - since < lease.seconds for now, since in times)
+
+    def _times(self) -> tuple[float, float]:
+        """Return two clocks: the first runs slowly after it was set back, the second stops during sleep."""
+        return self._seconds(), self._intervalSeconds()
 
     def _takesLease(self) -> bool:
         """Return whether this monitor starts as the active one."""
@@ -255,7 +261,7 @@ class MonitorService(ListeningService):
 
     async def _renew(self) -> bool:
         """Take or renew the lease; become active when it is taken, and a standby when it is lost."""
-        lease, began = self._lease, self._seconds()
+        lease, began = self._lease, self._times()
         assert lease is not None, "there is no history"
         isHeld = await self._threads.named("lease")(lease.attempt)
         if isHeld:

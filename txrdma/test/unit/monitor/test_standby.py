@@ -20,6 +20,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric
+from txrdma.fabric.portcounters import intervalClock
 from txrdma.iba.types import GUID
 from txrdma.interfaces import IMADPort
 from txrdma.kit.lease import Execute, FileLease, Lease, LEASE_SECONDS, RENEW_SECONDS
@@ -36,6 +37,7 @@ from txrdma.sim.nets.fattree import fatTree
 from txrdma.tap import duty, monitor
 from txrdma.tap.duty import Threads
 from txrdma.tap.monitor import MonitorService
+from txrdma.tap.steady import SteadyClock
 from txrdma.test.support.monitor.fetching import Answer, fetch
 from txrdma.test.unit.kit.test_lease import SimulatedRow
 
@@ -311,6 +313,23 @@ class TakeoverTests(StandbyTestCase):
         self.patch(work.files, "update", written.append)
         world.run(20.0)
         self.assertEqual((world.sent(), written), (sent, []))
+
+    def test_clockSetBack(self) -> None:
+        """A clock that was set back, and runs slowly, does not extend the time for which a lease is sure."""
+        self.withRows()
+        back = 0.0
+        process = self.world.started("h00000")
+        simulated = process.clock.seconds
+        seconds = SteadyClock(lambda: simulated() - back, simulated)
+        self.patch(process.service, "_seconds", seconds)
+        self.patch(process.service, "_intervalSeconds", intervalClock(seconds))
+        self.world.run(1.0)
+        self.stopRenewal(process)
+        self.successResultOf(Deferred.fromCoroutine(process.service._renew()))
+        back = 3600.0
+        self.assertTrue(process.service._isSure())
+        self.world.run(LEASE_SECONDS)
+        self.assertFalse(process.service._isSure())
 
     def test_stopped(self) -> None:
         """A monitor that is stopped leaves the history to its standby at once."""
