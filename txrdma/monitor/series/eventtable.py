@@ -1,6 +1,9 @@
 """
 Table of all events of a fabric, to which rows are only appended.
 
+When the answer to a COMMIT is lost, the events may be stored, and their writer appends them again. So what
+was stored since the last append that is known to be committed is read, and is not stored twice.
+
 The state of a subject is its last event. So an event is deleted, when it is old or the table is too large,
 only if its subject has a later one, or no state any more.
 """
@@ -8,6 +11,7 @@ only if its subject has a later one, or no state any more.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -31,6 +35,7 @@ _COLUMNS: Final[Columns] = {
     "port": int,
     "detail": str,
 }
+_CONTENT: Final = ", ".join(list(_COLUMNS)[1:])
 _READ: Final = "at, kind, place, text, guid, port, subject, detail"
 _STATELESS: Final = (
     *("node-forgotten", "link-forgotten", "finding-cleared"),
@@ -54,26 +59,46 @@ class EventTable:
         """@param retention: limits of age and size, and the interval at which old events are looked for."""
         self._retention = retention
         self._number = 0
+        self._confirmed: int | None = None
+        self._isConfirmed = False
+        self._uncertain: Counter[tuple[Any, ...]] = Counter()
         self._deletedAt: int | None = None
 
     def prepare(self, database: Database) -> None:
-        """Create the table, unless it exists, and read where it ends."""
+        """
+        Create the table, unless it exists, and read where it ends.
+
+        It is called first, and again after each failed transaction, of which it is not known whether it was
+        committed.
+        """
         database.make(_TABLE, _COLUMNS, ("number",))
         database.makeIndex(_TABLE, ("subject", "number"))
         database.makeIndex(_TABLE, ("kind", "number"))
         self._number = database.execute("SELECT coalesce(max(number), 0) FROM events")[0][0]
+        if self._confirmed is None:
+            self._confirmed = self._number
+        self._isConfirmed = False
+        statement = f"SELECT {_CONTENT} FROM events WHERE number > ?"
+        self._uncertain = Counter(map(tuple, database.execute(statement, self._confirmed)))
 
     def append(self, database: Database, events: Iterable[FabricEvent]) -> None:
-        """Append events."""
-        rows = []
-        for number, one in enumerate(events, self._number + 1):
-            guid = None if one.guid is None else str(one.guid)
-            detail = None if one.detail is None else json.dumps(one.detail)
-            subject = (number, one.at, EVENT_VERSION, _stored(one.subject))
-            rows.append((*subject, one.kind, _stored(one.where), _stored(one.text), guid, one.port, detail))
-        if rows:
-            database.put(_TABLE, _COLUMNS, rows, ("number",))
-            self._number = rows[-1][0]
+        """Append events, except for those that a failed transaction has stored."""
+        rows = [_rowOf(one) for one in events]
+        if not rows:
+            return
+        if self._isConfirmed:
+            self._confirmed = self._number
+            self._uncertain.clear()
+        self._isConfirmed = True  # unless this transaction fails, after which the table is prepared again
+        stored = self._uncertain.copy()
+        added = []
+        for row in rows:
+            if stored[row]:
+                stored[row] -= 1
+            else:
+                self._number += 1
+                added.append((self._number, *row))
+        database.put(_TABLE, _COLUMNS, added, ("number",))
 
     def states(self, database: Database, kinds: Sequence[str], most: int) -> list[FabricEvent]:
         """Return the last C{most} events that are the state of a subject, of these kinds, in order."""
@@ -112,6 +137,14 @@ class EventTable:
 def _stored(text: str) -> str:
     """Return text that a database can store: names of nodes may have surrogates and NUL."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def _rowOf(event: FabricEvent) -> tuple[Any, ...]:
+    """Return what is stored of an event, without its number."""
+    guid = None if event.guid is None else str(event.guid)
+    detail = None if event.detail is None else json.dumps(event.detail)
+    texts = event.kind, _stored(event.where), _stored(event.text)
+    return event.at, EVENT_VERSION, _stored(event.subject), *texts, guid, event.port, detail
 
 
 def _eventOf(row: Sequence[Any]) -> FabricEvent:

@@ -375,6 +375,31 @@ class StoreContract(SynchronousTestCase):
         (found,) = self.store.changes()
         self.assertEqual((found.where, found.text), ("a\\x00\\udcff\n", "it's \u00e9"))
 
+    def test_answerLost(self) -> None:
+        """Events whose COMMIT was not answered are stored once, however often they are appended again."""
+        events = [FabricEvent(number / 7, "node-came", "a", f"text {number}") for number in range(6)]
+        self.store.append(events[:1])
+        database = self.store._database
+        execute = database.execute
+
+        areCommitted = iter((True, False, True, True))
+
+        def failing(statement: str, *values: Any) -> Any:
+            if statement != "COMMIT":
+                return execute(statement, *values)
+            if next(areCommitted):
+                execute(statement)
+            raise database._errors("the connection is lost")
+
+        for last in (3, 4, 5, 5):
+            patched = self.patch(database, "execute", failing)
+            self.assertRaises(DeviceUnavailable, self.store.write, [], 1, events[1:last])
+            patched.restore()
+            self.store.changes()
+        self.store.write([], 1, events[1:])
+        self.store.append([*events[1:2], *events[1:2]])  # later ones may be equal
+        self.assertEqual(self.store.changes(), [*events, *events[1:2], *events[1:2]])
+
     def test_eventsAge(self) -> None:
         """Old events are deleted, but for the last state of a subject that still has one."""
         self.reopen(events=Level("events", 0, 100, 1000))
