@@ -7,10 +7,11 @@ Events go with them, and do not wait for the next batch. A full disk stops histo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, DeferredLock, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
@@ -105,6 +106,7 @@ class HistoryWriter(BatchWriter):
         self._mostRows = mostRows
         self._rows: list[Row] = []
         self._events: deque[FabricEvent] = deque(maxlen=MOST_EVENTS)
+        self._turn = DeferredLock()
         self.loop = SupervisedLoop(
             *(reactor, "history", self._write, lambda: self.batchSeconds), isReported=False
         )
@@ -137,10 +139,28 @@ class HistoryWriter(BatchWriter):
         return self._inThread(self._store.states, *kinds)
 
     def appendNow(self, events: Sequence[FabricEvent]) -> Deferred[None]:
-        """Append events after queued ones; fires when they are written, or fails when they are not."""
-        if self._events:
-            self.loop.runNow()  # in the same thread, so before these
-        return self._inThread(self._store.append, events)
+        """
+        Append events after queued ones, and after those of a batch that is being written.
+
+        Fires when they are written, or fails when they are not; queued ones remain queued then.
+        """
+        return Deferred.fromCoroutine(self._appendNow(events))
+
+    async def _appendNow(self, events: Sequence[FabricEvent]) -> None:
+        async with self._turn:
+            with self._queued() as queued:
+                await self._inThread(self._store.append, [*queued, *events])
+
+    @contextmanager
+    def _queued(self) -> Iterator[list[FabricEvent]]:
+        """Take the queued events; if an exception is raised, they are queued again, before later ones."""
+        events = list(self._events)
+        self._events.clear()
+        try:
+            yield events
+        except BaseException:
+            self._events = deque([*events, *self._events], maxlen=MOST_EVENTS)
+            raise
 
     def findings(self) -> list[Finding]:
         """Return a finding if the history cannot be written."""
@@ -149,17 +169,16 @@ class HistoryWriter(BatchWriter):
 
     async def _write(self) -> bool:
         """Write a batch; if that fails, retain it for the next run, within bounds."""
-        rows, self._rows = self._rows, []
-        events = list(self._events)
-        self._events.clear()
-        try:
-            dropped = await self._inThread(self._store.write, rows, int(self._wallSeconds()), events)
-            self._inThread(free, rows)  # which the thread pool still refers to
-        except BaseException:
-            self._rows[:0] = rows
-            self._events = deque([*events, *self._events], maxlen=MOST_EVENTS)
-            self._bound()
-            raise
+        async with self._turn:
+            rows, self._rows = self._rows, []
+            try:
+                with self._queued() as events:
+                    dropped = await self._inThread(self._store.write, rows, int(self._wallSeconds()), events)
+                self._inThread(free, rows)  # which the thread pool still refers to
+            except BaseException:
+                self._rows[:0] = rows
+                self._bound()
+                raise
         self.dropped += dropped
         if self.loop.problem:
             _log.info("history is written again")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -40,6 +40,8 @@ class FakeStore:
         return 0
 
     def append(self, events: list[FabricEvent]) -> None:
+        if self.error is not None:
+            raise self.error
         self.events += events
 
     def close(self) -> None:
@@ -120,6 +122,56 @@ class WriterTests(SynchronousTestCase):
         self.work()
         self.successResultOf(stored)
         self.assertEqual(self.store.events, events)
+
+    def written(self, fails: int) -> list[str]:
+        """
+        Append an event at once, while a batch is written and another event is queued.
+
+        @param fails: number of calls of the store that fail.
+        @return: kinds of the events in the order in which they are stored.
+        """
+        batch, queued, now = (FabricEvent(1.0, kind, "a", "") for kind in ("batch", "queued", "now"))
+        self.writer.append([batch])
+        self.clock.advance(5.0)
+        self.writer.append([queued])
+        stored = self.writer.appendNow([now])
+        self.store.error = DeviceUnavailable("history: the connection is lost") if fails else None
+        for _ in range(fails):
+            function, done = self.waiting.pop(0)
+            maybeDeferred(function).chainDeferred(done)
+        self.store.error = None
+        self.work()
+        if fails > 1:
+            self.failureResultOf(stored, DeviceUnavailable)
+        else:
+            self.successResultOf(stored)
+        self.clock.advance(5.0)
+        self.work()
+        return [one.kind for one in self.store.events]
+
+    def test_orderInBatch(self) -> None:
+        """Events that are appended during a batch follow its events, and those queued since."""
+        self.assertEqual(self.written(0), ["batch", "queued", "now"])
+
+    def test_orderAfterFailure(self) -> None:
+        """Events of a batch that fails are stored once, before those that were appended during it."""
+        self.assertEqual(self.written(1), ["batch", "queued", "now"])
+
+    def test_appendFails(self) -> None:
+        """If events cannot be appended at once, their caller has them, and queued ones are stored later."""
+        self.assertEqual(self.written(2), ["batch", "queued"])
+
+    def test_appendCancelled(self) -> None:
+        """Events whose append is cancelled while it waits for a batch are not stored; queued ones are."""
+        self.clock.advance(5.0)
+        self.writer.append([FabricEvent(1.0, "queued", "a", "")])
+        stored = self.writer.appendNow([FabricEvent(1.0, "now", "a", "")])
+        stored.cancel()
+        self.failureResultOf(stored, CancelledError)
+        self.work()
+        self.clock.advance(5.0)
+        self.work()
+        self.assertEqual([one.kind for one in self.store.events], ["queued"])
 
     def test_bug(self) -> None:
         """An unexpected exception is logged and does not stop the writer."""
