@@ -126,6 +126,7 @@ class Duty:
     """
     The work of the active monitor: L{open}, L{begin}, L{start}, L{end}.
 
+    @ivar close: closes what L{open} has opened and releases the lease, if L{begin} was not called. Blocks.
     @ivar writer: writes the history, or None. C{remote} sends it to an engine, or is None.
     @ivar notifier: sends alerts. C{files} writes files for other programs.
     """
@@ -176,7 +177,7 @@ class Duty:
             if config.remote is not None:
                 self.remote = remoteWriterOf(reactor, config.remote, self._threads.named("remote write"))
                 undo.callback(self.remote.sender.close)
-            undo.pop_all()
+            self.close = undo.pop_all().close
 
     def _restore(self, store: HistoryStore) -> None:
         """Read the state of the former monitor; a finding stays until this one could have found it."""

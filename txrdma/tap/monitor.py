@@ -198,6 +198,8 @@ class MonitorService(ListeningService):
         self._renewal = SupervisedLoop(reactor, "lease", self._renew, lambda: RENEW_SECONDS, isReported=False)
         if self._lease is not None:
             supervisor.add(self._renewal)
+        self._takeover = SupervisedLoop(reactor, "takeover", self._takeOver, lambda: None, isReported=False)
+        self._losses = 0
         self._notifier = notifier or SystemNotifier(reactor, os.environ, supervisor.isAlive)
         thresholds = self._thresholds = ErrorThresholds(config.limits, config.flaps, config.mostBitErrors)
         with ExitStack() as undo:
@@ -266,21 +268,33 @@ class MonitorService(ListeningService):
         isHeld = await self._threads.named("lease")(lease.attempt)
         if isHeld:
             self._renewedAt = began
+        else:
+            self._losses += 1
         if isHeld and self._duty is None:
-            config, duty = self.config, self._newDuty()
-            await self._threads.named("history")(duty.open, lease)
-            self._duty = duty
-            duty.begin()
-            if self.config is not config:  # it was read again meanwhile
-                self.poller.findingLog.change(self.config.rules)
-                duty.change(self.config, channelsOf(self._reactor, self.config))
-            duty.start()
-            _log.info("is the active monitor now")
+            self._takeover.runNow()  # which may take longer than the lease, and is not waited for
         elif not isHeld and self._duty is not None:
             duty, self._duty = self._duty, None
             _log.warn("{holder} has taken the history: this monitor is a standby now", holder=lease.holder)
             self._showDuty()
             await duty.end()
+        self._showDuty()
+        return True
+
+    async def _takeOver(self) -> bool:
+        """Become the active monitor, unless the lease is lost before the history is open."""
+        config, duty, losses = self.config, self._newDuty(), self._losses
+        inThread = self._threads.named("history")
+        await inThread(duty.open, self._lease)
+        if self._losses != losses:
+            await inThread(duty.close)
+            return False
+        self._duty = duty
+        duty.begin()
+        if self.config is not config:  # it was read again meanwhile
+            self.poller.findingLog.change(self.config.rules)
+            duty.change(self.config, channelsOf(self._reactor, self.config))
+        duty.start()
+        _log.info("is the active monitor now")
         self._showDuty()
         return True
 
@@ -395,6 +409,7 @@ class MonitorService(ListeningService):
         if self._duty is not None:
             self._duty.start()
         if self._lease is not None:
+            self._takeover.start(None)
             self._renewal.start()
         if self._reload is not None and not self.config.fabric:
             signal.signal(signal.SIGHUP, self._hung)
@@ -416,6 +431,7 @@ class MonitorService(ListeningService):
         self._surveyor.stop()
         await self.poller.stop()
         await self._renewal.stop()
+        await self._takeover.stop()
         if self._duty is not None:
             await self._duty.end()
         elif self._lease is not None:

@@ -314,6 +314,57 @@ class TakeoverTests(StandbyTestCase):
         world.run(20.0)
         self.assertEqual((world.sent(), written), (sent, []))
 
+    def slowly(self, process: Process) -> list[Callable[[], object]]:
+        """Let a standby open its history until a function in the returned list is called."""
+        waiting: list[Callable[[], object]] = []
+
+        def called(function: Callable[..., Any], *args: Any) -> Deferred[Any]:
+            if getattr(function, "__name__", "") != "open":
+                return maybeDeferred(function, *args)
+            function(*args)
+            opened: Deferred[Any] = Deferred()
+            waiting.append(lambda: opened.callback(None))
+            return opened
+
+        self.patch(process.service._threads, "named", lambda name: called)
+        return waiting
+
+    def test_slowHistory(self) -> None:
+        """The lease is renewed while a standby that takes over opens the history, however long that takes."""
+        self.withRows()
+        world, first, second = self.pair()
+        third = world.started("h00002")
+        opening = self.slowly(second), self.slowly(third)
+        first.kill()
+        world.run(4 * LEASE_SECONDS)
+        one, other = opening
+        self.assertEqual(sorted((len(one), len(other))), [0, 1])
+        (one or other)[0]()
+        world.run(2.0)
+        self.assertEqual(self.active()[1:], [bool(one), bool(other)])
+
+    def test_lostWhileOpening(self) -> None:
+        """A standby that loses the lease while it opens the history remains a standby."""
+        self.withRows()
+        world, first, second = self.pair()
+        opening = self.slowly(second)
+        first.kill()
+        while not opening:
+            world.run(STEP)
+        second.isSuspended = True
+        world.run(LEASE_SECONDS + STEP)
+        third = world.started("h00002")
+        world.run(STEP)
+        self.assertTrue(third.isActive)
+        second.isSuspended = False
+        third.kill()  # which holds the lease for a while
+        world.run(2 * RENEW_SECONDS)
+        opening.pop()()
+        self.assertFalse(second.isActive)
+        world.run(2 * LEASE_SECONDS)
+        opening.pop()()
+        self.assertTrue(second.isActive)
+
     def test_clockSetBack(self) -> None:
         """A clock that was set back, and runs slowly, does not extend the time for which a lease is sure."""
         self.withRows()
