@@ -7,8 +7,7 @@ argument. There is no timer, as nothing changes between two reports.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, ValuesView
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Union
@@ -134,15 +133,19 @@ class FindingLog:
     Log of all findings: the open ones, and the last ones that were cleared.
 
     @ivar open: entries that were raised and are not cleared, in order of their raising.
-    @ivar closed: the last entries that were cleared.
     """
 
     def __init__(self, rules: FindingRules) -> None:
         self._rules = rules
         self._pending: dict[Key, float] = {}
         self.open: dict[Key, Entry] = {}
-        self.closed: deque[Entry] = deque(maxlen=MOST_CLEARED)
+        self._closed: dict[int, Entry] = {}  # by id(), so that thousands that return are found at once
         self._returning: dict[Key, Entry] = {}
+
+    @property
+    def closed(self) -> ValuesView[Entry]:
+        """Return the last entries that were cleared, in order of clearing."""
+        return self._closed.values()
 
     def observe(
         self,
@@ -236,7 +239,7 @@ class FindingLog:
         since = self._pending.pop(key)
         entry = self._returning.pop(key, None)
         if entry is not None:
-            self.closed.remove(entry)
+            del self._closed[id(entry)]
             entry.finding, entry.lastSeen, entry.clearedAt, entry.awaySince = finding, now, None, None
             entry.severity, entry.times = self._severityOf(finding), entry.times + 1
         else:
@@ -268,9 +271,11 @@ class FindingLog:
         return True
 
     def _close(self, entry: Entry) -> None:
-        if len(self.closed) == MOST_CLEARED:
-            self._returning.pop(self.closed[0].key, None)
-        self.closed.append(entry)
+        if len(self._closed) == MOST_CLEARED:
+            oldest = self._closed.pop(next(iter(self._closed)))
+            if self._returning.get(oldest.key) is oldest:
+                del self._returning[oldest.key]
+        self._closed[id(entry)] = entry
         self._returning.pop(entry.key, None)
         self._returning[entry.key] = entry  # the last one: in order of clearing
 

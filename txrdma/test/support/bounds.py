@@ -154,7 +154,7 @@ BOUNDS: Final = {
     "monitor.collecting.collector.MOST_MONITORS": "monitor.CollectorFactory.connections",
     "monitor.collecting.wire.MOST_BYTES": "monitor._Series.parts,read",
     "monitor.collecting.wire.MOST_CALLS": "monitor.CollectorProtocol._waiting,_running,_results",
-    "monitor.diagnosis.findinglog.MOST_CLEARED": "monitor.FindingLog._returning",
+    "monitor.diagnosis.findinglog.MOST_CLEARED": "monitor.FindingLog._closed,_returning",
     "monitor.diagnosis.presence.MOST_GONE": "monitor.Presence.nodes,links",
     "monitor.events.notificationqueue.MOST_ALERTS": """
         monitor.NotificationQueue._waiting,_repeated monitor.Notifier._due

@@ -19,7 +19,16 @@ from txrdma.fabric.health import Finding, locatedFindings
 from txrdma.fabric.model import Fabric
 from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.iba.types import GUID
-from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, FindingLog, FindingRules, Key, Raised
+from txrdma.monitor.diagnosis.findinglog import (
+    Cleared,
+    Entry,
+    FindingEvent,
+    FindingLog,
+    FindingRules,
+    Key,
+    MOST_CLEARED,
+    Raised,
+)
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import _KINDS, ErrorThresholds
 from txrdma.monitor.reading.surveyor import Surveyor
@@ -89,6 +98,16 @@ class LedgerTests(SynchronousTestCase):
         findingLog.observe("sweep", [], 41.0)
         self.assertEqual(findingLog.observe("sweep", [], 100.9), [])
         self.assertEqual(output(findingLog.observe("sweep", [], 101.0)), ["Cleared width"])
+
+    def test_manyReturn(self) -> None:
+        """Thousands of findings that return at once are not compared with all others that were cleared."""
+        findingLog = self.findingLog()
+        found = [Finding("width", f"node {number}", "narrow") for number in range(MOST_CLEARED)]
+        for now, seen in ((0.0, found), (1.0, []), (31.0, [])):
+            findingLog.observe("sweep", seen, now)
+        self.patch(Entry, "__eq__", self.fail)
+        self.assertEqual(len(findingLog.observe("sweep", found[::-1], 40.0)), len(found))
+        self.assertEqual(len(findingLog.closed), 0)
 
     def test_longAfter(self) -> None:
         """A finding that returns much later is a new one."""
