@@ -160,6 +160,7 @@ BOUNDS: Final = {
         monitor.NotificationQueue._waiting,_repeated monitor.Notifier._due
     """,
     "monitor.reading.poller.MOST_NEW": "monitor.FabricPoller._newGUIDs",
+    "monitor.series.history.MOST_EVENTS": "monitor.EventTable._uncertain",
     "monitor.series.history.MOST_ROWS": "monitor.HistoryWriter._rows",
     "monitor.series.historystore.MOST_PORTS": "monitor.HistoryStore._ports,_last",
     "monitor.series.remotewriter.MOST_ROWS": "monitor.RemoteWriter._rows",
