@@ -9,7 +9,7 @@ argument.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from hashlib import blake2b
 from math import inf
@@ -78,6 +78,34 @@ class Alert:
         return blake2b(json.dumps(occurrence).encode(), digest_size=8).hexdigest()
 
 
+class _Waiting:
+    """A finding that waits to be sent, from C{due}, or from the end of its silences."""
+
+    __slots__ = ("_end", "_silenced", "due", "entry")
+
+    def __init__(self, due: float, entry: Entry) -> None:
+        self.due = due
+        self.entry = entry
+        self._silenced: tuple[Sequence[Silence], str] | None = None
+
+    def end(self, silences: Sequence[Silence]) -> float:
+        """
+        Return when the finding may be sent: after its silences, and not while another finding explains it.
+
+        @param silences: silences in order of their ends, which are compared only once with a finding.
+        """
+        found = self.entry.finding
+        if found.cause:
+            return inf
+        if self._silenced is None or self._silenced[0] is not silences or self._silenced[1] != found.where:
+            self._silenced = silences, found.where
+            self._end = self.due
+            for silence in silences:
+                if silence.until > self._end and silence.holds(self.entry):
+                    self._end = silence.until
+        return self._end
+
+
 class AlertTracker:
     """
     Findings that wait to be sent, and open findings that were sent.
@@ -89,10 +117,20 @@ class AlertTracker:
         self.rules = rules
         self.sent: dict[Key, Mapping[str, Any]] = {}
         self._unseen: dict[Key, None] = {}
-        self._waiting: dict[Key, tuple[float, Entry]] = {}
+        self._waiting: dict[Key, _Waiting] = {}
         self._leaving: dict[Key, tuple[float, Mapping[str, Any]]] = {}
         self._graceEnd = now + GRACE_SECONDS
         self._former: dict[Key, tuple[float, Entry] | None] = {}
+
+    @property
+    def rules(self) -> AlertRules:
+        """Rules for what is sent, which may be replaced."""
+        return self._rules
+
+    @rules.setter
+    def rules(self, rules: AlertRules) -> None:
+        self._rules = rules
+        self._silences = sorted(rules.silences, key=lambda one: one.until)
 
     def expect(self, keys: Iterable[Key], ended: Iterable[Entry] = ()) -> None:
         """
@@ -126,7 +164,7 @@ class AlertTracker:
         if leaving is not None:  # its clearing was not sent yet
             self.sent[key] = leaving[1]
         elif key not in self.sent and entry.severity >= self.rules.least:
-            self._waiting[key] = (now + self.rules.delaySeconds, entry)
+            self._waiting[key] = _Waiting(now + self.rules.delaySeconds, entry)
 
     def cleared(self, entry: Entry, now: float) -> None:
         """Process a finding that was cleared; this is sent if its raising was."""
@@ -145,7 +183,7 @@ class AlertTracker:
 
     def deadline(self, now: float) -> float | None:
         """Return the time at which L{take} may return alerts; None without pending alerts."""
-        dues = [self._due(due, entry) for due, entry in self._waiting.values()]
+        dues = [one.end(self._silences) for one in self._waiting.values()]
         dues += [due for due, _finding in self._leaving.values()]
         first = min(dues, default=inf) + self.rules.groupSeconds
         if self._unseen:
@@ -161,18 +199,9 @@ class AlertTracker:
             for key in self._unseen:
                 self._leaving[key] = (now, {**self.sent.pop(key), "clearedAt": now})
             self._unseen.clear()
-        due = [key for key, one in self._waiting.items() if self._due(*one) <= now]
-        alerts = [Alert(key, True, self._waiting.pop(key)[1].toDict()) for key in due]
+        due = [key for key, one in self._waiting.items() if one.end(self._silences) <= now]
+        alerts = [Alert(key, True, self._waiting.pop(key).entry.toDict()) for key in due]
         self.sent.update((one.key, one.finding) for one in alerts)
         alerts += [Alert(key, False, finding) for key, (_due, finding) in self._leaving.items()]
         self._leaving.clear()
         return alerts
-
-    def _due(self, due: float, entry: Entry) -> float:
-        """Return when a finding may be sent: after its silences, and not while another explains it."""
-        if entry.finding.cause:
-            return inf
-        for silence in sorted(self.rules.silences, key=lambda one: one.until):
-            if silence.until > due and silence.holds(entry):
-                due = silence.until
-        return due

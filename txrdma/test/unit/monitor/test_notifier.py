@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from email import message_from_bytes
 from errno import ENOSPC
 from pathlib import Path
@@ -22,6 +23,7 @@ from txrdma.fabric.health import Finding
 from txrdma.kit.lease import RENEW_SECONDS
 from txrdma.monitor.diagnosis.findinglog import Cleared, Entry, Raised
 from txrdma.monitor.diagnosis.journal import FabricEvent
+from txrdma.monitor.events import alerts
 from txrdma.monitor.events.alerts import Alert, AlertRules, AlertTracker, GRACE_SECONDS, Silence
 from txrdma.monitor.events.channels import (
     AlertChannel,
@@ -117,14 +119,14 @@ class NotifierTests(SynchronousTestCase):
 
     def test_many(self) -> None:
         """The work for a finding does not grow with the number of findings that wait, and all are sent."""
-        due, calls = AlertTracker._due, 0
+        end, calls = alerts._Waiting.end, 0
 
-        def counted(tracker: AlertTracker, at: float, entry: Entry) -> float:
+        def counted(waiting: alerts._Waiting, silences: Sequence[Silence]) -> float:
             nonlocal calls
             calls += 1
-            return due(tracker, at, entry)
+            return end(waiting, silences)
 
-        self.patch(AlertTracker, "_due", counted)
+        self.patch(alerts._Waiting, "end", counted)
         notifier = self.started()
         for number in range(100):
             notifier.findingChanged(Raised(entryOf(where=f"leaf {number}")))
@@ -132,6 +134,24 @@ class NotifierTests(SynchronousTestCase):
         (message,) = self.channel.output()
         self.assertEqual(len(message), 100)
         self.assertLess(calls, 1000)
+
+    def test_manySilences(self) -> None:
+        """Silences are compared once with each finding that waits, unless its place or the rules change."""
+        compared: list[Entry] = []
+        holds = Silence.holds
+        self.patch(Silence, "holds", lambda silence, one: bool(compared.append(one)) or holds(silence, one))
+        rules = AlertRules(60.0, 0.0, silences=tuple(Silence("width", f"leaf {number}") for number in "345"))
+        tracker, entries = AlertTracker(rules, 0.0), [entryOf(where=f"leaf {number}") for number in "12"]
+        for one in entries:
+            tracker.raised(one, 0.0)
+        for _ in range(3):
+            self.assertEqual((tracker.deadline(0.0), tracker.take(0.0)), (60.0, []))
+        self.assertEqual(len(compared), 6)
+        entries[0].finding = replace(entries[0].finding, where="leaf 3")
+        self.assertEqual([one.finding["where"] for one in tracker.take(60.0)], ["leaf 2"])
+        self.assertEqual(tracker.take(1e9), [])
+        tracker.rules = AlertRules()
+        self.assertEqual([one.finding["where"] for one in tracker.take(1e9)], ["leaf 3"])
 
     def test_silence(self) -> None:
         """A silenced finding is sent at the end of the silence, which may have none, if it still exists."""
