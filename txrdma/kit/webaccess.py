@@ -53,7 +53,7 @@ _LONGEST_NAME: Final = 64
 _log = Logger()
 
 
-def _networkOf(address: str) -> str:
+def clientNetworkOf(address: str) -> str:
     """Return an address, or the first 64 bits of an IPv6 one: hosts choose the others themselves."""
     try:
         known = ip_address(address)
@@ -77,7 +77,7 @@ class Guesses:
 
     def areTooMany(self, address: str, name: bytes) -> bool:
         """True while no password for this name is taken from this address."""
-        key = _networkOf(address), name
+        key = clientNetworkOf(address), name
         began, times = self._known.get(key, (0.0, 0))
         if times and self.seconds() - began >= GUESS_SECONDS:
             del self._known[key]
@@ -86,7 +86,7 @@ class Guesses:
 
     def wrong(self, address: str, name: bytes) -> None:
         """Note a wrong password; the first one is logged, and the last one before a pause."""
-        key = _networkOf(address), name
+        key = clientNetworkOf(address), name
         began, times = self._known.get(key, (self.seconds(), 0))
         self._known[key] = (began, times + 1)
         if len(self._known) > MOST_GUESSERS:
@@ -107,7 +107,7 @@ class Guesses:
 
     def right(self, address: str, name: bytes) -> None:
         """Forget the wrong passwords before a right one."""
-        self._known.pop((_networkOf(address), name), None)
+        self._known.pop((clientNetworkOf(address), name), None)
 
 
 class IBearerToken(ICredentials):

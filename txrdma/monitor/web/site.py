@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 from io import BytesIO
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from twisted.web.server import GzipEncoderFactory, Request, Site
 
 from txrdma.fabric.metricnames import METRICS
 from txrdma.kit.delayedcalls import Timer
-from txrdma.kit.webaccess import AccessControl, isLocalName
+from txrdma.kit.webaccess import AccessControl, clientNetworkOf, isLocalName
 from txrdma.monitor.garbage import GarbageCollection
 from txrdma.monitor.web.events import EventHub
 from txrdma.monitor.web.html import answerPage
@@ -32,6 +33,10 @@ from txrdma.monitor.web.watch import Watch
 _ALIVE_SECONDS: Final = 15.0
 MOST_CONNECTIONS: Final = 2000
 """Most connections at a time; further ones are closed at once. Twice L{MOST_READERS}: these have one each."""
+
+MOST_OF_CLIENT: Final = 500
+"""Most connections of one address, or IPv6 network of 64 bits, at a time. Those of loopback, where a reverse
+proxy may be, are only limited by L{MOST_CONNECTIONS}."""
 
 MOST_AT_ONCE: Final = 50
 """Most requests that are processed in a reactor iteration, each of which takes a tenth of a millisecond."""
@@ -160,6 +165,16 @@ class _BodilessRequest(Request):
             super().process()  # type: ignore[no-untyped-call]  # of Twisted's
 
 
+def _clientOf(address: IAddress | None) -> str:
+    """Return the address or network whose connections are counted; C{""} for local ones."""
+    host = getattr(address, "host", "")
+    try:
+        known = ip_address(host)
+    except ValueError:
+        return ""
+    return "" if (getattr(known, "ipv4_mapped", None) or known).is_loopback else clientNetworkOf(host)
+
+
 class MonitorFactory(Site):
     """Site with the heads of all answers, those that refuse included."""
 
@@ -175,6 +190,7 @@ class MonitorFactory(Site):
         self._isOpen = access.isOpen
         self._probes = {b"/healthz": _probe(livenessProblem), b"/readyz": _probe(readinessProblem)}
         self._connections = self._admitted = 0
+        self._clients: Counter[str] = Counter()
         self._waiting: deque[_BodilessRequest] = deque()
         self._timer = Timer(reactor)
 
@@ -200,18 +216,23 @@ class MonitorFactory(Site):
             self.admit(request)
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """Protocol for another connection; None while there are L{MOST_CONNECTIONS}."""
-        if self._connections >= MOST_CONNECTIONS:
+        """Protocol for another connection; None for too many, of all clients or of this one."""
+        client = _clientOf(addr)
+        if self._connections >= MOST_CONNECTIONS or (client and self._clients[client] >= MOST_OF_CLIENT):
             return None
         protocol: Any = super().buildProtocol(addr)  # type: ignore[no-untyped-call]  # of Twisted's
 
         def connectionLost(reason: Failure) -> None:
             self._connections -= 1
+            self._clients[client] -= 1
+            if not self._clients[client]:
+                del self._clients[client]
             del protocol.connectionLost  # a reference cycle
             protocol.connectionLost(reason)
 
         protocol.connectionLost = connectionLost
         self._connections += 1
+        self._clients[client] += 1
         return protocol
 
     def getResourceFor(self, request: Request) -> IResource:

@@ -168,7 +168,7 @@ BOUNDS: Final = {
     "monitor.web.scrapes.MOST_SCRAPES": "monitor.Scrapes._scrapes",
     "monitor.web.searches.MOST_RESULTS": "monitor.Searches._results",
     "monitor.web.site.MOST_CONNECTIONS": """
-        monitor.MonitorFactory._waiting monitor._Scrape.scrapers monitor._Shared.waiting
+        monitor.MonitorFactory._waiting,_clients monitor._Scrape.scrapers monitor._Shared.waiting
     """,
     "monitor.web.events.MOST_WAITING": "monitor.Reader._waiting",
     "smc.common.realports._MOST_CHOICES": "smc.RealPorts._choices",

@@ -8,6 +8,7 @@ import gzip
 import json
 from typing import Any, NamedTuple
 
+from twisted.internet.interfaces import IAddress
 from twisted.internet.testing import StringTransport
 from twisted.web.server import Site
 
@@ -34,9 +35,9 @@ class Answer(NamedTuple):
 class Connection:
     """The client's end of a connection to a site."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, address: IAddress | None = None) -> None:
         self.transport = StringTransport()
-        self.protocol = site.buildProtocol(None)
+        self.protocol = site.buildProtocol(address)
         self.protocol.makeConnection(self.transport)
 
     def ask(self, path: str, method: str = "GET", **heads: str) -> None:

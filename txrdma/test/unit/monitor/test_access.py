@@ -11,6 +11,7 @@ from typing import Any
 
 from twisted.cred.credentials import UsernamePassword
 from twisted.cred.error import UnauthorizedLogin
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.logger import capturedLogs
 from twisted.web import http
 
@@ -40,6 +41,11 @@ PATHS = ("/", "/nodes", "/metrics", "/api/v1/nodes", "/api/v1/events", "/static/
 def basic(name: str, password: str) -> str:
     """Return the Authorization header of a browser."""
     return "Basic " + b64encode(f"{name}:{password}".encode()).decode()
+
+
+def addressOf(host: str) -> IPv4Address | IPv6Address:
+    """Return the address of a client."""
+    return IPv6Address("TCP", host, 4000) if ":" in host else IPv4Address("TCP", host, 4000)
 
 
 class AccessTests(SiteTestCase):
@@ -205,6 +211,27 @@ class BoundTests(SiteTestCase):
         connections.append(Connection(self.site.factory))
         self.assertIsNone(self.site.factory.buildProtocol(None))
         for connection in connections:
+            connection.close()
+
+    def test_oneClient(self) -> None:
+        """A client, or network of IPv6, cannot use up all connections; a proxy on the same host may."""
+        self.patch(site, "MOST_OF_CLIENT", 2)
+        build = self.site.factory.buildProtocol
+        for others in (("10.0.0.1", "10.0.0.1"), ("2001:db8::1", "2001:db8::2"), ("::ffff:10.0.0.2",) * 2):
+            first, *connections = (Connection(self.site.factory, addressOf(host)) for host in others)
+            self.assertIsNone(build(addressOf(others[0])))
+            first.close()
+            connections.append(Connection(self.site.factory, addressOf(others[0])))
+            self.assertIsNone(build(addressOf(others[1])))
+            for connection in (*connections, Connection(self.site.factory, addressOf("10.0.0.3"))):
+                connection.close()
+        self.assertEqual(self.site.factory._clients, {})
+        for host in ("127.0.0.1", "127.0.0.2", "::1", "::ffff:127.0.0.1"):
+            local = [Connection(self.site.factory, addressOf(host)) for _ in range(5)]
+            for connection in local:
+                connection.close()
+        local = [Connection(self.site.factory, UNIXAddress(None)) for _ in range(5)]
+        for connection in local:
             connection.close()
 
 
