@@ -7,7 +7,7 @@ argument. There is no timer, as nothing changes between two reports.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, ValuesView
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Union
@@ -143,9 +143,9 @@ class FindingLog:
         self._returning: dict[Key, Entry] = {}
 
     @property
-    def closed(self) -> ValuesView[Entry]:
+    def closed(self) -> list[Entry]:
         """Return the last entries that were cleared, in order of clearing."""
-        return self._closed.values()
+        return list(self._closed.values())
 
     def observe(
         self,

@@ -139,7 +139,12 @@ class NotifierTests(SynchronousTestCase):
         """Silences are compared once with each finding that waits, unless its place or the rules change."""
         compared: list[Entry] = []
         holds = Silence.holds
-        self.patch(Silence, "holds", lambda silence, one: bool(compared.append(one)) or holds(silence, one))
+
+        def counted(silence: Silence, entry: Entry) -> bool:
+            compared.append(entry)
+            return holds(silence, entry)
+
+        self.patch(Silence, "holds", counted)
         rules = AlertRules(60.0, 0.0, silences=tuple(Silence("width", f"leaf {number}") for number in "345"))
         tracker, entries = AlertTracker(rules, 0.0), [entryOf(where=f"leaf {number}") for number in "12"]
         for one in entries:
