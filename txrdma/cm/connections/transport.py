@@ -693,7 +693,18 @@ class RDMATransport(RequestTransport):
             self._finish(reason)
 
     def _finish(self, reason: Exception) -> None:
-        """Close the queue pair, send a DREQ if that was not done, and report the end to the protocol."""
+        """
+        Close the queue pair, send a DREQ if that was not done, and report the end to the protocol.
+
+        The adapter is open until that returns, since opening a device again takes longer than a connection.
+        """
+        release = self.adapter.hold()
+        try:
+            self._closeAndReport(reason)
+        finally:
+            release()
+
+    def _closeAndReport(self, reason: Exception) -> None:
         requests = self._sends.takeAll()
         keepalive, self._keepalive = self._keepalive, None
         if keepalive is not None:

@@ -85,6 +85,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         self._used = 0
         self._probing: Keepalive | None = None
         self._mapped: EndMappings | None = None
+        self._release: Callable[[], None] | None = None
 
     @property
     def connection(self) -> RDMATransport:
@@ -267,11 +268,18 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
 
     def connectionLost(self, reason: Failure) -> None:
         self._pair = self._lane = None
+        self._release = self.remoteMemory.adapter.hold()  # the next connection often begins in _end
         self._lost(reason)
         self.setKeepAlive(None)
         mapped, self._mapped = self._mapped, None
         if mapped is not None:
             callWithContext(self.context, mapped.end)
+
+    def _end(self, reason: Failure) -> None:
+        super()._end(reason)
+        release, self._release = self._release, None
+        if release is not None:
+            release()
 
     def _send(self, core: RSocket, transport: RDMATransport) -> None:
         requests = core.outgoing()

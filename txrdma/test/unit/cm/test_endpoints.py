@@ -8,6 +8,7 @@ from unittest.mock import Mock, patch
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections import adapter as adapters
@@ -60,6 +61,22 @@ class RDMATests(MessagingCase):
             self.assertEqual(client.transport.agreed.receives, 32 if terms is USUAL else None)
             client.transport.loseConnection()
             self.wait(lambda c=client: c.lost and self.served[-1].lost)  # type: ignore[misc]  # a lambda
+        self.assertNothingLeft()
+
+    def test_nextConnectionUsesOpenDevice(self) -> None:
+        """A connection that begins in C{connectionLost} uses the adapter of the last one."""
+        self.listenAt()
+        client = self.result(self.connectTo())
+        adapter, following = client.transport.adapter, []
+
+        def connectAgain(reason: Failure) -> None:
+            self.connectTo().addCallback(following.append)
+
+        self.patch(client, "connectionLost", connectAgain)
+        client.transport.loseConnection()
+        self.wait(lambda: following)
+        self.assertIs(following[0].transport.adapter, adapter)
+        self.closed(following[0], self.served[-1])
         self.assertNothingLeft()
 
     def test_pausedReceiverIsNotAskedAgainAndAgain(self) -> None:

@@ -41,6 +41,29 @@ class ProducerTests(MessagingCase):
         self.assertNothingLeft()
 
 
+class ConsecutiveTests(MessagingCase):
+    """Connections of which each begins when the last one has ended."""
+
+    def test_deviceStaysOpen(self) -> None:
+        """A connection that begins in C{connectionLost} uses the adapter of the last one."""
+        served = Recorders(Recorder)
+        self.listenAt(served, RSocketServerEndpoint, options=_UNPROBED)
+        client = self.result(self.connectTo(*_CLIENT, options=_UNPROBED))
+        adapter = client.transport.connection.adapter
+        following: list[Any] = []
+
+        def connectAgain(_: None) -> None:
+            self.connectTo(*_CLIENT, options=_UNPROBED).addCallback(following.append)
+
+        client.lost.addCallback(connectAgain)
+        client.transport.loseConnection()
+        self.wait(lambda: following)
+        self.assertIs(following[0].transport.connection.adapter, adapter)
+        following[0].transport.loseConnection()
+        self.wait(lambda: all(each.lost.called for each in served.protocols), 5.0)
+        self.assertNothingLeft()
+
+
 class KeepaliveTests(MessagingCase):
     """Probes of idle peers."""
 
