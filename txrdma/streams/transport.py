@@ -206,9 +206,11 @@ class StreamTransport(Generic[EndT]):
         return self.stream.peer
 
     @property
-    def client(self) -> tuple[str, int]:
-        """Host and port of the peer, an attribute that Twisted's TCP server transports have."""
+    def client(self) -> tuple[str, int] | tuple[str, int, int, int]:
+        """The socket address of the peer, an attribute that Twisted's TCP server transports have."""
         peer = self.stream.peer
+        if isinstance(peer, IPv6Address):
+            return peer.host, peer.port, peer.flowInfo, peer.scopeID
         return peer.host, peer.port
 
     @property

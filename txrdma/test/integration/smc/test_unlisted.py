@@ -24,6 +24,17 @@ class TransportTests(EndsTestCase):
             await server.lost
             self.assertEqual(server.transport.client, (host.host, host.port))
 
+    async def test_peerOfIPv6(self) -> None:
+        """C{client} is what the socket returns, which has a flow label and a zone, too."""
+        for scheme in ("tcp", "smc"):
+            factory, number = await self.serve(rf"{scheme}:0:interface=\:\:1", Echo)
+            one = await self.connect(rf"{scheme}:\:\:1:{number}")
+            one.transport.write(b"x")
+            await one.receiving(1)
+            [server] = factory.protocols
+            host = one.transport.getHost()
+            self.assertEqual(server.transport.client, (host.host, host.port, 0, 0))
+
     async def test_socket(self) -> None:
         """The socket of the TCP connection can be queried for its options."""
         factory, number = await self.serve("smc:127.0.0.1:0", Echo)
