@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.adapter import Adapter, heldAdapter, SharedCompletionQueue
-from txrdma.cm.connections.endpoints import LIFE_TIME, within
+from txrdma.cm.connections.endpoints import followUser, LIFE_TIME, within
 from txrdma.cm.connections.hostnames import addressesOf
 from txrdma.cm.connections.opening import firstFree
 from txrdma.cm.errors import ServiceRefused
@@ -28,7 +28,7 @@ from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace, serviceIDOf
 from txrdma.cm.layouts.messages import SIDRREP, SIDRREQ, SIDRStatus
 from txrdma.cm.layouts.rejectinfo import redirectedPath
 from txrdma.cm.terms import MessageAddress
-from txrdma.error import InvalidRequest, RDMAError
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, MULTICAST_QPN, QPN
 from txrdma.iba.verbs import (
@@ -131,13 +131,13 @@ class DatagramProtocol:
     transport: DatagramTransport
 
     def startProtocol(self) -> None:
-        """Called when datagrams can be sent."""
+        """Called when datagrams can be sent; also after C{stopProtocol}, if C{twistd} changes the user."""
 
     def datagramReceived(self, data: bytes, peer: DatagramPeer) -> None:
         """Called with each datagram; C{peer} is its sender."""
 
     def stopProtocol(self) -> None:
-        """Called once, when the transport is closed."""
+        """Called when the transport is closed."""
 
 
 class DatagramTransport:
@@ -189,6 +189,10 @@ class DatagramTransport:
     @property
     def qpn(self) -> QPN:
         return self._pair.number
+
+    @property
+    def isOpen(self) -> bool:
+        return self._shared is not None
 
     def write(self, data: AnyBuffer, peer: DatagramPeer | None = None) -> None:
         """
@@ -493,15 +497,20 @@ class _Serving:
     """The listening port of a datagram service."""
 
     def __init__(self, adapter: Adapter, port: int, factory: IMessageProtocolFactory) -> None:
-        manager = adapter.own
 
         def number() -> int:
             return serviceIDOf(PortSpace.UDP, port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
 
-        self._gid = adapter.usualGID()
-        self._serviceID, end = firstFree(number, lambda each: manager.serve(each, self._answered))
+        self._isSuspended = False
+        self._open(adapter, number, lambda: _protocolOf(factory, self.getHost()))
+
+    def _open(
+        self, adapter: Adapter, number: Callable[[], int], makeProtocol: Callable[[], DatagramProtocol]
+    ) -> None:
+        self._adapter, self._gid = adapter, adapter.usualGID()
+        self._serviceID, end = firstFree(number, lambda each: adapter.own.serve(each, self._answered))
         try:
-            self._protocol = _protocolOf(factory, self.getHost())
+            self._protocol = makeProtocol()
             self._transport = DatagramTransport(adapter, self._gid, self._protocol)
         except BaseException:
             end()
@@ -524,8 +533,27 @@ class _Serving:
 
     def stopListening(self) -> Deferred[None]:
         """Stop listening, and stop the protocol. Idempotent."""
+        self._isSuspended = False
         self._transport.loseConnection()
         return succeed(None)
+
+    def suspend(self) -> None:
+        """Stop the protocol until L{resume} is called, and release the adapter. Idempotent."""
+        self._isSuspended = self._isSuspended or self._transport.isOpen
+        self._transport.loseConnection()
+
+    def resume(self, adapter: Adapter) -> None:
+        """
+        Start the protocol with a queue pair of another adapter, as the same service.
+
+        @raise DeviceUnavailable: it is the same adapter, since a connection uses it.
+        """
+        if self._isSuspended:
+            if adapter is self._adapter:
+                raise DeviceUnavailable(f"{adapter.device.name} is in use as the former user")
+            self._isSuspended = False
+            self._open(adapter, lambda: self._serviceID, lambda: self._protocol)
+            self.startListening()
 
     def getHost(self) -> MessageAddress:
         return MessageAddress(self._gid, self._serviceID, self._gid.ip or "", self._serviceID & 0xFFFF)
@@ -559,4 +587,5 @@ class DatagramServerEndpoint:
         with heldAdapter(self._reactor, self._device) as adapter:
             serving = _Serving(adapter, self._port, factory)
             serving.startListening()
+        followUser(self._reactor, self._device, adapter, serving)
         return serving

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from secrets import randbelow
-from typing import Any, Final, NoReturn, overload, TypeVar, Union
+from typing import Any, Final, NoReturn, overload, Protocol, TypeVar, Union
 
 from zope.interface import implementer
 
@@ -161,18 +161,27 @@ def _listen(
     with heldAdapter(reactor, device) as adapter:
         listening = ServiceListening(adapter, scheme, serviceID, factory, terms, backlog, match)
         listening.startListening()
-    if isinstance(device, str) and IServiceClaims.providedBy(adapter.device):
-        _followUser(reactor, device, adapter, listening)
+    followUser(reactor, device, adapter, listening)
     return listening
 
 
-def _followUser(reactor: Any, device: str, former: Adapter, listening: ServiceListening) -> None:
+class Suspendable(Protocol):
+    """A listening port that can release its adapter, and listen to the same service ID at another one."""
+
+    def suspend(self) -> None: ...
+
+    def resume(self, adapter: Adapter) -> None: ...
+
+
+def followUser(reactor: Any, device: DeviceSpec, former: Adapter, listening: Suspendable) -> None:
     """
     Listen on a new device if the user has changed when the reactor starts.
 
     C{twistd --uid} changes the user after services have begun to listen, and software devices find only those
     of processes of the same user.
     """
+    if not isinstance(device, str) or not IServiceClaims.providedBy(former.device):
+        return
     if not IReactorCore.providedBy(reactor) or reactor.running:
         return
     user = os.geteuid()

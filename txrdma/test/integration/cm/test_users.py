@@ -6,12 +6,14 @@ import os
 import socket
 from pathlib import Path
 from typing import Any, cast, Final
+from unittest.mock import Mock
 
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.protocol import Factory
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.cm.connections.adapter import adapterOf
 from txrdma.cm.connections.datagrams import DatagramProtocol
 from txrdma.cm.layouts.ipcm import PortSpace, serviceIDOf
 from txrdma.error import DeviceUnavailable, ResourceExhausted
@@ -86,19 +88,51 @@ class OtherUserTests(RealTime, SynchronousTestCase):
         self.assertLessEqual(set(names), set(self.names()))
         port.stopListening()
 
-    def test_datagrams(self) -> None:
-        """Listeners that share their device with a datagram service are closed, and that is logged."""
+    def serve(self) -> tuple[Any, Any]:
+        """Start a datagram service; return its port and its protocol, which records its calls."""
         endpoint: Any = serverFromString(self.reactor, rf"sidr:0:device=soft\:{self.address}")
-        factory: Any = Factory.forProtocol(cast(Any, DatagramProtocol))
+        protocol: Any = DatagramProtocol()
+        protocol.startProtocol, protocol.stopProtocol = Mock(), Mock()
+        factory: Any = Factory()
+        factory.buildProtocol = lambda address: protocol
         service = self.successResultOf(endpoint.listen(factory))
         self.addCleanup(service.stopListening)
+        return service, protocol
+
+    def test_datagrams(self) -> None:
+        """A datagram service that shares the device has the new one, too, and its protocol is restarted."""
+        service, protocol = self.serve()
+        names, host, former = self.users(), service.getHost(), protocol.transport
+        self.patch(os, "geteuid", lambda: OTHER)
+        self.reactor.fireSystemEvent("startup")
+        self.assertEqual(self.users(), [OTHER] * len(names))
+        self.assertEqual(service.getHost(), host)
+        self.assertEqual((former.isOpen, protocol.transport.isOpen), (False, True))
+        self.assertEqual((protocol.stopProtocol.call_count, protocol.startProtocol.call_count), (1, 2))
+
+    def test_endedService(self) -> None:
+        """A datagram service that has ended before is not restarted."""
+        for end in (lambda port: port.stopListening(), lambda port: port._transport.loseConnection()):
+            service, protocol = self.serve()
+            end(service)
+        before = self.services()
+        self.patch(os, "geteuid", lambda: OTHER)
+        self.reactor.fireSystemEvent("startup")
+        self.assertEqual(self.services(), before)
+        self.assertFalse(protocol.transport.isOpen)
+
+    def test_connectionKeepsDevice(self) -> None:
+        """Listeners and services whose device is in use otherwise are closed, and that is logged."""
+        self.serve()
+        release = adapterOf(self.reactor, f"soft:{self.address}").hold()
         before = self.services()
         self.patch(os, "geteuid", lambda: OTHER)
         self.reactor.fireSystemEvent("startup")
         logged = self.flushLoggedErrors(DeviceUnavailable)
-        self.assertEqual(len(logged), len(self.ports))
+        self.assertEqual(len(logged), len(self.ports) + 1)
         self.assertIn("in use as the former user", logged[0].getErrorMessage())
-        self.assertEqual(self.services(), before - len(self.ports))
+        self.assertEqual(self.services(), before - len(self.ports) - 1)
+        release()
 
     def test_same(self) -> None:
         """If the user does not change, the device stays open."""
