@@ -67,7 +67,8 @@ class RDMATests(MessagingCase):
         """A connection that begins in C{connectionLost} uses the adapter of the last one."""
         self.listenAt()
         client = self.result(self.connectTo())
-        adapter, following = client.transport.adapter, []
+        adapter = client.transport.adapter
+        following: list[Any] = []
 
         def connectAgain(reason: Failure) -> None:
             self.connectTo().addCallback(following.append)
