@@ -206,7 +206,7 @@ class StreamTransport(Generic[EndT]):
         return self.stream.peer
 
     @property
-    def client(self) -> tuple[str, int] | tuple[str, int, int, int]:
+    def client(self) -> tuple[str, int] | tuple[str, int, int, str | int]:
         """The socket address of the peer, an attribute that Twisted's TCP server transports have."""
         peer = self.stream.peer
         if isinstance(peer, IPv6Address):
