@@ -80,7 +80,7 @@ class RemoteMemory:
             return -1
         address, length, lkey = request.segments[0]
         source = self._lookup(lkey)
-        if source is None or source.domain is not self._domain or at + length > region.length:
+        if source is None or source.domain is not self._domain or not 0 <= length <= region.length - at:
             return -1
         start = address - source.address
         if start < 0 or start + length > source.length:

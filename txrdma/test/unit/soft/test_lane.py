@@ -105,6 +105,20 @@ class LaneTests(LanesTestCase):
                 self.assertEqual(one.flushed, [(3, CompletionOpcode.SEND)], case)
                 self.assertEqual(ok(other.received), [0], case)
 
+    def test_negativeLength(self) -> None:
+        """A write whose segment has a negative length fails, and writes nothing."""
+        for operation in (Operation.RDMA_WRITE, Operation.RDMA_WRITE_WITH_IMMEDIATE):
+            self.setUp()  # a failed request ends the queue pair
+            self.one.post(self.write(1, b"mapped"))
+            self.turn()
+            before = bytes(self.other.memory.view)
+            request = self.request(2, operation, 0, 8)
+            request.segments = [request.segments[0]._replace(length=-8)]
+            self.one.memory.view[:8] = b"unwanted"
+            self.one.post(request)
+            self.assertEqual(bytes(self.other.memory.view), before)
+            self.assertEqual([each.status for each in self.one.sent], [Status.SUCCESS, Status.LOC_PROT_ERR])
+
     def test_dormantLaneUsesFewPages(self) -> None:
         """A lane that becomes dormant between messages does not write all pages of its ring in the end."""
         one, other = pair(1 << 16)
