@@ -107,6 +107,11 @@ def isSameUser(user: int) -> bool:
     return user == os.geteuid() and user not in unmapped()
 
 
+def isTrusted(user: int) -> bool:
+    """Return whether a user ID is that of root, or the effective one of this process."""
+    return user == 0 or isSameUser(user)
+
+
 @implementer(IReadDescriptor)
 class LocalListener:
     """

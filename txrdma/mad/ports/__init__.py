@@ -38,7 +38,7 @@ def openMADPort(reactor: object, description: str = "") -> IMADPort:
 
 def defaultMADPort() -> str:
     """
-    Name of the port that is opened by default: the first one of this host, or a running ibsim.
+    Name of the port that is opened by default: the first one of this host, or an ibsim of this user or root.
 
     A simulated fabric is used only by name: its health would hide that this host's adapter is gone.
 

@@ -7,6 +7,7 @@ under them; here is none of that. The protocol is ibsim's own, of versions 0.10 
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from struct import error as structError
@@ -28,6 +29,7 @@ from txrdma.mad.core.addressing import mayBeFrom
 from txrdma.mad.layouts.smp import NodeInfo, PKeyTable, PortInfo
 from txrdma.mad.ports.batches import Batches, MOST
 from txrdma.mad.ports.descriptor import DescriptorPort
+from txrdma.unix.sockets import isTrusted
 
 _log = Logger()
 
@@ -88,6 +90,8 @@ class IbsimControl(Layout):
 
 
 _CONNECT: Final = Struct("<III32s")
+_CREDENTIALS: Final = Struct("3i")
+_SCM_CREDENTIALS: Final[int] = getattr(socket, "SCM_CREDENTIALS", 2)  # not in PyPy; see SO_PEERCRED
 
 
 def _abstract(base: str, name: str) -> bytes:
@@ -107,12 +111,21 @@ class IbsimPort(DescriptorPort):
     hasSMI = True
     doesRMPP = False
 
-    def __init__(self, reactor: IReactorFDSet, base: str = "", node: str = "", isSM: bool = False) -> None:
+    def __init__(
+        self,
+        reactor: IReactorFDSet,
+        base: str = "",
+        node: str = "",
+        isSM: bool = False,
+        isOfAnyUser: bool = True,
+    ) -> None:
         """
         @param base: prefix of the names of ibsim's sockets; by default that of IBSIM_SOCKNAME, or C{"sim"}.
         @param node: its identifier or description; by default that of SIM_HOST, or the first in the net file.
         @param isSM: receive datagrams for the subnet manager.
-        @raise DeviceUnavailable: no ibsim runs there, or it has no such node, or too many clients.
+        @param isOfAnyUser: accept an ibsim of any user, not only of the user of this process and of root.
+        @raise DeviceUnavailable: no ibsim runs there, or that of another user, or it has no such node, or too
+            many clients.
         """
         super().__init__(reactor)
         self._base = base or os.environ.get("IBSIM_SOCKNAME", DEFAULT_NAME)
@@ -123,6 +136,7 @@ class IbsimPort(DescriptorPort):
         self._control = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._slot = 0
+        self._isOfAnyUser = isOfAnyUser
         try:
             self._attach(node, isSM)
             self.endPort = self.refresh()
@@ -281,6 +295,7 @@ class IbsimPort(DescriptorPort):
 
     def _attach(self, node: str, isSM: bool) -> None:
         self._control.settimeout(CONTROL_SECONDS)
+        self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         identifier = self._bind()
         self._control.connect(_abstract(self._base, "ctl"))
         asked = _CONNECT.pack(identifier, 0, isSM, node.encode()[:31])
@@ -314,17 +329,17 @@ class IbsimPort(DescriptorPort):
         """
         Ask one question on the control socket, and return the answer.
 
-        @raise DeviceUnavailable: ibsim answers with an error, or not in time.
+        @raise DeviceUnavailable: ibsim answers with an error, or not in time, or is another user's.
         """
         asked = IbsimControl(
             magic=_MAGIC, slot=self._slot, type=kind, length=len(content), content=content.ljust(64, b"\0")
         )
         try:
             self._control.send(asked.encode())
-            reply = IbsimControl.decode(self._control.recv(80))
+            reply = self._reply()
             # To the one before us, who had our name; or to a question of ours that took too long.
             while reply.type not in (kind, ControlType.ERROR):
-                reply = IbsimControl.decode(self._control.recv(80))
+                reply = self._reply()
         except OSError as error:
             if isinstance(error, ConnectionError):  # else a port that only serves never hears of it
                 self._lost(error)
@@ -332,3 +347,20 @@ class IbsimPort(DescriptorPort):
         if reply.type is ControlType.ERROR:
             raise DeviceUnavailable(f"ibsim refuses {kind.name}")
         return reply.content
+
+    def _reply(self) -> IbsimControl:
+        """
+        Return the next message of the control socket.
+
+        The kernel adds the credentials of its sender; SO_PEERCRED has none for datagrams.
+
+        @raise DeviceUnavailable: it is of another user.
+        """
+        message, ancillary, _flags, _address = self._control.recvmsg(80, socket.CMSG_SPACE(_CREDENTIALS.size))
+        users = (_CREDENTIALS.unpack(sender)[1] for _, kind, sender in ancillary if kind == _SCM_CREDENTIALS)
+        if not self._isOfAnyUser and not isTrusted(user := next(users, -1)):
+            raise DeviceUnavailable(
+                f"the ibsim by the name {self._base!r} runs as another user ({user}), so it is not used by "
+                "default; to use it, name the port, as by --device ibsim"
+            ) from PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        return IbsimControl.decode(message)

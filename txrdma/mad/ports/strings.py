@@ -21,11 +21,12 @@ from txrdma.kit.strings import Arguments
 @implementer(IPlugin, IMADPortStringParser)
 class IbsimPortStringParser:
     """
-    C{ibsim} or C{ibsim:NODE}; keys are C{socket} and C{sm}.
+    C{ibsim} or C{ibsim:NODE}; keys are C{socket}, C{sm} and C{user}.
 
     C{NODE} is a node of the net file, by its identifier or description; without it that is SIM_HOST of the
     environment, or the first one. C{socket} is the name of ibsim's sockets; without it that is
-    IBSIM_SOCKNAME, or C{sim}. C{sm=yes} receives datagrams for the subnet manager.
+    IBSIM_SOCKNAME, or C{sim}. C{sm=yes} receives datagrams for the subnet manager. C{user=same} refuses an
+    ibsim that runs neither as the user of this process nor as root.
     """
 
     prefix = "ibsim"
@@ -33,18 +34,19 @@ class IbsimPortStringParser:
     def parsePort(self, reactor: Any, *args: str, **kwargs: str) -> IMADPort:
         from txrdma.mad.ports.ibsim import IbsimPort
 
-        arguments = Arguments("ibsim", ("node", "socket", "sm"), args, kwargs)
+        arguments = Arguments("ibsim", ("node", "socket", "sm", "user"), args, kwargs)
         node, socket = arguments.take("node"), arguments.take("socket")
         sm = arguments.isYes("sm", False)
+        isOfAnyUser = arguments.choice("user", "any", "same") == "any"
         arguments.end()
-        return IbsimPort(reactor, socket, node, sm)
+        return IbsimPort(reactor, socket, node, sm, isOfAnyUser)
 
     def available(self) -> Sequence[str]:
-        """A running ibsim, by the name of its sockets in the environment."""
+        """A running ibsim of this user or root, by the name of its sockets in the environment."""
         name = os.environ.get("IBSIM_SOCKNAME", "sim")
         try:
             with open("/proc/net/unix", encoding="ascii", errors="replace") as sockets:
-                return ["ibsim"] if any(f"@{name}:ctl" in line for line in sockets) else []
+                return ["ibsim:user=same"] if any(f"@{name}:ctl" in line for line in sockets) else []
         except OSError:
             return []
 

@@ -41,7 +41,7 @@ from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.signalling.interfaces import IListenerSignal, IServerSignal
 from txrdma.smc.signalling.owners import isEstablished, socketUser, TCPAddress, tcpAddressOf
 from txrdma.unix.lines import Lines
-from txrdma.unix.sockets import Credentials, isSameUser, LocalListener, processAt, Reactor
+from txrdma.unix.sockets import Credentials, isTrusted, LocalListener, processAt, Reactor
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
@@ -198,7 +198,7 @@ class AnnouncementConnection:
             )
             self.lines.close()
             return
-        most = _MOST_EXPECTED if _isTrusted(self.client.user) else _MOST_OF_OTHER_USER
+        most = _MOST_EXPECTED if isTrusted(self.client.user) else _MOST_OF_OTHER_USER
         if len(self.open) < most and self._announcements.expect(announced.address, announced):
             self.open[number] = announced
         else:
@@ -238,9 +238,9 @@ class Announcements:
 
     def welcome(self, user: int) -> bool:
         """Return whether to accept a process of this user: root, the local user, or any if so configured."""
-        if _isTrusted(user):
+        if isTrusted(user):
             return True
-        otherUsers = sum(not _isTrusted(each.client.user) for each in self.connections)
+        otherUsers = sum(not isTrusted(each.client.user) for each in self.connections)
         return self._acceptsOtherUsers and otherUsers < _MOST_OTHER_USERS
 
     def prepare(self, listening: socket.socket) -> None:
@@ -274,7 +274,7 @@ class Announcements:
     def expect(self, client: TCPAddress, announced: Announced) -> bool:
         """Expect a connection from this address; False if an equally trusted process announced it before."""
         before = self.expected.get(client)
-        if before is not None and (_isTrusted(before.client.user) or not _isTrusted(announced.client.user)):
+        if before is not None and (isTrusted(before.client.user) or not isTrusted(announced.client.user)):
             return False
         if before is not None:
             self.forget(before)
@@ -288,7 +288,7 @@ class Announcements:
         """Request clients to connect, as many as the backlog has space for."""
         queue, coming = self._queue, self._coming
         while queue and len(coming) < self._capacity:
-            announced = next((each for each in queue if _isTrusted(each.user)), None) or next(iter(queue))
+            announced = next((each for each in queue if isTrusted(each.user)), None) or next(iter(queue))
             del queue[announced]
             coming[announced] = self.reactor.seconds()
             announced.send(b"expected", b" %d" % os.geteuid())
@@ -347,7 +347,3 @@ class Announcements:
         self._timer.stop()
         for announcing in list(self.connections):
             announcing.lines.close()
-
-
-def _isTrusted(user: int) -> bool:
-    return user == 0 or isSameUser(user)

@@ -4,6 +4,7 @@ Ports in the fabrics of ibsim: the contract of L{IMADPort}, attaching and detach
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -11,8 +12,11 @@ from select import select
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBDRPath, IBPath
+from txrdma.mad import ports
 from txrdma.mad.layouts.smp import NodeDescription
+from txrdma.mad.ports import ibsim, openMADPort
 from txrdma.mad.ports.ibsim import IbsimPort
+from txrdma.mad.ports.strings import IbsimPortStringParser
 from txrdma.test.support.mad.simulated import gmp, TWO_SWITCHES
 from txrdma.test.system.ibsim.fabric import Ibsim, IbsimTestCase
 from txrdma.testing.contracts import MADPortContract
@@ -122,3 +126,13 @@ class AttachingTests(IbsimTestCase):
             agent = self.agentAt("a")
             self.assertEqual((await agent.SubnGet(NodeDescription, IBDRPath())).text, "a")
             agent.close()
+
+    async def test_ofAnotherUser(self) -> None:
+        """The port that is opened by default is no ibsim of another user, and is that of the same user."""
+        self.patch(os, "environ", self.fabric.environment)
+        self.patch(ports, "availableMADPorts", IbsimPortStringParser().available)
+        openMADPort(ReactorClock()).close()
+        self.patch(ibsim, "isTrusted", lambda user: user != os.geteuid())
+        error = self.assertRaises(DeviceUnavailable, openMADPort, ReactorClock())
+        self.assertIn(f"another user ({os.geteuid()})", str(error))
+        openMADPort(ReactorClock(), "ibsim").close()
