@@ -178,18 +178,21 @@ def _stoppedBySignals(reactor: Any) -> Iterator[None]:
     """
     Stop the reactor by SIGINT, SIGTERM and SIGHUP unless they are ignored, and disregard further ones.
 
+    The first signal determines the exit status of an interrupted command: 128 and its number, as in shells.
     SIGINT is blocked until then: while the reactor starts, it would only be logged.
     """
+    stopping: list[int] = []
 
     def handle() -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, lambda *_: reactor.callFromThread(stop))
+                signal.signal(number, lambda number, _: reactor.callFromThread(stop, number))
         unblock()
 
-    def stop() -> None:
+    def stop(number: int) -> None:
         with suppress(ReactorNotRunning):  # it is stopping
             reactor.stop()
+            stopping.append(number)
 
     def unblock() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
@@ -199,6 +202,10 @@ def _stoppedBySignals(reactor: Any) -> Iterator[None]:
     reactor.addSystemEventTrigger("after", "startup", handle)
     try:
         yield
+    except SystemExit as error:
+        if stopping and error.code == INTERRUPTED:
+            raise SystemExit(128 + stopping[0]) from None
+        raise
     finally:
         signal.signal(signal.SIGHUP, usual)
         unblock()

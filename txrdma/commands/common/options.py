@@ -22,7 +22,7 @@ _NARROWEST: Final = 40
 """Columns of the help on narrower terminals: Twisted needs space for an option and a part of its text."""
 
 INTERRUPTED: Final = 130
-"""The exit status after Ctrl-C: 128 and SIGINT, as shells have it."""
+"""The exit status after Ctrl-C: 128 and SIGINT; L{txrdma.command} replaces it after another signal."""
 
 
 class IReactor(IReactorCore, IReactorFDSet, IReactorTCP, IReactorThreads, IReactorTime, IReactorUNIX):

@@ -296,8 +296,23 @@ class SignalTests(SynchronousTestCase):
         """A server that a user ends has succeeded."""
         self.assertInterrupted("ping -d sim:fattree:2 --server", 0)
 
+    def test_terminated(self) -> None:
+        """SIGTERM ends a command with status 143, and a server with that of success."""
+        for words, status in (
+            ("perfquery -d sim:fattree:2 --watch 0.05", 143),
+            ("monitor -d sim:fattree:2 --json", 143),
+            ("ping -d sim:fattree:2 --server", 0),
+        ):
+            process = self.start(*words.split())
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            process.terminate()
+            output = first + process.communicate(timeout=20)[0]
+            self.assertEqual(process.returncode, status, output)
+            self.assertNotIn("Traceback", output)
+
     def test_interruptedAgain(self) -> None:
-        """Further signals do not disturb the end that the first one began; SIGHUP ends a group, too."""
+        """Further signals change neither the end that the first one began, nor its exit status."""
         for numbers in ((signal.SIGINT, signal.SIGINT, signal.SIGTERM), (signal.SIGHUP,)):
             script = "trap '' INT HUP; echo; exec sleep 30"
             process = self.start("btl-run", "-n", "1", "sh", "-c", script)
@@ -307,7 +322,7 @@ class SignalTests(SynchronousTestCase):
                 process.send_signal(number)
                 time.sleep(0.1)
             output = process.communicate(timeout=20)[0]  # the program has ended when its output is closed
-            self.assertEqual((process.returncode, output), (130, ""))
+            self.assertEqual((process.returncode, output), (128 + numbers[0], ""))
 
     def test_signalMask(self) -> None:
         """Programs that a command starts do not inherit blocked signals."""
