@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from txrdma.iba.verbs import NodeType
-from txrdma.sim.nets.netfile import Net
+from txrdma.sim.nets.netfile import MOST_OF_NODE, MOST_PORTS, Net
 
 RADIX: Final = 36
 WIDTHS: Final = 3
@@ -25,22 +25,17 @@ def fatTree(hosts: int, radix: int = RADIX) -> Net:
     """
     Return the smallest fat tree of switches with C{radix} ports for a number of hosts.
 
-    @raise ValueError: three levels are not enough, the radix is odd, or there are no hosts.
+    @raise ValueError: three levels are not enough, the radix is odd, there are no hosts, or too many ports.
     """
-    if hosts < 1 or radix < 2 or radix % 2:
+    if hosts < 1 or not 2 <= radix <= MOST_OF_NODE or radix % 2:
         raise ValueError(f"no fat tree has {hosts} hosts on switches of {radix} ports")
     half = radix // 2
-    net = Net(width=WIDTHS, speed=SPEEDS, extendedSpeed=EXTENDED_SPEEDS)
-    for host in range(hosts):
-        net.add(NodeType.CHANNEL_ADAPTER, 1, f"h{host:05}")
-    if hosts <= half * radix:
-        _twoLevels(net, hosts, radix)
-    elif hosts <= half * half * radix:
-        _threeLevels(net, hosts, radix)
-    else:
+    if hosts > half * half * radix:
         raise ValueError(
             f"{hosts} hosts are more than the {half * half * radix} of three levels of {radix} ports"
         )
+    net = Net(width=WIDTHS, speed=SPEEDS, extendedSpeed=EXTENDED_SPEEDS)
+    (_twoLevels if hosts <= half * radix else _threeLevels)(net, hosts, radix)
     return net
 
 
@@ -51,7 +46,7 @@ def _twoLevels(net: Net, hosts: int, radix: int) -> None:
     while spines > 1 and spines % 2 == 0 and leaves * (half // (spines // 2)) <= radix:
         spines //= 2  # as few as the ports allow, with equal bundles of links
     bundle = half // spines if spines else 0
-    _switches(net, leaf=leaves, spine=spines, radix=radix)
+    _nodes(net, hosts, radix, leaf=leaves, spine=spines)
     _hosts(net, hosts, half)
     for leaf in range(leaves):
         for spine in range(spines):
@@ -67,7 +62,7 @@ def _threeLevels(net: Net, hosts: int, radix: int) -> None:
     while pods * bundle * 2 <= radix and half % (bundle * 2) == 0:
         bundle *= 2
     plane = half // bundle  # number of core switches to which each spine switch is linked
-    _switches(net, leaf=pods * half, spine=pods * half, core=plane * half, radix=radix)
+    _nodes(net, hosts, radix, leaf=pods * half, spine=pods * half, core=plane * half)
     _hosts(net, hosts, half)
     for pod in range(pods):
         for lower in range(half):
@@ -85,7 +80,12 @@ def _threeLevels(net: Net, hosts: int, radix: int) -> None:
                     )
 
 
-def _switches(net: Net, radix: int, **levels: int) -> None:
+def _nodes(net: Net, hosts: int, radix: int, **levels: int) -> None:
+    ports = hosts + radix * sum(levels.values())
+    if ports > MOST_PORTS:
+        raise ValueError(f"a fabric has at most {MOST_PORTS:,} ports here, not {ports:,}")
+    for host in range(hosts):
+        net.add(NodeType.CHANNEL_ADAPTER, 1, f"h{host:05}")
     for name, count in levels.items():
         for number in range(count):
             net.add(NodeType.SWITCH, radix, f"{name}{number:04}")

@@ -27,7 +27,12 @@ _KINDS: Final = {
     "rt": NodeType.ROUTER,
 }
 _NAMES: Final = {NodeType.SWITCH: "Switch", NodeType.CHANNEL_ADAPTER: "Hca", NodeType.ROUTER: "Rt"}
-_MOST_PORTS: Final = 254
+MOST_PORTS: Final = 500_000
+"""Largest number of ports of a net file and of a fat tree; a fabric of 10,368 hosts has 65,000 ports."""
+
+MOST_OF_NODE: Final = 254
+"""Largest number of ports of a node (IBA 14.2.5.3)."""
+
 _MOST: Final = {
     **dict.fromkeys(("switchguid", "caguid", "rtguid", "sysimgguid"), (1 << 64) - 1),
     "vendid": 0xFFFFFF,
@@ -162,6 +167,7 @@ class _Parser:
         self._name = name
         self._net = Net()
         self._node: NetNode | None = None
+        self._ports = 0
         self._comments: dict[str, int] = {}
         self._where: dict[tuple[str, int], int] = {}
 
@@ -188,10 +194,13 @@ class _Parser:
             raise NetFileError(self._name, number, f"{line.split()[0]!r} is ibsim's own, and not done here")
 
     def _header(self, number: int, kind: str, ports: str, identifier: str, rest: str) -> None:
-        if not 1 <= int(ports) <= _MOST_PORTS:
-            raise NetFileError(self._name, number, f"a node has from 1 to {_MOST_PORTS} ports, not {ports}")
+        if not 1 <= int(ports) <= MOST_OF_NODE:
+            raise NetFileError(self._name, number, f"a node has from 1 to {MOST_OF_NODE} ports, not {ports}")
         if identifier in self._net.nodes:
             raise NetFileError(self._name, number, f"there is a node {identifier!r} already")
+        self._ports += int(ports)
+        if self._ports > MOST_PORTS:
+            raise NetFileError(self._name, number, f"a fabric has at most {MOST_PORTS:,} ports here")
         node = self._node = self._net.add(_KINDS[kind.lower()], int(ports), identifier)
         if (quoted := _QUOTED.search(rest)) is not None:
             node.description = quoted[1]

@@ -28,6 +28,7 @@ from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PortState
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
 from txrdma.sim.netfabrics import readFabric
+from txrdma.sim.nets import netfile
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net, NetFileError, parseNet
 from txrdma.test.support.mad.simulated import FabricTestCase
@@ -278,8 +279,17 @@ class NetFileTests(SynchronousTestCase):
             self.assertEqual(kinds.count(NodeType.SWITCH), switches)
             self.assertEqual(sum(len(node.links) for node in net.nodes.values()) // 2, links)
             self.assertEqual(parseNet(net.text()), net)
-        for hosts, radix in ((0, 36), (3, 3), (36 * 18 * 18 + 1, 36)):
+        for hosts, radix in ((0, 36), (3, 3), (36 * 18 * 18 + 1, 36), (1, 256), (1 << 60, 36)):
             self.assertRaises(ValueError, fatTree, hosts, radix)
+
+    def test_tooManyPorts(self) -> None:
+        """A net with more ports than a fabric may have is refused at the line that exceeds the number."""
+        self.patch(netfile, "MOST_PORTS", 600)
+        text = "\n".join(f'Switch 254 "s{number}"' for number in range(3))
+        error = self.assertRaises(NetFileError, parseNet, text, "big.net")
+        self.assertEqual(str(error), "big.net, line 3: a fabric has at most 600 ports here")
+        error = self.assertRaises(ValueError, fatTree, 4_000_000, 254)
+        self.assertIn("at most 500,000 ports", str(error))
 
 
 _LINE = re.compile(r"SwitchName=([\w.-]{1,63}) (Nodes|Switches)=(\S+)")
