@@ -354,6 +354,11 @@ LIMITS: Final = (
     Limit("monitor", "logged wrong passwords in a period", "txrdma.kit.webaccess.MOST_LOGGED",
           "Further ones are not logged.",
           "unit.monitor.test_access.AccessTests.test_manyGuessers"),
+    # commands
+    Limit("commands", "bytes that a client of verify stores of a connection of a server",
+          "txrdma.verify.measuring.MOST_RECEIVED",
+          "The connection is aborted, and the check fails.",
+          "integration.test_verify.ClientTests.test_endless"),
     # shared memory and UNIX sockets
     Limit("shared memory", "doorbells of a peer", "txrdma.soft.shared._doorbells.MOST",
           "The peer's connections are closed.",

@@ -45,6 +45,9 @@ _LONGEST_REASON: Final = 200
 _SERVED: Final = {"tcp": "TCP", "smc": "SMC-R", "rsocket": "RSocketTransport", "btl": "BTLTransport"}
 """The beginning of the name of the transport that must be used, and not another one silently."""
 
+MOST_RECEIVED: Final = 1 << 20
+"""Most bytes that are stored of a connection of a server: an offer, or an echo."""
+
 _ECHOED: Final = 300_000
 _MESSAGES: Final = 200
 _SMALL: Final = 64
@@ -55,6 +58,20 @@ _SECONDS: Final = 20.0
 
 class Mismatch(Exception):
     """Raised if a stream or a message connection did not do what it has to."""
+
+
+class Received(Recorder):
+    """Records what the server sends, up to a limit, at which the connection is aborted."""
+
+    def dataReceived(self, data: bytes) -> None:
+        if len(self.received) + len(data) > MOST_RECEIVED:
+            self.transport.abortConnection()
+        else:
+            super().dataReceived(data)
+
+
+class _HalfCloseReceived(Received, HalfCloseRecorder):
+    """The same, on a connection that stays open when one direction is closed."""
 
 
 class Timer(Protocol):
@@ -149,7 +166,7 @@ class Client:
     async def run(self, port: int, first: int = 0) -> None:
         """Run all checks of a server, given the port of its control connection."""
         way = HostnameEndpoint(self._reactor, self.host, port)
-        asked = await connectProtocol(way, Recorder())
+        asked = await connectProtocol(way, Received())
         await asked.lost
         offer = decodeOffer(bytes(asked.received))
         self._calls: list[str] = []
@@ -198,7 +215,7 @@ class Client:
 
     async def _echoed(self, kind: str, endpoint: Any) -> list[str]:
         """Send data, compare its echo, close one direction, and return what the protocol saw."""
-        recorder = await connectProtocol(endpoint, HalfCloseRecorder())
+        recorder = await connectProtocol(endpoint, _HalfCloseReceived())
         used = servedBy(recorder.transport)
         data = Random(kind).randbytes(_ECHOED)
         recorder.transport.write(ECHO + data[: _ECHOED // 2])
@@ -217,7 +234,7 @@ class Client:
         return [*seen, recorder.reason.type.__name__]
 
     async def _bandwidth(self, kind: str, endpoint: Any) -> None:
-        recorder = await connectProtocol(endpoint, Recorder())
+        recorder = await connectProtocol(endpoint, Received())
         recorder.transport.write(SINK)
         begun, count = time.perf_counter(), 0
         while time.perf_counter() - begun < self._seconds:
@@ -272,16 +289,20 @@ class Client:
 
 
 class _Counting(MessageRecorder):
-    """Fires when as many messages have come as were sent."""
+    """Fires when as many messages have come as were sent; further ones are not recorded."""
 
     def __init__(self) -> None:
         super().__init__()
         self.done: Deferred[None] = Deferred()
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
-        super().messageReceived(data, immediate)
-        if len(self.messages) == _MESSAGES:
-            self.done.callback(None)
+        if not self.done.called:
+            super().messageReceived(data, immediate)
+            if len(self.messages) == _MESSAGES:
+                self.done.callback(None)
+
+    def writeReceived(self, length: int, immediate: int) -> None:
+        """The server does not write; do not record that it does."""
 
     def connectionLost(self, reason: Any) -> None:
         super().connectionLost(reason)

@@ -15,11 +15,11 @@ from twisted.internet.protocol import Factory, Protocol
 
 from txrdma import __version__
 from txrdma.cm.connections.endpoints import RDMAServerEndpoint
+from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.error import RDMAError
 from txrdma.messages.protocol import MessageFactory
 from txrdma.pingpong.link import TestSide
 from txrdma.pingpong.session import Server
-from txrdma.testing.protocols import MessageRecorder
 from txrdma.verbs.devices import openDevice
 from txrdma.verify.subject import TestedPort
 from txrdma.verify.transports import listening, serverDevice
@@ -33,17 +33,20 @@ ECHO, SINK = b"E", b"S"
 
 @implementer(IHalfCloseableProtocol)
 class StreamService(Protocol):
-    """Echoes or counts what one client writes."""
+    """Echoes or counts what one client writes, and does not read while the client does not."""
 
+    transport: Any
     _mode = b""
     _left = 0
     _head = b""
+
+    def connectionMade(self) -> None:
+        self.transport.registerProducer(self.transport, True)
 
     def dataReceived(self, data: bytes) -> None:
         if not self._mode:
             self._mode, data = data[:1], data[1:]
         if self._mode == ECHO:
-            assert self.transport is not None
             self.transport.write(data)
         else:
             self._count(data)
@@ -56,21 +59,23 @@ class StreamService(Protocol):
             self._left = int.from_bytes(self._head, "big")
         self._left -= len(data)
         if self._left <= 0:
-            assert self.transport is not None
             self.transport.write(SINK)
             self._head = b""
 
     def readConnectionLost(self) -> None:
         """The client has written everything: end the connection after the last bytes of the echo."""
-        assert self.transport is not None
+        self.transport.unregisterProducer()
         self.transport.loseConnection()
 
     def writeConnectionLost(self) -> None:
         """Nothing more can be written."""
 
 
-class MessageService(MessageRecorder):
-    """Echoes messages."""
+class MessageService(RDMAProtocol):
+    """Echoes messages, and takes none while the client does not."""
+
+    def connectionMade(self) -> None:
+        self.transport.registerProducer(self.transport, True)
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
         self.transport.sendMessage(data, immediate)
