@@ -16,6 +16,7 @@ from zope.interface import implementer
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IDelayedCall, IProtocol, ITCPTransport, ITLSTransport
+from twisted.internet.main import CONNECTION_LOST
 from twisted.internet.protocol import Protocol as StreamProtocol
 from twisted.logger import Logger
 from twisted.python.context import theContextTracker
@@ -434,7 +435,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         if not self.connected:
             return None
         if not self.discardsInput and self._failure is None:
-            self._failure = Failure(ConnectionLost())
+            self._failure = Failure(CONNECTION_LOST)
         self.discardsInput, self.isNoticed, self.isEnding = True, False, True
         stopped: Deferred[None] = Deferred()
         self._stopping = stopped

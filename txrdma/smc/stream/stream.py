@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, Final
 
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.main import CONNECTION_LOST
 from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -349,6 +350,8 @@ class Stream:
         if not self.flow.isDirty:
             self.flow.touch()
         self.link.scheduler.finish()
+        if not self._closing.over and self._failure is None:
+            self._failure = Failure(CONNECTION_LOST)
         self.fail()
         self.link.scheduler.finish()
 

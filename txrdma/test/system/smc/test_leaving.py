@@ -96,6 +96,34 @@ async def main(reactor, serving, connecting, code):
 react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys.argv[1:])
 """
 
+STOPPING: Final = """
+import sys
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.protocol import Factory
+from twisted.internet.task import react
+from txrdma.testing.protocols import Echo, Recorder
+
+class Printing:
+    def connectionLost(self, reason):
+        print(repr(reason.value), reason.value)
+
+class Client(Printing, Recorder):
+    greeting = b"hello"
+
+class Server(Printing, Echo):
+    pass
+
+async def main(reactor, scheme):
+    server = serverFromString(reactor, f"{scheme}:0:interface=127.0.0.1")
+    port = await server.listen(Factory.forProtocol(Server))
+    endpoint = clientFromString(reactor, f"{scheme}:127.0.0.1:{port.getHost().port}")
+    client = await endpoint.connect(Factory.forProtocol(Client))
+    await client.receiving(5)
+
+react(lambda reactor, scheme: Deferred.fromCoroutine(main(reactor, scheme)), sys.argv[1:])
+"""
+
 
 class LeavingTests(SynchronousTestCase):
     """Both ends are processes."""
@@ -146,3 +174,10 @@ class LeavingTests(SynchronousTestCase):
 
     def test_kept(self) -> None:
         self.assertReleased("smc")
+
+    def test_reason(self) -> None:
+        """Protocols whose reactor stops get a reason with the same text as over TCP."""
+        expected = printed(STOPPING, "tcp").stdout
+        self.assertEqual(len(expected.splitlines()), 2, expected)
+        for scheme in ("smc", "btl"):
+            self.assertEqual(printed(STOPPING, scheme).stdout, expected, scheme)
