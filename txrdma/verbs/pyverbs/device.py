@@ -15,8 +15,9 @@ from weakref import WeakSet
 
 from zope.interface import implementer
 
-from twisted.internet.interfaces import IReactorFDSet
+from twisted.internet.interfaces import IReactorFDSet, IReactorFromThreads
 from twisted.logger import Logger
+from twisted.python import threadable
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceExhausted
 from txrdma.iba.types import GID, PKey, QPN
@@ -240,6 +241,7 @@ class PyverbsDevice:
         self._channels: dict[PyverbsCompletionChannel, None] = {}
         self._completionQueues: dict[PyverbsCompletionQueue, None] = {}
         self._listeners: dict[object, Callable[[AsyncEvent], None]] = {}
+        self._threads = IReactorFromThreads(reactor, None)
         self._context: Any = None
         try:
             self._context, descriptor = openContext(verbs, name)
@@ -260,9 +262,18 @@ class PyverbsDevice:
         return f"<PyverbsDevice {self.name}{' closed' if self._closed else ' gone' if self._error else ''}>"
 
     def __del__(self) -> None:
-        """Close an abandoned device in the right order, which the garbage collector does not know."""
-        if getattr(self, "_context", None) is not None:
+        """
+        Close an abandoned device in the right order, which the garbage collector does not know.
+
+        The collector may run in any thread, while the reactor's thread uses the descriptors of the device.
+        """
+        if getattr(self, "_context", None) is None:
+            return
+        if self._threads is None or threadable.ioThread is None or threadable.isInIOThread():
             self.close()
+        else:
+            _open.add(self)  # again, since the collector has removed it; the reactor may have stopped
+            self._threads.callFromThread(self.close)
 
     # Attributes.
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pickle import PickleBuffer
 from typing import Any
 from unittest.mock import Mock
 
+from zope.interface import alsoProvides
 from zope.interface.verify import verifyClass, verifyObject
 
+from twisted.internet.interfaces import IReactorFromThreads
 from twisted.internet.testing import MemoryReactorClock
+from twisted.python import threadable
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, QueueFull, RDMAError
 from txrdma.iba.types import GID, LKey, RKey
@@ -375,6 +380,27 @@ class EndTests(FakeDevice):
         self.assertEqual(
             self.kinds(), ["QP", "MR", "PD", "CQ", "CompChannel", "CQ", "CompChannel", "Context"]
         )
+
+    def test_collectedElsewhere(self) -> None:
+        """A device that is collected in another thread is closed in the reactor's thread."""
+        calls: list[Callable[[], None]] = []
+        reactor: Any = MemoryReactorClock()
+        reactor.callFromThread = calls.append
+        alsoProvides(reactor, IReactorFromThreads)
+        self.addCleanup(gc.enable)
+        gc.disable()  # in this thread
+        abandoned = _pyverbs_device.openPyverbsDevice(reactor, "fake0")
+        abandoned.createProtectionDomain()  # a cycle of references
+        self.patch(threadable, "ioThread", threading.get_ident())
+        del Thing.log[:]
+        del abandoned
+        collecting = threading.Thread(target=gc.collect)
+        collecting.start()
+        collecting.join()
+        self.assertEqual((self.kinds(), bool(reactor.getReaders())), ([], True))
+        (close,) = calls
+        close()
+        self.assertEqual((self.kinds(), reactor.getReaders()), (["PD", "Context"], []))
 
     def test_stuck(self) -> None:
         """An object that cannot be closed keeps its parents open: pyverbs would close it in freed memory."""
