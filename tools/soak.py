@@ -57,11 +57,11 @@ def activities() -> Iterator[Activity]:
         yield Activity(module.removeprefix("txrdma.test.soak."), (*tests, module), seconds)
     make = ("make", f"PYTHON={python}")
     streams = (python, "-m", "txrdma.testing.streams")
-    yield Activity("conversations", (*make, "conversations"), 1200.0)
-    for chapter in ("closing", "halves", "readers", "deaths"):
+    yield Activity("conversations", (*make, "conversations"), 240.0)
+    for chapter, seconds in (("closing", 15.0), ("halves", 10.0), ("readers", 125.0), ("deaths", 15.0)):
         words = (*streams, "--route", "shared-memory", "--", chapter)
-        yield Activity(f"conversations {chapter}", words, 60.0)
-    yield Activity("drawn conversations", (*streams, "--drawn", "20"), 120.0, isRandom=True)
+        yield Activity(f"conversations {chapter}", words, seconds)
+    yield Activity("drawn conversations", (*streams, "--drawn", "50"), 30.0, isRandom=True)
     for generator in SCENARIOS:
         words = (*make, "MINUTES={minutes}", f"GENERATORS={generator}", "simulate")
         yield Activity(f"random {generator}", words, isRandom=True)
