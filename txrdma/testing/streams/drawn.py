@@ -228,7 +228,7 @@ def _dies(random: Random, leaver: _End, other: _End) -> None:
 def _leavesEarly(random: Random, leaver: _End, other: _End) -> None:
     size = other.writes(_MOST)
     steps = ("lose", "abort", "raise", "stop")
-    # A slow end has paused when it has received something; Twisted's TCP does not close paused connections then.
+    # A slow end has paused when it has received something: Twisted's TCP would not report the end then.
     step = random.choice(steps[:-1] if leaver.isSlow else steps)
     leaver.does(step, on=f"received {leaver.received + random.randint(1, size)}")
     leaver.received += size
