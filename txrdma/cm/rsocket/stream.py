@@ -268,7 +268,8 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
 
     def connectionLost(self, reason: Failure) -> None:
         self._pair = self._lane = None
-        self._release = self.remoteMemory.adapter.hold()  # the next connection often begins in _end
+        if self.connected:
+            self._release = self.remoteMemory.adapter.hold()  # the next connection often begins in _end
         self._lost(reason)
         self.setKeepAlive(None)
         mapped, self._mapped = self._mapped, None
@@ -276,10 +277,12 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
             callWithContext(self.context, mapped.end)
 
     def _end(self, reason: Failure) -> None:
-        super()._end(reason)
-        release, self._release = self._release, None
-        if release is not None:
-            release()
+        try:
+            super()._end(reason)
+        finally:
+            release, self._release = self._release, None
+            if release is not None:
+                release()
 
     def _send(self, core: RSocket, transport: RDMATransport) -> None:
         requests = core.outgoing()
