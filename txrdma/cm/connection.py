@@ -50,7 +50,7 @@ def _doNothing() -> None:
 @implementer(IManagedConnection)
 class CMConnection:
     """
-    A connection, or an attempt to open one: the interface of the core's L{Connection} for applications.
+    A connection, or an attempt to open one: the interface of its core for applications.
 
     @ivar managed: its entry in the core of the manager.
     @ivar checkMigration: called before a LAP is handled, to report a migration of the queue pair.
