@@ -138,6 +138,10 @@ class SharedCompletionQueue:
             handler.broken(failure)
 
 
+def _doNothing() -> None:
+    """Release nothing, since nothing is held."""
+
+
 class Adapter:
     """
     A device with a connection manager: our own, by management datagrams of each port, or the kernel's.
@@ -149,14 +153,22 @@ class Adapter:
         of the process has changed.
     """
 
-    def __init__(self, reactor: Any, device: IVerbsDevice, closed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        device: IVerbsDevice,
+        closed: Callable[[], None] = lambda: None,
+        isOwner: bool = False,
+    ) -> None:
         """
         @param closed: called after the adapter has closed.
+        @param isOwner: C{closed} closes the device, which the program does not have.
         @raise InvalidRequest: the device has no queue pair 1, and is not one of the kernel's.
         @raise txrdma.error.ResourceExhausted: queue pair 1 of a port, or the CM class, is in use.
         """
         self.reactor = reactor
         self.device = device
+        self._isOwner = isOwner
         self._holders = 0
         self._queues: list[SharedCompletionQueue] = []
         self._pairs: dict[IQueuePair, CompletionHandler] = {}
@@ -233,6 +245,15 @@ class Adapter:
                     self._closing.close()
 
         return release
+
+    def holdUntilReported(self) -> Callable[[], None]:
+        """
+        Keep the adapter open until a protocol knows the end of its connection, when it often connects again.
+
+        Opening a device takes longer than a connection. A device of the program is not held: the program may
+        close it when its last connection has ended.
+        """
+        return self.hold() if self._isOwner else _doNothing
 
     @property
     def isAbandoned(self) -> bool:
@@ -449,7 +470,12 @@ def adapterOf(reactor: Any, place: DeviceSpec) -> Adapter:
     known = _adapters.get((reactor, place))
     if known is not None and known.isAbandoned:
         known.abandon()
-    return oneOf(_adapters, reactor, place, lambda device, closed: Adapter(reactor, device, closed))
+    return oneOf(
+        _adapters,
+        reactor,
+        place,
+        lambda device, closed: Adapter(reactor, device, closed, isinstance(place, str)),
+    )
 
 
 @contextmanager

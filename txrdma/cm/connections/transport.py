@@ -693,12 +693,8 @@ class RDMATransport(RequestTransport):
             self._finish(reason)
 
     def _finish(self, reason: Exception) -> None:
-        """
-        Close the queue pair, send a DREQ if that was not done, and report the end to the protocol.
-
-        The adapter is open until that returns, since opening a device again takes longer than a connection.
-        """
-        release = self.adapter.hold()
+        """Close the queue pair, send a DREQ if that was not done, and report the end to the protocol."""
+        release = self.adapter.holdUntilReported()
         try:
             self._closeAndReport(reason)
         finally:

@@ -269,7 +269,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
     def connectionLost(self, reason: Failure) -> None:
         self._pair = self._lane = None
         if self.connected:
-            self._release = self.remoteMemory.adapter.hold()  # the next connection often begins in _end
+            self._release = self.remoteMemory.adapter.holdUntilReported()
         self._lost(reason)
         self.setKeepAlive(None)
         mapped, self._mapped = self._mapped, None

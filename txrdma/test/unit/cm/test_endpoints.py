@@ -80,6 +80,17 @@ class RDMATests(MessagingCase):
         self.closed(following[0], self.served[-1])
         self.assertNothingLeft()
 
+    def test_programClosesDevice(self) -> None:
+        """A program may close its device in C{connectionLost}: nothing else uses it then."""
+        self.listenAt()
+        client = self.result(self.connectTo())
+        holders: list[int] = []
+        self.patch(client, "connectionLost", lambda reason: holders.append(client.transport.adapter._holders))
+        client.transport.loseConnection()
+        self.wait(lambda: holders)
+        self.assertEqual(holders, [0])
+        self.assertNothingLeft()
+
     def test_pausedReceiverIsNotAskedAgainAndAgain(self) -> None:
         """While the receiver is paused, the client sends no more than its credits and a few probes."""
         self.listenAt()

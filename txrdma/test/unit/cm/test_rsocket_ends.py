@@ -50,6 +50,7 @@ class ConsecutiveTests(MessagingCase):
         self.listenAt(served, RSocketServerEndpoint, options=_UNPROBED)
         client = self.result(self.connectTo(*_CLIENT, options=_UNPROBED))
         adapter = client.transport.connection.adapter
+        self.patch(adapter, "_isOwner", True)
         following: list[Any] = []
 
         def connectAgain(_: None) -> None:
