@@ -68,6 +68,7 @@ class RDMATests(MessagingCase):
         self.listenAt()
         client = self.result(self.connectTo())
         adapter = client.transport.adapter
+        self.patch(adapter, "_isOwner", True)
         following: list[Any] = []
 
         def connectAgain(reason: Failure) -> None:
