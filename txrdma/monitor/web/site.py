@@ -34,9 +34,9 @@ _ALIVE_SECONDS: Final = 15.0
 MOST_CONNECTIONS: Final = 2000
 """Most connections at a time; further ones are closed at once. Twice L{MOST_READERS}: these have one each."""
 
-MOST_OF_CLIENT: Final = 500
-"""Most connections of one address, or IPv6 network of 64 bits, at a time. Those of loopback, where a reverse
-proxy may be, are only limited by L{MOST_CONNECTIONS}."""
+MOST_OF_CLIENT: Final = 1500
+"""Most connections of one address, or IPv6 network of 64 bits, at a time: a proxy on another host may have
+one for each of the L{MOST_READERS}, and those of requests. Loopback, where a proxy may be, is exempt."""
 
 MOST_AT_ONCE: Final = 50
 """Most requests that are processed in a reactor iteration, each of which takes a tenth of a millisecond."""

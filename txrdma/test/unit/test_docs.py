@@ -69,7 +69,7 @@ class NumbersTests(SynchronousTestCase):
                     f"from that address until the {words.get(int(webaccess.GUESS_SECONDS))} is over",
                     f"a token of {webaccess.FEWEST_CHARACTERS} characters or more",
                     f"At most {site.MOST_CONNECTIONS:,} connections are open",
-                    f"and {site.MOST_OF_CLIENT} of one address",
+                    f"and {site.MOST_OF_CLIENT:,} of one address",
                     f"At most {events.MOST_READERS:,} clients can read events",
                     f"buffer stays full for a {words.get(int(events.STALLED_SECONDS))}",
                     f"{words.get(searches.MOST_TRACES)} paths are traced at a time",
