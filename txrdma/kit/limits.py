@@ -203,6 +203,10 @@ LIMITS: Final = (
           "txrdma.soft.host.member.LINES",
           "Further ones are closed; they are tried again.",
           "integration.soft.test_sharing.SharingTests.test_tooManyLines"),
+    Limit("rdma:", "packets that this one stores for processes that have not reported to it yet",
+          "txrdma.soft.host.member.MOST_AWAITED",
+          "The oldest one is dropped; its sender repeats it.",
+          "integration.soft.test_sharing.SharingTests.test_manyBeforeReport"),
     # mad
     Limit("mad", "requests whose handlers have not answered", "txrdma.mad.server.MOST_PENDING",
           "The next one is answered with BUSY.",

@@ -30,10 +30,14 @@ I{Services.} A service ID is claimed by the name of another abstract UNIX socket
 when the process ends. So two processes cannot listen for the same service, and no process has to be asked.
 
 I{Takeover.} When the coordinator's process ends, the kernel closes its lines. Each member then tries to
-listen at the address's name; one succeeds, and the others connect to it and repeat what they serve. A process
-may be busy meanwhile, so the new coordinator drops messages for services that are claimed, and for shares
-whose UDP ports are in use, instead of rejecting them. Connections are not affected: their packets reach their
-own sockets, and messages that were lost are retransmitted.
+listen at the address's name; one succeeds, and the others connect to it and repeat what they serve.
+Connections are not affected: their packets reach their own sockets, and messages that were lost are
+retransmitted.
+
+I{Early messages.} The answer to the first request of a new member may come before the coordinator has read
+that it is a member, and after a takeover a process may be too busy to report. So the coordinator stores
+messages for services that are claimed, and for shares whose UDP ports are in use, until their devices
+report, and drops them if that takes longer than senders wait.
 
 I{Stopped processes.} Members ping the coordinator. One that does not answer twice is replaced: its members
 use the next of 16 names. When it runs again, its lines have ended; it finds the coordinator with a later

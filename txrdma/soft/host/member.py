@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -59,6 +60,12 @@ NAMES: Final = 16
 
 LINES: Final = 2 * SHARES
 """Number of connections that a coordinator accepts: each device may have an old one that is ending."""
+
+MOST_AWAITED: Final = 64
+"""Number of packets that a coordinator stores for processes that have not reported to it yet."""
+
+AWAITED_SECONDS: Final = 0.5
+"""Seconds after which such a packet is dropped: its sender repeats it."""
 
 _REFUSED_SECONDS: Final = 1.0
 _UNANSWERED_SECONDS: Final = 0.1
@@ -155,6 +162,7 @@ class PortMember:
         self._home: _Line | None = None
         self._members: dict[int, _Line] = {}
         self._lines: dict[_Line, None] = {}
+        self._awaited: deque[tuple[float, tuple[str, int], bytes]] = deque(maxlen=MOST_AWAITED)
         self._timer = Timer(reactor)
         self._name = 0
         self._pause = SEEK_SECONDS
@@ -251,6 +259,7 @@ class PortMember:
         if destination.share == self.share:
             return False
         if self._isAwaited(destination):
+            self._store(source, packet)
             return True
         line = self._home if self._coordinator is None else self._lineFor(number, destination)
         if line is None:
@@ -259,7 +268,7 @@ class PortMember:
         return True
 
     def _isAwaited(self, destination: Destination) -> bool:
-        """Whether a message is for a process that exists, but has not reported to this coordinator yet."""
+        """Return whether a packet is for a process that has not reported to this coordinator yet."""
         coordinator, (service, share) = self._coordinator, destination
         if coordinator is None or coordinator.isKnown(destination):
             return False
@@ -289,12 +298,16 @@ class PortMember:
         ip = parsed.address.ip
         if ip is None or len(packet) < 8:
             raise ValueError("a packet without a header or a sender")
-        source = ip, parsed.port
+        self._pass((ip, parsed.port), packet)
+
+    def _pass(self, source: tuple[str, int], packet: memoryview) -> None:
+        """Pass a forwarded packet on; one without a receiver is dropped."""
         if self._coordinator is not None:
             number = int.from_bytes(packet[5:8], "big")
             known = destinationOf(packet) if number == _GSI else Destination(share=number >> 16)
             target = None if known.share == self.share else self._lineFor(number, known)
             if self._isAwaited(known):
+                self._store(source, packet)
                 return
             if target is not None:
                 target.forward(source, packet)
@@ -303,6 +316,24 @@ class PortMember:
                 return
         if self._port is not None:
             self._port.forwarded(source, packet)
+
+    def _store(self, source: tuple[str, int], packet: memoryview) -> None:
+        """
+        Store a packet for a process that will report soon.
+
+        It is often the answer to a request that has come before the report, by another socket.
+        """
+        self._awaited.append((self._reactor.seconds(), source, bytes(packet)))
+
+    def _passStored(self) -> None:
+        """Pass on what was stored for a process that has reported; what others await is stored again."""
+        if not self._awaited:
+            return
+        stored, since = list(self._awaited), self._reactor.seconds() - AWAITED_SECONDS
+        self._awaited.clear()
+        for at, source, packet in stored:
+            if at >= since:
+                self._pass(source, memoryview(packet))
 
     def _probeReceived(self, packet: memoryview, source: tuple[str, int]) -> None:
         raw = bytes(packet[POSITION : POSITION + 1 + _NONCE_BYTES])
@@ -343,6 +374,7 @@ class PortMember:
         elif isinstance(parsed, ProbeSeen):
             coordinator.seen(line.share, parsed.position, parsed.nonce, now)
         self._turn()
+        self._passStored()
 
     def _accepted(self, sock: socket.socket) -> None:
         if len(self._lines) >= LINES:
@@ -544,4 +576,5 @@ class PortMember:
         for line in lines:
             line.line.close()
         self._members.clear()
+        self._awaited.clear()
         self._coordinator = self._home = None

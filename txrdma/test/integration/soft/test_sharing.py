@@ -20,6 +20,7 @@ from txrdma.iba.types import ROCE_PORT
 from txrdma.iba.verbs import AddressVector, Completion, Status
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.soft.host import member as members
+from txrdma.soft.host.member import PortMember
 from txrdma.soft.host.names import hostName, isShareTaken
 from txrdma.soft.shared.routes import SharedMemoryPort
 from txrdma.soft.shared.unixpackets import Line
@@ -256,7 +257,7 @@ class SharingTests(TestCase):
         self.assertFalse(isShareTaken("fe80::1", 7))
 
     async def test_busyProcess(self) -> None:
-        """A new coordinator drops messages for a process that is still busy, instead of rejecting them."""
+        """A new coordinator does not reject messages for a process that is still busy."""
         devices = [self.open() for _ in range(3)]
         await self.isSettled(*devices)
         release = devices[1].claimService(0x42)
@@ -268,14 +269,51 @@ class SharingTests(TestCase):
         request = memoryview(message(0x10, bytes(8) + (0x42).to_bytes(8, "big")))
         reply = memoryview(message(0x13, bytes(4) + bytes((busy.share, 0, 0, 1))))
 
-        def areDropped() -> list[bool]:
+        def areTaken() -> list[bool]:
             return [successor.redirect(1, each, ("192.0.2.1", 50_000)) for each in (request, reply)]
 
-        self.assertEqual(areDropped(), [True, True])
+        self.assertEqual(areTaken(), [True, True])
         release()
-        self.assertEqual(areDropped(), [False, True])
+        self.assertEqual(areTaken(), [False, True])
         devices[1].close()
-        self.assertEqual(areDropped(), [False, False])
+        self.assertEqual(areTaken(), [False, False])
+
+    def beforeReport(self, count: int = 1) -> tuple[PortMember, PortMember, list[bytes], list[bytes]]:
+        """
+        Pass replies to a coordinator before its reactor knows of their device, whose ENTER waits in a socket.
+
+        @return: the coordinator, the device's member, the replies, and what the device receives.
+        """
+        coordinator = memberOf(self.open())
+        self.assertTrue(coordinator.isCoordinator)
+        device = self.open()
+        received: list[bytes] = []
+        self.patch(wellKnownOf(device), "forwarded", lambda source, packet: received.append(bytes(packet)))
+        share = memberOf(device).share
+        replies = [message(0x13, bytes(4) + bytes((share, 0, 0, number))) for number in range(count)]
+        for reply in replies:
+            self.assertTrue(coordinator.redirect(1, memoryview(reply), ("192.0.2.1", 50_000)))
+        return coordinator, memberOf(device), replies, received
+
+    async def test_answerBeforeReport(self) -> None:
+        """A reply that comes before the report of its device is passed on after that."""
+        _, _, replies, received = self.beforeReport()
+        await waitUntil(reactor, lambda: received)
+        self.assertEqual(received, replies)
+
+    async def test_manyBeforeReport(self) -> None:
+        """The number of packets that are stored is limited; the oldest ones are dropped."""
+        _, _, replies, received = self.beforeReport(members.MOST_AWAITED + 3)
+        await waitUntil(reactor, lambda: received)
+        self.assertEqual(received, replies[3:])
+
+    async def test_reportIsLate(self) -> None:
+        """A packet is dropped that was stored for longer than its sender waits."""
+        self.patch(members, "AWAITED_SECONDS", -1.0)
+        coordinator, member, _, received = self.beforeReport()
+        await waitUntil(reactor, lambda: not coordinator._awaited)
+        member.receiveNow()
+        self.assertEqual(received, [])
 
     async def test_twoAddresses(self) -> None:
         """A device with two addresses has the same share at both; a claim is for both or for none."""
