@@ -24,7 +24,7 @@ from txrdma.btl.core.events import (
     SendFailed,
 )
 from txrdma.btl.core.module import Module
-from txrdma.btl.core.peer import Peer
+from txrdma.btl.core.peer import Peer, PEER_CLOSED
 from txrdma.btl.wire import PUT_LENGTH
 from txrdma.error import InvalidRequest
 from txrdma.testing.btl.plans import BurstPlan, FOREVER, ModulesPlan, OrderPlan, ReceiveBufferPlan
@@ -221,7 +221,8 @@ class Scenario:
             else:
                 host.send(peer, order.number, order.data, order, order.isUrgent)
         except InvalidRequest:
-            hasEnded = (order.sender, order.receiver) in self.ended
+            # A liar may announce its end, which is reported when its last acknowledgements have come.
+            hasEnded = (order.sender, order.receiver) in self.ended or peer.state == PEER_CLOSED
             check(hasEnded, f"{order} cannot be sent, though its peer is there")
             return
         order.wasGiven = True
