@@ -217,6 +217,7 @@ class CMConnection:
             self.disconnect()
 
     def _mayHaveLoaded(self, event: Event) -> None:
+        """Fire the Deferred of C{loadAlternatePath} if this event is its result."""
         if isinstance(event, AlternatePathLoaded):
             self.loaded(event.path)
         elif isinstance(event, AlternatePathRejected):

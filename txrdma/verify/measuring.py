@@ -289,7 +289,7 @@ class Client:
 
 
 class _Counting(MessageRecorder):
-    """Fires when as many messages have come as were sent; further ones are not recorded."""
+    """Records echoes, and fires C{done} when all have arrived; further messages are ignored."""
 
     def __init__(self) -> None:
         super().__init__()

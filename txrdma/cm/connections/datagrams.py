@@ -131,7 +131,7 @@ class DatagramProtocol:
     transport: DatagramTransport
 
     def startProtocol(self) -> None:
-        """Called when datagrams can be sent; also after C{stopProtocol}, if C{twistd} changes the user."""
+        """Called when datagrams can be sent; a second time if C{twistd --uid} has stopped the protocol."""
 
     def datagramReceived(self, data: bytes, peer: DatagramPeer) -> None:
         """Called with each datagram; C{peer} is its sender."""

@@ -329,7 +329,7 @@ class Dispatcher:
         return taken
 
     def freed(self) -> list[Managed]:
-        """Take the connections and resolutions whose ids are free, after acting on the events."""
+        """Return the connections and resolutions that ended since the last call; handle the events first."""
         taken, self._freed = self._freed, []
         return taken
 

@@ -79,7 +79,7 @@ class Alert:
 
 
 class _Waiting:
-    """A finding that waits to be sent, from C{due}, or from the end of its silences."""
+    """A finding that is sent neither before the time C{due} nor before its silences have ended."""
 
     __slots__ = ("_end", "_silenced", "due", "entry")
 

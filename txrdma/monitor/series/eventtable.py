@@ -140,7 +140,7 @@ def _stored(text: str) -> str:
 
 
 def _rowOf(event: FabricEvent) -> tuple[Any, ...]:
-    """Return what is stored of an event, without its number."""
+    """Return the columns of an event's row in the table, except for the first, its number."""
     guid = None if event.guid is None else str(event.guid)
     detail = None if event.detail is None else json.dumps(event.detail)
     texts = event.kind, _stored(event.where), _stored(event.text)

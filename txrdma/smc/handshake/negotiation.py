@@ -188,7 +188,7 @@ class Negotiation(Protocol):
         self._timer = self._reactor.callLater(max(deadline - self._reactor.seconds(), 0.0), self._late)
 
     def _pause(self, isFull: bool) -> None:
-        """Pause reading while received bytes can't be assigned to CLC or the application yet."""
+        """Pause or resume reading: received bytes can't be assigned to CLC or the application yet, or can."""
         self._isPaused = isFull
         if isFull:
             self.transport.pauseProducing()

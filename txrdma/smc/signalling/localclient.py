@@ -27,7 +27,7 @@ _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
 
 _ANSWER: Final = re.compile(rb"([^ ]*) ([0-9]+)(?: ([0-9]+))?").fullmatch
-"""Matches a word, the number of a connection, and perhaps a user."""
+"""Matches a listener's answer: a word, the number of an announced connection, and perhaps a user ID."""
 
 ANSWER_SECONDS: Final = 2.0
 """Seconds to wait for an answer if the listener sends nothing at all on the channel."""
