@@ -1,13 +1,15 @@
-"""L{txrdma.kit.delayedcalls}: calls that are made, cancelled by others, or still to be made."""
+"""L{txrdma.kit.delayedcalls}: delayed calls, timers, and calls in the next iteration."""
 
 from __future__ import annotations
 
+import gc
 from math import inf
+from weakref import ref
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.kit.delayedcalls import cancelCall, isPending, Timer
+from txrdma.kit.delayedcalls import cancelCall, isPending, nextCalls, Timer
 
 
 class DelayedCallTests(SynchronousTestCase):
@@ -59,3 +61,88 @@ class TimerTests(SynchronousTestCase):
         self.timer.ensure(1, self.made.append, "made")
         self.clock.advance(1)
         self.assertEqual(self.made, ["made"])
+
+
+class NextCallsTests(SynchronousTestCase):
+    """L{txrdma.kit.delayedcalls.NextCalls}, whose calls append to a list."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.calls = nextCalls(self.clock)
+        self.made: list[str] = []
+
+    def first(self) -> None:
+        self.made.append("first")
+
+    def second(self) -> None:
+        self.made.append("second")
+
+    def again(self) -> None:
+        """Append, and add itself once."""
+        self.made.append("again")
+        if self.made.count("again") < 2:
+            self.calls.add(self.again)
+
+    def test_callsShareOneDelayedCall(self) -> None:
+        for call in (self.first, self.second, self.first):
+            self.calls.add(call)
+        self.assertEqual(len(self.clock.getDelayedCalls()), 1)
+        self.clock.advance(0)
+        self.assertEqual(self.made, ["first", "second"])
+        self.clock.advance(0)
+        self.assertEqual(self.made, ["first", "second"])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_oneInstancePerReactor(self) -> None:
+        self.assertIs(nextCalls(self.clock), self.calls)
+        self.assertIsNot(nextCalls(Clock()), self.calls)
+
+    def test_instanceIsFreedWithItsUsers(self) -> None:
+        clock = Clock()
+        freed = ref(clock)
+        calls = nextCalls(clock)
+        del clock, calls
+        gc.collect()
+        self.assertIsNone(freed())
+
+    def test_addedDuringCallIsMadeInTheNextIteration(self) -> None:
+        self.calls.add(self.again)
+        self.calls.add(self.first)
+        self.clock.advance(0)
+        self.assertEqual(self.made, ["again", "first", "again"])
+
+    def test_discardedCallIsNotMade(self) -> None:
+        self.calls.add(self.first)
+        self.calls.add(self.second)
+        self.calls.discard(self.first)
+        self.calls.discard(self.first)
+        self.clock.advance(0)
+        self.assertEqual(self.made, ["second"])
+
+    def test_noDelayedCallRemainsAfterTheLastDiscard(self) -> None:
+        self.calls.discard(self.first)
+        self.calls.add(self.first)
+        self.calls.discard(self.first)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_callDiscardedByAnEarlierOneIsNotMade(self) -> None:
+        self.calls.add(lambda: self.calls.discard(self.second))
+        self.calls.add(self.second)
+        self.calls.add(self.first)
+        self.clock.advance(0)
+        self.assertEqual(self.made, ["first"])
+
+    def test_exceptionEndsOnlyItsOwnCall(self) -> None:
+        self.calls.add(lambda: 1 / 0)
+        self.calls.add(self.first)
+        self.clock.advance(0)
+        self.assertEqual(self.made, ["first"])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_callsAreMadeAfterOthersCancelledTheDelayedCall(self) -> None:
+        self.calls.add(self.first)
+        for each in self.clock.getDelayedCalls():
+            each.cancel()
+        self.calls.add(self.second)
+        self.clock.advance(0)
+        self.assertEqual(self.made, ["first", "second"])
