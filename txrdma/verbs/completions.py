@@ -15,7 +15,7 @@ from typing import Final
 from zope.interface import implementer
 
 from twisted.internet.error import ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime, IReadDescriptor
+from twisted.internet.interfaces import IReactorFDSet, IReactorTime, IReadDescriptor
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -26,7 +26,7 @@ from txrdma.interfaces import (
     IPollable,
     IReactorPolling,
 )
-from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.delayedcalls import nextCalls
 from txrdma.verbs._busypoll import BusyPoll, SLEEP_SECONDS, SpinBudget
 from txrdma.verbs._sources import Consumer, Poll, Sources
 
@@ -131,7 +131,8 @@ class CompletionReader:
         if self._polling is not None:
             for queue in self._queues:
                 sources.disarmBy(queue.disarm)  # the reactor polls anyway: peers need not ring
-        self._again: IDelayedCall | None = None
+        self._nextCalls = nextCalls(reactor)
+        self._isContinuing = False
         self._isAttended = False
 
     def addSource(
@@ -159,17 +160,16 @@ class CompletionReader:
 
     def start(self) -> None:
         """Start reading. Idempotent."""
-        again = self._again
         if self._sources.isRunning:
             # Somebody may have removed all readers and delayed calls.
             self._reactor.addReader(self)
-            if again is not None and not again.active():
-                self._again = self._reactor.callLater(0, self._turn)
+            if self._isContinuing:
+                self._continue()
             return
         self._sources.isRunning = True
         self._reactor.addReader(self)
         if self._polling is None:
-            self._again = self._reactor.callLater(0, self._turn)
+            self._continue()
         else:
             self._polling.addPollable(self)
 
@@ -184,8 +184,8 @@ class CompletionReader:
         self._reactor.removeReader(self)
         if self._polling is not None:
             self._polling.removePollable(self)
-        cancelCall(self._again)
-        self._again = None
+        self._isContinuing = False
+        self._nextCalls.discard(self._turn)
 
     # IReadDescriptor
 
@@ -200,7 +200,7 @@ class CompletionReader:
             self._channel.takeEvents()
             self._polling.addPollable(self)  # a quiet reader is only armed
             self.poll()  # the reactor polls for more
-        elif self._again is None and not self._isEnding():
+        elif not self._isContinuing and not self._isEnding():
             self._read()
 
     def connectionLost(self, reason: Failure) -> None:
@@ -244,7 +244,7 @@ class CompletionReader:
         what the handler has delayed by no time is to run before it is called again, as between two reads of a
         socket.
         """
-        self._again = None
+        self._isContinuing = False
         if self._isEnding():
             return
         self._takeTurn()
@@ -265,7 +265,8 @@ class CompletionReader:
     def _continue(self) -> None:
         """Read again in the next reactor iteration."""
         if self._sources.isRunning:
-            self._again = self._reactor.callLater(0, self._turn)
+            self._isContinuing = True
+            self._nextCalls.add(self._turn)
 
     def _sleep(self) -> bool:
         """Arm, and poll once more, since only later completions raise an event; False if that finds any."""
