@@ -28,14 +28,13 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final, Protocol
 
-from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
 from txrdma.iba.verbs import Completion, SendRequest, Status
 from txrdma.interfaces import IDirectLane
-from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.delayedcalls import nextCalls
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.owner import FlowOwner
 from txrdma.smc.flow.sendqueue import LinkSendQueue, Unacknowledged
@@ -96,7 +95,6 @@ class SendScheduler:
         self.lane: IDirectLane | None = None
         self.clock: Callable[[], float] = reactor.seconds
         self._due = 0.0
-        self._reactor = reactor
         self._owner = owner
         self._queuePair = attachment.queuePair
         self._sendQueue = attachment.sendQueue
@@ -106,7 +104,8 @@ class SendScheduler:
         self._undelivered: deque[tuple[int, FlowOwner]] = deque()
         self._soon: list[tuple[FlowOwner | None, Callable[[], None]]] = []
         self._last: dict[Callable[[], None], None] = {}
-        self._call: IDelayedCall | None = None
+        self._nextCalls = nextCalls(reactor)
+        self._isScheduled = False
 
     @property
     def isBusy(self) -> bool:
@@ -131,8 +130,9 @@ class SendScheduler:
         """Schedule a flush for the next reactor iteration; flush early if this one takes long."""
         if self._isResting:
             self._owner.rouse()
-        elif self._call is None:
-            self._call = self._reactor.callLater(0, self._called)
+        elif not self._isScheduled:
+            self._isScheduled = True
+            self._nextCalls.add(self._called)
             self._due = self.clock() + FLUSH_SECONDS
         elif len(self.queue.dirty) > 1 and not self.isBusy and self.clock() >= self._due:
             self._postEarly()
@@ -144,7 +144,7 @@ class SendScheduler:
             self.schedule()
 
     def _called(self) -> None:
-        self._call = None
+        self._isScheduled = False
         self.finish()
 
     def finish(self) -> None:
@@ -233,16 +233,15 @@ class SendScheduler:
     def rest(self) -> None:
         self._isResting = True
         self._sendReader.stop()
-        cancelCall(self._call)
-        self._call = None
+        self._isScheduled = False
+        self._nextCalls.discard(self._called)
 
     def wake(self) -> None:
         """Return to the reactor; delayed calls may have been cancelled by other code, as trial does."""
         self._isResting = False
         if self._isFull or self._undelivered:
             self._sendReader.start()
-        if self._call is not None and not self._call.active():
-            self._call = None
+        self._isScheduled = False
         self.scheduleIfPending()
 
     @property
