@@ -56,7 +56,7 @@ class Ibsim:
         parsed = parseNet(net)
         nodes = parsed.nodes.values()
         hosts = [node.identifier for node in nodes if node.kind is not NodeType.SWITCH and 1 in node.links]
-        self.host = hosts[0]
+        self.host, self._hosts = hosts[0], hosts
         self.folder = Path(tempfile.mkdtemp(prefix="txrdma-ibsim-"))
         self.base = f"txrdma-{os.getpid()}-{next(_numbers)}"
         self.environment = {
@@ -107,14 +107,26 @@ class Ibsim:
         self._await("standby/opensm.log", "Entering STANDBY state")
 
     def stopManager(self) -> None:
-        manager = self._processes.pop(1)
-        manager.terminate()
-        manager.wait(STOP_SECONDS)
+        """Let the master OpenSM end; the one in standby takes over."""
+        self._endManager(signal.SIGTERM)
 
     def killManager(self) -> None:
-        manager = self._processes.pop(1)
-        manager.kill()
-        manager.wait()
+        """Kill the master OpenSM; the one in standby takes over."""
+        self._endManager(signal.SIGKILL)
+
+    def _endManager(self, number: signal.Signals) -> None:
+        """
+        End the master while the standby has no request outstanding.
+
+        A request that reaches the master and is not answered never times out: ibsim reports only what it
+        cannot deliver. The standby would wait for it for ever in its first sweep.
+        """
+        manager, standby = self._processes.pop(1), self._processes[-1]
+        suspend(standby.pid)
+        self.run("sminfo", host=self._hosts[1])  # answered after all requests of the standby
+        manager.send_signal(number)
+        manager.wait(STOP_SECONDS)
+        standby.send_signal(signal.SIGCONT)
 
     def _start(self, log: str, settings: Mapping[str, str], *words: str, console: int | None = None) -> None:
         with open(self.folder / log, "wb") as out:

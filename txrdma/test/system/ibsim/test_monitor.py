@@ -79,7 +79,7 @@ class MonitorTestCase(IbsimTestCase):
         begin = self.reactor.seconds()
         while not isSo():
             if self.reactor.seconds() - begin >= PATIENCE_SECONDS:
-                self.fail(f"{self.reported}\n{self.fabric.log('standby/opensm.log')[-3000:]}")
+                self.fail(f"{self.reported}\n{self.fabric.log('standby/opensm.log')[-1000:]}")
             await deferLater(self.reactor, 0.02)
         return self.reactor.seconds() - begin
 
