@@ -285,7 +285,7 @@ class SignalTests(SynchronousTestCase):
         self.assertInterrupted("perfquery -d sim:fattree:2 --watch 0.05", 130)
 
     def test_interruptedMonitor(self) -> None:
-        self.assertInterrupted("monitor -d sim:fattree:2 --json", 130)
+        self.assertInterrupted("monitor -d sim:fattree:2 --json --interval 0.2", 130)
 
     def test_interruptedPings(self) -> None:
         """Measuring servers wait for a peer that never comes."""
@@ -300,7 +300,7 @@ class SignalTests(SynchronousTestCase):
         """SIGTERM ends a command with status 143, and a server with that of success."""
         for words, status in (
             ("perfquery -d sim:fattree:2 --watch 0.05", 143),
-            ("monitor -d sim:fattree:2 --json", 143),
+            ("monitor -d sim:fattree:2 --json --interval 0.2", 143),
             ("ping -d sim:fattree:2 --server", 0),
         ):
             process = self.start(*words.split())
