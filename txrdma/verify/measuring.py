@@ -14,7 +14,7 @@ from random import Random
 from statistics import median
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, TimeoutError
 from twisted.internet.endpoints import clientFromString, connectProtocol, HostnameEndpoint
 from twisted.internet.protocol import Protocol
 
@@ -164,11 +164,18 @@ class Client:
         self.host = host
 
     async def run(self, port: int, first: int = 0) -> None:
-        """Run all checks of a server, given the port of its control connection."""
-        way = HostnameEndpoint(self._reactor, self.host, port)
-        asked = await connectProtocol(way, Received())
-        await asked.lost
-        offer = decodeOffer(bytes(asked.received))
+        """
+        Run all checks of a server, given the port of its control connection.
+
+        @raise WireError: it sends no offer, or an invalid one.
+        """
+        control = await connectProtocol(HostnameEndpoint(self._reactor, self.host, port), Received())
+        try:
+            await control.lost.addTimeout(self._limit, self._reactor)
+        except TimeoutError:
+            control.transport.abortConnection()
+            raise WireError("offer", 0, f"the server has not sent it in {self._limit:g} s") from None
+        offer = decodeOffer(bytes(control.received))
         self._calls: list[str] = []
         checks: list[tuple[str, Callable[[], Any]]] = []
         for kind in STREAMS:

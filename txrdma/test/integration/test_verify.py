@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import connectProtocol, TCP4ClientEndpoint
@@ -10,10 +12,12 @@ from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
+from txrdma.error import WireError
 from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.messaging import MessagingCase
-from txrdma.testing.protocols import Greeter, HalfCloseRecorder, ProducerRecorder
-from txrdma.verify.measuring import MOST_RECEIVED, Received
+from txrdma.testing.protocols import Greeter, HalfCloseRecorder, ProducerRecorder, Recorder
+from txrdma.verify.checks import Reporter
+from txrdma.verify.measuring import Client, MOST_RECEIVED, Received
 from txrdma.verify.serving import ECHO, MessageService, StreamService
 
 _MUCH = 48 << 20
@@ -68,6 +72,19 @@ class ClientTests(RealReactorCase):
         client = await self.connected(Endless, Received())
         await client.lost
         self.assertLessEqual(len(client.received), MOST_RECEIVED)
+
+    async def test_silent(self) -> None:
+        """The client waits for an offer as long as for a check, and closes the connection."""
+        from twisted.internet import reactor
+
+        silent = Recorder()
+        factory: Any = Factory.forProtocol(lambda: silent)
+        port: Any = reactor.listenTCP(0, factory, interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+        client = Client(reactor, Reporter(StringIO()), Mock(), "127.0.0.1", 0.0, patience=0.01)
+        with self.assertRaisesRegex(WireError, "has not sent it in 0.2 s"):
+            await client.run(port.getHost().port)
+        await silent.lost
 
 
 class MessageServiceTests(MessagingCase):
