@@ -322,7 +322,8 @@ class SoftQueuePair:
     def trim(self) -> None:
         if self.shared is not None:
             return
-        for request in islice(self.receives, 1, None):  # the first may be partly filled
+        first = 0 if self._route is None else int(self._route.trim())  # 1 if the oldest is partly filled
+        for request in islice(self.receives, first, None):
             for address, length, lkey in request.segments:
                 region = self.keys.lookup(lkey)
                 if region is not None and region.domain is self.domain:

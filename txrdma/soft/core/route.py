@@ -67,6 +67,10 @@ class Route(Protocol):
         """Call C{wake} before the next post, since the route is not polled until then; None cancels that."""
         return
 
+    def trim(self) -> bool:
+        """Release what is made again on use; return whether the oldest receive is partly filled."""
+        return False
+
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
         """Stop, and return identifiers and kinds of uncompleted requests, oldest first."""
 

@@ -405,6 +405,11 @@ class LaneReceiver:
         self._prepare(0, 1 if self._shared else min(len(self._receives), PREPARED))
         return True
 
+    def trim(self) -> bool:
+        """Discard prepared receives until the next SEND; return whether the oldest one is partly filled."""
+        self._ready, self._takesSends = _NONE, False
+        return self.targets is not None
+
     def _rejectReceive(self, request: ReceiveRequest, ours: Status, remote: Status) -> None:
         """Fail a receive that can't take the message, and the sender's request."""
         owner = self._owner

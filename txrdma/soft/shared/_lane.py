@@ -175,6 +175,9 @@ class Lane:
             self._rings.rewind()
         self._outgoing.post(requests)
 
+    def trim(self) -> bool:
+        return self._incoming.trim()
+
     def wants(self, rkey: RKey) -> bool:
         return self._remote.wants(rkey)
 

@@ -333,6 +333,34 @@ class LaneTests(LanesTestCase):
         self.assertEqual([each.identifier for each in other.received], [7])
         self.assertIs(one.lane._outgoing.waiting, other.lane._outgoing.waiting)
 
+    def test_trimmedLaneHasNoPreparedReceives(self) -> None:
+        """Receives are prepared from the first SEND on, until the lane is trimmed, and again after the next."""
+        ready = self.other.lane._incoming
+        empty = ready._ready
+        for number in range(6):
+            self.other.receive(number, (number * 8, 8))
+        for number in range(3):
+            self.one.post(send(number, b"number %d" % number))
+            turn(self.one, self.other)
+            self.assertEqual(len(ready._ready), 5)
+            self.assertFalse(self.other.lane.trim())
+            self.assertIs(ready._ready, empty)
+            self.other.receive(6 + number, (48 + number * 8, 8))
+            self.assertIs(ready._ready, empty)
+        self.assertEqual([each.identifier for each in self.other.received], [0, 1, 2])
+        self.assertEqual(bytes(self.other.memory.view[:24]), b"number 0number 1number 2")
+
+    def test_trimAmidMessage(self) -> None:
+        """A lane that is trimmed while a message arrives reports that the oldest receive is partly filled."""
+        data = bytes(range(250)) * 60
+        self.other.receive(1, (0, 20000))
+        self.one.post(send(1, data))
+        self.other.lane.poll()
+        self.assertTrue(self.other.lane.trim())
+        turn(self.one, self.other)
+        self.assertFalse(self.other.lane.trim())
+        self.assertEqual(bytes(self.other.memory.view[:15000]), data)
+
     def test_invalidMailboxLengthIsRefused(self) -> None:
         for length in (0, 4096, HEADER_BYTES + 4095, HEADER_BYTES + 12288, HEADER_BYTES + (1 << 30)):
             self.assertRaises(ValueError, ringBytes, length)
@@ -487,6 +515,10 @@ class LaneMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1), sends=st.booleans(), receives=st.booleans(), solicited=st.booleans())
     def sleep(self, which: int, sends: bool, receives: bool, solicited: bool) -> None:
         self.sides[which].lane.arm(sends, receives, solicited)
+
+    @rule(which=st.integers(0, 1))
+    def trim(self, which: int) -> None:
+        self.sides[which].lane.trim()
 
     def check(self, side: Side) -> None:
         while self.seen[side] < len(side.received):

@@ -135,6 +135,7 @@ class Route:
     def __init__(self) -> None:
         self.posted: list[SendRequest] = []
         self.calls: list[str] = []
+        self.isReceiving = False
 
     def post(self, requests: Sequence[SendRequest]) -> None:
         self.posted += map(replace, requests)
@@ -153,6 +154,9 @@ class Route:
 
     def setDormant(self, wake: Callable[[], None] | None) -> None:
         self.calls.append("setDormant")
+
+    def trim(self) -> bool:
+        return self.isReceiving
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
         self.calls.append("flush")
@@ -331,7 +335,7 @@ class QueuePairTests(SynchronousTestCase):
 
     @skipUnless(hasattr(mmap, "MADV_REMOVE"), "this system can't free pages of shared memory")
     def test_trimKeepsWhatMayBeFilled(self) -> None:
-        """Memory of receives is returned, except that of the oldest, which may be partly filled."""
+        """Memory of receives is returned, except that of the oldest while it is partly filled."""
         queuePair = self.make()
         region, foreign = [
             self.host.keys.allocate(domain, 4 * PAGE, Access.LOCAL_WRITE)
@@ -343,8 +347,12 @@ class QueuePairTests(SynchronousTestCase):
         for each in (region, foreign):
             self.addCleanup(each.close)
             each.view[:] = b"x" * (4 * PAGE)
+        self.route().isReceiving = True
         ITrimmable(queuePair).trim()
         self.assertEqual(bytes(region.view), b"x" * PAGE + bytes(PAGE) + b"x" * (2 * PAGE))
+        self.route().isReceiving = False
+        ITrimmable(queuePair).trim()
+        self.assertEqual(bytes(region.view), bytes(2 * PAGE) + b"x" * (2 * PAGE))
         self.assertEqual(bytes(foreign.view), b"x" * (4 * PAGE))
 
     def test_selfReportingRouteIsNotPolled(self) -> None:
