@@ -72,7 +72,10 @@ UNCOMPLETED_SENDS: Final = 16
 IDLE_POLLS: Final = 8
 
 PREPARED: Final = 16
-"""Largest number of prepared receives: each takes 200 bytes."""
+"""Largest number of prepared receives: each takes 250 bytes."""
+
+_FIRST_PREPARED: Final = 2
+"""Number of receives that are prepared at first; it doubles when a burst of messages uses all of them."""
 
 _LOWER_HALF: Final = (1 << 32) - 1
 _new = tuple.__new__
@@ -132,7 +135,8 @@ class LaneReceiver:
         self._begun: ReceiveRequest | None = None  # taken from the shared receives, and not yet full
         self._latestLength = 0  # the length of the latest message
         self._notice = -1  # L{NOTICE} from then on, unless receives are shared
-        self._takesSends = False  # a SEND has used a receive: all receives are prepared from then on
+        self._takesSends = False  # a SEND has used a receive: receives are prepared when posted from then on
+        self._mostPrepared = _FIRST_PREPARED
         self._ready = _NONE  # then a list, since a deque takes 0.7 KiB
 
     def expect(self, header: int) -> None:
@@ -369,7 +373,7 @@ class LaneReceiver:
         if self._outgoing.isClosed:
             return
         if self._takesSends and not self._shared:
-            self._prepare(len(self._ready), min(len(self._receives), PREPARED))
+            self._prepare(len(self._ready), min(len(self._receives), self._mostPrepared))
         if self._stalled:
             self._stalled = False
             self._rings.localWords[STALLED] = 0
@@ -401,13 +405,15 @@ class LaneReceiver:
         """Prepare the oldest receives, if none is prepared. A shared one is prepared for one poll only."""
         if self._ready or not self._receives:
             return False
+        if self._takesSends:  # all that were prepared have been used
+            self._mostPrepared = min(2 * self._mostPrepared, PREPARED)
         self._takesSends = True
-        self._prepare(0, 1 if self._shared else min(len(self._receives), PREPARED))
+        self._prepare(0, 1 if self._shared else min(len(self._receives), self._mostPrepared))
         return True
 
     def trim(self) -> bool:
         """Discard prepared receives until the next SEND; return whether the oldest one is partly filled."""
-        self._ready, self._takesSends = _NONE, False
+        self._ready, self._takesSends, self._mostPrepared = _NONE, False, _FIRST_PREPARED
         return self.targets is not None
 
     def _rejectReceive(self, request: ReceiveRequest, ours: Status, remote: Status) -> None:

@@ -342,13 +342,29 @@ class LaneTests(LanesTestCase):
         for number in range(3):
             self.one.post(send(number, b"number %d" % number))
             turn(self.one, self.other)
-            self.assertEqual(len(ready._ready), 5)
+            self.assertEqual(len(ready._ready), 1)
             self.assertFalse(self.other.lane.trim())
             self.assertIs(ready._ready, empty)
             self.other.receive(6 + number, (48 + number * 8, 8))
             self.assertIs(ready._ready, empty)
         self.assertEqual([each.identifier for each in self.other.received], [0, 1, 2])
         self.assertEqual(bytes(self.other.memory.view[:24]), b"number 0number 1number 2")
+
+    def test_burstsPrepareMoreReceives(self) -> None:
+        """Two receives are prepared for single messages, and more after a burst has used all of them."""
+        ready = self.other.lane._incoming
+        for number in range(60):
+            self.other.receive(number, (number * 8, 8))
+        for number in range(9):
+            self.one.post(send(number, b"%8d" % number))
+            turn(self.one, self.other)
+            self.other.receive(60 + number, (number * 8, 8))
+            self.assertEqual(len(ready._ready), 2)
+        self.one.post(*(send(number, b"%8d" % number) for number in range(31)))
+        turn(self.one, self.other)
+        self.other.receive(69, (0, 8))
+        self.assertEqual(len(ready._ready), 16)
+        self.assertEqual([each.identifier for each in self.other.received], list(range(40)))
 
     def test_trimAmidMessage(self) -> None:
         """A lane that is trimmed while a message arrives reports that the oldest receive is partly filled."""
