@@ -10,7 +10,6 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence, Sized
-from functools import partial
 from typing import Final
 
 from zope.interface import implementer
@@ -168,12 +167,18 @@ class _Polled:
     @ivar activity: what the route's C{activity} was at the last sweep.
     """
 
-    __slots__ = ("activity", "arm", "poll", "route")
+    __slots__ = ("_queue", "activity", "arm", "poll", "route")
 
-    def __init__(self, route: Route, arm: Callable[[], None]) -> None:
-        self.route, self.arm = route, arm
+    def __init__(self, queue: SoftCompletionQueue, route: Route, arm: Callable[[], None]) -> None:
+        self._queue, self.route, self.arm = queue, route, arm
         self.poll = route.poll
         self.activity = -1
+
+    def wake(self) -> None:
+        """If the route is dormant, poll it again from now on, once at once, and arm it if the queue is armed."""
+        if self._queue.rouse(self.route):
+            self.arm()
+            self.poll()
 
 
 @implementer(ICompletionQueue)
@@ -223,7 +228,7 @@ class SoftCompletionQueue:
     def arm(self, solicitedOnly: bool = False) -> None:
         if solicitedOnly:
             for route in tuple(self._dormant):  # these are armed for any
-                self._rouse(route)
+                self.rouse(route)
         if not solicitedOnly or self.armed == _UNARMED:  # any includes solicited (IBA 11.4.2.2)
             self.armed = _SOLICITED if solicitedOnly else _NEXT
         self._untilSweep -= _ARMING
@@ -265,7 +270,7 @@ class SoftCompletionQueue:
         self._members.clear()
         self._completions.clear()
         for route in tuple(self._dormant):
-            self._rouse(route)
+            self.rouse(route)
         self._awake.clear()
         self._lanes.clear()
         self._polls = self._arms = ()
@@ -305,11 +310,11 @@ class SoftCompletionQueue:
     def attach(self, route: Route, armRoute: Callable[[], None]) -> None:
         """Poll a route; C{armRoute} arms it like the queues of its queue pair."""
         if route not in self._awake and route not in self._dormant:
-            self._awake[route] = _Polled(route, armRoute)
+            self._awake[route] = _Polled(self, route, armRoute)
             self._listRoutes()
 
     def detach(self, route: Route) -> None:
-        self._rouse(route)
+        self.rouse(route)
         if route in self._awake or route in self._lanes:  # not that of a queue pair without data
             self._awake.pop(route, None)
             self._lanes.pop(route, None)
@@ -368,13 +373,13 @@ class SoftCompletionQueue:
                 polled.arm()
                 continue
             self._dormant[route] = self._awake.pop(route)
-            wake = partial(self._wake, route)
+            wake = polled.wake
             route.setDormant(wake)
             page.sleep(route.doorbell, wake)
         self._listRoutes()
 
-    def _rouse(self, route: Route) -> _Polled | None:
-        """Poll a dormant route again from now on; None if it is not dormant."""
+    def rouse(self, route: Route) -> bool:
+        """Poll a dormant route again from now on; False if it is not dormant."""
         polled = self._dormant.pop(route, None)
         if polled is not None:
             route.setDormant(None)
@@ -384,14 +389,7 @@ class SoftCompletionQueue:
             self._awake[route] = polled
             self._polls += (polled.poll,)
             self._arms += (polled.arm,)
-        return polled
-
-    def _wake(self, route: Route) -> None:
-        """Wake a dormant route: poll it again from now on, once at once, and arm it if the queue is armed."""
-        polled = self._rouse(route)
-        if polled is not None:
-            polled.arm()
-            polled.poll()
+        return polled is not None
 
     def _checkArrivals(self) -> None:
         """Poll after a peer has rung, and arm again if nothing was found."""

@@ -20,7 +20,6 @@ requests fail. Closing is final and idempotent.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Sized
-from functools import partial
 from math import inf
 from typing import Any, Final, TYPE_CHECKING
 
@@ -94,6 +93,7 @@ class Lane:
         self._wakeups = outgoing.wakeups
         self._remote = remote = outgoing.remote
         self._since: tuple[int, float] | None = None  # what the timeout is for, and when it began
+        self._wake: Callable[[], None] | None = None  # while it is dormant
         self._canPut = False
         self._header = 0  # of messages without work requests
         self._first = 0  # number of each
@@ -167,10 +167,12 @@ class Lane:
         return incoming.consumed + rings.produced
 
     def setDormant(self, wake: Callable[[], None] | None) -> None:
-        self.post = self._outgoing.post if wake is None else partial(self._wakeAndPost, wake)
+        self._wake = wake
+        self.post = self._outgoing.post if wake is None else self._wakeAndPost
 
-    def _wakeAndPost(self, wake: Callable[[], None], requests: Sequence[SendRequest]) -> None:
-        wake()
+    def _wakeAndPost(self, requests: Sequence[SendRequest]) -> None:
+        if self._wake is not None:
+            self._wake()
         if requests[0].operation is Operation.SEND:  # RDMA may complete before the peer reads the ring
             self._rings.rewind()
         self._outgoing.post(requests)

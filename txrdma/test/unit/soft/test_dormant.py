@@ -200,7 +200,7 @@ class World:
         while queue.poll(10) or lane not in queue._dormant:
             queue.arm()
         if not isDormant:
-            queue._rouse(lane)
+            queue.rouse(lane)
             queue.arm()
             queue._untilSweep = 1
             queue.poll(10)
