@@ -56,6 +56,8 @@ class CMConnection:
     @ivar checkMigration: called before a LAP is handled, to report a migration of the queue pair.
     """
 
+    __slots__ = ("__weakref__", "_core", "_handler", "_loading", "checkMigration", "managed", "manager")
+
     managedBy = "txrdma"
 
     def __init__(self, manager: ConnectionOwner, managed: Managed, handler: EventHandler) -> None:

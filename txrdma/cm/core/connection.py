@@ -44,6 +44,8 @@ class Connection:
     @ivar closing: state machine of DREQ and DREP; None until the connection is established.
     """
 
+    __slots__ = ("_alternate", "_judge", "_mayReload", "_paths", "_transactionID", "closing", "opening")
+
     def __init__(
         self,
         localCommID: int,
