@@ -175,7 +175,7 @@ class _Polled:
         self.activity = -1
 
     def wake(self) -> None:
-        """If the route is dormant, poll it again from now on, once at once, and arm it if the queue is armed."""
+        """Poll a dormant route again from now on, once at once, and arm it if the queue is armed."""
         if self._queue.rouse(self.route):
             self.arm()
             self.poll()

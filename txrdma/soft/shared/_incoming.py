@@ -109,6 +109,13 @@ class LaneReceiver:
     @ivar expected: the header of messages that need no receives; -1 (no valid header) if there are none.
     """
 
+    __slots__ = (
+        *("_begun", "_deliver", "_domain", "_established", "_executed", "_filled", "_latestLength"),
+        *("_lookup", "_messageHeader", "_mostPrepared", "_notice", "_number", "_outgoing", "_owner"),
+        *("_ready", "_receives", "_rings", "_shared", "_short", "_stalled", "_takesSends", "_wakeups"),
+        *("consumed", "expected", "idle", "isUnannounced", "targets"),
+    )
+
     def __init__(self, owner: SoftQueuePair, outgoing: LaneSender, shared: bool) -> None:
         self.consumed = 0
         self.idle = 0

@@ -78,6 +78,12 @@ class Lane:
     @ivar regions: the peer's memory, as far as it is known; None for a key that was refused.
     """
 
+    __slots__ = (
+        *("_canPut", "_first", "_header", "_incoming", "_length", "_outgoing", "_owner", "_remote"),
+        *("_rings", "_services", "_since", "_size", "_step", "_unpack", "_unread", "_wake", "_wakeups"),
+        *("doorbell", "isConsumed", "isPlaced", "poll", "post", "receivesPosted", "regions"),
+    )
+
     name = "shared-memory"
     polled = True
     rewinds = 0
@@ -104,10 +110,8 @@ class Lane:
         self.doorbell = 0
         self._unpack: Callable[[Any, int], tuple[int, ...]]
         self.regions = remote.regions
-        self.prepare: Callable[[RKey, Callable[[], None]], None] = remote.prepare
         self.isPlaced: Callable[[], bool] = outgoing.isPlaced
         self.isConsumed: Callable[[], bool] = outgoing.isConsumed
-        self.targetOf: Callable[[RKey, int, int], tuple[memoryview, memoryview] | None] = remote.targetOf
         self.post: Callable[[Sequence[SendRequest]], None] = outgoing.post
         self.poll: Callable[[], None] = incoming.poll
         self.receivesPosted: Callable[[], None] = incoming.receivesPosted
@@ -179,6 +183,12 @@ class Lane:
 
     def trim(self) -> bool:
         return self._incoming.trim()
+
+    def prepare(self, rkey: RKey, known: Callable[[], None]) -> None:
+        self._remote.prepare(rkey, known)
+
+    def targetOf(self, rkey: RKey, address: int, length: int) -> tuple[memoryview, memoryview] | None:
+        return self._remote.targetOf(rkey, address, length)
 
     def wants(self, rkey: RKey) -> bool:
         return self._remote.wants(rkey)

@@ -102,6 +102,12 @@ class LaneSender:
     @ivar hasPeerLeft: the peer's queue pair or process has ended; C{isClosed}: this lane has.
     """
 
+    __slots__ = (
+        *("_atomics", "_hasTimeout", "_isFailing", "_owner", "_services", "_suspendedAt"),
+        *("announcesAlways", "hasPeerLeft", "isClosed", "isLinked", "isSuspended", "outstanding", "remote"),
+        *("rings", "waiting", "wakeups"),
+    )
+
     def __init__(self, owner: SoftQueuePair, services: LaneServices, box: memoryview) -> None:
         self.rings = RingPair(box)
         self.wakeups = Wakeups(self.rings, services)

@@ -29,6 +29,11 @@ class RemoteMemory:
     @ivar asked: key of the region for whose reply a request waits.
     """
 
+    __slots__ = (
+        *("_access", "_domain", "_isClosed", "_lookup", "_preparing", "_rings", "_services", "asked"),
+        *("regions",),
+    )
+
     def __init__(self, owner: SoftQueuePair, services: LaneServices, rings: RingPair) -> None:
         self.regions: dict[int, RemoteRegion | None] = {}
         self.asked: RKey | None = None

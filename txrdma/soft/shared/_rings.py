@@ -48,6 +48,11 @@ class RingPair:
         C{peerBuffer}: the object behind them, which is faster to slice than a view.
     """
 
+    __slots__ = (
+        *("acknowledged", "limit", "localBytes", "localEnd", "localWords", "offset", "peerBuffer"),
+        *("peerBytes", "peerEnd", "peerWords", "produced", "readIndex", "ring", "writeIndex"),
+    )
+
     def __init__(self, box: memoryview) -> None:
         self.localBytes = box
         self.localWords = box.cast("Q")

@@ -25,6 +25,11 @@ class Wakeups:
         queue.
     """
 
+    __slots__ = (
+        *("_epoch", "_nudgedAt", "_rings", "_services", "armed", "isPollNeeded", "room", "wokenReceives"),
+        *("wokenSends",),
+    )
+
     def __init__(self, rings: RingPair, services: LaneServices) -> None:
         self.armed = 0
         self.room = 0

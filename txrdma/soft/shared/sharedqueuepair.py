@@ -64,6 +64,12 @@ class SharingReactor(IReactorFDSet, IReactorTime):
 class SharedQueuePair:
     """A queue pair that is connected through shared memory: its lane, and the resources of the lane."""
 
+    __slots__ = (
+        *("_box", "_channel", "_closed", "_descriptorlessRegions", "_doorbells", "_hasDoorbell"),
+        *("_isResting", "_mappings", "_moving", "_own", "_peer", "_peerByte", "_reactor", "_retryCall"),
+        *("_ringDoorbell", "_timer", "destination", "isJoined", "lane", "number", "owner"),
+    )
+
     def __init__(
         self,
         reactor: SharingReactor,
