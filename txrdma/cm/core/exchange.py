@@ -117,8 +117,8 @@ class ExchangeCore(MachineCore):
 
     def __init__(self, retryPolicy: RetryPolicy) -> None:
         self._retryPolicy = retryPolicy
-        self._events: list[Event] = []
-        self._outgoing: list[OutgoingMAD] = []
+        self._events: tuple[Event, ...] = ()  # an empty list takes 56 bytes
+        self._outgoing: tuple[OutgoingMAD, ...] = ()
         self._again: OutgoingMAD | None = None
         self._message: Any = None
         self._transaction = 0
@@ -137,12 +137,12 @@ class ExchangeCore(MachineCore):
 
     def outgoing(self) -> list[OutgoingMAD]:
         """Take the messages to send, after the events: a queue pair is disarmed before a LAP is sent."""
-        taken, self._outgoing = self._outgoing, []
-        return taken
+        taken, self._outgoing = self._outgoing, ()
+        return list(taken)
 
     def events(self) -> list[Event]:
-        taken, self._events = self._events, []
-        return taken
+        taken, self._events = self._events, ()
+        return list(taken)
 
     def received(self, message: Layout, transactionID: int, now: float) -> bool:
         """
@@ -190,12 +190,12 @@ class ExchangeCore(MachineCore):
         return True
 
     def _emit(self, event: Event) -> None:
-        self._events.append(event)
+        self._events += (event,)
 
     def _send(self, message: Layout, transactionID: int | None = None) -> OutgoingMAD:
         """Send a message once; as an answer unless a transaction is given."""
         made = OutgoingMAD(message, self._transaction if transactionID is None else transactionID)
-        self._outgoing.append(made)
+        self._outgoing += (made,)
         return made
 
     def _sendUntilAnswered(self, message: Layout, transactionID: int) -> None:
@@ -207,7 +207,7 @@ class ExchangeCore(MachineCore):
 
     def _sendAgain(self) -> None:
         assert self._again is not None  # a deadline comes with it
-        self._outgoing.append(self._again)
+        self._outgoing += (self._again,)
         self.deadlineSeconds = self._now + self._retryPolicy.seconds
 
     def _stop(self) -> None:

@@ -38,7 +38,7 @@ from txrdma.cm.layouts.messages import (
     REQ,
     RTU,
 )
-from txrdma.cm.layouts.paths import lifeTimeOf
+from txrdma.cm.layouts.paths import lifeTimeOf, sharedPath
 from txrdma.iba.types import GUID
 from txrdma.kit.machines import Row, StateTable
 from txrdma.kit.wire import Layout
@@ -290,7 +290,8 @@ class Opening(ExchangeCore):
 
     def _takeRequest(self) -> None:
         self.isActive = False
-        self.request, self.transactionID = self._message, self._transaction
+        self.request = self._message.replace(primary=sharedPath(self._message.primary))
+        self.transactionID = self._transaction
         self.remoteCommID = self.request.localCommID
         life = lifeTimeOf(self.request.primary)
         self._retryPolicy = RetryPolicy(self.request.localCMResponseTimeout, life, self.request.maxCMRetries)

@@ -7,6 +7,7 @@ L{CMPath} of a REQ, as its sender sees it; a LAP has the same fields in another 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from txrdma.cm.layouts.messages import CMPath, LAP
@@ -17,7 +18,11 @@ from txrdma.mad.layouts.values import Rate
 NO_PATH: Final = CMPath()
 _NO_GID: Final = GID(bytes(16))
 
+_SHARED: Final = 256
+"""Number of paths that connections share: each takes up to 0.5 KiB with its GIDs."""
 
+
+@lru_cache(_SHARED)
 def pathFor(path: IBPath, ackDelay: int = 0, rate: Rate = Rate.GBPS_2_5) -> CMPath:
     """
     The path of a REQ for packets that leave by C{path}.
@@ -63,6 +68,13 @@ def lifeTimeOf(path: CMPath) -> int:
     return path.localACKTimeout - 1 if path.localACKTimeout else SUBNET_TIMEOUT
 
 
+@lru_cache(_SHARED)
+def sharedPath(path: CMPath) -> CMPath:
+    """Return an equal path, the same for all connections from the same address to the same address."""
+    return path
+
+
+@lru_cache(_SHARED)
 def reversedPath(path: CMPath) -> CMPath:
     """A path, as its other end sees it."""
     return path.replace(
