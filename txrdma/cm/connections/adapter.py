@@ -142,6 +142,20 @@ def _doNothing() -> None:
     """Release nothing, since nothing is held."""
 
 
+class _Hold:
+    """Keeps an adapter open until the first call: an object, since each connection has one for its life."""
+
+    __slots__ = ("_adapter",)
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter: Adapter | None = adapter
+
+    def __call__(self) -> None:
+        adapter, self._adapter = self._adapter, None
+        if adapter is not None:
+            adapter.release()
+
+
 class Adapter:
     """
     A device with a connection manager: our own, by management datagrams of each port, or the kernel's.
@@ -232,19 +246,15 @@ class Adapter:
         return self.manager
 
     def hold(self) -> Callable[[], None]:
-        """Keep the adapter open until the returned function is called. That may be called twice."""
+        """Keep the adapter open until the returned object is called. That may be called twice."""
         self._holders += 1
-        isHeld = True
+        return _Hold(self)
 
-        def release() -> None:
-            nonlocal isHeld
-            if isHeld:
-                isHeld = False
-                self._holders -= 1
-                if not self._holders:
-                    self._closing.close()
-
-        return release
+    def release(self) -> None:
+        """End one hold; the last one closes the adapter."""
+        self._holders -= 1
+        if not self._holders:
+            self._closing.close()
 
     def holdUntilReported(self) -> Callable[[], None]:
         """
