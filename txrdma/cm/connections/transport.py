@@ -120,10 +120,10 @@ class RDMATransport(RequestTransport):
 
     # More attributes than fit into a dictionary whose keys are shared by all instances.
     __slots__ = (
-        *("_bytesBefore", "_bytesTrimmed", "_credits", "_farewell", "_host", "_isAnnounced", "_isProcessing"),
-        *("_keepalive", "_life", "_memory", "_migration", "_pair", "_peer", "_posted"),
-        *("_reader", "_regions", "_release", "_requester", "_sends", "_shared"),
-        *("adapter", "agreed", "completed", "connection", "failed", "protocol", "terms"),
+        *("_bytesBefore", "_bytesTrimmed", "_credits", "_farewell", "_host", "_isAnnounced"),
+        *("_isProcessing", "_keepalive", "_life", "_memory", "_migration", "_pair", "_peer", "_pkey"),
+        *("_posted", "_reader", "_regions", "_release", "_requester", "_sends", "_shared", "adapter"),
+        *("agreed", "completed", "connection", "failed", "protocol", "terms"),
     )
     kind = "rdma"
     _host: MessageAddress
@@ -149,7 +149,8 @@ class RDMATransport(RequestTransport):
         self._bytesBefore = self._bytesTrimmed = 0  # received at the last probe, and when memory was trimmed
         self._farewell = b""
         self._keepalive: Keepalive | None = None
-        self._migration = PathMigration(adapter, pkey, self._sends)
+        self._pkey = pkey
+        self._migration: PathMigration | None = None  # from the first alternate path on
         self._release = adapter.hold()
         self._shared: SharedCompletionQueue | None = None
         self._pair: IQueuePair | None = None
@@ -309,10 +310,11 @@ class RDMATransport(RequestTransport):
         @raise InvalidRequest: this device has no such path, or the queue pair uses shared memory.
         """
         self.pathChanged()
-        chosen = self._migration.choose(self.route, path, self._cm.primary)
+        migration = self._prepareMigration()
+        chosen = migration.choose(self.route, path, self._cm.primary)
         load = self._cm.loadAlternatePath
         loading = chosen.addCallback(load) if isinstance(chosen, Deferred) else load(chosen)
-        loading.addCallback(self._migration.whenArmed)
+        loading.addCallback(migration.whenArmed)
         loaded: Deferred[CMPath] = Deferred(lambda _: loading.cancel())
         loading.addCallbacks(loaded.callback, loaded.errback)
         return loaded
@@ -397,13 +399,22 @@ class RDMATransport(RequestTransport):
 
     def pathChanged(self) -> None:
         """Report to the manager if the queue pair has migrated."""
-        if self._pair is not None and self._life.mayPost and self._migration.hasMigrated(self._pair):
-            self._migration.former = self._cm.primary
+        pair, migration = self._pair, self._migration
+        if pair is not None and migration is not None and self._life.mayPost and migration.hasMigrated(pair):
+            migration.former = self._cm.primary
             self._cm.migrated()
+
+    def _prepareMigration(self) -> PathMigration:
+        """Return the state of alternate paths, which most connections do not need."""
+        if self._migration is None:
+            self._migration = PathMigration(self.adapter, self._pkey, self._sends)
+        return self._migration
 
     def mayMigrateTo(self, path: CMPath) -> bool:
         """Set a path that the peer offers as the alternate one; return whether the device accepts it."""
-        return self._pair is not None and self.canMigrate and self._migration.accept(self._pair, path)
+        return (
+            self._pair is not None and self.canMigrate and self._prepareMigration().accept(self._pair, path)
+        )
 
     def _loadRequested(self, path: CMPath) -> APStatus:
         """Set the path of a LAP as the alternate one, unless the application or the device refuses it."""
@@ -424,7 +435,7 @@ class RDMATransport(RequestTransport):
 
     def _arm(self, path: CMPath) -> None:
         if self._pair is not None and self._life.mayPost:
-            self._migration.arm(self._pair, path)
+            self._prepareMigration().arm(self._pair, path)
 
     def _probeIdle(self) -> None:
         """
@@ -584,7 +595,8 @@ class RDMATransport(RequestTransport):
                 failed.fail(Failure(ProtectionError("the peer does not share this memory any more")))
             self._broke(f"a request has failed: {Status(completion.status).name}")
             return
-        self._migration.completed(completion.identifier, self._cm.primary)
+        if self._migration is not None:
+            self._migration.completed(completion.identifier, self._cm.primary)
         request = self._sends.completed(completion.identifier)
         if request is not None:
             self._succeeded(request)
@@ -621,14 +633,16 @@ class RDMATransport(RequestTransport):
     def _advance(self) -> None:
         pair = self._pair
         assert pair is not None
-        if self._sends.waiting or self._credits.usesCredits or self._migration.isDue:
+        migration = self._migration
+        isDue = migration is not None and migration.isDue
+        if self._sends.waiting or self._credits.usesCredits or isDue:
             problem: str | None = None
             try:
                 self._sends.post(pair, self._credits, self.agreed.messageBytes)
                 if self._reader is not None:
                     self._reader.proceed(pair, self._sends)
-                if self._migration.isDue:
-                    self._migration.proceed(pair)
+                if migration is not None:
+                    migration.proceed(pair)
             except RDMAError as error:
                 problem = str(error)
             if problem is not None:  # outside: the traceback refers to the program's buffers
@@ -721,7 +735,8 @@ class RDMATransport(RequestTransport):
         # Callbacks of the application run when everything is released: they may begin other connections.
         for request in requests:
             request.fail(failure)
-        self._migration.end()
+        if self._migration is not None:
+            self._migration.end()
         if self.protocol is None:
             self.failed(failure)
             return
