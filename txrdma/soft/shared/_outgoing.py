@@ -84,6 +84,9 @@ _new = tuple.__new__
 _NONE: Final[deque[SendRequest]] = deque()
 """The waiting requests of all lanes without any: an empty deque takes 760 bytes. Never modified."""
 
+_NO_ATOMICS: Final = Atomics()
+"""The atomics of all lanes that have sent none. Never modified."""
+
 _Entry = tuple[int, int, CompletionOpcode, bool, Status]
 """The position that the peer must consume, identifier, kind, whether signaled, and final status."""
 
@@ -118,7 +121,7 @@ class LaneSender:
         self.isLinked = self.hasPeerLeft = self.isClosed = False
         self._owner = owner
         self._services: LaneServices = services
-        self._atomics = Atomics()
+        self._atomics = _NO_ATOMICS
         self._suspendedAt = 0  # acknowledged position when requests were suspended
         self._isFailing = False  # the newest outstanding entry is one that fails
         self._hasTimeout = True  # a retry limit applies to the peer
@@ -320,6 +323,8 @@ class LaneSender:
         asked = packed(request.remoteAddress, request.rkey, request.operand, request.compare)
         if not rings.append(int(Kind.ATOMIC), int(request.operation), (asked,), ATOMIC_BYTES):
             return False
+        if self._atomics is _NO_ATOMICS:
+            self._atomics = Atomics()
         self._atomics.append((rings.produced, pieces))
         self.isSuspended = self.wakeups.isPollNeeded = True
         self._suspendedAt = rings.acknowledged

@@ -66,8 +66,8 @@ class SharedQueuePair:
 
     __slots__ = (
         *("_box", "_channel", "_closed", "_descriptorlessRegions", "_doorbells", "_hasDoorbell"),
-        *("_isResting", "_mappings", "_moving", "_own", "_peer", "_peerByte", "_reactor", "_retryCall"),
-        *("_ringDoorbell", "_timer", "destination", "isJoined", "lane", "number", "owner"),
+        *("_isResting", "_mappings", "_moving", "_own", "_peer", "_peerBox", "_peerByte", "_reactor"),
+        *("_retryCall", "_ringDoorbell", "_timer", "destination", "isJoined", "lane", "number", "owner"),
     )
 
     def __init__(
@@ -97,8 +97,8 @@ class SharedQueuePair:
         except OSError as error:
             raise ResourceExhausted(f"no shared memory for a queue pair: {error}") from error
         self._own = mapping
-        # mappings of the peer: regions by key, and its box under None
-        self._mappings: dict[RKey | None, mmap.mmap] = {}
+        self._peerBox: mmap.mmap | None = None
+        self._mappings: dict[RKey, mmap.mmap] = {}  # regions of the peer
         self._doorbells: list[Doorbell] = []
         self._peerByte = 0  # the peer's doorbell byte
         self.isJoined = False
@@ -132,7 +132,7 @@ class SharedQueuePair:
     def join(self, box: mmap.mmap, doorbells: list[Doorbell], doorbellByte: int) -> None:
         self.isJoined = True
         self._peerByte = doorbellByte
-        self._mappings[None] = box
+        self._peerBox = box
         self._doorbells = doorbells
         with self._isolated():
             self.lane.attach(memoryview(box))
@@ -270,6 +270,9 @@ class SharedQueuePair:
         mappings, self._mappings = self._mappings, {}
         for mapping in mappings.values():
             closeMapping(mapping)
+        box, self._peerBox = self._peerBox, None
+        if box is not None:
+            closeMapping(box)
 
     # Messages of the peer.
 
