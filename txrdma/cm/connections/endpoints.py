@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from enum import Enum
-from functools import partial
+from functools import lru_cache, partial
 from secrets import randbelow
 from typing import Any, Final, NoReturn, overload, Protocol, TypeVar, Union
 
@@ -58,6 +58,14 @@ USUAL: Final = Terms()
 """The default terms of endpoints."""
 
 
+@lru_cache(maxsize=256)
+def _addressOf(serviceID: int, gid: GID | None) -> MessageAddress:
+    """Return the address of a service at a port: all connections of a listener share it."""
+    found = portOf(serviceID)
+    host = "" if gid is None else gid.ip or ""
+    return MessageAddress(gid, serviceID, host, 0 if found is None else found[1])
+
+
 class IPScheme(ServiceIDScheme):
     """The IP CM service: service IDs contain ports, and the private data of a REQ begins with addresses."""
 
@@ -76,9 +84,7 @@ class IPScheme(ServiceIDScheme):
         return IPAddresses(source, self._sourcePort, destination).toPrivateData()
 
     def addressOf(self, serviceID: int, gid: GID | None) -> MessageAddress:
-        found = portOf(serviceID)
-        host = "" if gid is None else gid.ip or ""
-        return MessageAddress(gid, serviceID, host, 0 if found is None else found[1])
+        return _addressOf(serviceID, gid)
 
     def peerOf(self, request: REQ) -> tuple[MessageAddress, bytes]:
         header = IPAddresses.fromPrivateData(request.privateData)

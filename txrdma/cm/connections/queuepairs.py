@@ -7,18 +7,22 @@ REP is sent, an active one before the RTU.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from txrdma.cm.layouts.messages import CMPath, REP, REQ
 from txrdma.cm.layouts.paths import pathOf
 from txrdma.iba.types import MTU
-from txrdma.iba.verbs import Access, AddressVector, DeviceAttributes, QPAttributes, QPState
+from txrdma.iba.verbs import Access, AddressVector, Capacity, DeviceAttributes, QPAttributes, QPState
 
 PATIENT_TIMEOUT: Final = 20
 """
 The timeout where programs acknowledge packets: 4.3 seconds, encoded; with seven retries, 34 seconds. Lost
 packets are sent again much earlier: see L{txrdma.soft.core.roundtrip}.
 """
+
+_SHARED: Final = 256
+"""Number of addresses, and of capacities, that connections share."""
 
 WRITABLE: Final = Access.LOCAL_WRITE | Access.REMOTE_WRITE
 """Access flags of a queue pair whose peer may write, but neither read nor use atomic operations."""
@@ -86,6 +90,17 @@ def toSend(request: REQ, reply: REP, isActive: bool, leastTimeout: int = 0) -> Q
     )
 
 
+@lru_cache(maxsize=_SHARED)
+def capacityOf(sends: int, receives: int, inline: int) -> Capacity:
+    """
+    Return the capacity of queue pairs of connections.
+
+    @param inline: the number of bytes that can be sent inline.
+    """
+    return Capacity(sends, receives, 1, 1, inline)
+
+
+@lru_cache(maxsize=_SHARED)
 def addressOf(path: CMPath, port: int = 1, sgidIndex: int = 0, lidMask: int = 0) -> AddressVector:
     """
     Return the address vector of a path.

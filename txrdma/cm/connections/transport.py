@@ -30,7 +30,7 @@ from txrdma.cm.connections._life import Life, LifeEventKind
 from txrdma.cm.connections.adapter import Adapter, SharedCompletionQueue
 from txrdma.cm.connections.longmessages import HAS_READ, LongMessageReader
 from txrdma.cm.connections.migration import PathMigration
-from txrdma.cm.connections.queuepairs import leastTimeout, toInit, toReceive, toSend
+from txrdma.cm.connections.queuepairs import capacityOf, leastTimeout, toInit, toReceive, toSend
 from txrdma.cm.connections.receives import Part
 from txrdma.cm.connections.requests import RequestTransport
 from txrdma.cm.connections.sendqueue import ANNOUNCEMENT, FIRST, OVERHEAD, Request, SendQueue, SendRegions
@@ -54,7 +54,6 @@ from txrdma.error import InvalidRequest, ProtectionError, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import (
-    Capacity,
     Completion,
     CompletionOpcode,
     Operation,
@@ -162,7 +161,7 @@ class RDMATransport(RequestTransport):
             count = self._receives
             limits = adapter.device.limits
             inline = limits.maxInline if limits.hasUnlimitedInline else 0
-            capacity = Capacity(terms.sends + OVERHEAD, count, 1, 1, inline)
+            capacity = capacityOf(terms.sends + OVERHEAD, count, inline)
             self._pair = adapter.domain.createQueuePair(QPKind.RC, shared.queue, shared.queue, capacity)
             adapter.attach(shared, self._pair, self)
             receives: Sequence[ReceiveRequest] = (_NO_MEMORY,) * count

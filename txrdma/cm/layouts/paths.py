@@ -22,7 +22,7 @@ _SHARED: Final = 256
 """Number of paths that connections share: each takes up to 0.5 KiB with its GIDs."""
 
 
-@lru_cache(_SHARED)
+@lru_cache(maxsize=_SHARED)
 def pathFor(path: IBPath, ackDelay: int = 0, rate: Rate = Rate.GBPS_2_5) -> CMPath:
     """
     The path of a REQ for packets that leave by C{path}.
@@ -68,13 +68,13 @@ def lifeTimeOf(path: CMPath) -> int:
     return path.localACKTimeout - 1 if path.localACKTimeout else SUBNET_TIMEOUT
 
 
-@lru_cache(_SHARED)
+@lru_cache(maxsize=_SHARED)
 def sharedPath(path: CMPath) -> CMPath:
     """Return an equal path, the same for all connections from the same address to the same address."""
     return path
 
 
-@lru_cache(_SHARED)
+@lru_cache(maxsize=_SHARED)
 def reversedPath(path: CMPath) -> CMPath:
     """A path, as its other end sees it."""
     return path.replace(
