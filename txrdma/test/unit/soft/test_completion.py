@@ -74,6 +74,9 @@ class Lane:
     def attributesChanged(self) -> None: ...
     def migrate(self) -> None: ...
     def close(self) -> None: ...
+    def trim(self) -> bool:
+        return False
+
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
         return []
 

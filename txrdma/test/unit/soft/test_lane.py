@@ -334,7 +334,7 @@ class LaneTests(LanesTestCase):
         self.assertIs(one.lane._outgoing.waiting, other.lane._outgoing.waiting)
 
     def test_trimmedLaneHasNoPreparedReceives(self) -> None:
-        """Receives are prepared from the first SEND on, until the lane is trimmed, and again after the next."""
+        """Receives are prepared from the first SEND on, until the lane is trimmed, and again later."""
         ready = self.other.lane._incoming
         empty = ready._ready
         for number in range(6):
