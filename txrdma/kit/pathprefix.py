@@ -8,6 +8,7 @@ own pages: responses are not cached.
 from __future__ import annotations
 
 import re
+from types import GeneratorType
 from typing import Any, Final
 
 from twisted.web.server import Request
@@ -29,7 +30,7 @@ def prefixOf(request: Request) -> str:
 def addPrefix(prefix: str, page: Tag) -> None:
     """Prefix a page's links with a path, and announce it to the scripts."""
     page(**{"data-prefix": prefix})
-    _change(prefix, page)
+    _changed(prefix, page)
 
 
 def below(request: Request, *names: bytes) -> None:
@@ -39,15 +40,18 @@ def below(request: Request, *names: bytes) -> None:
     request.prepath = []
 
 
-def _change(prefix: str, part: Any) -> None:
+def _changed(prefix: str, part: Any) -> Any:
+    """Return a part of a page with prefixed links; those of a generator are prefixed when it yields them."""
+    if isinstance(part, GeneratorType):
+        return (_changed(prefix, each) for each in part)
     if isinstance(part, (list, tuple)):
-        for each in part:
-            _change(prefix, each)
-    elif isinstance(part, Tag):
+        return [_changed(prefix, each) for each in part]
+    if isinstance(part, Tag):
         for name in _LINKS:
             link = part.attributes.get(name)
             if isinstance(link, str) and link.startswith("/"):
                 part.attributes[name] = prefix + link
             elif isinstance(link, str) and link.startswith(OUTSIDE):
                 part.attributes[name] = prefix.rpartition("/fabrics/")[0] + link[1:]
-        _change(prefix, part.children)
+        part.children = _changed(prefix, part.children)
+    return part

@@ -106,7 +106,8 @@ class FabricsSite:
             ),
             lang="en",
         )
-        sendPage(request, await flattened(request, page))
+        pause = next(iter(contexts.values())).watch.searches.pause
+        sendPage(request, await flattened(request, page, pause))
 
     def _list(self, request: Request) -> bytes:
         """Send all fabrics as JSON; C{/fabrics/NAME/api/v1} has the data of each."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.error import FlattenerError
 from twisted.web.server import Request
-from twisted.web.template import flattenString, Tag
+from twisted.web.template import Element, flattenString, renderer, Tag, TagLoader
 
 from txrdma.kit.pathprefix import addPrefix, prefixOf
 from txrdma.monitor.web.layout import frame, tags
@@ -44,7 +44,7 @@ async def _send(watch: Watch, request: Request) -> None:
         except Missing as error:
             text = str(error)
             code, page = 404, _mistake(context, "Not there", f"{text[:1].upper()}{text[1:]}.")
-        return code, await flattened(request, page)
+        return code, await flattened(request, page, watch.searches.pause)
 
     asked = path, tuple((name, *values) for name, values in query.items()), prefixOf(request)
     state = context.state, int(context.now / _SHARED_SECONDS), watch.isActive, watch.active
@@ -52,12 +52,30 @@ async def _send(watch: Watch, request: Request) -> None:
     sendPage(request, text, code)
 
 
-async def flattened(request: Request, page: Tag) -> bytes:
-    """Return the text of a page, with the path prefix of a proxy in all of its links."""
+class _PausedPage(Element):
+    """A page whose tables have pauses between pieces of their rows."""
+
+    def __init__(self, page: Tag, pause: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(TagLoader(page))
+        self._pause = pause
+
+    @renderer
+    async def pause(self, request: Request, tag: Tag) -> str:
+        """Let the reactor process other events."""
+        await self._pause()
+        return ""
+
+
+async def flattened(request: Request, page: Tag, pause: Callable[[], Awaitable[None]]) -> bytes:
+    """
+    Return the text of a page, with the path prefix of a proxy in all of its links.
+
+    @param pause: lets the reactor process other events.
+    """
     prefix = prefixOf(request)
     if prefix:
         addPrefix(prefix, page)
-    return await flattenString(request, page)
+    return await flattenString(request, _PausedPage(page, pause))
 
 
 def sendPage(request: Request, text: bytes, code: int = 200) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
+from itertools import chain
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -54,6 +55,9 @@ _SCRIPTS: Final = ("vendor/graphology.umd.min.js", "vendor/sigma.min.js", "topol
 _CHARTS: Final = ("vendor/uPlot.iife.min.js", "charts.js")
 SCRIPTS: Final = {"topology": _SCRIPTS, "charts": _CHARTS}
 """Scripts of pages with a drawing, beside the one that all pages have."""
+
+ROWS_AT_A_TIME: Final = 30
+"""Rows of a table between two pauses; to make and to flatten them takes some milliseconds."""
 
 _UNITS: Final = ("", "k", "M", "G", "T", "P")
 
@@ -152,17 +156,26 @@ def _shown(cell: Part) -> Part:
     return str(cell) if isinstance(cell, (int, float)) else cell
 
 
+def _body(rows: Iterable[Sequence[Part]]) -> Iterator[Tag]:
+    """Yield rows of a table when they are flattened, and pauses, which the element of the page renders."""
+    for number, row in enumerate(rows):
+        if number and not number % ROWS_AT_A_TIME:
+            yield Tag("", render="pause")
+        yield tags.tr([tags.td(_shown(cell)) for cell in row])
+
+
 def table(caption: str, heads: Sequence[Part], rows: Iterable[Sequence[Part]], empty: str) -> Part:
     """
     Table with a caption for screen readers.
 
     @param empty: text in place of a table without rows.
     """
-    body = [tags.tr([tags.td(_shown(cell)) for cell in row]) for row in rows]
-    if not body:
+    left = iter(rows)
+    first = next(left, None)
+    if first is None:
         return tags.p(empty, class_="empty")
     top = tags.thead(tags.tr([tags.th(head, scope="col") for head in heads]))
-    made = tags.table(tags.caption(caption), top, tags.tbody(body))
+    made = tags.table(tags.caption(caption), top, tags.tbody(_body(chain([first], left))))
     return tags.div(made, class_="scroll", tabindex="0", role="region", **{"aria-label": f"Table: {caption}"})
 
 
@@ -235,9 +248,9 @@ FINDING_HEADS: Final = ["Severity", "Where", "What, and what to do"]
 LINK_HEADS: Final = ["From", "To", "Mode", "State", "Load", "Load back", "Errors/s"]
 
 
-def findingRows(context: PageContext, entries: list[Entry]) -> list[list[Part]]:
+def findingRows(context: PageContext, entries: list[Entry]) -> Iterator[list[Part]]:
     """Cells of findings: severity, place, what and what to do, and since when."""
-    return [
+    return (
         [
             badge(entry.severity.name.lower()),
             subjectLink(context, entry.finding.guid, entry.finding.port, entry.finding.where),
@@ -249,7 +262,7 @@ def findingRows(context: PageContext, entries: list[Entry]) -> list[list[Part]]:
             timeTag(entry.firstSeen, context.now),
         ]
         for entry in entries
-    ]
+    )
 
 
 def findingTable(context: PageContext, entries: list[Entry]) -> Part:
@@ -259,7 +272,7 @@ def findingTable(context: PageContext, entries: list[Entry]) -> Part:
 
 def changeTable(context: PageContext, changes: list[FabricEvent], empty: str) -> Part:
     """Table of changes, with their times."""
-    rows = [
+    rows = (
         [
             timeTag(change.at, context.now),
             change.kind.replace("-", " "),
@@ -267,7 +280,7 @@ def changeTable(context: PageContext, changes: list[FabricEvent], empty: str) ->
             printable(change.text),
         ]
         for change in changes
-    ]
+    )
     return table("Changes", ["When", "Change", "Where", "What"], rows, empty)
 
 

@@ -165,7 +165,7 @@ def _heads(path: str, values: Values) -> list[Part]:
 
 async def _nodes(context: PageContext, values: Values) -> Tag:
     page = await NODE_ROWS.page([context], values)
-    rows = [
+    rows = (
         [
             nodeLink(row["guid"], row["name"]),
             [row["type"].capitalize(), " ", badge("silent") if row["isSilent"] else ""],
@@ -175,7 +175,7 @@ async def _nodes(context: PageContext, values: Values) -> Tag:
             tags.code(row["guid"]),
         ]
         for row in page["rows"]
-    ]
+    )
     form = searchForm("/nodes", values, "Name or GUID", choose("type", "Type", values["type"], NODE_TYPES))
     shown = table("Nodes", _heads("/nodes", values), rows, "No node is like that.")
     listed = section("All nodes that are there", shown, pager("/nodes", values, page["total"]), name="rows")
@@ -319,10 +319,10 @@ def _charts(context: PageContext, port: Port, values: Values) -> Tag:
 async def _findings(context: PageContext, values: Values) -> Tag:
     total, open_ = await FINDING_ROWS.find(context, {**values, "isOpen": True})
     _total, closed = await FINDING_ROWS.find(context, {**values, "isOpen": False}, _MOST_CLEARED)
-    rows = [
+    rows = (
         [*row[:3], timeTag(entry.clearedAt or entry.lastSeen, context.now)]
         for row, entry in zip(findingRows(context, closed), closed, strict=True)
-    ]
+    )
     choice = choose("severity", "Severity", values["severity"], SEVERITIES)
     heading = "There now" if total == len(open_) else f"There now (the worst {len(open_)} of {total})"
     heads = [*FINDING_HEADS, "Cleared"]

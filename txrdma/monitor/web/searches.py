@@ -125,6 +125,10 @@ class Searches:
             task.stop()
             raise
 
+    async def pause(self) -> None:
+        """Let the reactor process other events."""
+        await self._cooperate(iter((None,)))
+
     async def write(self, pieces: list[bytes], write: Callable[[bytes], object]) -> None:
         """Write an answer: several pieces with pauses, in which other requests are answered."""
         if len(pieces) == 1:

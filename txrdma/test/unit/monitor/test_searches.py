@@ -13,7 +13,7 @@ from twisted.web import template
 
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Port
-from txrdma.monitor.web import html, tables, topology
+from txrdma.monitor.web import html, layout, tables, topology
 from txrdma.monitor.web.routes import LINK_ROWS
 from txrdma.monitor.web.searches import _Shared, MOST_RESULTS, MOST_SEARCHES, Search, Searches
 from txrdma.monitor.web.site import MOST_AT_ONCE
@@ -167,6 +167,24 @@ class PageTests(SiteTestCase):
         self.clock.pump([0.0] * 100)
         self.assertEqual(answered[-5:], [1, 2, 3, 4, 5])
 
+    def test_pauses(self) -> None:
+        """A page with long tables is made in pieces with the same text, and serves others meanwhile."""
+        self.started()
+        self.fabric.cut("c")
+        self.pump(30.0)
+        paths = ("/nodes", "/links", "/findings", "/changes")
+        whole = {path: self.get(path, X_Forwarded_Prefix="/ib").text for path in paths}
+        self.patch(layout, "ROWS_AT_A_TIME", 1)
+        self.watch.searches = Searches(self.clock)  # which has no text of a page
+        for path in paths:
+            connection = Connection(self.site.factory)
+            connection.ask(path, X_Forwarded_Prefix="/ib")
+            if whole[path].count("<tr>") > 3:
+                self.assertEqual(connection.transport.value(), b"", path)
+            self.assertEqual(self.get("/api/v1/overview").code, 200)
+            self.clock.pump([0.0] * 100)
+            self.assertEqual(connection.answer.text, whole[path], path)
+
 
 class CrowdTests(SiteTestCase):
     """Many requests in one reactor iteration."""
@@ -196,6 +214,7 @@ class PieceTests(SiteTestCase):
         self.started()
         self.whole = {path: self.rows(path) for path in self.paths}
         self.patch(tables, "PIECE", 1)
+        self.patch(tables, "SHOWN", 1)
 
     paths = (
         *("ports", "ports?sort=name", "ports?sort=-transmitRate", "ports?search=LEFT&limit=5&offset=3"),
