@@ -41,9 +41,12 @@ STALLED_SECONDS: Final = 60.0
 """Seconds without room for an event after which a reader's connection ends."""
 
 _REPEATED: Final = 256
-"""Events that are kept for readers that come back."""
+"""Events that are kept for readers that come back, and most events that are not yet sent to all."""
 
 _EDGES_AT_A_TIME: Final = 20
+_OCTETS_AT_A_TIME: Final = 1 << 18
+"""Octets that are sent to readers between two pauses; of small events all readers get one at once."""
+
 _RETRY: Final = b"retry: 3000\n\n"
 _ALIVE: Final = b": alive\n\n"
 
@@ -135,16 +138,38 @@ class EventHub:
         self._version = -1
         self._cooperator = Cooperator(scheduler=lambda work: reactor.callLater(0.0, work))
         self._work: CooperativeTask[Any] | None = None
+        self._unsent: deque[tuple[bytes, deque[Reader]]] = deque()
 
     def publish(self, kind: str, content: object) -> None:
-        """Send an event to all readers."""
+        """Send an event to all readers, after earlier events; for too many of these readers reload all."""
         self._number += 1
         event = encoded(self._number, kind, content)
         self._last.append((self._number, event))
-        now = self.seconds()
-        for reader in list(self.readers):
-            with _log.failuresHandled("while sending an event to a reader, whose connection stays open"):
-                reader.send(event, now)
+        isSending = bool(self._unsent)
+        if len(self._unsent) >= _REPEATED:
+            self._unsent.clear()
+            event = self.resync()
+        self._unsent.append((event, deque(self.readers)))
+        if not isSending:
+            sending = self._send()
+            next(sending, None)
+            if self._unsent:
+                self._cooperator.cooperate(sending).whenDone().addErrback(Failure.trap, SchedulerStopped)
+
+    def _send(self) -> Iterator[None]:
+        """Send queued events, with pauses: a round of a large fabric has megabytes."""
+        sent = 0
+        while self._unsent:
+            event, readers = self._unsent[0]  # others after a pause, if there were too many
+            if not readers:
+                self._unsent.popleft()
+            elif sent >= _OCTETS_AT_A_TIME:
+                sent = 0
+                yield
+            elif (reader := readers.popleft()) in self.readers:
+                sent += len(event)
+                with _log.failuresHandled("while sending an event to a reader, whose connection stays open"):
+                    reader.send(event, self.seconds())
 
     def resync(self) -> bytes:
         """Event that makes a reader reload everything."""
@@ -176,12 +201,15 @@ class EventHub:
     def _sendRound(self, context: PageContext) -> Iterator[None]:
         """Send a round to all readers, with pauses: a large fabric has twenty thousand links."""
         edges: dict[str, dict[str, Any]] = {}
+        changed = []
         found = yield from bundles(context.fabric)
         for number, (ends, ports) in enumerate(found.items()):
-            edges[bundleName(ends)] = edge(context, ports)
+            name = bundleName(ends)
+            state = edges[name] = edge(context, ports)
+            if self._edges.get(name) != state:
+                changed.append({"id": name, **state})
             if number % _EDGES_AT_A_TIME == 0:
                 yield
-        changed = [{"id": name, **state} for name, state in edges.items() if self._edges.get(name) != state]
         self._edges = edges
         self._work = None
         self.publish("round", {**overview(context), "edges": changed})

@@ -133,6 +133,7 @@ class EventTests(SiteTestCase):
         content = {"filling": "x" * 10_000}
         for _ in range(200):
             self.site.hub.publish("round", content)
+            self.clock.pump([0.0] * 10)
             for reader in fast:
                 reader.transport.clear()
         grown = tracemalloc.get_traced_memory()[0] - before
@@ -150,6 +151,28 @@ class EventTests(SiteTestCase):
             self.assertLessEqual(len(kinds), MOST_WAITING + 1)
             self.assertLess(len(reader.transport.value()), 2 * MOST_BYTES)
             self.assertEqual(reportedNow(reader)[-1][2], {"last": True})
+
+    def test_large(self) -> None:
+        """A large event is sent in several reactor iterations, and a small one after it."""
+        readers = [self.reader() for _ in range(4)]
+        self.site.hub.publish("round", {"filling": "x" * (1 << 18)})
+        self.site.hub.publish("finding", {})
+        self.assertEqual([self.kinds(reader) for reader in readers], [["round"], [], [], []])
+        lost = readers.pop()
+        lost.close()
+        self.clock.pump([0.0] * 10)
+        self.assertEqual([self.kinds(reader) for reader in readers], 3 * [["round", "finding"]])
+        self.assertEqual(self.kinds(lost), [])
+
+    def test_burst(self) -> None:
+        """Readers reload everything if too many events wait until a large one has been sent."""
+        readers = [self.reader() for _ in range(3)]
+        self.site.hub.publish("round", {"filling": "x" * (1 << 18)})
+        for _ in range(300):
+            self.site.hub.publish("finding", {})
+        self.clock.pump([0.0] * 10)
+        for reader, first in zip(readers, (["round"], [], []), strict=True):
+            self.assertEqual(self.kinds(reader), [*first, "resync", *["finding"] * 44])
 
     def test_stalled(self) -> None:
         """A reader that reads nothing for a minute is disconnected."""
