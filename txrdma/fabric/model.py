@@ -260,6 +260,18 @@ class Node:
     def route(self, route: IBDRPath) -> None:
         self._route = _packed(route)
 
+    def follow(self, before: Node, number: int) -> None:
+        """Set the route to that of another node and one hop more, by this port of it."""
+        route = before._route
+        assert route is not None  # it was reached
+        self._route = route + bytes((number,)) if isinstance(route, bytes) else route.then(number)
+
+    @property
+    def isLocal(self) -> bool:
+        """Whether the directed route to the node has no hops."""
+        route = self._route
+        return route is not None and not (route if isinstance(route, bytes) else route.drPath)
+
     @property
     def switchInfo(self) -> SwitchInfo | None:
         """Decoded SwitchInfo of the node; None while it is unknown, or if the node is not a switch."""

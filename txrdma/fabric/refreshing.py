@@ -192,7 +192,7 @@ class Refresh:
     def _reach(self) -> list[Node]:
         """Recompute the routes to all nodes, and remove unreachable nodes."""
         nodes = self._fabric.nodes
-        starts = [node for node in nodes.values() if node.route is not None and not node.route.drPath]
+        starts = [node for node in nodes.values() if node.isLocal]
         if not starts:
             self.unclear = "the route from the local port is unknown"
             return []
@@ -200,9 +200,7 @@ class Refresh:
         waiting = deque(starts)
         while waiting:
             node = waiting.popleft()
-            route = node.route
-            assert route is not None  # it was reached
-            if not node.isSwitch and route.drPath:
+            if not _isWindow(node):
                 continue
             for port in node.linked():
                 assert port.peer is not None  # it is linked
@@ -210,7 +208,7 @@ class Refresh:
                 if there not in seen:
                     seen.add(there)
                     waiting.append(there)
-                    there.route = route.then(port.number)
+                    there.follow(node, port.number)
         gone = [node for node in nodes.values() if node not in seen]
         if len(seen) == len(starts):
             self.unclear = "the local port has no link"  # so the other nodes may still exist
@@ -223,7 +221,7 @@ class Refresh:
 
 def _isWindow(node: Node) -> bool:
     """Return whether a node forwards directed-route SMPs: a switch, or the local node."""
-    return node.isSwitch or (node.route is not None and not node.route.drPath)
+    return node.isSwitch or node.isLocal
 
 
 def withoutArrival(raw: bytes) -> bytes:
