@@ -172,9 +172,11 @@ def _identifierFindings(fabric: Fabric) -> Iterator[Finding | None]:
             yield None
 
 
-def _guidFindings(fabric: Fabric) -> Iterator[Finding]:
+def _guidFindings(fabric: Fabric) -> Iterator[Finding | None]:
     ports: dict[GUID, list[tuple[Node, int]]] = defaultdict(list)
-    for node in fabric.nodes.values():
+    for count, node in enumerate(list(fabric.nodes.values()), 1):
+        if not count % _PIECE:
+            yield None
         if node.guid == _ZERO:
             yield _aboutNode("no-guid", node, "its GUID is zero")
         for number, guid in node.portGUIDs.items():
@@ -239,7 +241,7 @@ def locatedFindings(fabric: Fabric) -> Iterator[Finding | None]:
     change. A place known by a directed route is named by the last known port of that route, so that its name
     does not depend on the route of a sweep.
     """
-    start = next((node for node in fabric.nodes.values() if node.route and not node.route.drPath), None)
+    start = next((node for node in fabric.nodes.values() if node.isLocal), None)
     for one in _findings(fabric):
         yield one if one is None or one.guid or start is None else _located(start, one)
 

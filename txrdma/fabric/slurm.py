@@ -40,7 +40,7 @@ def slurmText(fabric: Fabric, names: NodeNames) -> Iterator[str]:
         peers = node.peers()
         if levels[node] == 0:
             children[node] = set()
-            hosts = hostList(called[peer] for peer in peers if isHost(peer))
+            hosts = hostList(_hostCalled(peer, names) for peer in peers if isHost(peer))
             yield f"SwitchName={called[node]} Nodes={hosts}"
             continue
         below = {peer for peer in peers if peer.isSwitch and levels.get(peer, levels[node]) < levels[node]}
@@ -63,20 +63,21 @@ def hostName(description: str) -> str:
 
 
 def _called(fabric: Fabric, names: NodeNames) -> dict[Node, str]:
-    """Return the names of all nodes, valid for Slurm. A GUID is appended to duplicate names of switches."""
+    """Return the names of all switches, valid for Slurm. A GUID is appended to duplicate ones."""
     found: dict[Node, str] = {}
     taken: set[str] = set()
-    for node in fabric.ordered():
+    for node in sorted(fabric.switches(), key=lambda node: node.guid.raw):
         name = names.name(node.guid, node.description)
-        if not node.isSwitch:
-            found[node] = hostName(name) or node.guid.raw.hex()
-            continue
         name_ = re.sub(r"[^\w.-]+", "_", name.strip())[:_LONGEST] or f"S-{node.guid.raw.hex()}"
         if name_ in taken:
             name_ = f"{name_[: _LONGEST - 17]}-{node.guid.raw.hex()}"
         taken.add(name_)
         found[node] = name_
     return found
+
+
+def _hostCalled(node: Node, names: NodeNames) -> str:
+    return hostName(names.name(node.guid, node.description)) or node.guid.raw.hex()
 
 
 def _free(name: str, taken: set[str]) -> str:
