@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Final, Generic, TypeVar
 
 Name = TypeVar("Name", bound=Hashable)
@@ -30,6 +30,10 @@ class BackOff(Generic[Name]):
     def __len__(self) -> int:
         """Return the number of silent peers."""
         return len(self._silent)
+
+    def __iter__(self) -> Iterator[Name]:
+        """Iterate over the silent peers."""
+        return iter(self._silent)
 
     def isDue(self, name: Name, now: float) -> bool:
         """Return whether a peer may be queried now."""

@@ -190,7 +190,7 @@ class Presence:
         before = set(self.nodes), set(self.links)
         forget(self.nodes, lambda guid, _: guid in nodes)
         ends = {end for link in self.links for end in link}
-        taken = ends and {end for link in links for end in link if end in ends}
+        taken = ends and {end for link in came for end in link if end in ends}
         # A link is back, or a port of it is linked elsewhere.
         forget(self.links, lambda link, _: link in links or not taken.isdisjoint(link))
         appeared.update((key, self._appeared.get(key, -inf)) for key in chain(self.nodes, self.links))
@@ -201,10 +201,12 @@ class Presence:
         for gone in several:
             forget(gone, lambda _key, one: one.since <= now - FORGET_SECONDS)
             self._bound(gone)
-        for guid in before[0] - nodes.keys() - self.nodes.keys():
-            events.append(_nodeEvent(now, "node-forgotten", guid))
-        for link in before[1] - links.keys() - self.links.keys():
-            events.append(_linkEvent(now, "link-forgotten", link))
+        for guid in before[0]:
+            if guid not in nodes and guid not in self.nodes:
+                events.append(_nodeEvent(now, "node-forgotten", guid))
+        for link in before[1]:
+            if link not in links and link not in self.links:
+                events.append(_linkEvent(now, "link-forgotten", link))
         return events
 
     def _nodeEvents(

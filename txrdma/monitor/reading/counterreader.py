@@ -226,11 +226,12 @@ class CounterReader:
 
         @param gone: nodes that have disappeared and may return: their meters stay, without values.
         """
-        missing = {guid for guid in self._visits if guid not in known}
+        missing = set(self._visits).difference(known)
         if not missing:
             return
+        raws = {guid.raw for guid in missing}  # bytes have their hash, unlike GUIDs
         for portKey, meter in list(self.meters.items()):
-            if portKey[0] in missing:
+            if portKey[0].raw in raws:
                 meter.missed()
                 if portKey[0] not in gone:
                     del self.meters[portKey]
@@ -243,9 +244,9 @@ class CounterReader:
         for meter in self.meters.values():
             meter.missed()
 
-    def isSilent(self, guid: GUID) -> bool:
-        """Return whether a node did not answer several times in a row."""
-        return self.backOff.times(guid) >= SILENT_TIMES
+    def silent(self) -> list[GUID]:
+        """Return the nodes that did not answer several times in a row."""
+        return [guid for guid in self.backOff if self.backOff.times(guid) >= SILENT_TIMES]
 
     # Rounds.
 

@@ -453,9 +453,11 @@ class FabricPoller:
         await self._pause(fabric)
         with loop.step("forgetting counters"):
             self._reader.keep(fabric.nodes, self.presence.nodes)
+        await self._pause(fabric)
         with loop.step("forgetting errors"):
             self._thresholds.keep(fabric.nodes.keys() | self.presence.nodes.keys())
         for one in self._optional:
+            await self._pause(fabric)
             with loop.step("forgetting optional counters"):
                 one.keep(fabric.nodes)
         await self._pause(fabric)
@@ -681,6 +683,7 @@ class FabricPoller:
         if not self._areLIDsDoubtful:  # what was read by a LID may be another node's
             with step("judging counters"):
                 self._judgeCounters(self.fabric or fabric)
+            await self._pause(fabric)
         if self.findingLog.isClearing(_SWEEP):
             with step("checking what has changed"):
                 await self._judgeTouched()
@@ -765,7 +768,7 @@ class FabricPoller:
 
     def _judgeCounters(self, fabric: Fabric) -> None:
         now = self._reactor.seconds()
-        silent = [guid for guid in fabric.nodes if self._reader.isSilent(guid)]
+        silent = [guid for guid in self._reader.silent() if guid in fabric.nodes]
         found = self._thresholds.findings(fabric, now, self.presence.links)
         found += [
             Finding("node-silent", str(fabric.nodes[guid]), "it does not answer for its counters", guid)
