@@ -20,12 +20,11 @@ from twisted.python.failure import Failure
 from txrdma.error import DeviceUnavailable, WireError
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.proofs import ProvedServerEndpoint
-from txrdma.kit.wire import Buffer
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import NO_KEYS
 from txrdma.mad.core.transactions import Call
 from txrdma.mad.errors import MADError, MADTimeoutError
-from txrdma.mad.layouts.attributes import Attribute, RPCS
+from txrdma.mad.layouts.attributes import RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.paths import toLID
 from txrdma.mad.portwatch import PortEvent, PortLost
@@ -53,20 +52,9 @@ def collectorEndpoint(
     return ProvedServerEndpoint(reactor, endpoint, wire.COLLECTOR, keys, lambda rank, address: None)
 
 
-def _raw(kind: type[Attribute]) -> type[Attribute]:
-    """Return a kind of attribute that is decoded as its bytes, which the monitor decodes."""
-    size = kind.size
-
-    def decode(buffer: Buffer, offset: int = 0) -> Any:
-        return bytes(buffer[offset : offset + size])
-
-    content = {"attributeID": kind.attributeID, "rpcs": kind.rpcs, "size": size}
-    return type(f"_Raw{kind.__name__}", (Attribute,), {**content, "decode": staticmethod(decode)})
-
-
 _KINDS: Final = tuple(
     # The agent follows redirections in a ClassPortInfo, which it has to decode.
-    (RPCS[rpc], kind if kind is ClassPortInfo else _raw(kind))
+    (RPCS[rpc], kind if kind is ClassPortInfo else wire.rawKind(kind))
     for rpc, kind in wire.READABLE
 )
 

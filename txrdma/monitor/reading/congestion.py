@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from txrdma.error import DeviceUnavailable
 from txrdma.fabric.congestion import CONGESTED, Wait, waitShare
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Node, Port
@@ -101,8 +100,6 @@ class CongestionReader:
                 return await rpcs.PerformanceGet(
                     kind(portSelect=port.number), path, timeoutSeconds=timeoutSeconds, retries=retries
                 )
-            except DeviceUnavailable:
-                raise
             except MADError as error:
                 if error.status in NO_ATTRIBUTE:
                     self._unable.add((node.guid, kind))

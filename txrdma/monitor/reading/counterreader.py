@@ -27,7 +27,6 @@ from txrdma.fabric.refreshing import withoutArrival
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID
 from txrdma.kit.backoff import BackOff
-from txrdma.kit.wire import Buffer
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import NO_KEYS
 from txrdma.mad.errors import MADError, MADFailure
@@ -36,6 +35,7 @@ from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.paths import toLID
 from txrdma.monitor.collecting.pool import CollectedCall, CollectorPool, Series
+from txrdma.monitor.collecting.wire import rawKind
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
 from txrdma.monitor.reading.attributes import kindOf, ReadingKind
 from txrdma.monitor.reading.fec import NO_ATTRIBUTE
@@ -47,12 +47,10 @@ _MOST_BACK_OFF: Final = 300.0
 _PERFORMANCE_GET: Final = RPCS["PerformanceGet"]
 
 
+_RAW_PORT_INFO: Final = rawKind(PortInfo)
+"""PortInfo as bytes: it rarely changes, and decoding takes ten times as long."""
+
 P = ParamSpec("P")
-
-
-def _isFatal(error: Exception) -> bool:
-    """Return whether a request failed for another reason than a refusal or no answer."""
-    return isinstance(error, DeviceUnavailable) or not isinstance(error, MADFailure)
 
 
 class _PortReading:
@@ -89,7 +87,7 @@ class _Visit(CollectedCall):
         self.values: tuple[int, ...] = ()
         self.doubted: list[_PortReading] = []
         self.states: list[tuple[Port, IBPath]] = []
-        self.state = _SubnGet(self, _RawPortInfo, reader._stated, reader._stateless)
+        self.state = _SubnGet(self, _RAW_PORT_INFO, reader._stated, reader._stateless)
         self.asking: CollectedCall = self
 
     def answered(self, answer: Any) -> None:
@@ -102,14 +100,6 @@ class _Visit(CollectedCall):
     def lost(self) -> None:
         """Continue the visit without the collector that was lost."""
         self.reader._lost(self)
-
-
-class _RawPortInfo(PortInfo):
-    """PortInfo as bytes: it rarely changes, and decoding takes ten times as long."""
-
-    @classmethod
-    def decode(cls, buffer: Buffer, offset: int = 0) -> Any:
-        return bytes(buffer[offset : offset + PortInfo.size])
 
 
 class _SubnGet(CollectedCall):
@@ -489,7 +479,7 @@ class CounterReader:
     def _stateless(self, visit: _Visit, error: Exception) -> None:
         """End a visit whose node does not report the state of a port."""
         visit.states = []
-        if _isFatal(error):
+        if not isinstance(error, MADFailure):
             raise error
         self._settle(visit)
 
@@ -500,7 +490,7 @@ class CounterReader:
     @_step
     def _nameless(self, visit: _Visit, error: Exception) -> None:
         """Assume that a node that does not answer NodeInfo is still the known one."""
-        if _isFatal(error):
+        if not isinstance(error, MADFailure):
             raise error
         self._identified(visit, isKnown=True)
 
@@ -550,7 +540,7 @@ class CounterReader:
 
     @_step
     def _failed(self, visit: _Visit, error: Exception) -> None:
-        if _isFatal(error):
+        if not isinstance(error, MADFailure):
             raise error
         if not isinstance(error, MADError):
             self._unanswered(visit, isRefusal=False)

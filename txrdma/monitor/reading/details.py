@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
-from txrdma.error import DeviceUnavailable
 from txrdma.fabric.errorcounters import countingPorts
 from txrdma.fabric.model import Node, Port
 from txrdma.fabric.portcounters import Meter
@@ -103,8 +102,6 @@ class DetailReader:
                 answer = await rpcs.PerformanceGet(
                     asked(portSelect=port.number), path, timeoutSeconds=timeoutSeconds, retries=retries
                 )
-            except DeviceUnavailable:
-                raise
             except MADError as error:  # the attribute is optional
                 if error.status in NO_ATTRIBUTE:
                     self._unable.add((node.guid, counter))

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Any, Final
 
-from txrdma.error import DeviceUnavailable
 from txrdma.fabric.errorcorrection import correctingPorts, formOf, namesOf, valuesOf
 from txrdma.fabric.model import Node, Port
 from txrdma.fabric.portcounters import CounterLayout, intervalClock, Meter
@@ -112,8 +111,6 @@ class CorrectionReader:
             path = toLID(endPort, port.lid)
             try:
                 await self._read(port, rpcs, path, options)
-            except DeviceUnavailable:
-                raise
             except MADError as error:
                 self._missed(port)
                 if error.status in NO_ATTRIBUTE:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Final
 from weakref import finalize
@@ -21,7 +22,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.error import DeviceUnavailable, RDMAError
+from txrdma.error import RDMAError
 from txrdma.fabric.congestion import congestionFindings
 from txrdma.fabric.discovery import MAX_PER_NODE, Sweep
 from txrdma.fabric.excess import LEFT_OUT
@@ -590,8 +591,6 @@ class FabricPoller:
         async def refreshNode(node: Node) -> None:
             try:
                 await refresh.refresh(node, isThorough=True)
-            except DeviceUnavailable:
-                raise
             except MADFailure as error:
                 refresh.unclear = f"{node}: {error}"
 
@@ -726,8 +725,6 @@ class FabricPoller:
             try:
                 path, seconds = toLID(end, end.smLID), self._settings.timeoutSeconds
                 info = await self._agent.SubnGet(SMInfo, path, timeoutSeconds=seconds, retries=RETRIES)
-            except DeviceUnavailable:
-                raise
             except MADFailure as error:
                 watch.silent(end.smLID, str(error))
             else:
@@ -749,13 +746,8 @@ class FabricPoller:
 
     async def _readState(self, refresh: Refresh, node: Node) -> None:
         """Store what has changed at a node's ports."""
-        with self.rounds.step("reading states"):
-            try:
-                await refresh.refresh(node)
-            except DeviceUnavailable:
-                raise
-            except MADFailure:  # its counters show whether it is silent
-                return
+        with self.rounds.step("reading states"), suppress(MADFailure):  # counters show whether it is silent
+            await refresh.refresh(node)
 
     async def _readOptional(
         self, reader: DetailReader | CorrectionReader | CongestionReader, node: Node, schedule: MADSchedule
