@@ -161,7 +161,8 @@ async def _used(session: Session, fabric: Fabric) -> Callable[[], None]:
     tables = _allOf(session, fabric)
     if options["over"] is None:
         await _read(session, tables, fabric)
-        even = list(balances(fabric, {each.info.nodeGUID: each.linear for each in tables}))
+        linear = {each.info.nodeGUID: each.linear for each in tables}
+        even = [one for one in balances(fabric, linear) if one is not None]
         if options["json"]:
             return lambda: printJSON([each.toDict(names) for each in even])
         return lambda: showRows(BALANCE_COLUMNS, [each.row(names) for each in even])

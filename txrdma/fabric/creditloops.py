@@ -13,7 +13,7 @@ otherwise service levels and lanes are queried, for paths through links in cycle
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -46,6 +46,9 @@ MOST_SOURCES: Final = 128
 MOST_PATHS: Final = 1_000_000
 """Largest number of paths that are followed."""
 
+_PIECE: Final = 1000
+"""Number of items of a graph that are processed between two pauses."""
+
 _MOST_HOPS: Final = 64
 _SA_OUTSTANDING: Final = 4
 
@@ -55,32 +58,40 @@ Item = TypeVar("Item", bound=Hashable)
 # Cycles.
 
 
-def cyclic(after: Mapping[Item, Iterable[Item]]) -> dict[Item, set[Item]]:
+def cyclic(after: Mapping[Item, Iterable[Item]]) -> Generator[None, None, dict[Item, set[Item]]]:
     """
-    Return the part of a graph that is in cycles, or between two of them; empty if it has none.
+    Compute, with pauses, the part of a graph that is in cycles, or between two of them; empty if it has none.
 
     @param after: successors of each item.
     """
-    graph = {item: set(items) for item, items in after.items()}
+    graph: dict[Item, set[Item]] = {}
+    for number, (item, items) in enumerate(after.items(), 1):
+        graph[item] = set(items)
+        if not number % _PIECE:
+            yield
     for _direction in range(2):  # remove what has no successor, then what has no predecessor
-        before = _reversed(graph)
+        before = yield from _reversed(graph)
         free = [item for item in before if item not in graph]
         while free:
             removed = free.pop()
+            if not len(before) % _PIECE:
+                yield
             for item in before.pop(removed, ()):
                 graph[item].discard(removed)
                 if not graph[item]:
                     del graph[item]
                     free.append(item)
-        graph = dict(_reversed(graph))
+        graph = dict((yield from _reversed(graph)))
     return graph
 
 
-def _reversed(graph: Mapping[Item, Iterable[Item]]) -> dict[Item, set[Item]]:
+def _reversed(graph: Mapping[Item, Iterable[Item]]) -> Generator[None, None, dict[Item, set[Item]]]:
     before: dict[Item, set[Item]] = defaultdict(set)
-    for item, items in graph.items():
+    for number, (item, items) in enumerate(graph.items(), 1):
         for each in items:
             before[each].add(item)
+        if not number % _PIECE:
+            yield
     return before
 
 
@@ -157,7 +168,7 @@ def findLaneCycle(
                 after[before].add(channel)
             before = channel
         yield
-    found += cycle(cyclic(after))
+    found += cycle((yield from cyclic(after)))
 
 
 # Queries.

@@ -69,9 +69,8 @@ class RouteCheck:
             for lid in end.lids:
                 self._follow(end, lid, ordered)
             yield
-        self._loops()
-        yield
-        self._evenness()
+        yield from self._loops()
+        yield from self._evenness()
 
     def _follow(self, end: Port, lid: int, sources: list[int]) -> None:
         """Follow packets for a LID from all switches with hosts."""
@@ -113,14 +112,17 @@ class RouteCheck:
             text = f"LID {lid} is not reached from {names}: packets go {why}"
             self.found.append(Finding("unreachable-lid", str(end), text, end.node.guid, end.number))
 
-    def _loops(self) -> None:
+    def _loops(self) -> Iterator[None]:
         """Find links that depend on each other in cycles."""
-        graph = cyclic(self._waits)
+        graph = yield from cyclic(self._waits)
         named = {each: (self._nodes[each // _PORTS].guid, each % _PORTS) for each in graph}
         self.cyclic = {named[each]: {named[one] for one in after} for each, after in graph.items()}
 
-    def _evenness(self) -> None:
+    def _evenness(self) -> Iterator[None]:
         for balance in balances(self._fabric, self._linear):
+            if balance is None:
+                yield
+                continue
             for group in balance.groups:
                 if len(group) < 2:
                     continue

@@ -100,49 +100,53 @@ def _spread(group: dict[int, int]) -> int:
     return max(group.values()) - min(group.values())
 
 
-def balances(fabric: Fabric, linear: Linear) -> Iterator[Balance]:
+def balances(fabric: Fabric, linear: Linear) -> Iterator[Balance | None]:
     """
-    Return the balance of each switch whose forwarding table is known.
+    Yield None for pauses after milliseconds of work, then the balance of each switch whose forwarding table
+    is known.
 
     Only links that lead to the same hosts by the fewest hops are compared: all uplinks of a leaf switch, or
     the links from a spine switch to one leaf switch.
     """
     links = {
-        node.guid: [
-            (number, port.peer.node.guid)
+        node: [
+            (number, port.peer.node)
             for number, port in sorted(node.ports.items())
             if number and port.peer is not None and port.peer.node.isSwitch
         ]
         for node in fabric.switches()
     }
-    beside = {guid: [peer for _port, peer in several] for guid, several in links.items()}
-    groups: dict[GUID, dict[tuple[int, ...], Counter[int]]] = {guid: {} for guid in links}
-    longer: Counter[GUID] = Counter()
+    beside = {node: [peer for _port, peer in several] for node, several in links.items()}
+    tables = {node: linear[node.guid] for node in links if node.guid in linear}
+    groups: dict[Node, dict[tuple[int, ...], dict[int, int]]] = {node: {} for node in links}
+    longer: Counter[Node] = Counter()
     for edge, lids in _edges(fabric).items():
+        yield None
         hops = distances([edge], beside.__getitem__)
-        for guid, away in hops.items():
-            if not away or guid not in linear:
+        for node, away in hops.items():
+            table = tables.get(node)
+            if not away or table is None:
                 continue
-            table = linear[guid]
-            shortest = tuple(port for port, peer in links[guid] if hops.get(peer) == away - 1)
-            used = groups[guid].setdefault(shortest, Counter(dict.fromkeys(shortest, 0)))
+            shortest = tuple([port for port, peer in links[node] if hops.get(peer) == away - 1])
+            used = groups[node].get(shortest)
+            if used is None:
+                used = groups[node][shortest] = dict.fromkeys(shortest, 0)
             for lid in lids:
                 out = table[lid] if lid < len(table) else NO_PORT
                 if out in shortest:
                     used[out] += 1
                 elif out != NO_PORT:
-                    longer[guid] += 1
-    for node in sorted(fabric.switches(), key=lambda node: node.guid.raw):
-        if node.guid in linear:
-            yield Balance(node, [dict(used) for used in groups[node.guid].values()], longer[node.guid])
+                    longer[node] += 1
+    for node in sorted(tables, key=lambda node: node.guid.raw):
+        yield Balance(node, list(groups[node].values()), longer[node])
 
 
-def _edges(fabric: Fabric) -> dict[GUID, list[int]]:
+def _edges(fabric: Fabric) -> dict[Node, list[int]]:
     """Return the LIDs of hosts and routers by the switch to which they are linked."""
-    edges: dict[GUID, list[int]] = {}
+    edges: dict[Node, list[int]] = {}
     for lid, port in _owners(fabric).items():
         if port.peer is not None and port.peer.node.isSwitch:
-            edges.setdefault(port.peer.node.guid, []).append(lid)
+            edges.setdefault(port.peer.node, []).append(lid)
     return edges
 
 
