@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import Any, Final
 
 from zope.interface import implementer
@@ -43,6 +44,9 @@ STALLED_SECONDS: Final = 60.0
 _REPEATED: Final = 256
 """Events that are kept for readers that come back, and most events that are not yet sent to all."""
 
+MOST_EDGES: Final = 1000
+"""Most links of a round, those whose state has changed most; others follow in the next rounds."""
+
 _EDGES_AT_A_TIME: Final = 20
 _OCTETS_AT_A_TIME: Final = 1 << 18
 """Octets that are sent to readers between two pauses; of small events all readers get one at once."""
@@ -54,6 +58,13 @@ _ALIVE: Final = b": alive\n\n"
 def encoded(number: int, kind: str, content: object) -> bytes:
     """Event as it goes over the wire; JSON has no line breaks."""
     return f"id: {number}\nevent: {kind}\ndata: {json.dumps(content)}\n\n".encode()
+
+
+def _difference(before: dict[str, Any], state: dict[str, Any]) -> float:
+    """Return how much the state of a bundle of links has changed: its load, or by more anything else."""
+    if {**before, "load": None} != {**state, "load": None}:
+        return 2.0
+    return abs((before["load"] or 0.0) - (state["load"] or 0.0))
 
 
 @implementer(IPushProducer)
@@ -182,15 +193,22 @@ class EventHub:
     def fabricChanged(self) -> None:
         """Send readers a round: whether there are findings, and links whose state has changed."""
         if not self.readers:
+            if self._edges:  # which change unseen: a reader that comes back has missed them
+                self._edges.clear()
+                self._last.clear()
+                self._number += 1
             return
         context = self._watch.context()
         version = context.poller.version
         if version != self._version:
             self._version = version
             self.publish("fabric", {"version": version})
-        # While the events of an earlier round are still being sent, these wait for the next round.
+        self._compare(context, isRound=True)
+
+    def _compare(self, context: PageContext, isRound: bool) -> None:
+        """Compare links with their former state; while that is being done, it waits for the next round."""
         if self._work is None:
-            self._work = self._cooperator.cooperate(self._sendRound(context))
+            self._work = self._cooperator.cooperate(self._sendRound(context, isRound))
             self._work.whenDone().addErrback(self._broke)
 
     def _broke(self, failure: Failure) -> None:
@@ -198,21 +216,31 @@ class EventHub:
         if not failure.check(SchedulerStopped):
             _log.failure("while a round was sent to browsers", failure)
 
-    def _sendRound(self, context: PageContext) -> Iterator[None]:
-        """Send a round to all readers, with pauses: a large fabric has twenty thousand links."""
+    def _sendRound(self, context: PageContext, isRound: bool) -> Iterator[None]:
+        """
+        Send a round to all readers, with pauses: a large fabric has twenty thousand links between switches.
+
+        @param isRound: False to learn the states that a first reader sees in the topology, and send nothing.
+        """
         edges: dict[str, dict[str, Any]] = {}
-        changed = []
+        changed: list[tuple[float, str, dict[str, Any]]] = []
         found = yield from bundles(context.fabric)
         for number, (ends, ports) in enumerate(found.items()):
             name = bundleName(ends)
-            state = edges[name] = edge(context, ports)
-            if self._edges.get(name) != state:
-                changed.append({"id": name, **state})
+            state = edge(context, ports)
+            before = edges[name] = self._edges.get(name, state)  # new links are read with the topology
+            if before != state:
+                changed.append((_difference(before, state), name, state))
             if number % _EDGES_AT_A_TIME == 0:
                 yield
-        self._edges = edges
+        changed.sort(key=itemgetter(0), reverse=True)
+        sent = {name: state for _size, name, state in changed[:MOST_EDGES]}
+        yield
+        self._edges = {**edges, **sent}
         self._work = None
-        self.publish("round", {**overview(context), "edges": changed})
+        if isRound:
+            rows = [{"id": name, **state} for name, state in sent.items()]
+            self.publish("round", {**overview(context), "edges": rows})
 
     def alive(self) -> None:
         """Send all readers a sign of life."""
@@ -240,6 +268,8 @@ class EventHub:
         reader = Reader(self, request)
         request.registerProducer(reader, True)
         self.readers[reader] = None
+        if not self._edges:
+            self._compare(self._watch.context(), isRound=False)
         request.write(_RETRY)
         for event in self._missed(lastNumber):
             reader.send(event, self.seconds())

@@ -11,6 +11,7 @@ from typing import Any
 from twisted.internet.testing import StringTransport
 from twisted.web.test.requesthelper import DummyRequest
 
+from txrdma.monitor.web import events
 from txrdma.monitor.web.events import EventHub, MOST_BYTES, MOST_READERS, MOST_WAITING, STALLED_SECONDS
 from txrdma.test.support.monitor.fetching import Connection
 from txrdma.test.unit.monitor.test_rest import SiteTestCase
@@ -51,7 +52,7 @@ class EventTests(SiteTestCase):
         self.started()
         self.assertEqual(self.kinds(reader), ["fabric", "round", "round", "round"])
         rounds = [content for _number, kind, content in reportedNow(reader) if kind == "round"]
-        self.assertEqual([len(content["edges"]) for content in rounds], [1, 1, 0])
+        self.assertEqual([len(content["edges"]) for content in rounds], [0, 1, 0])
         self.assertGreater(rounds[1]["edges"][0]["load"], 0.1)
         self.assertTrue(rounds[-1]["isWell"])
         self.fabric.cut("c")
@@ -59,6 +60,33 @@ class EventTests(SiteTestCase):
         (found,) = [content for _number, kind, content in reportedNow(reader) if kind == "finding"]
         self.assertEqual((found["kind"], found["isOpen"]), ("node-gone", True))
         self.assertFalse(reportedNow(reader)[-1][2]["isWell"])
+
+    def test_manyLinks(self) -> None:
+        """Of the links that have changed, those beyond a limit follow in the next round."""
+        self.fabric.growCounters("left", 3, portXmitData=1e9)
+        self.patch(events, "MOST_EDGES", 0)
+        reader = self.reader()
+        self.started()
+        self.patch(events, "MOST_EDGES", 1)
+        self.pump(self.settings.intervalSeconds)
+        rounds = [content for _number, kind, content in reportedNow(reader) if kind == "round"]
+        self.assertEqual([len(content["edges"]) for content in rounds], [0, 0, 0, 1])
+
+    def test_alone(self) -> None:
+        """A reader that was away while there was no other one is told to reload, and gets later changes."""
+        first = self.reader()
+        self.started()
+        last = reportedNow(first)[-1][0]
+        first.close()
+        self.assertEqual(self.kinds(self.reader(Last_Event_ID=str(last))), [])
+        for reader in list(self.site.hub.readers):
+            self.site.hub.remove(reader)
+        self.pump(self.settings.intervalSeconds)
+        back = self.reader(Last_Event_ID=str(last))
+        self.fabric.growCounters("left", 3, portXmitData=1e9)
+        self.pump(2 * self.settings.intervalSeconds)
+        self.assertEqual(self.kinds(back), ["resync", "round", "round"])
+        self.assertEqual(len(reportedNow(back)[-1][2]["edges"]), 1)
 
     def test_again(self) -> None:
         """
