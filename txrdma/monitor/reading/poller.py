@@ -448,6 +448,7 @@ class FabricPoller:
     async def _nodesChanged(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
         """Process nodes and links that have appeared or disappeared, in steps of a loop's run."""
         self.version += 1
+        await self._pause(fabric)
         self._rotation = deque(node for node in fabric.ordered() if node.lid)
         await self._pause(fabric)
         await self._follow(loop, fabric, now)
@@ -655,7 +656,8 @@ class FabricPoller:
         reader, statistics, step = self._reader, self.statistics, self.rounds.step
         began, silences, stateReads = self._reactor.seconds(), reader.silences, reader.stateReads
         nodes = [node for node in fabric.nodes.values() if node.lid]
-        due = sum(reader.backOff.isDue(node.guid, began) for node in nodes)
+        resting = [guid for guid in reader.backOff if not reader.backOff.isDue(guid, began)]
+        due = len(nodes) - sum(guid in fabric.nodes for guid in resting)
         stateNodes = self._nextStates(fabric)
         schedule = MADSchedule(self._agent, self._settings.maxOutstanding)
         refresh = self._refreshOf(schedule, fabric)

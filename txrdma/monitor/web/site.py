@@ -38,8 +38,8 @@ MOST_OF_CLIENT: Final = 1500
 """Most connections of one address, or IPv6 network of 64 bits, at a time: a proxy on another host may have
 one for each of the L{MOST_READERS}, and those of requests. Loopback, where a proxy may be, is exempt."""
 
-MOST_AT_ONCE: Final = 50
-"""Most requests that are processed in a reactor iteration, each of which takes a tenth of a millisecond."""
+MOST_AT_ONCE: Final = 25
+"""Most requests that are processed in a reactor iteration, each of which takes up to half a millisecond."""
 
 _REFUSAL: Final = b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _HERE: Final = Path(__file__).parent

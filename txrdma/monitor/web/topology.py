@@ -37,7 +37,7 @@ from txrdma.monitor.web.tables import (
 )
 from txrdma.monitor.web.watch import PageContext, printable
 
-_LINKS_AT_A_TIME: Final = 5000
+_LINKS_AT_A_TIME: Final = 1000
 _SWITCHES_AT_A_TIME: Final = 100
 _EDGES_AT_A_TIME: Final = 200
 _DIGITS: Final = re.compile(r"(\d+)")
