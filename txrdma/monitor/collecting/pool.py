@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from zope.interface import implementer
 
-from twisted.application.internet import ClientService
+from twisted.application.internet import backoffPolicy, ClientService
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.interfaces import IAddress, IProtocolFactory, IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import connectionDone, Factory, Protocol
@@ -50,10 +50,6 @@ LONGEST_PAUSE: Final = 30.0
 
 MISSING_SECONDS: Final = 30.0
 """Seconds without a collector after which that is reported."""
-
-
-def _pauseAfter(failures: int) -> float:
-    return min(FIRST_PAUSE * (1 << min(failures - 1, 10)), LONGEST_PAUSE)
 
 
 _INDICES: Final = {(rpc, kind.attributeID): index for index, (rpc, kind) in enumerate(wire.READABLE)}
@@ -263,7 +259,8 @@ class _Collector(Factory):
         self.pool = pool
         self._endpoint = ProvedClientEndpoint(self.reactor, endpoint, wire.MONITOR, wire.COLLECTOR, pool.key)
         self._missingSince = self.reactor.seconds()
-        self._service = ClientService(self, self, _pauseAfter, self.reactor)
+        pauses = backoffPolicy(FIRST_PAUSE / 2, LONGEST_PAUSE, 2.0, jitter=lambda: 0.0)
+        self._service = ClientService(self, self, pauses, self.reactor)
         self.start = self._service.startService
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from txrdma.fabric.advice import adviceOn
@@ -63,10 +63,6 @@ class Journal:
     def __init__(self) -> None:
         self.changes: deque[FabricEvent] = deque(maxlen=MOST_CHANGES)
         self.store: Callable[[Sequence[FabricEvent]], object] = len
-
-    def restore(self, changes: Iterable[FabricEvent]) -> None:
-        """Add the changes that a previous process has stored."""
-        self.changes.extend(changes)
 
     def add(self, events: Sequence[FabricEvent]) -> None:
         """Add events, in chronological order."""

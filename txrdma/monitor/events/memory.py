@@ -44,5 +44,5 @@ def restoreState(
         presence.restore(states)
     except (ValueError, TypeError, KeyError) as error:
         raise DeviceUnavailable(f"events of the history have no meaning: {error!r}") from error
-    journal.restore(changes)
+    journal.changes.extend(changes)
     findingLog.restore(entries, heldUntil)

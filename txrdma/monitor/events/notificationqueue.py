@@ -99,11 +99,6 @@ class NotificationQueue:
         )
         self.loop.start(None)
 
-    @property
-    def isIdle(self) -> bool:
-        """Return whether the queue is empty and nothing is being sent."""
-        return not self.loop.isRunning and not self._waiting
-
     def restore(self, alerts: dict[int, Alert]) -> None:
         """Put alerts that a previous process has not sent in front of the queue."""
         self._waiting = {**alerts, **self._waiting}
@@ -143,7 +138,7 @@ class NotificationQueue:
 
     def repeat(self, alerts: Sequence[Alert]) -> None:
         """Send alerts again, if nothing else waits; they are not stored."""
-        if alerts and self.isIdle:
+        if alerts and not self._waiting and not self.loop.isRunning:
             self._repeated = dict(enumerate(alerts))
             if not self.loop.isDue:
                 self.loop.runNow()

@@ -38,7 +38,7 @@ class Surveyor:
     """
     Surveys one fabric's tables, from L{start} to L{stop}.
 
-    @ivar surveys: number of surveys so far; C{surveySeconds} is the duration of the last one.
+    @ivar surveys: number of surveys so far.
     """
 
     def __init__(
@@ -46,7 +46,6 @@ class Surveyor:
     ) -> None:
         """@param everySeconds: time between surveys of a fabric that does not change; 0 for no surveys."""
         self.surveys = 0
-        self.surveySeconds = 0.0
         self._reactor = reactor
         self._agent = agent
         self._poller = poller
@@ -103,14 +102,13 @@ class Surveyor:
     async def _survey(self) -> None:
         fabric = self._poller.fabric
         assert fabric is not None  # it was there when this began
-        began, changes = self._reactor.seconds(), self._poller.presence.changes
+        changes = self._poller.presence.changes
         tables = await TableSurvey(self._agent, self._agent.port.endPort, fabric, _OUTSTANDING).run()
         routes = await routeFindings(
             *(self._agent, self._agent.port.endPort, fabric, tables.linear),
             lambda steps: self._cooperator.cooperate(steps).whenDone(),
         )
         self.surveys += 1
-        self.surveySeconds = self._reactor.seconds() - began
         self._poller.firmware = tables.firmware
         if changes == self._poller.presence.changes:
             found: list[Finding] = tableFindings(fabric, tables) + routes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import nsmallest
 from typing import Final
 
@@ -56,11 +56,14 @@ class Metrics:
         self._names = SteadyNames()
         self._counters = CounterExposition(counters, self._common)
         self._corrections = CounterExposition(counters, self._common)
-        self._wanted = counters
         self._version = 0
         self._fabricFamilies: list[Family] = []
-        parts = (
-            *(self._work, self._portCounters, self._correctionCounters, self._causes),
+        poller, common = watch.poller, self._common
+        parts: tuple[Callable[[], Iterable[Family | None]], ...] = (
+            self._work,
+            lambda: self._counters.families(poller.meters),
+            lambda: self._corrections.families(poller.corrections.meters),
+            lambda: causeFamilies(poller.details.causes, counters, common),
             *(self._links, self._waits, self._findings),
         )
         self._parts = dict(zip(COLLECTORS, parts, strict=True))
@@ -73,15 +76,6 @@ class Metrics:
                 yield from part()
                 if isLarge:
                     yield None
-
-    def _portCounters(self) -> Iterator[Family | None]:
-        return self._counters.families(self.watch.poller.meters)
-
-    def _correctionCounters(self) -> Iterator[Family | None]:
-        return self._corrections.families(self.watch.poller.corrections.meters)
-
-    def _causes(self) -> Iterator[Family]:
-        return causeFamilies(self.watch.poller.details.causes, self._wanted, self._common)
 
     def _links(self) -> list[Family]:
         poller, now = self.watch.poller, self.watch.seconds()

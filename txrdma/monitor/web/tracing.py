@@ -39,12 +39,7 @@ async def traced(context: PageContext, begin: Node, end: Node) -> dict[str, Any]
     readings.
     """
     searches, request = context.watch.searches, ("trace", context.watch.fabric, begin.guid, end.guid)
-    return await searches.shared(request, context.state, partial(_traced, context, begin, end))
-
-
-async def _traced(context: PageContext, begin: Node, end: Node) -> dict[str, Any]:
-    async with context.watch.searches.traces:
-        return await _trace(context, begin, end)
+    return await searches.shared(request, context.state, partial(_trace, context, begin, end))
 
 
 async def _trace(context: PageContext, begin: Node, end: Node) -> dict[str, Any]:
@@ -54,7 +49,8 @@ async def _trace(context: PageContext, begin: Node, end: Node) -> dict[str, Any]
         reason = f"{printable(str(end if begin.lid else begin))} has no LID"
     else:
         try:
-            hops = await trace(DirectView(context.watch.rpcs), end.lid, begin.lid)
+            async with context.watch.searches.traces:
+                hops = await trace(DirectView(context.watch.rpcs), end.lid, begin.lid)
         except NoRoute as error:
             hops, reason = error.hops, printable(str(error))
         except RDMAError as error:
