@@ -220,11 +220,10 @@ class CounterReader:
         if not missing:
             return
         raws = {guid.raw for guid in missing}  # bytes have their hash, unlike GUIDs
-        for portKey, meter in list(self.meters.items()):
-            if portKey[0].raw in raws:
-                meter.missed()
-                if portKey[0] not in gone:
-                    del self.meters[portKey]
+        for portKey in [one for one in self.meters if one[0].raw in raws]:
+            self.meters[portKey].missed()
+            if portKey[0] not in gone:
+                del self.meters[portKey]
         for guid in missing.difference(gone):
             del self._visits[guid]
             self.backOff.answered(guid)

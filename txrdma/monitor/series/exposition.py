@@ -222,7 +222,7 @@ class CounterExposition:
     def families(self, meters: Mapping[PortKey, Meter]) -> Iterator[Family | None]:
         """Yield each family, with the readings of now, and None for pauses."""
         byLayout: dict[CounterLayout, list[tuple[PortKey, Meter]]] = {}
-        for number, one in enumerate(list(meters.items()), 1):
+        for number, one in enumerate(zip(list(meters), list(meters.values()), strict=True), 1):
             byLayout.setdefault(one[1].layout, []).append(one)
             if not number % (10 * PIECE):
                 yield None

@@ -64,7 +64,8 @@ def _difference(before: dict[str, Any], state: dict[str, Any]) -> float:
     """Return how much the state of a bundle of links has changed: its load, or by more anything else."""
     if {**before, "load": None} != {**state, "load": None}:
         return 2.0
-    return abs((before["load"] or 0.0) - (state["load"] or 0.0))
+    loads: list[float] = [before["load"] or 0.0, state["load"] or 0.0]
+    return max(loads) - min(loads)
 
 
 @implementer(IPushProducer)

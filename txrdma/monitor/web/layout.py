@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from itertools import chain
 from typing import Any, Final
@@ -156,7 +156,7 @@ def _shown(cell: Part) -> Part:
     return str(cell) if isinstance(cell, (int, float)) else cell
 
 
-def _body(rows: Iterable[Sequence[Part]]) -> Iterator[Tag]:
+def _body(rows: Iterable[Sequence[Part]]) -> Generator[Tag, None, None]:
     """Yield rows of a table when they are flattened, and pauses, which the element of the page renders."""
     for number, row in enumerate(rows):
         if number and not number % ROWS_AT_A_TIME:
