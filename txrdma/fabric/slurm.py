@@ -54,7 +54,8 @@ def slurmText(fabric: Fabric, names: NodeNames) -> Iterator[str]:
 
 def isHost(node: Node) -> bool:
     """Return whether jobs can run on a node: it is a channel adapter and not a SHARP aggregation node."""
-    return node.type is NodeType.CHANNEL_ADAPTER and _AGGREGATION not in node.description
+    isAdapter = not node.isSwitch and node.type is NodeType.CHANNEL_ADAPTER
+    return isAdapter and _AGGREGATION not in node.description
 
 
 def hostName(description: str) -> str:
