@@ -26,10 +26,10 @@ from txrdma.monitor.series.exposition import Family, family, labels
 
 _log = Logger()
 
-MOST_UNFROZEN: Final = 50_000
+MOST_UNFROZEN: Final = 15_000
 """Number of objects beyond which those that survive a collection are frozen."""
 
-MOST_COLLECTED: Final = 80_000
+MOST_COLLECTED: Final = 30_000
 """Number of objects beyond which they are frozen without a collection, which would take more than 50 ms."""
 
 COMPLETE_SECONDS: Final = 3600.0
@@ -38,11 +38,13 @@ COMPLETE_SECONDS: Final = 3600.0
 MOST_GROWTH: Final = 1.5
 """Growth of the number of frozen objects since a complete collection after which another one follows."""
 
-_CHECK_SECONDS: Final = 0.25
-_THRESHOLDS: Final = (2000, 5, 1 << 30)
+_CHECK_SECONDS: Final = 0.1
+_THRESHOLDS: Final = (2000, 1 << 30, 1 << 30)
 """
-Thresholds of generations: the oldest one is collected by checks only. Rows of a history have thirty values
-each, so that a collection of ten thousand new ones takes up to 130 ms.
+Thresholds of generations: all but the youngest are collected by checks only. Rows of a history have thirty
+values each, so that a collection of ten thousand new ones takes up to 130 ms. The first threshold is of
+objects that were made less those that were freed, old ones included, so that the youngest generation can
+become large, too, unless it is frozen.
 """
 
 _BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -63,7 +65,6 @@ class GarbageCollection(Service):
         self._clock = clock
         self._timer = Timer(clock)
         self._thresholds: tuple[int, int, int] | None = None
-        self._passes = self._checked = 0
         self._frozen = 0
         self._completeAt = self._pauseBegan = self._seconds = 0.0
         self._buckets = [0] * (len(_BOUNDS) + 1)
@@ -109,15 +110,13 @@ class GarbageCollection(Service):
         seconds = now - self._pauseBegan
         self._seconds += seconds
         self._buckets[bisect_left(_BOUNDS, seconds)] += 1
-        self._passes += 1
 
     def _check(self) -> None:
         try:
             if self._clock.seconds() - self._completeAt >= COMPLETE_SECONDS:
                 self._collectComplete()
-            elif self._passes != self._checked:
+            else:
                 self._freeze()
-            self._checked = self._passes
         finally:
             self._timer.start(_CHECK_SECONDS, self._check)
 
