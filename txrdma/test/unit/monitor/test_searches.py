@@ -233,6 +233,15 @@ class PieceTests(SiteTestCase):
             self.clock.pump([0.0] * 500)
             self.assertEqual(connection.answer.json["rows"], self.whole[path], path)
 
+    def test_shown(self) -> None:
+        """The values of many rows that a short search has found are taken in pieces, too."""
+        self.patch(tables, "PIECE", 1000)
+        connection = Connection(self.site.factory)
+        connection.ask("/api/v1/ports")
+        self.assertEqual(connection.transport.value(), b"")
+        self.clock.pump([0.0] * 100)
+        self.assertEqual(connection.answer.json["rows"], self.whole["ports"])
+
     def test_topology(self) -> None:
         """The topology is made in pieces, too, once for all browsers."""
         whole = self.get("/api/v1/topology").json
