@@ -37,6 +37,7 @@ from txrdma.fabric.linkspeeds import (
 from txrdma.fabric.model import Fabric
 from txrdma.fabric.rates import added, changed, counterNames, Increase, Rates
 from txrdma.fabric.routechecks import routeFindings
+from txrdma.fabric.routeuse import balances
 from txrdma.fabric.snapshots import dump, load
 from txrdma.fabric.tables import Firmware, tableFindings, Tables, TableSurvey
 from txrdma.iba.types import GUID, LID
@@ -405,6 +406,13 @@ class SurveyedTestCase(FabricTestCase):
 
 
 class TableTests(SurveyedTestCase):
+    def test_pieces(self) -> None:
+        """The balance of links has a pause for each switch with hosts."""
+        fabric = self.sweep()
+        found = list(balances(fabric, self.surveyed(fabric).linear))
+        self.assertEqual(found[:2], [None, None])
+        self.assertEqual([one.node.description for one in found[2:] if one is not None], ["left", "right"])
+
     def test_pkeys(self) -> None:
         host, switch = self.fabric.port("c"), self.fabric.port("right", 1)
         poke(PortInfo, "partitionEnforcementInbound")(switch.info, 1)
