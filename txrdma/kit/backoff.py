@@ -23,7 +23,7 @@ class BackOff(Generic[Name]):
         self._silent: dict[Name, tuple[int, float]] = {}
 
     def change(self, firstSeconds: float) -> None:
-        """Use another pause after the first missing answer."""
+        """Change the pause after the first missing answer."""
         self._first = firstSeconds
         self._most = max(self._longest, firstSeconds)
 
@@ -56,7 +56,7 @@ class BackOff(Generic[Name]):
         self._silent = {name: silence for name, silence in self._silent.items() if isKnown(name)}
 
     def clear(self) -> None:
-        """Forget all peers, because the fault was not theirs."""
+        """Forget all peers, because they were not at fault."""
         self._silent.clear()
 
     def times(self, name: Name) -> int:

@@ -1,5 +1,5 @@
 """
-Connection attempts that fail with one error if they are cancelled, whichever of their stages that interrupts.
+Connection attempts that fail with the same error at whatever stage they are cancelled.
 """
 
 from __future__ import annotations

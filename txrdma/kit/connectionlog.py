@@ -103,7 +103,7 @@ def connectionFields(
     Return the fields of an event; C{docs/observability.md} documents them.
 
     @param kind: the prefix of the endpoint string.
-    @param addresses: the local one, and that of the peer.
+    @param addresses: the local address and the peer's.
     @param counts: bytes sent and received.
     @param seconds: duration of the connection.
     """
@@ -128,7 +128,7 @@ connectionLog: Final = ConnectionLog(Logger(NAMESPACE))
 
 class ConnectionRecord:
     """
-    What the event of a connection needs that its owner does not know at the end.
+    Data for the event of a connection that its owner does not have at the end.
 
     @ivar bytesSent: counted by the owner; so is C{bytesReceived}.
     """

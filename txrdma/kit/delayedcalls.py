@@ -14,12 +14,12 @@ _log = Logger()
 
 
 def isPending(call: IDelayedCall | None) -> bool:
-    """Return whether a delayed call is still to be made."""
+    """Return whether a delayed call is pending."""
     return call is not None and call.active()
 
 
 def cancelCall(call: IDelayedCall | None) -> None:
-    """Cancel a delayed call if it is still to be made."""
+    """Cancel a delayed call if it is pending."""
     if call is not None and call.active():
         call.cancel()
 
@@ -35,7 +35,7 @@ class Timer:
 
     @property
     def isPending(self) -> bool:
-        """Whether the call is still to be made."""
+        """Whether a call is pending."""
         return isPending(self._call)
 
     @property

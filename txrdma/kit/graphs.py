@@ -14,7 +14,7 @@ def distances(
     starts: Iterable[Item], following: Callable[[Item], Iterable[Item]], most: int | None = None
 ) -> dict[Item, int]:
     """
-    Return the distance of each item that can be reached, the nearest first; that of the starts is 0.
+    Return the distance of each reachable item, nearest first; the starts have distance 0.
 
     @param following: returns the successors of an item.
     @param most: largest distance; None for no limit.
@@ -26,7 +26,7 @@ def distances(
 
 def origins(starts: Iterable[Item], following: Callable[[Item], Iterable[Item]]) -> dict[Item, Item]:
     """
-    Return the nearest start of each item that can be reached, the nearest first; that of a start is itself.
+    Return the nearest start of each reachable item, nearest first; that of a start is itself.
 
     @param following: returns the successors of an item.
     """

@@ -1,4 +1,4 @@
-"""HTTP requests with bounds: a server can neither keep the caller waiting nor fill its memory."""
+"""HTTP requests with limits: a server can neither delay the caller for ever nor fill its memory."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def fetch(
     """
     Send a request: GET, or POST of a body. Cancelling the Deferred closes the connection.
 
-    @param seconds: time for all of it, from the connection to the end of the answer.
-    @param mostOctets: most octets of the answer's body; a longer one closes the connection.
+    @param seconds: time limit, from connecting to the end of the answer.
+    @param mostOctets: maximum length of the answer's body; a longer one closes the connection.
     @return: fires with any answer that has a status; fails with L{DeviceUnavailable} if there is none in
         time.
     """

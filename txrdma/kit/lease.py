@@ -1,11 +1,11 @@
 """
 Leases: the right of one process among several to do something, such as to write to a database.
 
-A lease in a file is a lock of the kernel: it ends with the process, and other processes are of the same host.
+A lease in a file is a lock of the kernel: it ends with the process, and is valid on one host.
 A lease in PostgreSQL is a row that expires by the clock of the server unless it is renewed, so that it ends
-with a process that is suspended or cannot reach the server, too. Each holding of it has another number, the
-fencing token. The holder's transactions check the token (L{Lease.permits}), which locks it until they end: a
-process that has lost the lease without knowing it changes nothing.
+with a process that is suspended or cannot reach the server, too. Each time it is taken, it gets another
+number, the fencing token. The holder's transactions check the token (L{Lease.permits}), which locks it until
+they end: a process that has lost the lease without knowing it changes nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Execute = Callable[..., Any]
 
 
 def processName() -> str:
-    """Return a name of this process that no other one has: that of the host, and a random number."""
+    """Return a unique name of this process: the name of the host, and a random number."""
     host = socket.gethostname().encode("ascii", "replace").decode()[:_MOST_HOST]
     return f"{host}-{secrets.token_hex(4)}"
 
@@ -54,7 +54,7 @@ class Lease:
 
     @ivar name: name of this process.
     @ivar holder: name of the process that held the lease at the last attempt; C{""} for none.
-    @ivar isHeld: whether this process held it then.
+    @ivar isHeld: whether this process held it at the last attempt.
     @ivar seconds: time after which the lease of a process that is killed ends; 0 if it ends at once.
     """
 
@@ -84,8 +84,6 @@ class Lease:
     def permits(self, execute: Execute) -> bool:
         """
         Return whether this process holds the lease, until the end of a transaction.
-
-        @param execute: executes a statement in a transaction of the database that has the lease.
         """
         return self.isHeld
 
@@ -100,7 +98,7 @@ class Lease:
 
 
 def _openForGroup(path: str, flags: int) -> int:
-    """Open a file, which is created without rights for other users: who can open a file can lock it."""
+    """Open a file, which is created without rights for other users: whoever can open a file can lock it."""
     return os.open(path, flags, 0o660)
 
 
@@ -149,7 +147,7 @@ class RowLease(Lease):
 
     It has a connection of its own, so that long transactions of the holder do not delay its renewal.
 
-    @ivar token: number of this holding; 0 if this process does not hold the lease.
+    @ivar token: fencing token; 0 if this process does not hold the lease.
     """
 
     seconds = LEASE_SECONDS

@@ -22,7 +22,7 @@ _LINKS: Final = ("href", "src", "action")
 
 
 def prefixOf(request: Request) -> str:
-    """Path that a proxy has taken from the front of a request's; C{""} for none, or for one of no meaning."""
+    """Path that a proxy has removed from the start of a request's path; C{""} for none, or an invalid one."""
     header: bytes = request.getHeader(b"x-forwarded-prefix") or b""
     return header.decode("ascii").rstrip("/") if _PREFIX.fullmatch(header) else ""
 
@@ -34,7 +34,7 @@ def addPrefix(prefix: str, page: Tag) -> None:
 
 
 def below(request: Request, *names: bytes) -> None:
-    """Let a resource have the rest of a request's path as if it had the whole site."""
+    """Pass the rest of a request's path to a resource, as if that were the root of the site."""
     prefix = "/".join((prefixOf(request), *(name.decode("ascii") for name in names)))
     request.requestHeaders.setRawHeaders("X-Forwarded-Prefix", [prefix])
     request.prepath = []

@@ -25,8 +25,8 @@ class QueriedSeries(NamedTuple):
     """
     A series in an answer.
 
-    @ivar labels: its labels; C{samples}: time in seconds since 1970 and value of each sample, without those
-        that are no finite numbers.
+    @ivar labels: its labels; C{samples}: time in seconds since 1970 and value of each sample, without values
+        that are not finite.
     """
 
     labels: Mapping[str, str]
@@ -42,7 +42,8 @@ def decodeMatrix(body: bytes) -> list[QueriedSeries]:
     """
     Return the series of an answer that is a matrix.
 
-    @raise PeerViolation: the answer is no matrix; the message has the engine's reason, if it gives one.
+    @raise PeerViolation: the answer is not a matrix; the message contains the engine's reason, if there is
+        one.
     """
     try:
         answer = json.loads(body)
@@ -54,7 +55,7 @@ def decodeMatrix(body: bytes) -> list[QueriedSeries]:
     data = answer.get("data")
     found = data.get("result") if isinstance(data, dict) and data.get("resultType") == "matrix" else None
     if not isinstance(found, list) or len(found) > MOST_SERIES:
-        raise PeerViolation("the answer is no matrix")
+        raise PeerViolation("the answer is not a matrix")
     return [_series(one) for one in found]
 
 

@@ -198,7 +198,7 @@ class ServerProver(Prover):
                 return
             magic, peer, rank, _nonce = _HELLO.unpack(hello)
             if magic != _MAGIC or rank != self._rank or not 0 <= peer < len(self._keys) or peer == rank:
-                raise Refused("the peer is no member that connects to this one")
+                raise Refused("the peer is not a member that connects to this one")
             self._hello, self._peer = hello, peer
             transport: Any = self.transport
             transport.write(self._nonce)
@@ -219,7 +219,7 @@ class ProvedClientEndpoint:
     def __init__(
         self, reactor: IReactorTime, stream: IStreamClientEndpoint, rank: int, server: int, key: bytes
     ) -> None:
-        """@param rank: the rank of this end; C{server}: that of the listener; C{key}: their key."""
+        """@param rank: the rank of this end; C{server}: the listener's rank; C{key}: their shared key."""
         self._reactor, self._stream, self._terms = reactor, stream, (rank, server, key)
 
     def connect(self, factory: IProtocolFactory) -> Deferred[Any]:

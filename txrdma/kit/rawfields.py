@@ -7,8 +7,8 @@ which are stored encoded, and one or two fields of each are read::
     lmcOf = peek(PortInfo, "lmc")
     lmcOf(raw)          # as PortInfo.decode(raw).lmc, in a fiftieth of the time
 
-Numbers and enumerations are read as C{int}, value classes and bytes as C{bytes}. Of a number that is written,
-only the width is checked. Buffers must be as long as the layout.
+Numbers and enumerations are read as C{int}, value classes and bytes as C{bytes}. Written numbers are checked
+for their width only. Buffers must be as long as the layout.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def peeks(layout: type[Layout], names: Sequence[str]) -> Callable[[Buffer, int],
     index: dict[int, int] = {}
     for first, last in sorted({place[:2] for place in locations.values()}):
         if first < end or (last - first) * 8 not in _WHOLE:
-            raise ValueError(f"{layout.__name__} has no whole number at byte {first}")
+            raise ValueError(f"{layout.__name__} has no byte-aligned number at byte {first}")
         index[first] = len(index)
         form += f"{first - end}x{_WHOLE[(last - first) * 8].format[1:]}"
         end = last
@@ -97,12 +97,12 @@ def poke(layout: type[Layout], name: str) -> Callable[[bytearray, int], None]:
 
     def part(raw: bytearray, value: int) -> None:
         if value & ~mask:
-            raise ValueError(f"{layout.__name__}.{name} has {field.width} bits, {value!r} more")
+            raise ValueError(f"{layout.__name__}.{name} has {field.width} bits: {value!r} is too large")
         raw[first] = raw[first] & others | value << shift
 
     def several(raw: bytearray, value: int) -> None:
         if value & ~mask:
-            raise ValueError(f"{layout.__name__}.{name} has {field.width} bits, {value!r} more")
+            raise ValueError(f"{layout.__name__}.{name} has {field.width} bits: {value!r} is too large")
         before = int.from_bytes(raw[first:last], "big") & ~(mask << shift)
         raw[first:last] = (before | value << shift).to_bytes(last - first, "big")
 
@@ -127,7 +127,7 @@ def _field(layout: type[Layout], name: str) -> Field:
 
 
 def _location(field: Field) -> tuple[int, int, int, int]:
-    """Return the first byte, the byte after the last, and the field's shift and mask in that number."""
+    """Return a field's first byte and the byte after its last, and its shift and mask in their number."""
     end = field.offset + field.width
     last = -(-end // 8)
     return field.offset // 8, last, last * 8 - end, (1 << field.width) - 1

@@ -1,8 +1,8 @@
 """
 Sends requests of Prometheus' remote write, in order, and stores on disk what cannot be sent.
 
-What is lost is counted by reason. A request that the receiver refuses for its content is dropped, as it would
-be refused again (Prometheus Remote-Write 1.0, "Retries & Backoff").
+Lost samples are counted by reason. A request that the receiver refuses for its content is dropped, as it
+would be refused again (Prometheus Remote-Write 1.0, "Retries & Backoff").
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class RemoteSender:
         inThread: Callable[..., Deferred[Any]],
     ) -> None:
         """
-        @param headers: headers of all requests, beside those of the protocol.
-        @param inThread: calls a function in a thread, one after the other.
+        @param headers: additional headers of all requests.
+        @param inThread: calls functions in a thread, one after the other.
         """
         self.sent = 0
         self.lost: Counter[str] = Counter()
@@ -125,9 +125,9 @@ class RemoteSender:
 
     async def send(self, seconds: float) -> bool:
         """
-        Send requests, the oldest first, and store on disk what is left after this number of seconds.
+        Send requests, the oldest first, and store those that remain after this number of seconds on disk.
 
-        @return: whether the receiver has taken a request.
+        @return: whether the receiver has accepted a request.
         @raise DeviceUnavailable: the disk cannot be read or written.
         """
         until, hasSent = self._reactor.seconds() + seconds, False
@@ -142,7 +142,7 @@ class RemoteSender:
         return hasSent
 
     async def spill(self) -> None:
-        """Move requests from memory to disk; if that fails they remain in memory, within bounds."""
+        """Move requests from memory to disk; if that fails, they remain in memory, up to a limit."""
         try:
             while self._queue:
                 stored = self._spool.items
@@ -187,7 +187,7 @@ class RemoteSender:
         return True
 
     async def _post(self, content: bytes, samples: int) -> bool:
-        """Send a request. Returns whether it is done: the receiver has accepted or refused it."""
+        """Send a request. Returns whether the receiver has accepted or refused it."""
         try:
             answer = await fetch(
                 *(self._agent, self._reactor, self._url, self._headers, self._timeoutSeconds, MOST_ANSWER),

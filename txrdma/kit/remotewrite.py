@@ -3,7 +3,7 @@ Samples in the encoding of Prometheus' remote write.
 
 Follows the Prometheus Remote-Write 1.0 specification: a C{WriteRequest} of Protocol Buffers, compressed by
 snappy's block format. A request has at most one sample of each series, so that it can be repeated: receivers
-accept a sample that they have, but not one that is older than the last.
+accept a sample that they already have, but not one that is older than the last.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-A queue of records on disk that is limited in size, and outlasts the process.
+A queue of records on disk that is limited in size, and survives the process.
 
 Each record is a file of its own, which begins with a checksum of its content. So a record is removed without
 copying others, and one that a crash of the host has left incomplete is found.

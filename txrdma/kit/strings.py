@@ -2,7 +2,7 @@
 Device, port and endpoint strings, such as C{"soft:192.0.2.1:pcap=trace.pcap"} and C{"sim:fattree:128"}.
 
 The syntax is that of Twisted's endpoint strings: arguments separated by colons, C{key=value} for named ones,
-and a backslash to escape a colon, an equals sign or a backslash. Also text in bytes of a peer.
+and a backslash to escape a colon, an equals sign or a backslash. Also formats bytes of a peer as text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def parseString(description: str, what: str = "device") -> tuple[list[str], dict
         else:
             kwargs[key] = value
     if not args:
-        raise ValueError(f"{what} {description!r} names no kind of {what}")
+        raise ValueError(f"{what} {description!r} does not name a kind of {what}")
     return args, kwargs
 
 

@@ -20,7 +20,7 @@ class PrivateName(NamedTuple):
     @ivar owner: the module, or the module and class, that has the name.
     @ivar modules: the modules of txrdma that use it.
     @ivar purpose: why no public name serves.
-    @ivar fallback: what happens where Twisted has it no longer; empty if C{modules} cannot work without it.
+    @ivar fallback: what happens if Twisted no longer has it; empty if C{modules} cannot work without it.
     """
 
     owner: str
@@ -88,8 +88,7 @@ def exists(owner: str, name: str) -> bool:
     """
     Return whether a module has the name, or a class has it, or sets or calls it in one of its methods.
 
-    Methods that txrdma overrides and Twisted calls no longer are not noticed here, but by the tests of the
-    modules concerned.
+    The tests of the modules, not this function, notice overridden methods that Twisted no longer calls.
     """
     try:
         found: Any = import_module(owner)

@@ -3,7 +3,7 @@ Dataclasses with slots, frozen or mutable, whose methods are compiled after some
 
 A C{dataclass(frozen=True, slots=True)} compiles eight functions from text when its module is imported, which
 took a third of the time of all imports of SMC. A process uses few of the classes that it imports, and most of
-these once or twice; compiling their methods took a fifth of the time of a process's first connect.
+those once or twice; compiling their methods took a fifth of the time of a process's first connect.
 C{dataclasses.replace}, C{fields}, C{asdict}, C{copy}, C{pickle} and C{match} work as for other dataclasses;
 the attributes that they need are computed on first use. L{replace} is faster than that of C{dataclasses}.
 """

@@ -1,8 +1,8 @@
 """
 Access to a web site: tokens and passwords from files, by C{twisted.cred}.
 
-Programs send a token (RFC 6750); browsers ask for a name and a password (RFC 7617), and take a token for one,
-with any name.
+Programs send a token (RFC 6750); browsers ask for a name and a password (RFC 7617), and accept a token as the
+password, with any name.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _log = Logger()
 
 
 def clientNetworkOf(address: str) -> str:
-    """Return an address, or the first 64 bits of an IPv6 one: hosts choose the others themselves."""
+    """Return an address, or the first 64 bits of an IPv6 address: hosts choose the other bits themselves."""
     try:
         known = ip_address(address)
     except ValueError:
@@ -65,9 +65,9 @@ def clientNetworkOf(address: str) -> str:
 
 class Guesses:
     """
-    Wrong passwords of the last minute, by the name and the address that they came from.
+    Wrong passwords of the last minute, by user name and client address.
 
-    @ivar seconds: returns the present time.
+    @ivar seconds: returns the current time.
     """
 
     def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
@@ -76,7 +76,7 @@ class Guesses:
         self._loggedSince, self._logged = 0.0, 0
 
     def areTooMany(self, address: str, name: bytes) -> bool:
-        """True while no password for this name is taken from this address."""
+        """True while no password for this name is accepted from this address."""
         key = clientNetworkOf(address), name
         began, times = self._known.get(key, (0.0, 0))
         if times and self.seconds() - began >= GUESS_SECONDS:
@@ -97,7 +97,7 @@ class Guesses:
             self._log("no more passwords for {name!r} are taken from {address} for a minute", address, name)
 
     def _log(self, text: str, address: str, name: bytes) -> None:
-        """Log a line, unless there were L{MOST_LOGGED} within L{GUESS_SECONDS}: names are free to invent."""
+        """Log a line, unless there were L{MOST_LOGGED} within L{GUESS_SECONDS}: clients can invent names."""
         now = self.seconds()
         if now - self._loggedSince >= GUESS_SECONDS:
             self._loggedSince, self._logged = now, 0
@@ -106,7 +106,7 @@ class Guesses:
             _log.warn(text, address=address, name=name[:_LONGEST_NAME].decode("utf-8", "replace"))
 
     def right(self, address: str, name: bytes) -> None:
-        """Forget the wrong passwords before a right one."""
+        """Forget the wrong passwords, because a right one was received."""
         self._known.pop((clientNetworkOf(address), name), None)
 
 
@@ -118,7 +118,7 @@ class IBearerToken(ICredentials):
 
 @implementer(IBearerToken)
 class BearerToken:
-    """Token that came with a request."""
+    """Token of a request."""
 
     def __init__(self, token: bytes) -> None:
         self.token = token
@@ -145,7 +145,7 @@ class BearerCredentialFactory:
 
 
 class _PasswordFactory(BasicCredentialFactory):
-    """Factory of credentials from C{Authorization: Basic}, which know the address that they came from."""
+    """Factory of credentials from C{Authorization: Basic}, which contain the client's address."""
 
     def decode(self, response: bytes, request: Request) -> Any:
         """
@@ -166,7 +166,7 @@ class AccessControl:
     """
     Checker of tokens and passwords.
 
-    @ivar isOpen: nothing is asked of anybody: there are neither tokens nor users.
+    @ivar isOpen: whether no credentials are required: there are neither tokens nor users.
     """
 
     credentialInterfaces: tuple[type[Interface], ...] = (IUsernamePassword, IBearerToken)
@@ -188,7 +188,7 @@ class AccessControl:
         self.isOpen = not self._tokens and not self._users
 
     def requestAvatarId(self, credentials: Any) -> Deferred[bytes | tuple[()]]:
-        """Fires with the owner of these credentials; fails with L{UnauthorizedLogin} without one."""
+        """Fires with the owner of these credentials; fails with L{UnauthorizedLogin} if there is none."""
         isToken = IBearerToken.providedBy(credentials)
         if isToken:
             name, secret, address = b"", credentials.token, ""
@@ -211,7 +211,7 @@ class AccessControl:
         """
         Use the users and tokens of another instance.
 
-        @return: False if one of the two lets in everybody: then nothing has changed.
+        @return: False if one of the two requires no credentials: then nothing has changed.
         """
         if self.isOpen or other.isOpen:
             return self.isOpen and other.isOpen
@@ -239,7 +239,7 @@ def isLocalName(host: bytes) -> bool:
     """
     True for a C{Host} that is an address or C{localhost}.
 
-    Pages of others can be given the address of this host by their name servers, and would be let in.
+    Otherwise pages of other sites, whose name servers can return this host's address, would get access.
     """
     name = host.decode("latin-1").lower()
     name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
@@ -261,7 +261,7 @@ def readAccess(tokens: str, users: str) -> AccessControl:
 
     @param tokens: path of a file with a token on each line; C{""} for none.
     @param users: path of a file with C{name:password} on each line; C{""} for none.
-    @raise InvalidRequest: a file cannot be read, everybody can read it, or a line has no meaning.
+    @raise InvalidRequest: a file cannot be read, everybody can read it, or a line is invalid.
     """
     found = [line for _number, line in _lines(tokens)]
     short = next((number for number, line in _lines(tokens) if len(line) < FEWEST_CHARACTERS), None)
@@ -271,11 +271,11 @@ def readAccess(tokens: str, users: str) -> AccessControl:
     for number, line in _lines(users):
         name, colon, password = line.partition(b":")
         if not (name and colon and password):
-            raise InvalidRequest(f"{users}, line {number}: it is not of the form name:password")
+            raise InvalidRequest(f"{users}, line {number}: not of the form name:password")
         known[name] = password
     for path, content in ((tokens, found), (users, known)):
         if path and not content:
-            raise InvalidRequest(f"{path}: there is nothing in it")
+            raise InvalidRequest(f"{path}: the file is empty")
     return AccessControl(found, known)
 
 

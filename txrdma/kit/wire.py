@@ -1,5 +1,5 @@
 """
-Declarations of binary layouts, from which methods that decode and encode them are made::
+Declarations of binary layouts, from which their methods for decoding and encoding are generated::
 
     @wire(8)
     class DETH(Layout):
@@ -250,7 +250,7 @@ def _fields(cls: type[Layout], names: dict[str, Any]) -> tuple[Field, ...]:
         if any(field.name == name for field in fields):
             raise TypeError(f"{cls.__qualname__}.{name}: a base has this field already")
         if hasattr(Layout, name) or name in {"size", "fields"}:
-            raise TypeError(f"{cls.__qualname__}.{name}: every layout has this name already")
+            raise TypeError(f"{cls.__qualname__}.{name}: every layout has an attribute of this name")
         of = _resolved(annotation, cls, names)
         if spec.count is not None:
             of = typing.get_args(of)[0]
@@ -259,7 +259,7 @@ def _fields(cls: type[Layout], names: dict[str, Any]) -> tuple[Field, ...]:
         width = spec.width
         if width is None:
             if not (isinstance(of, type) and issubclass(of, Layout)):
-                raise TypeError(f"{cls.__qualname__}.{name}: how wide?")
+                raise TypeError(f"{cls.__qualname__}.{name}: its width is missing")
             width = of.size * 8
         hidden = spec.reserved or name.startswith("reserved")
         field = Field(name, of, _kind(of), width, offset, spec.count, hidden, spec.shown, spec.flags)
@@ -295,9 +295,9 @@ def _check(cls: type, field: Field, spec: _Spec) -> None:
     if spec.bytewise and isNumber:
         raise TypeError(f"{where}: data() is for bytes and value classes")
     if not isNumber and (field.offset % 8 or field.width % 8):
-        raise TypeError(f"{where}: must be whole bytes")
+        raise TypeError(f"{where}: its width is not a multiple of 8 bits")
     if isNumber and not (isinstance(field.type, type) and issubclass(field.type, int)):
-        raise TypeError(f"{where}: don't know how to read {field.type!r}")
+        raise TypeError(f"{where}: unsupported type {field.type!r}")
     if isNumber and issubclass(field.type, enum.Flag) and field.width > 16:
         raise TypeError(f"{where}: enum remembers every combination of flags, and a peer could send all")
     if field.type is bool and field.width != 1:
@@ -474,7 +474,7 @@ def _badRead(cls: type[Layout], buffer: Buffer, offset: int, reason: Exception) 
 
 
 def _badWrite(self: Layout, buffer: Buffer | None, offset: int) -> NoReturn:
-    """Raise a L{WireError} that names the value which does not fit."""
+    """Raise a L{WireError} that names the value that does not fit."""
     name = type(self).__name__
     for field in self.fields:
         value = getattr(self, field.name)
@@ -484,11 +484,13 @@ def _badWrite(self: Layout, buffer: Buffer | None, offset: int) -> NoReturn:
         kind = field.kind
         for one in values:
             if kind == "number" and one >> field.width:
-                raise WireError(name, field.offset // 8, f"{field.name} has {field.width} bits, {one!r} more")
+                raise WireError(
+                    name, field.offset // 8, f"{field.name} has {field.width} bits: {one!r} is too large"
+                )
             raw = one.toBytes() if kind == "value" else one if kind == "bytes" else None
             if raw is not None and len(raw) * 8 != field.width:
                 raise WireError(
                     name, field.offset // 8, f"{field.name} takes {field.width // 8} bytes: {one!r}"
                 )
     available = 0 if buffer is None else len(buffer) - offset
-    raise WireError(name, offset, f"it takes {self.size} bytes, and there is room for {max(available, 0)}")
+    raise WireError(name, offset, f"it has {self.size} bytes, but there is room for {max(available, 0)}")

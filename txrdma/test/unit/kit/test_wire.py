@@ -343,8 +343,8 @@ class DeclarationTests(SynchronousTestCase):
         half = (int, bits(4))
         cases: list[tuple[int, type[Layout], dict[str, tuple[type, Any]], str]] = [
             (2, Layout, {"field": byte}, "declares 8 bits, not 2 bytes"),
-            (1, Layout, {"field": (str, bits(8))}, "Wrong.field: don't know how to read"),
-            (2, Layout, {"half": half, "field": (bytes, data(1)), "rest": half}, "whole bytes"),
+            (1, Layout, {"field": (str, bits(8))}, "Wrong.field: unsupported type"),
+            (2, Layout, {"half": half, "field": (bytes, data(1)), "rest": half}, "multiple of 8"),
             (16, Layout, {"first": (int, bits(60)), "middle": (int, bits(60)), "last": byte},
              "Wrong: middle does not end in a whole byte"),
             (1, Layout, {"replace": byte}, "this name"),  # every layout has it as a method

@@ -82,7 +82,7 @@ class StringTests(ParserCase):
             ("tset:1", "only test"),
             ("test:a=1:a=2", "a=2"),
             ("test:oops\\", "backslash"),
-            ("key=value", "names no kind"),
+            ("key=value", "does not name a kind"),
             ("test:rejected", "not an address"),
         ):
             for opening in (openDevice, sharedDevice):
