@@ -120,7 +120,7 @@ class AETHKind(IntEnum):
 
 
 class NAKCode(Code):
-    """Why a responder refuses (IBA 9.7.5.2)."""
+    """Reason for which a responder rejects a request (IBA 9.7.5.2)."""
 
     PSN_SEQUENCE_ERROR = 0
     INVALID_REQUEST = 1
@@ -142,18 +142,17 @@ class AETH(Layout):
 
     @classmethod
     def ack(cls, msn: int, credits: int = NO_CREDITS) -> AETH:
-        """Everything up to here arrived; C{credits} is a code (IBA 9.7.7.2)."""
+        """Create an ACK of all packets so far; C{credits} is encoded (IBA 9.7.7.2)."""
         return cls(syndrome=credits & 31, msn=msn)
 
     @classmethod
     def rnrNAK(cls, msn: int, timer: int) -> AETH:
-        """No receive was posted: try again after the time of this code of L{rnrTimerSeconds
-        <txrdma.iba.times.rnrTimerSeconds>}."""
+        """Create an RNR NAK; L{rnrTimerSeconds<txrdma.iba.times.rnrTimerSeconds>} decodes the timer."""
         return cls(syndrome=AETHKind.RNR_NAK << 5 | timer & 31, msn=msn)
 
     @classmethod
     def nak(cls, msn: int, code: NAKCode) -> AETH:
-        """Refused."""
+        """Create a NAK with this code."""
         return cls(syndrome=AETHKind.NAK << 5 | code & 31, msn=msn)
 
     @property
@@ -162,7 +161,7 @@ class AETH(Layout):
 
     @property
     def value(self) -> int:
-        """The lower five bits: a credit count, a timer or a L{NAKCode}, each by its code."""
+        """The lower five bits: an encoded credit count, an encoded timer, or a L{NAKCode}."""
         return self.syndrome & 31
 
 

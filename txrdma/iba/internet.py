@@ -1,7 +1,8 @@
 """
 The headers under RoCE v2: Ethernet, IPv4, IPv6 and UDP, and their checksum.
 
-Follows RFC 791, 8200, 768 and 1071, and annex A17 of the InfiniBand Architecture for what RoCE v2 puts there.
+Follows RFC 791, 8200, 768 and 1071, and annex A17 of the InfiniBand Architecture for the values that RoCE v2
+uses.
 """
 
 from __future__ import annotations
@@ -72,9 +73,9 @@ class UDP(Layout):
 @lru_cache(maxsize=256)
 def packedIP(text: str) -> bytes:
     """
-    The 4 or 16 bytes of an IP address; a zone is left out, and a mapped IPv4 address is IPv4.
+    The 4 or 16 bytes of an IP address; a zone is omitted, and a mapped IPv4 address counts as IPv4.
 
-    @raise ValueError: it is none.
+    @raise ValueError: it is not an IP address.
     """
     address = ipaddress.ip_address(text.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
@@ -119,7 +120,7 @@ def ipHeaders(
 
 
 def checksummed(ip: IPv4 | IPv6, udp: UDP, payload: bytes) -> bytes:
-    """The whole packet, its checksums filled in."""
+    """The whole packet with its checksums."""
     pseudo = ip.source + ip.destination + bytes((0, PROTOCOL_UDP)) + udp.length.to_bytes(2, "big")
     total = checksum(pseudo, udp.replace(checksum=0).encode(), payload)
     if isinstance(ip, IPv4):

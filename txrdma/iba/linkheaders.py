@@ -1,5 +1,5 @@
 """
-The headers of InfiniBand's own links, and those of transport services that no Ethernet port offers.
+Headers of InfiniBand links, and of transport services that no Ethernet port offers.
 
 Follows InfiniBand Architecture vol. 1, 5.3 (raw packets), 7.7 (LRH), 7.9.4 (flow control), 9.3.1 (reliable
 datagrams) and annex A14 (extended reliable connections).
@@ -37,7 +37,7 @@ class LRH(Layout):
 
 @wire(4)
 class RWH(Layout):
-    """Raw header: what follows is of this type of Ethernet's (IBA 5.3)."""
+    """Raw header: the EtherType of the payload (IBA 5.3)."""
 
     reserved: int = bits(16)
     etherType: int = bits(16)
@@ -64,7 +64,7 @@ class FlowControl(Layout):
     A flow control packet, of one virtual lane (IBA 7.9.4).
 
     @ivar totalBlocksSent: FCTBS, in units of 64 bytes, modulo 4096.
-    @ivar creditLimit: FCCL, the same.
+    @ivar creditLimit: FCCL, likewise.
     @ivar crc: LPCRC, over the four bytes before it (IBA 7.8.2).
     """
 

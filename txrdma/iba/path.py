@@ -31,7 +31,7 @@ _LONGEST: Final = 31
 
 
 def lifetimeSeconds(code: int) -> float:
-    """The time that a 5-bit code means: 4.096 microseconds times two to the power of it."""
+    """Decode a 5-bit time to seconds: 4.096 microseconds times two to the power of the code."""
     return 4.096e-6 * (1 << code)
 
 
@@ -40,7 +40,7 @@ class IBPath:
     """
     Path of packets in one direction: the values of their headers.
 
-    A path for sending gives the headers to send; the path of a received packet has the received ones.
+    A path for sending has the values to send; the path of a received packet has the received values.
 
     @ivar slid: field of the LRH, like C{dlid} and C{serviceLevel}.
     @ivar sgid: field of the GRH, like C{dgid}, C{trafficClass}, C{flowLabel} and C{hopLimit}; no GRH without
@@ -86,7 +86,7 @@ class IBPath:
         **values: Any,
     ) -> Self:
         """
-        A path for packets sent by this port; entries of its tables may be given by index.
+        Return a path of packets that this port sends; entries of its tables may be given by index.
 
         @param pkeyIndex: index of C{pkey}, instead of its value.
         @param gidIndex: index of C{sgid}, instead of its value.
@@ -106,7 +106,7 @@ class IBPath:
         lidBits: int | None = None,
         **values: Any,
     ) -> Self:
-        """A path of what this port receives; indices are those of C{pkey}, C{dgid} and C{dlid}."""
+        """Return a path of packets that this port receives; indices are of C{pkey}, C{dgid} and C{dlid}."""
         return cls(**_atPort(cls, endPort, "d", pkeyIndex, gidIndex, lidBits, values))
 
     def __str__(self) -> str:
@@ -126,9 +126,9 @@ class IBPath:
     @classmethod
     def fromString(cls, text: str) -> Self:
         """
-        Read what C{str} writes, words with a value each, in any order; or what C{repr} does.
+        Parse the output of C{str}, keywords with their values in any order, or the output of C{repr}.
 
-        @raise ValueError: a word, or a value, has no meaning.
+        @raise ValueError: a keyword or a value is invalid.
         """
         if "(" in text:
             path = _called(text)
@@ -197,16 +197,16 @@ class IBPath:
 
     def qpTimeout(self, ackDelay: int = 0) -> int:
         """
-        The code of a queue pair's timeout: no less than twice the life time and the delay (IBA 9.7.6.1.3).
+        Encoded timeout of a queue pair: at least twice the lifetime, plus the delay (IBA 9.7.6.1.3).
 
-        @param ackDelay: how long the other port takes to acknowledge, a time's code; 0 is next to nothing.
+        @param ackDelay: encoded time in which the other port acknowledges; 0 is almost none.
         """
         life = SUBNET_TIMEOUT if self.packetLifeTime is None else self.packetLifeTime
         least = (2 << life) + (1 << ackDelay if ackDelay else 0)
         return min(_LONGEST, (least - 1).bit_length())
 
     def _words(self, default: IBPath) -> list[str]:
-        """The words of what differs from the default."""
+        """The keywords and values of fields that differ from the default."""
         given = [
             f"{word} {each.write(value)}"
             for word, each in _WORDS.items()
@@ -220,7 +220,7 @@ class IBDRPath(IBPath):
     """
     A directed route: the output port at each hop (IBA 14.2.2).
 
-    An answer takes the same route back, by the direction bit of the datagram: C{reverse} does not change the
+    An answer takes the same route back, by the datagram's direction bit: C{reverse} does not change the
     route.
 
     @ivar drPath: output ports from the first hop on; empty for the local port.
@@ -237,15 +237,15 @@ class IBDRPath(IBPath):
     _ownLID: ClassVar[bool] = False
 
     def __str__(self) -> str:
-        """C{"DR 0,1,3"}: the ports to leave by, after a 0 for the first; then words, as of other paths."""
+        """C{"DR 0,1,3"}: a 0 and the output ports; then keywords, as for other paths."""
         return " ".join(("DR " + ",".join(map(str, (0, *self.drPath))), *self._words(_HERE)))
 
     @classmethod
     def fromString(cls, text: str) -> Self:
         """
-        Read C{"DR 0,1,3"}, or C{"0,1,3"}, with words for all else; or what C{repr} writes.
+        Read C{"DR 0,1,3"}, or C{"0,1,3"}, with keywords for other fields; or parse the output of C{repr}.
 
-        @raise ValueError: it is not a directed route.
+        @raise ValueError: the text is not a directed route.
         """
         if "(" in text:
             return super(IBDRPath, cls).fromString(text)  # noqa: UP008  # slots make a second class of it
@@ -257,11 +257,11 @@ class IBDRPath(IBPath):
             if first or not all(0 < hop < 255 for hop in hops):
                 raise ValueError
         except ValueError:
-            raise ValueError(f"{text!r} is not a directed route, as DR 0,1,3 is: a 0, then ports") from None
+            raise ValueError(f"{text!r} is not a directed route, such as DR 0,1,3: a 0, then ports") from None
         return cls(**_worded(words, text, isRoute=True), drPath=tuple(hops))
 
     def then(self, port: int) -> Self:
-        """One hop more, by that port."""
+        """Append a hop through this output port."""
         return replace(self, drPath=(*self.drPath, port))
 
 
@@ -293,7 +293,7 @@ class MADEndPort:
     qpn: QPN = QPN(1)
 
     def isCalled(self, name: str) -> bool:
-        """Whether it has this name, or this port GUID, or this GID."""
+        """Whether the port has this name, port GUID or GID."""
         if name in self.names:
             return True
         for read, known in ((GUID.fromString, (self.portGUID,)), (GID.fromString, self.gids)):
@@ -316,7 +316,7 @@ def _atPort(
     lidBits: int | None,
     values: dict[str, Any],
 ) -> dict[str, Any]:
-    """The values of a path that leaves (C{"s"}) or reaches (C{"d"}) this port."""
+    """The values of a path from (C{"s"}) or to (C{"d"}) this port."""
     found: dict[str, Any] = {"packetLifeTime": endPort.subnetTimeout}
     if kind._ownLID:
         found[f"{side}lid"] = endPort.lid
@@ -339,7 +339,7 @@ def _atPort(
 
 def _entry(table: tuple[Any, ...], index: int, what: str) -> Any:
     if not 0 <= index < len(table):
-        raise ValueError(f"this port has {len(table)} entries in its {what} table, so none at {index}")
+        raise ValueError(f"this port has {len(table)} entries in its {what} table, and none at {index}")
     return table[index]
 
 
@@ -428,10 +428,10 @@ def _worded(words: Iterable[str], text: str, isRoute: bool = False) -> dict[str,
             continue
         known = _WORDS.get(word)
         if known is None or (known.name in _OF_ROUTES and not isRoute):
-            raise ValueError(f"{given!r} says nothing about a path; {', '.join(_WORDS)} do")
+            raise ValueError(f"{given!r} is not a keyword of a path; these are {', '.join(_WORDS)}")
         value = next(rest, None)
         if value is None:
-            raise ValueError(f"{word} what? Nothing stands behind it in {text!r}")
+            raise ValueError(f"{word} has no value in {text!r}")
         values[known.name] = known.read(value)
     return _checked(values)
 
@@ -461,7 +461,7 @@ def _called(text: str) -> IBPath:
         return kind(**_checked(values))
     except (*_UNREADABLE, KeyError, AttributeError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{text!r} is not a path, as IBPath(dlid=7) is {f': {error}' if str(error) else ''}"
+            f"{text!r} is not a path, such as IBPath(dlid=7) {f': {error}' if str(error) else ''}"
         ) from None
 
 
@@ -472,11 +472,11 @@ def _fieldCalled(kind: type[IBPath], name: str) -> str:
     for field in kind.__dataclass_fields__:
         if field.lower() == plain:
             return field
-    raise ValueError(f"it has no {name}")
+    raise ValueError(f"there is no field {name}")
 
 
 def _understood(name: str, value: ast.expr) -> Any:
-    """The value of an expression, without evaluating it."""
+    """Return the value of an expression, without evaluating it."""
     if isinstance(value, ast.Call):  # GID.fromString("...")
         (value,) = value.args
     if isinstance(value, ast.Attribute):  # MTU.MTU_2048
@@ -488,7 +488,7 @@ def _understood(name: str, value: ast.expr) -> Any:
 
 
 def _isOne(name: str, value: object) -> bool:
-    """Whether it is the kind of value that a field has."""
+    """Whether a value has the type of the field."""
     if name == "drPath":
         return isinstance(value, tuple) and all(type(hop) is int for hop in value)
     if value is None:

@@ -1,5 +1,6 @@
 """
-Writer of capture files for tcpdump and Wireshark, and RoCE v2 packets in them; L{txrdma.iba.captures} reads.
+Writer of capture files for tcpdump and Wireshark, and of RoCE v2 packets in them; L{txrdma.iba.captures}
+reads them.
 
 Follows draft-ietf-opsawg-pcap: the classic format, with micro- or nanoseconds.
 """
@@ -65,7 +66,7 @@ class RecordHeader(Layout):
 
 class PcapWriter:
     """
-    Write a capture file, each record at once: a process that is killed leaves a valid one.
+    Writer of a capture file. Each record is written at once, so a killed process leaves a valid file.
 
     @param file: open for binary writing; its owner closes it.
     """
@@ -114,9 +115,9 @@ class CapturedDatagram:
     @classmethod
     def decode(cls, data: bytes, linkType: LinkType = LinkType.ETHERNET) -> CapturedDatagram | None:
         """
-        Take a record apart; None when it is something else than unfragmented UDP.
+        Decode a record; None unless it is an unfragmented UDP datagram.
 
-        @raise WireError: lengths in it contradict each other.
+        @raise WireError: its lengths are inconsistent.
         """
         offset = 0
         if linkType is LinkType.ETHERNET:
@@ -145,7 +146,7 @@ class CapturedDatagram:
 
 class RoCECapture:
     """
-    Record RoCE v2 packets, whatever they really went through, so that Wireshark takes them apart.
+    Records packets as RoCE v2, whatever their real transport, so that Wireshark can dissect them.
 
     @param file: open for binary writing; its owner closes it.
     """
@@ -166,7 +167,7 @@ class RoCECapture:
         """
         Record one packet, from a L{CapturePosition} to a L{CapturePosition}.
 
-        The ICRC is made here. The destination's port is recorded as 4791, by which RoCE v2 is known.
+        The ICRC is computed here. The recorded destination port is 4791, by which RoCE v2 is recognized.
 
         @param bthToPayload: from BTH to pad.
         @param when: seconds since 1970.

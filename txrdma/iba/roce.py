@@ -4,11 +4,11 @@ RoCE v2 packets, the payload of datagrams to UDP port 4791, and their ICRC.
 Follows annex A17 of the InfiniBand Architecture vol. 1. The ICRC is the CRC-32 of Ethernet over eight bytes
 of ones, the IP and UDP headers and the packet, with ones in place of the fields that routers may change.
 
-Linear algebra makes it cheap. CRC-32 is affine: a change of the input changes the result by something
-that depends on the place only. So the ones that stand for byte 4 of the BTH are part of a flow's starting
-state; the stored ICRC is right when the CRC over everything, itself included, is L{RESIDUE}; and the
-identification of an IPv4 header, which the ICRC covers and a UDP socket does not see, can be computed
-from the difference to that.
+Linear algebra makes it cheap. CRC-32 is affine: a change of the input changes the result by an amount that
+depends on its position only. So the ones for byte 4 of the BTH are part of a flow's initial state; the stored
+ICRC is right if the CRC over everything, including the ICRC, is L{RESIDUE}; and the identification of an IPv4
+header, which the ICRC covers but a UDP socket does not see, can be computed from the difference to
+L{RESIDUE}.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _BTH_ONES = _before(0xFF, 4)
 
 
 def _identificationChange(identification: int) -> int:
-    """How the state after IPv4 and UDP header differs from that of identification 0."""
+    """Difference of the state after IPv4 and UDP header from the state for identification 0."""
     changed = bytearray(28)
     changed[4:6] = identification.to_bytes(2, "big")
     return crc32(changed, 0) ^ crc32(bytes(28), 0)
@@ -166,8 +166,8 @@ class UDPFlow:
     """
     The ICRC of packets from one address and port to another, with Don't Fragment set, as RoCE v2 requires.
 
-    In a hot loop, for packets whose BTH has zero in byte 4 (all that we send; those we get, but for marks of
-    congestion), C{crc32(packet, flow.states[len(packet) + 4])} is the ICRC, to be stored little-endian, and
+    In a hot loop, for packets whose BTH has zero in byte 4 (all sent ones; received ones without congestion
+    marks), C{crc32(packet, flow.states[len(packet) + 4])} is the ICRC, to be stored little-endian, and
     C{crc32(datagram, flow.states[len(datagram)]) == RESIDUE} tells that it is right.
 
     @ivar states: length of the whole UDP payload, the ICRC included, to the state that L{crc32} starts from,
@@ -181,7 +181,7 @@ class UDPFlow:
     def __init__(self, source: str, sourcePort: int, destination: str, destinationPort: int) -> None:
         here, there = packedIP(source), packedIP(destination)
         if len(here) != len(there):
-            raise ValueError(f"{source} and {destination} are not of one kind")
+            raise ValueError(f"{source} and {destination} are not of the same IP version")
         self._isIPv4 = len(here) == 4
         self.states = _States(here, there, (sourcePort, destinationPort))
 
@@ -195,14 +195,14 @@ class UDPFlow:
         return crc32(packet, state)
 
     def seal(self, packet: Buffer, identification: int = 0) -> bytes:
-        """The packet with its ICRC, ready to be sent."""
+        """The packet with its ICRC."""
         return bytes(packet) + self.icrc(packet, identification).to_bytes(4, "little")
 
     def identification(self, datagram: Buffer) -> int | None:
         """
-        The identification of the IP header for which the ICRC is right, 0 on IPv6; None when it is wrong.
+        The identification of the IP header for which the ICRC is right, 0 on IPv6; None if the ICRC is wrong.
 
-        When the identification has to be found, 16 of the 32 bits of the check remain.
+        When the identification has to be found, only 16 of the 32 bits are checked.
         """
         length = len(datagram)
         if length < BTH.size + ICRC_LENGTH or length > LARGEST:
@@ -247,15 +247,15 @@ class RoCEPacket:
     @classmethod
     def decode(cls, datagram: Buffer) -> RoCEPacket:
         """
-        Read a UDP payload, with its ICRC; L{UDPFlow.fits} checks that.
+        Decode a UDP payload with its ICRC, which L{UDPFlow.fits} checks.
 
-        An opcode that we don't know has no extension headers.
+        Unknown opcodes have no extension headers.
 
-        @raise WireError: headers or padding don't fit into it.
+        @raise WireError: the payload is too short for its headers or padding.
         """
         end = len(datagram) - ICRC_LENGTH
         if end > LARGEST - ICRC_LENGTH or end % 4:
-            raise WireError("RoCEPacket", 0, f"{len(datagram)} bytes is not a packet length")
+            raise WireError("RoCEPacket", 0, f"{len(datagram)} bytes is not a valid packet length")
         view = memoryview(datagram)[: max(end, 0)]
         bth = BTH.decode(view)
         offset = BTH.size
@@ -269,7 +269,7 @@ class RoCEPacket:
         return cls(bth, tuple(extensions), bytes(view[offset : end - bth.pad]), icrc)
 
     def encode(self) -> bytes:
-        """From BTH to pad: what L{UDPFlow.seal} takes."""
+        """Encode the packet from BTH to pad, for L{UDPFlow.seal}."""
         pad = -len(self.payload) % 4
         bth = self.bth if self.bth.pad == pad else self.bth.replace(pad=pad)
         parts = [bth.encode(), *(header.encode() for header in self.extensions), self.payload, bytes(pad)]

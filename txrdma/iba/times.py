@@ -13,7 +13,7 @@ _RNR_TIMERS = [655.36, *(step / 100 for step in (1, 2, 3, 4)),
 
 
 def rnrTimerSeconds(code: int) -> float:
-    """How long a requester waits after "receiver not ready", by its code (IBA 9.7.5.2, table 45)."""
+    """Decode the wait after "receiver not ready" to seconds (IBA 9.7.5.2, table 45)."""
     return _RNR_TIMERS[code & 31] / 1000
 
 

@@ -1,5 +1,5 @@
 """
-Names of things in a fabric: GID, GUID, LID, queue pair numbers, keys, MTU.
+Identifiers in a fabric: GID, GUID, LID, queue pair numbers, keys, MTU.
 
 Follows InfiniBand Architecture vol. 1, chapter 4 (addressing), and annex A17 (RoCE v2) for IP addresses.
 """
@@ -38,7 +38,7 @@ ROCE_PORT = 4791
 
 
 class MTU(IntEnum):
-    """A path's maximum payload, by its code (IBA 14.2.5.6)."""
+    """Encoded maximum payload of a path (IBA 14.2.5.6)."""
 
     MTU_256 = 1
     MTU_512 = 2
@@ -48,15 +48,15 @@ class MTU(IntEnum):
 
     @property
     def bytes(self) -> int:
-        """The payload of one packet."""
+        """The maximum payload of a packet in bytes."""
         return 128 << self.value
 
     @classmethod
     def fitting(cls, lengthBytes: int) -> MTU:
         """
-        The largest that is at most this long.
+        Return the largest MTU of at most this length.
 
-        @raise ValueError: not even 256 fit.
+        @raise ValueError: the length is below 256.
         """
         for mtu in reversed(cls):
             if mtu.bytes <= lengthBytes:
@@ -80,7 +80,7 @@ class MACAddress:
 
     @classmethod
     def fromString(cls, text: str) -> MACAddress:
-        """Read C{"02:00:00:00:12:b7"}."""
+        """Parse C{"02:00:00:00:12:b7"}."""
         try:
             return cls(bytes(int(part, 16) for part in text.replace("-", ":").split(":")))
         except ValueError:
@@ -91,7 +91,7 @@ class MACAddress:
 
     @property
     def isLocal(self) -> bool:
-        """Whether it was given by an administrator or a program, and not by a manufacturer (IEEE 802)."""
+        """Whether the address was assigned locally, not by a manufacturer (IEEE 802)."""
         return bool(self.raw[0] & 0x02)
 
     def __str__(self) -> str:
@@ -133,7 +133,7 @@ class GUID:
 
     @classmethod
     def fromString(cls, text: str) -> GUID:
-        """Read C{"0002:c903:0012:3456"} or C{"0x0002c90300123456"}."""
+        """Parse C{"0002:c903:0012:3456"} or C{"0x0002c90300123456"}."""
         digits = "".join(part.rjust(4, "0") for part in text.split(":")) if ":" in text else text
         try:
             number = int(digits, 16)
@@ -162,7 +162,7 @@ _MAPPED = bytes(10) + b"\xff\xff"
 
 @frozen(order=True)
 class GID:
-    """The global identifier of a port: 16 bytes, of the form of an IPv6 address (IBA 4.1.1)."""
+    """The global identifier of a port: 16 bytes, in the form of an IPv6 address (IBA 4.1.1)."""
 
     wireSlot: ClassVar[str] = "raw"
 
@@ -178,7 +178,7 @@ class GID:
 
     @classmethod
     def fromString(cls, text: str) -> GID:
-        """Read the text of an IPv6 address, C{"::ffff:10.0.0.1"} included, without a zone."""
+        """Parse an IPv6 address without a zone, such as C{"::ffff:10.0.0.1"}."""
         try:
             if "%" in text:
                 raise ValueError
@@ -189,7 +189,7 @@ class GID:
     @staticmethod
     @lru_cache(maxsize=256)
     def fromIP(text: str) -> GID:
-        """The GID that an IP address is on RoCE v2: IPv4 is mapped (annex A17), a zone is left out."""
+        """Return the RoCE v2 GID of an IP address: IPv4 is mapped (annex A17), a zone is omitted."""
         address = ipaddress.ip_address(text.partition("%")[0])
         return GID(_MAPPED + address.packed if address.version == 4 else address.packed)
 
@@ -213,24 +213,24 @@ class GID:
 
     @property
     def ip(self) -> str | None:
-        """The IP address that it is on RoCE v2; None for the GID of all zeros, which is none."""
+        """The IP address of a RoCE v2 GID; None for the GID of all zeros."""
         if self.raw.startswith(_MAPPED):
             return "%d.%d.%d.%d" % tuple(self.raw[12:])  # noqa: UP031  # a tenth of the time of ipaddress
         return str(ipaddress.IPv6Address(self.raw)) if any(self.raw) else None
 
     @property
     def isMulticast(self) -> bool:
-        """Whether it is a multicast GID; on RoCE v2 also one of an IPv4 group."""
+        """Whether this is a multicast GID; on RoCE v2 also the GID of an IPv4 group."""
         return self.raw[0] == 0xFF or (self.isMapped and self.raw[12] >> 4 == 0xE)
 
     @property
     def isMapped(self) -> bool:
-        """Whether it is an IPv4 address."""
+        """Whether this is a mapped IPv4 address."""
         return self.raw.startswith(_MAPPED)
 
     @property
     def isLoopback(self) -> bool:
-        """Whether it is an IP address that means this very host."""
+        """Whether this is a loopback address."""
         return (self.isMapped and self.raw[12] == 127) or self.raw == _LOOPBACK
 
     @property

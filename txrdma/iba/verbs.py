@@ -49,9 +49,9 @@ class QPState(IntEnum):
 
 class Access(IntFlag):
     """
-    Who may do what with a memory region, or through a queue pair (IBA 10.6.3).
+    Access rights of a memory region, or of a queue pair (IBA 10.6.3).
 
-    A region that peers may write or do atomics to must be C{LOCAL_WRITE}, too (IBA 10.6.3.1).
+    Remote writes and atomics also need C{LOCAL_WRITE} (IBA 10.6.3.1).
     """
 
     NONE = 0
@@ -62,7 +62,7 @@ class Access(IntFlag):
 
 
 class Status(IntEnum):
-    """How a work request ended (IBA 10.10.3)."""
+    """Result of a work request (IBA 10.10.3)."""
 
     SUCCESS = 0
     LOC_LEN_ERR = 1
@@ -219,7 +219,7 @@ class Completion(NamedTuple):
 
 @frozen
 class Capacity:
-    """How much a queue pair holds (IBA 10.2.4): requests, segments each, inline bytes each."""
+    """Capacity of a queue pair (IBA 10.2.4): requests, and segments and inline bytes of each."""
 
     maxSend: int = 64
     maxReceive: int = 64
@@ -235,7 +235,7 @@ class AddressVector:
 
     @ivar dgid: destination; on RoCE v2 an IP address in GID form.
     @ivar dmac: MAC address of the next hop on RoCE, if known (SMC-R exchanges it).
-    @ivar sourcePathBits: low bits of the source LID, of which the port's LMC is the number.
+    @ivar sourcePathBits: low bits of the source LID, as many as the port's LMC.
     """
 
     dgid: GID
@@ -251,7 +251,7 @@ class AddressVector:
 
 
 class MigrationState(IntEnum):
-    """Where a queue pair is with its alternate path (IBA 17.2.8)."""
+    """State of a queue pair's alternate path (IBA 17.2.8)."""
 
     MIGRATED = 0
     REARM = 1
@@ -350,7 +350,7 @@ class GIDType(Enum):
 
 
 class GIDEntry(NamedTuple):
-    """A place in the GID table of a port; C{gid} is all zeros where there is none."""
+    """An entry of a port's GID table; C{gid} is all zeros in an empty one."""
 
     gid: GID
     type: GIDType
@@ -358,7 +358,7 @@ class GIDEntry(NamedTuple):
 
 
 def usualGID(table: Sequence[GIDEntry]) -> int:
-    """The index of the GID that most peers can reach: an IPv4 address, else one that is not link-local."""
+    """The index of the GID that most peers can reach: an IPv4 address, else a GID that is not link-local."""
 
     def rank(index: int) -> tuple[bool, bool, bool, bool]:
         gid, type, _netdev = table[index]
@@ -419,7 +419,7 @@ class NodeType(Code):
 
 
 class AtomicCapability(IntEnum):
-    """With what atomic operations are atomic (IBA 11.2.1.2)."""
+    """Scope in which atomic operations are atomic (IBA 11.2.1.2)."""
 
     NONE = 0
     HCA = 1
@@ -432,10 +432,11 @@ class DeviceAttributes:
     Attributes of a device, except its limits (IBA 11.2.1.2).
 
     @ivar atomics: C{HCA} if they are atomic only with respect to each other, within the device.
-    @ivar acknowledgesByProgram: packets are acknowledged by the program that has opened the device, and most
-        likely by one at the other end, and not while it is busy: an adapter's C{timeout} is too short then.
-    @ivar ackDelay: maximum time until the device acknowledges a packet, a time's code; 0 is next to nothing.
-    @ivar canMigrate: whether queue pairs can have alternate paths (IBA 17.2.8). One may still refuse a path.
+    @ivar acknowledgesByProgram: packets are acknowledged by the program that has opened the device, and
+        probably by the peer's program, but not while it is busy: an adapter's C{timeout} is too short.
+    @ivar ackDelay: encoded maximum time until the device acknowledges a packet; 0 is almost none.
+    @ivar canMigrate: whether queue pairs can have alternate paths (IBA 17.2.8). The device may still refuse a
+        path.
     """
 
     nodeType: NodeType
@@ -482,7 +483,7 @@ class DeviceLimits:
 
     @property
     def hasUnlimitedInline(self) -> bool:
-        """Whether requests may have so many inline bytes that no registered memory is needed to send from."""
+        """Whether any message can be sent inline, so that no registered memory is needed."""
         return self.maxInline >= _UNLIMITED
 
 
