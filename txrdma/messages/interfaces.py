@@ -32,8 +32,8 @@ class IMessageTransport(IPushProducer):
 
         @param data: its bytes are sent; it has to be contiguous.
         @param immediate: 32 bits that are delivered with the message.
-        @raise txrdma.error.InvalidRequest: the message is too long for this connection, or has no contiguous
-            bytes; or the immediate data has more than 32 bits.
+        @raise txrdma.error.InvalidRequest: the message is too long for this connection or not contiguous, or
+            the immediate data has more than 32 bits.
         """
 
     def registerProducer(producer: IPushProducer, streaming: bool) -> None:
@@ -69,7 +69,8 @@ class ISharedMemory(Interface):
         """
         End the access of the peer, and release a shared buffer. Idempotent.
 
-        A buffer that another object has taken from C{view}, such as a NumPy array, is released with that.
+        A buffer that another object has taken from C{view}, such as a NumPy array, is released with that
+        object.
 
         A later request of the peer fails, which may end the connection.
         """
@@ -94,15 +95,15 @@ class IRemoteMemory(Interface):
             after L{ISharedMemory.close}, or after the end of the connection.
         @raise txrdma.error.InvalidRequest: the buffer is read-only or not contiguous, the length is not from
             1 byte to 4 GiB - 1, or the connection has ended.
-        @raise txrdma.error.ResourceExhausted: memory is short.
+        @raise txrdma.error.ResourceExhausted: there is not enough memory.
         """
 
     def read(name: bytes, length: int, offset: int = 0) -> Deferred[bytes]:
         """
         Read from memory that the peer shares.
 
-        @raise txrdma.error.InvalidRequest: this is not within the memory, or the peer accepts no reads.
-        @raise TypeError: a number is not an integer; also of the other methods.
+        @raise txrdma.error.InvalidRequest: the range is not within the memory, or the peer accepts no reads.
+        @raise TypeError: the offset or the length is not an integer; the other methods raise it, too.
         """
 
     def write(name: bytes, data: AnyBuffer, offset: int = 0) -> Deferred[None]:
@@ -111,16 +112,15 @@ class IRemoteMemory(Interface):
 
         @param data: must not change before the Deferred fires.
         @return: fires when all bytes are in the peer's memory.
-        @raise txrdma.error.InvalidRequest: this is not within the memory.
         """
 
 
 class IAtomicMemory(IRemoteMemory):
     """
-    A transport whose ends also change numbers in each other's memory atomically.
+    A transport whose ends also execute atomic operations on numbers in each other's memory.
 
     A number has 64 bits, in the byte order of the host that shares the memory, at an address that is
-    divisible by 8; memory that was allocated by C{share} begins at one.
+    divisible by 8; memory that C{share} has allocated begins at such an address.
     """
 
     def compareAndSwap(name: bytes, expected: int, new: int, offset: int = 0) -> Deferred[int]:
@@ -128,8 +128,8 @@ class IAtomicMemory(IRemoteMemory):
         Replace a number if it has the expected value.
 
         @return: fires with the previous value.
-        @raise txrdma.error.InvalidRequest: this is not within the memory or not aligned, or an end does not
-            support atomic operations.
+        @raise txrdma.error.InvalidRequest: the number is not within the memory or not aligned, or an end does
+            not support atomic operations.
         """
 
     def fetchAndAdd(name: bytes, amount: int, offset: int = 0) -> Deferred[int]:
@@ -143,7 +143,7 @@ class IAtomicMemory(IRemoteMemory):
 
 
 class IMessageProtocol(Interface):
-    """A protocol of messages over one reliable connection."""
+    """A protocol for the messages of one reliable connection."""
 
     def makeConnection(transport: Any) -> None:  # each kind of connection has a transport that offers more
         """Set the L{IMessageTransport}, and call C{connectionMade}."""

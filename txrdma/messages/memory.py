@@ -50,7 +50,7 @@ class MemoryName(Layout):
         Decode a name, which may come from a peer, and return the name of a part of this memory.
 
         @param largest: the largest length of one request.
-        @raise InvalidRequest: this is not a name, or the part is not within the memory, or too long.
+        @raise InvalidRequest: the bytes are not a name, or the part is too long or not within the memory.
         @raise TypeError: the offset or the length is not an integer.
         """
         if len(name) != 16:
@@ -63,7 +63,7 @@ class MemoryName(Layout):
         if length > largest:
             raise InvalidRequest(f"a request has at most {largest} bytes, not {length}")
         if memory.address + memory.length > 1 << 64:
-            raise InvalidRequest(f"{memory.length} bytes at address {memory.address:#x} are no memory")
+            raise InvalidRequest(f"{memory.length} bytes at address {memory.address:#x} are not valid memory")
         return MemoryName(address=memory.address + offset, key=memory.key, length=length)
 
 
@@ -94,7 +94,7 @@ def sharable(memory: int | AnyBuffer) -> int | memoryview:
     """
     Return a number of bytes to share, or a view of the bytes of a buffer.
 
-    @raise InvalidRequest: there are none, or more than a L{MemoryName} can have, or they are not contiguous.
+    @raise InvalidRequest: the memory is empty, longer than a L{MemoryName} allows, or not contiguous.
     """
     wanted = memory if isinstance(memory, int) else memoryview(octets(memory))
     length = wanted if isinstance(wanted, int) else len(wanted)
@@ -131,8 +131,8 @@ def _bytesOf(data: AnyBuffer, view: memoryview) -> Buffer:
     View the bytes of a contiguous buffer.
 
     Before 3.13, CPython crashes when it collects a memory view together with a buffer that a C{PickleBuffer}
-    has got from it (not from what the view is of), for example with the queue of an aborted connection. So
-    what is queued is a view of a view only if the application has passed one.
+    has made from the view itself, for example with the queue of an aborted connection. So a view of a view is
+    queued only if the application has passed a view.
 
     @param view: of C{data}.
     """

@@ -53,7 +53,7 @@ class MessageTransport:
         raise NotImplementedError
 
     def _applicationFailed(self) -> None:
-        """Close the connection at once, since the application raised an exception."""
+        """Close the connection at once, because the application raised an exception."""
         self.abortConnection()
 
     def loseConnection(self) -> None:
