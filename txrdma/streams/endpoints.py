@@ -102,7 +102,7 @@ class StreamAttempt(Generic[MessageEndT]):
         return failure if known is None else Failure(known)
 
     def known(self, error: BaseException) -> BaseException | None:
-        """Return the TCP error that corresponds to an error; None if there is none."""
+        """Convert an error to the corresponding TCP error; None if there is none."""
         return None
 
 

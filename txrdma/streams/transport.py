@@ -103,7 +103,7 @@ EndT = TypeVar("EndT", bound=End)
 
 
 def logName(protocol: IProtocol) -> str:
-    """Return the first part of a log prefix, as Twisted's TCP transports form it."""
+    """Return the first part of a log prefix, in the format of Twisted's TCP transports."""
     return protocol.logPrefix() if ILoggingContext.providedBy(protocol) else type(protocol).__name__
 
 
@@ -264,7 +264,7 @@ class StreamTransport(Generic[EndT]):
         self.stream.resume()
 
     def stopProducing(self) -> None:
-        """Close the connection, because the consumer of its data has ended."""
+        """Close the connection, because the consumer of its data has stopped."""
         self.loseConnection()
 
     startReading = resumeProducing
