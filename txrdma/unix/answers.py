@@ -231,7 +231,7 @@ async def askProcess(
     await connectProtocol(endpoint, asking)
 
     def late(result: object, seconds: float) -> NoReturn:
-        raise TimeoutError(f"it is stopped or busy: nothing came in {seconds:g} seconds")
+        raise TimeoutError(f"it is stopped or busy: no answer in {seconds:g} seconds")
 
     decoded = json.loads(await asking.answered.addTimeout(timeoutSeconds, reactor, late))
     return {"command": [], **decoded}

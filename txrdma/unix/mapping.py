@@ -42,11 +42,12 @@ def sealedMemory(name: str, length: int, seals: int = 0) -> tuple[int, mmap.mmap
     """
     Make a memfd whose size is sealed, since access would raise SIGBUS if a peer could shrink it.
 
-    Processes of other users cannot open it again, for example to write what they have for reading only.
+    Processes of other users cannot open it again, for example to write to memory that they may only read.
 
-    @param seals: further seals, for other mappings than ours, which a kernel that does not know them omits.
+    @param seals: further seals, which affect other mappings only; a kernel that does not support them omits
+        them.
     @return: descriptor and mapping.
-    @raise OSError: there is no memory or descriptor.
+    @raise OSError: there is not enough memory, or no descriptor.
     """
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -82,7 +83,7 @@ def sealedLength(descriptor: int) -> int:
 
 
 def releaseView(view: memoryview) -> None:
-    """Release a view, now or when the last object that uses it is gone, such as a NumPy array made of it."""
+    """Release a view, now or when the last object that uses it is deleted, such as a NumPy array."""
     try:
         view.release()
     except BufferError:

@@ -25,7 +25,7 @@ def whyNoSharedMemory() -> str:
     """
     Return why memory can't be shared, and what to do about it; empty if it can. The answer is cached.
 
-    @raise OSError: that cannot be determined now, for example without a free descriptor.
+    @raise OSError: the answer cannot be determined now, for example without a free descriptor.
     """
     for module, name in _NEEDED:
         if not hasattr(module, name):

@@ -1,10 +1,10 @@
 """
 Directories of UNIX sockets, by which processes of one host find each other across network namespaces.
 
-See unix(7): an abstract name is valid in one network namespace, a socket in a directory is not limited to
-one. The directory's mode decides who may connect: processes of the same user; with the set-group-ID bit and
-all rights for the group (mode 2770), processes of all users of that group. Peers are identified by
-SO_PEERCRED and SO_PEERGROUPS.
+See unix(7): an abstract name is valid in one network namespace, a socket in a directory is valid in all. The
+directory's mode decides who may connect: processes of the same user; with the set-group-ID bit and all rights
+for the group (mode 2770), processes of all users of that group. Peers are identified by SO_PEERCRED and
+SO_PEERGROUPS.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _openToGroup(path: str) -> None:
     """
     Let the group of a socket connect to it. Users of the group can replace the socket meanwhile by a link.
 
-    @raise OSError: it is another file.
+    @raise OSError: the path is another file.
     """
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -170,7 +170,7 @@ class SocketDirectory:
         """
         Return inode and time of a socket by name; None if there is none, or it is another kind of file.
 
-        The number of an inode alone may be used again at once.
+        An inode number alone may be reused at once.
         """
         try:
             value = os.lstat(self._in(name))

@@ -133,7 +133,7 @@ class LocalListener:
         """
         @param kind: SOCK_STREAM or SOCK_SEQPACKET.
         @param accepted: called with each connection, a non-blocking socket, which it has to close.
-        @param purpose: what connecting processes want, for the log.
+        @param purpose: the purpose of the connections, for the log.
         @param welcome: returns whether processes of a user may connect.
         @param backlog: connections that may wait to be accepted; the kernel refuses more.
         @raise OSError: the name is in use.

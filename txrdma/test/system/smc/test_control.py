@@ -121,4 +121,4 @@ class AskingTests(AskingCase):
         with otherProcess(1) as process:
             suspend(process.pid)
             [reported] = [reported for reported in await askAll(reactor, 0.2) if reported.pid == process.pid]
-        self.assertEqual(reported.error, "no answer: it is stopped or busy: nothing came in 0.2 seconds")
+        self.assertEqual(reported.error, "no answer: it is stopped or busy: no answer in 0.2 seconds")
