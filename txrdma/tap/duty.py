@@ -141,8 +141,8 @@ class Duty:
         isSure: Callable[[], bool] = lambda: True,
     ) -> None:
         """
-        @param isSure: returns whether no other monitor can be active now. Alerts wait until it does, and
-            samples for an engine, since the engine would add those of both.
+        @param isSure: returns whether no other monitor can be active now. Alerts and samples for an engine
+            wait for that; the engine would add the samples of both monitors.
         @raise InvalidRequest: a package is missing.
         """
         self.writer: HistoryWriter | None = None
@@ -164,7 +164,7 @@ class Duty:
         thread.
 
         @param lease: lease of the history; None without a history.
-        @raise RDMAError: that was not possible; nothing is open, and the lease is released.
+        @raise RDMAError: it could not be opened; nothing is open, and the lease is released.
         """
         config, reactor = self._config, self._reactor
         with ExitStack() as undo:
@@ -180,7 +180,7 @@ class Duty:
             self.close = undo.pop_all().close
 
     def _restore(self, store: HistoryStore) -> None:
-        """Read the state of the former monitor; a finding stays until this one could have found it."""
+        """Read the state of the former monitor; findings stay open until this monitor could find them."""
         began: float = self._reactor.seconds()
         interval = self._config.settings.intervalSeconds
         try:
@@ -193,7 +193,7 @@ class Duty:
         except RDMAError as error:
             if self._config.standby:
                 raise
-            _log.warn("what a former process has found is not known: {why}", why=str(error))
+            _log.warn("findings of the former process are unknown: {why}", why=str(error))
 
     def begin(self) -> None:
         """Take over: report how the fabric differs from its former state. Nothing is sent before L{start}."""
@@ -209,13 +209,13 @@ class Duty:
         self._poller.resume(self._findingLog, self._presence, self._journal)
 
     def start(self) -> None:
-        """Write and notify."""
+        """Start to write history and send notifications."""
         for one in self._writers():
             one.start()
         self.notifier.start()
 
     async def end(self) -> None:
-        """Stop notifications, write what remains, and release the lease."""
+        """Stop notifications, write the remaining data, and release the lease."""
         self._poller.journal.store = len
         await self.notifier.stop()
         for one in self._writers():
@@ -232,7 +232,7 @@ class Duty:
         return [one for one in (self.writer, self.remote) if one is not None]
 
     async def keep(self, since: float) -> None:
-        """Add the rows of all ports that were read since a time to the history, and to that of the engine."""
+        """Add the rows of all ports that were read since a time to the history and the engine."""
         if self._writers():
             for number, rows in enumerate(self._rowsSince(since)):
                 if number:

@@ -1,4 +1,4 @@
-"""Monitors of several fabrics in one process, with one site."""
+"""Monitors of several fabrics in one process, with one web site."""
 
 from __future__ import annotations
 

@@ -115,8 +115,8 @@ def endpointOf(reactor: Any, config: MonitorConfig, access: AccessControl) -> IS
         raise InvalidRequest(f"web.listen {listen!r}: {why}") from error
     if not access.isOpen and listen.startswith(_PLAIN) and not isLoopback(listen):
         _log.warn(
-            "tokens and passwords cross the network as they are, to {listen}: listen by ssl:, or on "
-            "loopback behind a proxy with TLS",
+            "tokens and passwords are sent to {listen} unencrypted: use ssl:, or loopback "
+            "behind a proxy with TLS",
             listen=listen,
         )
     return endpoint
@@ -361,7 +361,7 @@ class MonitorService(ListeningService):
             self._notifier.ready("")
         for name in _FIXED:
             if getattr(config, name) != getattr(self._first, name):
-                _log.warn("{name} has changed, which takes a restart", name=name)
+                _log.warn("{name} has changed, which needs a restart", name=name)
         if not self._access.change(access):
             _log.warn("adding or removing tokens or users needs a restart")
         self.config = replace(config, **{name: getattr(self._first, name) for name in _FIXED})

@@ -166,7 +166,7 @@ class Pair:
             self.near.transport.abortConnection()
 
     def lost(self, side: Side) -> None:
-        """Handle the end of one side."""
+        """Handle the loss of one of the two connections."""
         self._factory.count(self, side)
         if self._attempt is not None:
             self._attempt.cancel()

@@ -176,7 +176,7 @@ class ReloadTests(TestCase):
         for _ in range(3):
             with capturedLogs() as logs:
                 service.reload()
-            reportedNow.append(sum("takes a restart" in event["log_format"] for event in logs))
+            reportedNow.append(sum("needs a restart" in event["log_format"] for event in logs))
         self.assertEqual(reportedNow, [1, 1, 0])
 
 
