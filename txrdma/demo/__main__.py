@@ -43,7 +43,7 @@ class DemoOptions(usage.Options):
     def postOptions(self) -> None:
         """Reject numbers below 1."""
         if self["large"] < 1 or self["parallel"] < 1 or (self["files"] is not None and self["files"] < 1):
-            raise usage.UsageError("--large, --files and --parallel need numbers from 1 up")
+            raise usage.UsageError("--large, --files and --parallel must be 1 or more")
 
 
 class Contestant:
@@ -54,7 +54,7 @@ class Contestant:
     ) -> None:
         """
         @param warming: files that are fetched before the measurement, so that it excludes one-time costs of
-            processes and of memory that is touched for the first time.
+            processes and of memory that is used for the first time.
         """
         listen = f"{kind}:0:interface=127.0.0.1"
         reactor = options["reactor"]

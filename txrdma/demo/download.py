@@ -1,8 +1,8 @@
 """
 The downloading process of the demonstration, which fetches files by HTTP in turns and reports the results.
 
-Orders are read as lines of JSON from standard input, and answers are written as lines of JSON to standard
-output. Bodies are hashed and not stored: first access to new memory would cost more than transport.
+Orders are lines of JSON on standard input, and answers lines of JSON on standard output. Bodies are hashed
+and not stored: first access to new memory would cost more than transport.
 """
 
 from __future__ import annotations

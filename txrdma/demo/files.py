@@ -31,8 +31,8 @@ def make(
     """
     Fill a folder, and return the SHA-256 of each file by name.
 
-    @param mostFiles: limit of source files; None for all.
-    @param onProgress: called with the number of bytes of each step.
+    @param mostFiles: maximum number of source files; None for all.
+    @param onProgress: called with the bytes of each step.
     """
     hashes = {}
     for number, (path, name) in enumerate(sources()):

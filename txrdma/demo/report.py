@@ -1,4 +1,4 @@
-"""Results of the demonstration: figures, complaints, and the table."""
+"""Results of the demonstration: figures, errors, and the table."""
 
 from __future__ import annotations
 
