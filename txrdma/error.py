@@ -1,18 +1,18 @@
-"""What goes wrong in RDMA, a class for each decision that a caller can take."""
+"""Errors of RDMA: one class for each decision that a caller can make."""
 
 from __future__ import annotations
 
 
 class RDMAError(Exception):
-    """The root of what txrdma raises."""
+    """Base class of the errors that txrdma raises."""
 
 
 class WireError(RDMAError):
     """
-    Bytes that are not what they should be: the peer, or the path, is at fault.
+    Received bytes are malformed: the peer, or the path, is at fault.
 
-    @ivar layout: the name of the layout that was being read.
-    @ivar offset: the byte at which it failed.
+    @ivar layout: the name of the layout that was being decoded.
+    @ivar offset: the offset in bytes at which decoding failed.
     """
 
     def __init__(self, layout: str, offset: int, reason: str) -> None:
@@ -26,23 +26,23 @@ class PeerViolation(RDMAError):
 
 
 class InvalidRequest(RDMAError):
-    """The program asked for what the object's state or the specification does not allow: fix it."""
+    """The object's state or the specification does not allow this request: fix the program."""
 
 
 class ProtectionError(RDMAError):
-    """A memory key, a range or a right did not fit: nothing was touched."""
+    """A memory key, a range or an access right is invalid: no memory was accessed."""
 
 
 class QueueFull(RDMAError):
-    """There is no room at present: wait for completions, then try again."""
+    """The queue is full at present: wait for completions, then try again."""
 
 
 class ResourceExhausted(RDMAError):
-    """The device or the system gives no more of this: close something, or give up."""
+    """The device or the system has no more of this resource: close something, or give up."""
 
 
 class DeviceUnavailable(RDMAError):
-    """The device is not there, or it is gone: use another."""
+    """The device does not exist, or was removed: use another."""
 
 
 class MalformedDevice(ValueError):
@@ -51,9 +51,9 @@ class MalformedDevice(ValueError):
 
 class Refused(RDMAError):
     """
-    The peer answered, and its answer was no.
+    The peer has refused.
 
-    @ivar status: the peer's reason, as it came.
+    @ivar status: the peer's reason, unchanged.
     """
 
     def __init__(self, message: str, status: int = 0) -> None:
