@@ -1,4 +1,4 @@
-"""Interfaces with several implementations, and those that applications implement or use."""
+"""Interfaces that have several implementations, or that applications implement or use."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ class IDirectLane(Interface):
 
     def prepare(rkey: RKey, known: Callable[[], None]) -> None:
         """
-        Map the peer's memory region in advance, so that no RDMA waits for it.
+        Map the peer's memory region in advance, so that no RDMA request waits for it.
 
         @param known: called once, possibly at once: the region is mapped or refused, or the pair has ended.
         """
@@ -298,7 +298,7 @@ class IDirectLane(Interface):
 
 
 class IDirectDatagrams(Interface):
-    """Optional on a queue pair: datagrams without work requests, except for those with an immediate."""
+    """Optional on a queue pair: datagrams without work requests, except those with immediate data."""
 
     bufferBytes: int = Attribute(
         "Bytes of packets that the port of the queue pair retains until they are taken."
@@ -377,7 +377,7 @@ class IReactorDevice(Interface):
 
     def drive() -> bool:
         """
-        Do the work of the reactor once, after it has stopped.
+        Process pending events once, after the reactor has stopped.
 
         @return: whether an acknowledgement of a peer is outstanding.
         """
