@@ -10,7 +10,7 @@ Modules, lowest first:
  - with I/O: C{channels}, C{module}; C{introductions}; C{probes}; C{lifeline}, the TCP connection of a peer;
    C{requests}; C{memory}; C{batches}, C{inbox} and C{outbox}, tagged messages; C{objects}; C{transport};
    C{connections}, the endpoints; C{stream}; L{groups <txrdma.btl.groups>}; C{aio}, for asyncio; C{dask};
-   C{reactorthread}, a reactor in a thread of its own; C{torch}
+   C{reactorthread}, a reactor in a separate thread; C{torch}
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ class Server:
     """
     A listener. As a context manager it stops at the end; its connections remain.
 
-    @ivar address: where it listens, with C{host} and C{port}.
+    @ivar address: the address at which it listens, with C{host} and C{port}.
     """
 
     def __init__(self, serve: Callable[[Connection], Awaitable[object]]) -> None:
@@ -226,7 +226,7 @@ class Server:
         self._port, self.address = port, port.getHost()
 
     def connected(self, connection: Connection) -> None:
-        """Serve a connection in a task of its own."""
+        """Serve a connection in a separate task."""
         task = asyncio.get_running_loop().create_task(self._run(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -250,7 +250,7 @@ async def connect(host: str, port: int, device: DeviceSpecs = None) -> Connectio
     @param host: an IP address, or a name, whose addresses are tried in turn until there is a listener.
     @param device: a device, or several over which messages are striped: see L{DeviceSpecs}.
     @raise RDMAError: as the Deferred of L{txrdma.btl.connections.ClientEndpoint.connect}.
-    @raise InvalidRequest: the name has no address, or the port is no number from 0 to 65535.
+    @raise InvalidRequest: the name has no address, or the port is not a number from 0 to 65535.
     """
     if not 0 <= port <= 65535:
         raise InvalidRequest(f"a port is a number from 0 to 65535, not {port}")
@@ -284,7 +284,7 @@ async def listen(
     """
     Listen.
 
-    @param serve: a coroutine function that is called with each connection, in a task of its own. When it
+    @param serve: a coroutine function that is called with each connection, in a separate task. When it
         ends, the connection is closed; its exceptions go to the loop's exception handler, except
         L{MessageFailed} when the connection has ended.
     @param host: the IP address to listen at; empty is any IPv4 address.

@@ -35,7 +35,7 @@ def rows(messages: Iterable[AnyBuffer] | AnyBuffer) -> list[Buffer]:
     except TypeError:
         return [each if type(each) is bytes else octets(each) for each in messages]  # type: ignore[union-attr]
     if len(shape) < 2:
-        raise InvalidRequest("a buffer with one dimension is one message, and not several")
+        raise InvalidRequest("a buffer with one dimension is one message, not several")
     whole = octets(messages)  # type: ignore[arg-type]  # it has a buffer
     width = len(whole) // max(1, shape[0])
     if not width:
@@ -56,7 +56,7 @@ class Batch:
         self._left = 1
 
     def add(self, count: int) -> None:
-        """Expect so many results more; one is expected from the beginning."""
+        """Expect this many more results; one is expected from the beginning."""
         self._left += count
 
     def __call__(self, error: Exception | None) -> None:

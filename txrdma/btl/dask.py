@@ -3,9 +3,9 @@ Dask's communication over the byte transfer layer: addresses C{btl://host:port}.
 
 Dask finds L{BTLBackend} by the entry point C{distributed.comm.backends}. A message of Dask is a list of
 frames. Its first message here has the number of frames, their lengths, and the short frames; each long frame
-follows in pieces, which are received where they stay.
+follows in pieces, which are received directly into their final buffers.
 
-Peers trust each other, as Dask's do over TCP: they unpickle what they receive.
+Peers trust each other, as Dask's peers do over TCP: they unpickle what they receive.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def decode(message: bytes) -> list[memoryview | int]:
         found.append(data[begin : begin + length])
         begin += length
     if begin != len(message):
-        raise WireError("a message of Dask", begin, f"frames end there, and the message at {len(message)}")
+        raise WireError(
+            "a message of Dask", begin, f"its frames end there, but the message at {len(message)}"
+        )
     return found
 
 
@@ -134,7 +136,7 @@ class BTL(Comm):
                 for begin in range(0, each, PIECE):
                     piece = frame[begin : begin + PIECE]
                     if await self._connection.receive(_PIECE, piece) != len(piece):
-                        raise WireError("a frame of Dask", begin, "a piece has another length")
+                        raise WireError("a frame of Dask", begin, "a piece has the wrong length")
                 frames.append(frame)
             else:
                 frames.append(each)
@@ -204,7 +206,7 @@ def _checkEncryption(address: str, arguments: dict[str, Any]) -> None:
 
 
 class BTLConnector(Connector):
-    """Connects to addresses."""
+    """Connects to addresses with the scheme C{btl}."""
 
     async def connect(self, address: str, deserialize: bool = True, **arguments: Any) -> BTL:
         """Connect to an address without its scheme; raise C{CommClosedError} if that fails."""
@@ -240,7 +242,7 @@ class BTLListener(BaseListener):
         self._server: aio.Server | None = None
 
     async def start(self) -> None:
-        """Begin to listen; raise C{OSError} if that is not possible."""
+        """Start to listen; raise C{OSError} if that fails."""
         try:
             self._server = await aio.listen(self._serve, self._host, self._port, _device())
         except RDMAError as error:
@@ -273,7 +275,7 @@ class BTLListener(BaseListener):
 
     @property
     def contact_address(self) -> str:
-        """The address by which others reach this."""
+        """The address at which other processes reach this listener."""
         bound = self._bound()
         return PREFIX + unparse_host_port(ensure_concrete_host(bound.host, self._defaultHost), bound.port)
 

@@ -19,6 +19,6 @@ class PeerLost(RDMAError):
 
 class CallFailed(RDMAError):
     """
-    A call has failed at the peer: its function has raised an exception, or there is none. The text is that of
-    the exception.
+    A call has failed at the peer: its function has raised an exception, or does not exist. The text is that
+    of the exception.
     """

@@ -81,7 +81,7 @@ class Inbox:
     """The received messages of one connection whose tags have no handler."""
 
     def __init__(self, report: Callable[[int, int], None]) -> None:
-        """@param report: tells the peer how many bytes of a tag the program has received, in total."""
+        """@param report: reports to the peer how many bytes of a tag the program has received in total."""
         self._report = report
         self._tags: dict[int, _Arrived] = {}
         self._unreceived: set[int] = set()  # tags of which the program has not received any message
@@ -151,11 +151,11 @@ class Inbox:
             self._serve(tag, there)
 
     def _sender(self, tag: int) -> _Arrived:
-        """Return the messages of a tag in which the peer sends."""
+        """Return the messages of a tag for which the peer sends messages."""
         there = self._tags.get(tag)
         if there is None:
             if len(self._unreceived) >= MOST_TAGS:
-                raise PeerViolation(f"messages of more than {MOST_TAGS} tags were not received")
+                raise PeerViolation(f"more than {MOST_TAGS} tags have unreceived messages")
             self._unreceived.add(tag)
             there = self._tags[tag] = _Arrived()
         return there
@@ -207,7 +207,7 @@ class Inbox:
 
     def close(self, tag: int) -> deque[bytes]:
         """
-        Return the queued messages of a tag, which gets a handler and sends no further messages to here.
+        Return the queued messages of a tag, which gets a handler, so that further messages bypass the inbox.
 
         @raise InvalidRequest: the program waits for a message of this tag.
         """

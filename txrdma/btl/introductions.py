@@ -1,7 +1,7 @@
 """
-The exchange by TCP before, and behind, all packets: how two modules introduce themselves to each other.
+The exchange over TCP before the first and after the last packet: the introductions of two modules.
 
-Each end sends an L{Introduction}, then frames: a L{FrameHead} and as many bytes as that says. The connection
+Each end sends an L{Introduction}, then frames: a L{FrameHead} and as many bytes as it states. The connection
 stays open as long as the two are peers: its end is the end of the peer's process. Where either end has
 several interfaces for the connection both send a frame with an introduction of each, and match them: see
 L{txrdma.btl.core.matching}.
@@ -112,7 +112,7 @@ def isDecidable(data: bytes) -> bool:
 
 
 class FrameKind(Code):
-    """The kind of a frame behind the introductions."""
+    """The kind of a frame after the introductions."""
 
     READY = 1
     """The server is connected: its probes have arrived."""

@@ -107,7 +107,7 @@ class User(Protocol):
 
 
 def _keepAlive(transport: Any) -> None:
-    """Enable keepalive of a TCP connection, so that no middlebox on its path drops its state."""
+    """Enable keepalive of a TCP connection, so that no middlebox on its path drops the connection's state."""
     transport.setTcpKeepAlive(True)
     handle = transport.getHandle()
     if handle is not None and hasattr(handle, "setsockopt"):
@@ -381,7 +381,7 @@ class PeerConnection(StreamProtocol):
         self.module.soon()
 
     def sendMany(self, tag: int, messages: list[Buffer], done: Done) -> int:
-        """Send messages. Return how often C{done} is called with the result of one or of several."""
+        """Send messages. Return how often C{done} is called; a call may report several messages."""
         peer = self.peer
         if max(map(len, messages)) <= peer.mtu - HEADER_LENGTH:
             bodies = [each if type(each) is bytes else bytes(each) for each in messages]

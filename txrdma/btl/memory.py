@@ -2,7 +2,7 @@
 Shared memory of one connection: regions of both ends, and reads by messages.
 
 A write is a put of the module. A read is a request by message; the end that shares the memory answers with a
-put into a region that the reader has registered for it, and with a message behind the bytes.
+put into a region that the reader has registered for it, and with a message after the bytes.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ConnectionMemory:
         Let the peer write into memory, and read from it.
 
         @param memory: a number of bytes, or a writable and contiguous buffer.
-        @raise InvalidRequest: the memory has no bytes, or the connection has ended.
+        @raise InvalidRequest: the memory is empty, or the connection has ended.
         """
         if self._lifeline is None:
             raise InvalidRequest(_ENDED)

@@ -114,7 +114,7 @@ class _Route:
         self.program = program
 
     def useNoMarks(self, port: int) -> None:
-        """Send the datagrams of a port's data channel without ECT(0), as those of its command channel are."""
+        """Send the datagrams of a port's data channel without ECT(0), like those of its command channel."""
         command, data = self.destinations[2 * port + COMMAND], self.destinations[2 * port + DATA]
         if command is not None and data is not None:
             self.destinations[2 * port + DATA] = command[0], data[1]
@@ -560,7 +560,7 @@ class ModulePort:
         self._timerAt = deadline
 
     def _expired(self) -> None:
-        """Process received packets first: after a busy time, the reactor runs late calls before it reads."""
+        """Process received packets first: after a busy period, the reactor runs late calls before reads."""
         self._timer = self._reactor.callLater(0, self._overdue)
         self._timerAt = 0.0
 
@@ -577,7 +577,7 @@ class ModulePort:
         self._later = self._timer = None
 
     def _broken(self, number: int, failure: Failure) -> None:
-        """Use a port no more, because its completions can no longer be read."""
+        """Stop using a port, because its completions can no longer be read."""
         self.isBroken = True
         self.core.losePort(number, failure.getErrorMessage(), self._reactor.seconds())
         self.turn()

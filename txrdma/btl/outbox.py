@@ -50,7 +50,7 @@ class Outbox:
     """
 
     def __init__(self, send: Send, peer: Peer) -> None:
-        """@param peer: its packets determine which messages are short."""
+        """@param peer: the peer, whose packet size determines which messages are short."""
         self._peer = peer
         self.unlimited: set[int] = set()
         self.bytes = 0
@@ -64,7 +64,7 @@ class Outbox:
         Send a message of a limited tag, or queue it; an urgent one is queued before the others.
 
         @param data: if it does not fit into a packet, it must not change while it is queued.
-        @param key: the tag whose window and order the message shares; None is its own.
+        @param key: the tag whose window and order the message shares; None for its own tag.
         """
         number = tag if key is None else key
         window = self._windows.get(number)
@@ -96,7 +96,7 @@ class Outbox:
         """
         Process a report of the peer: how many bytes of a tag its program has received.
 
-        @raise PeerViolation: these are more than were sent.
+        @raise PeerViolation: more bytes than were sent.
         """
         window = self._windows.get(tag)
         if window is None:
@@ -139,7 +139,7 @@ class Outbox:
             self.bytes -= sum(len(each.data) for each in window.waiting)
 
     def takeAll(self) -> list[object]:
-        """Remove all waiting messages; return what their senders gave to be notified by."""
+        """Remove all waiting messages; return the contexts of their senders."""
         waiting = [each.context for window in self._windows.values() for each in window.waiting]
         self._windows.clear()
         self.bytes = 0

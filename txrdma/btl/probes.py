@@ -54,7 +54,7 @@ class PathProbes:
 
     @ivar number: number of the path; C{port}: its port.
     @ivar missing: probes that are not echoed yet, with their nonces.
-    @ivar mtu: longest packet that the path is known to carry, when nothing is missing.
+    @ivar mtu: longest packet that the path is known to carry, if no probe is missing.
     """
 
     def __init__(self, module: ModulePort, peer: Peer, number: int, longest: int) -> None:
@@ -84,7 +84,7 @@ class PathProbes:
         """
         Process a nonce that the peer has echoed.
 
-        @return: False if this path does not wait for this nonce, or the probe was an optional one.
+        @return: False if this path does not wait for this nonce, or if the probe was optional.
         """
         if nonce == self._longer and self._tries:
             self.mtu = self._longest
@@ -158,7 +158,7 @@ class PathValidation:
         """
         Return the error of probes that take too long.
 
-        @param peerHost: address of the peer, which names it if there is only one path.
+        @param peerHost: address of the peer, for the message if there is only one path.
         """
         path = next((each for each in self._paths if each.missing), None)
         if path is None:

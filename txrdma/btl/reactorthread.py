@@ -1,5 +1,5 @@
 """
-A reactor in a thread of its own, for programs that block in other threads.
+A reactor in a separate thread, for programs that block in other threads.
 
 A lock belongs to the thread that runs code of the reactor. The reactor's thread releases it while it waits
 for events. So another thread can run such code itself, without a change of threads, which takes longer than a
@@ -37,7 +37,7 @@ class _Selector(DefaultSelector):
     Waits for events without the lock.
 
     @ivar lock: belongs to the thread that runs code of the reactor, the C{owner}, or 0.
-    @ivar until: when it ends to wait, by C{time.monotonic}.
+    @ivar until: end of the wait, by C{time.monotonic}.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class _Selector(DefaultSelector):
 
 class ReactorThread:
     """
-    A reactor in a thread of its own. It runs while it has users, and does not keep the process alive.
+    A reactor in a separate thread. It runs while it has users, and does not keep the process alive.
 
     @ivar reactor: it belongs to whoever holds the lock.
     """
@@ -88,7 +88,7 @@ class ReactorThread:
 
     @classmethod
     def _forget(cls) -> None:
-        """Forget the thread in a forked process, where it does not exist, nor one that has the lock."""
+        """Forget the thread in a forked process, where neither it nor the owner of the lock exists."""
         cls._current, cls._users, cls._guard = None, 0, Lock()
 
     def release(self) -> None:

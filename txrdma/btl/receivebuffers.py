@@ -8,9 +8,9 @@ memory is shared is decided by the queue pair: it provides L{IDirectLane<txrdma.
 not.
 
 Everything else uses datagrams, and so do long messages if there is no receive buffer: because one end refuses
-it, the queue pair failed, or RDMA would use only one of several paths. What RDMA has not written then is sent
-in datagrams. A receive buffer remains until the connection ends, because it may contain messages that are not
-delivered yet.
+it, the queue pair failed, or RDMA would use only one of several paths. Data that RDMA has not written by then
+is sent in datagrams. A receive buffer remains until the connection ends, because it may contain messages that
+are not delivered yet.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ _ADAPTER_TIMEOUT: Final = 16  # adapters answer themselves, and resend only afte
 
 def createReceiveBuffer(port: DevicePort) -> tuple[IMemoryRegion, Callable[[], None]]:
     """
-    Allocate the receive buffer of a peer: a fixed share of the remaining bytes, so early peers get most.
+    Allocate the receive buffer of a peer: a fixed share of the remaining bytes, so early peers get the most.
 
     @return: the memory, and a function that releases it, to be called once.
     @raise ResourceExhausted: too little is left.
@@ -334,7 +334,7 @@ class RemoteReceiveBuffers:
         )
 
     def _completed(self, batch: Sequence[Completion]) -> None:
-        """Announce what RDMA has written."""
+        """Announce the data that RDMA has written."""
         done = 0
         for completion in batch:
             if completion.status is not Status.SUCCESS:
@@ -382,7 +382,7 @@ class RemoteReceiveBuffers:
         self._failed(failure.getErrorMessage())
 
     def _failed(self, reason: str) -> None:
-        """Use datagrams only from now on, and tell the peer, which cannot write either."""
+        """Use datagrams only from now on, and notify the peer, which cannot write either."""
         if self._isWriting and not self._isClosed:
             _log.info(
                 "long messages with {peer} use datagrams: {reason}",
@@ -393,7 +393,7 @@ class RemoteReceiveBuffers:
             self._sendFrame(FrameKind.RECEIVE_BUFFER, ReceiveBufferFrame().encode())
 
     def _stop(self) -> None:
-        """Write no more by RDMA; what was not written is sent in datagrams."""
+        """Stop writing by RDMA; unwritten data is sent in datagrams."""
         self._pause.stop()
         if self._isWriting:
             self._isWriting = False
@@ -401,7 +401,7 @@ class RemoteReceiveBuffers:
             self._module.soon()
 
     def _refuse(self, error: RDMAError) -> None:
-        """Use datagrams only, and tell the peer that there is no receive buffer."""
+        """Use datagrams only, and notify the peer that there is no receive buffer."""
         _log.debug(
             "long messages with {peer} use datagrams: {error}", peer=self._remoteChannel.gid.ip, error=error
         )

@@ -2,7 +2,7 @@
 Requests that the peer answers: reads of its memory, and calls of its functions.
 
 A request is a message with a number, which its answer repeats. Each end limits its own unanswered requests,
-further ones are queued, so that a peer which follows the rules never exceeds the limits of the answering end.
+further ones are queued, so that a conforming peer never exceeds the limits of the answering end.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 def answers(tag: int) -> Callable[[_Method], _Method]:
     """
-    Let a method of a protocol answer calls with a tag, as C{answer} of the transport does with a function.
+    Make a method of a protocol answer calls with a tag, as C{answer} of the transport does for a function.
     """
 
     def decorate(method: _Method) -> _Method:
@@ -215,7 +215,7 @@ class Answerer:
     def __init__(self, name: object, send: Callable[[Buffer, Done | None], None]) -> None:
         """
         @param name: the connection, for the log.
-        @param send: sends an answer, and reports when it has arrived if there is a function for that.
+        @param send: sends an answer, and reports its arrival to a function, if one is given.
         """
         self.functions: dict[int, Function] = {}
         self._name, self._send = name, send
@@ -299,14 +299,14 @@ class Answerer:
         self._send(whole, done)
 
     def _arrived(self, length: int, error: Exception | None) -> None:
-        """Note that answers with so many bytes have arrived or failed, and call the next functions."""
+        """Note that answers of this many bytes have arrived or failed, and call the next functions."""
         self._answerBytes -= length
         self._runNext()
 
     def cancelled(self, number: int) -> None:
         """
-        Cancel a call that the peer's program has cancelled; its answer is sent all the same. A function that
-        was not called yet is not called any more.
+        Cancel a call that the peer's program has cancelled; its answer is sent anyway. A function that was
+        not called yet is not called.
         """
         running = self._running.get(number)
         if running is not None:
@@ -328,6 +328,6 @@ class Answerer:
             self._cancel(each)
 
     def _cancel(self, running: Deferred[Any]) -> None:
-        """Cancel what a function has returned, whose canceller is the user's code."""
+        """Cancel the result of a function, whose canceller is the user's code."""
         with _log.failuresHandled("{connection}: a call could not be cancelled", connection=self._name):
             running.cancel()

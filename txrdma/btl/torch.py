@@ -2,7 +2,7 @@
 A backend of C{torch.distributed} for tensors in the memory of hosts: importing this module registers C{btl}.
 
 Each process group is a L{Group}, whose members meet by the store of C{torch.distributed}. Groups run on a
-reactor in a thread of its own, see L{ReactorThread}. Tensors share their memory with the arrays of NumPy that
+reactor in a separate thread, see L{ReactorThread}. Tensors share their memory with the arrays of NumPy that
 groups exchange.
 """
 
@@ -90,9 +90,9 @@ class BTLWork(Work):
         """
         Wait for the end of the operation.
 
-        @param timeout: after which this raises an exception; 0: when that of the group has passed.
-        @raise DistBackendError: the operation has failed, or has not ended in time; or it has not ended, and
-            the callback of a future waits for it, without which it cannot end.
+        @param timeout: time after which this raises an exception; 0 for the timeout of the group.
+        @raise DistBackendError: the operation has failed, or has not ended in time; or the callback of a
+            future waits for it, and would block it.
         """
         if not self._done.is_set() and self._thread.isHere():
             raise DistBackendError(f"btl: the callback of a future cannot wait for {self._name}")
@@ -141,8 +141,8 @@ class ProcessGroupBTL(ProcessGroup):
         """
         Join the group: all members have to call this at the same time.
 
-        @param store: where members exchange how they meet.
-        @param timeout: in which all members must join, and each operation must end.
+        @param store: through which members exchange the address of their rendezvous.
+        @param timeout: time in which all members must join, and each operation must end.
         @raise DistBackendError: not all members have joined in time.
         """
         super().__init__(rank, size)
@@ -434,7 +434,7 @@ def _flat(tensor: Tensor) -> Tensor:
     Return the elements of a tensor in one dimension: the same memory if it is contiguous and has the values
     themselves, not their conjugates or negatives; else a copy.
 
-    @raise ValueError: it is not dense, or not in the memory of this host.
+    @raise ValueError: the tensor is not dense, or not in the memory of this host.
     """
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         raise ValueError(f"btl: tensors must be dense and on the CPU, not {tensor.layout} on {tensor.device}")

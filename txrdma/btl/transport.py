@@ -156,7 +156,7 @@ class BTLMessageTransport(MessageTransport):
 
     def send(self, tag: int, data: AnyBuffer) -> Deferred[None]:
         """
-        Send a tagged message to the peer's handler of that tag.
+        Send a message with a tag to the peer.
 
         @param tag: from 0 to L{LARGEST_TAG}.
         @param data: at most 64 MiB, contiguous. Data that is longer than a packet must not change before the
@@ -164,7 +164,7 @@ class BTLMessageTransport(MessageTransport):
         @return: fires when the peer has the message; fails with L{MessageFailed}. Cancelling it withdraws the
             message, unless a part of it was sent, or it shares a packet with posted ones.
         @raise InvalidRequest: the tag is invalid, or the data is too long or not contiguous.
-        @raise TypeError: the tag is not an integer; also of the other methods.
+        @raise TypeError: the tag is not an integer; the other methods raise it, too.
         """
         return self._sendTagged(tag, data, False)
 
@@ -174,7 +174,7 @@ class BTLMessageTransport(MessageTransport):
 
     def sendMany(self, tag: int, messages: Iterable[AnyBuffer]) -> Deferred[None]:
         """
-        Send many messages, which takes less time than sending each of them.
+        Send many messages, which takes less processor time than sending each of them.
 
         @param messages: messages as for L{send}; or an array with several dimensions, of which each row is a
             message.
@@ -315,8 +315,8 @@ class BTLMessageTransport(MessageTransport):
         @param into: a writable buffer for the message, which is in use until the Deferred fires.
         @return: fires with the message, or with its length if it is in C{into}. It fails with
             L{MessageFailed} when the connection has ended and all queued messages were received, and with
-            L{InvalidRequest} if the message is longer than C{into}; it then stays the next message. It can be
-            cancelled, which loses no message.
+            L{InvalidRequest} if the message is longer than C{into}; that message remains the next one. It can
+            be cancelled, which loses no message.
         @raise InvalidRequest: the tag is invalid or has a handler, or the buffer is read-only.
         """
         self._checkReceive(tag)
@@ -403,7 +403,7 @@ class BTLMessageTransport(MessageTransport):
         Let the peer write into memory, and read from it: see L{IRemoteMemory}.
 
         @param memory: a number of bytes, or a writable and contiguous buffer.
-        @raise InvalidRequest: the memory has no bytes, or the connection has ended.
+        @raise InvalidRequest: the memory is empty, or the connection has ended.
         """
         return self._memory.share(memory)
 
@@ -412,7 +412,7 @@ class BTLMessageTransport(MessageTransport):
         Write into memory that the peer shares: see L{IRemoteMemory}.
 
         @return: fires when all bytes are in the peer's memory; fails with L{MessageFailed}, when some of them
-            may be there. If cancelled before anything is sent, nothing is.
+            may be there. Nothing is written if it is cancelled before anything is sent.
         """
         outcome: Deferred[None] = Deferred(lambda _: self._recall(done))
         done = partial(_fire, outcome)
@@ -425,7 +425,7 @@ class BTLMessageTransport(MessageTransport):
         Read from memory that the peer shares: see L{IRemoteMemory}. The peer's transport writes the answer.
 
         @return: fires with the bytes; fails with L{MessageFailed}. If cancelled, the answer is ignored.
-        @raise InvalidRequest: this is not within the memory, or longer than 64 MiB.
+        @raise InvalidRequest: the range is not within the memory, or longer than 64 MiB.
         """
         return self._memory.read(name, length, offset)
 
@@ -559,7 +559,7 @@ class BTLMessageTransport(MessageTransport):
 
     def ended(self, reason: Failure) -> None:
         """
-        Report the end to the protocol, after the messages that it has not taken. If the peer has closed, this
+        Report the end to the protocol, after all queued messages. If the peer has closed, this
         waits while the protocol is paused, unless the program has closed, too; and except that a stream
         queues its bytes itself.
         """
@@ -655,7 +655,7 @@ class BTLMessageTransport(MessageTransport):
         self._sendInternal(_RECEIVED, _TAG_TOTAL.pack(tag, total))
 
     def _sendGot(self, fields: bytes, isInOrder: bool) -> None:
-        """Answer a read of the peer: behind its bytes, which were sent before, or before everything else."""
+        """Answer a read of the peer: after its bytes, sent before, or before all other messages."""
         if self._lifeline is not None and self._peer.state == OPEN:
             self._sendNow(_GOT, fields, None, not isInOrder)
 

@@ -9,7 +9,7 @@ segments wait, the path itself loses packets, as radio links and bad cables do: 
 of the lost share, so that at 1 % loss it has about 200 segments, where TCP's rule leaves 12 (RFC 5681).
 
 A mark of a router with explicit congestion notification (RFC 3168) takes a fifth of the window (RFC 8511),
-whatever the delay is: it is no fault of the path, and the router's queue is still short. Losses and marks
+whatever the delay is: the path is not at fault, and the router's queue is still short. Losses and marks
 shrink a window once; those of the following round are older than that (RFC 3168, 6.1.2).
 
 With additive increase, the share of lost segments is proportional to the growth in a round and to the

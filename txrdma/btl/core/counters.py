@@ -13,7 +13,7 @@ _CAPITAL: Final = re.compile("(?=[A-Z])")
 
 @record(eq=False)
 class ModuleCounters:
-    """The counters of one module. Those behind C{maxRcvdWindowSize} are not in usnic."""
+    """The counters of one module. Those after C{maxRcvdWindowSize} are not in usnic."""
 
     totalSends: int = 0  # packets of every kind, including retransmissions
     resends: int = 0  # retransmitted segments

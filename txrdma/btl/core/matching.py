@@ -1,5 +1,5 @@
 """
-Matching of the interfaces of two processes: which local interface talks to which one of the peer.
+Matching of the interfaces of two processes: pairs of a local interface and one of the peer.
 
 A weighted assignment, as in Open MPI's usnic component: each interface is in at most one pair. Of the
 assignments with the largest number of pairs, the one with the highest total speed is chosen. Pairs within one

@@ -328,7 +328,7 @@ class Module(FastPath):
             self._makeReady(peer)
 
     def losePort(self, port: int, reason: str, now: float) -> None:
-        """Use a port no more, because it has failed. Peers that no other port reaches are lost."""
+        """Stop using a port, because it has failed. Peers that no other port reaches are lost."""
         for peer in self.peers:
             if port in peer.ports and not peer.sent.losePath(port, now):
                 self.lose(peer, reason)
@@ -720,7 +720,7 @@ class Module(FastPath):
 
     def events(self) -> list[Event]:
         """
-        Return and remove the pending events, in order; those of a deferred acknowledgement are returned
+        Return and remove the pending events, in order; events of a deferred acknowledgement are returned
         separately.
         """
         if not self._events:

@@ -1,8 +1,8 @@
 """
 Delivery of messages in the order in which they were sent, for ordered tags.
 
-The wire format needs nothing for that. The segments of a message have consecutive sequence numbers, so that a
-message can be delivered when no segment before its last one is missing. Ordered tags wait for lost segments
+The wire format needs no field for this. The segments of a message have consecutive sequence numbers, so that
+a message can be delivered when no segment before its last one is missing. Ordered tags wait for lost segments
 of other tags, too, as with TCP.
 """
 
@@ -44,7 +44,7 @@ class Ordering:
         return self.isOrdered != (tag in self.tags)
 
     def isFull(self, length: int) -> bool:
-        """Return whether so many bytes exceed the remaining space."""
+        """Return whether this many bytes exceed the remaining space."""
         return self._bytes + length > MOST_HELD
 
     def queue(self, sequence: int, tag: int, data: Buffer) -> None:

@@ -1,7 +1,7 @@
 """
 The paths to a peer, and the messages and segments that are sent on them.
 
-A path is a port of this end, an address of the peer, and what is known about the network between them.
+A path is a port of this end, an address of the peer, and the state of the network between them.
 
 Each path has its own congestion window and its own round trips, so that a faster one carries more. A path is
 silent when nothing that was sent on it has arrived for too long. While another path works, only probes are

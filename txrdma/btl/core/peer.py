@@ -88,7 +88,7 @@ class Peer:
     @ivar context: the module user's object for this peer, of any type.
     @ivar urgent: queue of urgent messages; C{usual}: queue of the others. The two objects are never replaced.
     @ivar queuedBytes: bytes of messages that have not arrived, for back pressure; C{isWatched}: whether each
-        message that arrives is reported, so that the user can look at them.
+        message that arrives is reported, so that the user can read these numbers.
     @ivar receivedBytes: bytes of received messages; C{sentBytes}: of sent ones that have arrived or failed.
     @ivar receiveBuffer: the peer's receive buffer, if there is one; C{localReceiveBuffer}: the one of this
         end, into which the peer writes.
@@ -289,7 +289,7 @@ class Peer:
         return not self.sent.outstanding and not self.hasQueued()
 
     def isSilent(self, keepAlive: float, now: float) -> bool:
-        """Return whether nothing was received or expected for so many seconds; zero means never."""
+        """Return whether nothing was received or expected for this number of seconds; zero means never."""
         return bool(keepAlive) and self.isIdle() and self.receivedAt + keepAlive <= now
 
     def turn(self) -> deque[Message]:

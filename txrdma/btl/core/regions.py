@@ -25,11 +25,11 @@ class Regions:
 
         @param memory: writable bytes.
         @param peer: the only peer that may write; None for all peers.
-        @return: number of the region, which is not reused before 2 to the 32nd others.
+        @return: number of the region, which is reused only after 2 to the 32nd others.
         @raise InvalidRequest: the memory is read-only.
         """
         if memory.readonly:
-            raise InvalidRequest("memory that peers may write into is not read-only")
+            raise InvalidRequest("memory that peers may write into cannot be read-only")
         while True:
             self._last = (self._last + 1) & 0xFFFFFFFF
             if self._last and self._last not in self._regions:

@@ -106,7 +106,7 @@ class SendWindow:
         Return the path on which the next segment would arrive first; None if all congestion windows are full.
 
         @param credits: packets that may be posted on each channel of the module; a path needs two on its data
-            channel. None disregards that.
+            channel. None ignores credits.
         """
         paths = self.paths
         if len(paths) == 1:  # the caller finds out anyway whether the channel has credits
@@ -382,7 +382,7 @@ class SendWindow:
         return any(not (each.isSilent or each.isClosed) for each in self.paths if each is not path)
 
     def losePath(self, port: int, now: float) -> bool:
-        """Use a port of the module no more. Return whether another path remains, working or not."""
+        """Stop using a port of the module. Return whether another path remains, working or not."""
         for path in self.paths:
             if path.port == port and not path.isClosed:
                 path.isClosed = True
@@ -432,7 +432,7 @@ class SendWindow:
                     channel.roundTrip.recovered()
 
     def _loseOlder(self, channel: Transmissions, seconds: float, now: float) -> int:
-        """Mark segments lost that were sent on a channel so many seconds ago. Return their number."""
+        """Mark segments lost that were sent on a channel at least this long ago. Return their number."""
         lost = 0
         while (sent := self._first(channel)) is not None and sent.sentAt + seconds <= now:
             sent.isLate = True
@@ -525,7 +525,7 @@ class SendWindow:
         return [(path, sequence, path.probe(sequence, now)) for path in due]
 
     def isSilent(self, now: float) -> bool:
-        """Return whether the peer has not answered for so long that it may be considered lost."""
+        """Return whether the peer has not answered for so long that it can be considered lost."""
         return self._timeouts >= FEWEST_TRIES and now >= self._since + self._giveUp
 
     def unfinished(self) -> list[Message]:

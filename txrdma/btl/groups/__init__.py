@@ -3,11 +3,11 @@ Groups of processes with collective operations, as in MPI: see L{txrdma.btl.grou
 
 Modules, lowest first:
 
- - C{errors}; C{terms}, what a member of a group knows when it starts
+ - C{errors}; C{terms}, the parameters of a member
  - C{_algorithms}: the messages of each operation, without I/O; C{reductions} of elements
  - C{identity}: both ends of a TCP connection prove their ranks; C{rendezvous}, where members meet
  - C{_slots}: the memory of members on one host, C{_sharedalgorithms}: the same operations in it, both without
-   I/O; C{sharing}: how members get that memory, and poll
+   I/O; C{sharing}: sharing of that memory, and polling
  - C{members}: the connections of a member; C{joining}; C{group}, the operations
  - C{launching}: processes of a group, for C{txrdma btl-run}
 """

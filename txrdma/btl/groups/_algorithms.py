@@ -119,7 +119,7 @@ def _allreduceDoubling(rank: int, size: int, buffer: memoryview, combine: Combin
     """
     Reduce by recursive doubling.
 
-    If the number of members is no power of two, some first add their data to that of a neighbour, which
+    If the number of members is not a power of two, some first add their data to that of a neighbour, which
     returns the result.
     """
     spare = memoryview(bytearray(len(buffer)))
@@ -152,7 +152,7 @@ def _allreduceRing(rank: int, size: int, buffer: memoryview, unit: int, combine:
 
 
 def _reduceRing(rank: int, size: int, parts: Sequence[memoryview], combine: Combine) -> Schedule:
-    """Combine parts around a ring; this member then has the result of the part behind that of its rank."""
+    """Combine parts around a ring; this member then has the result of the part after that of its rank."""
     following, previous = (rank + 1) % size, (rank - 1) % size
     spare = memoryview(bytearray(max(map(len, parts))))
     for step in range(size - 1):
@@ -211,7 +211,7 @@ def gather(rank: int, size: int, root: int, data: Buffer) -> Schedule:
 
 
 def scatter(rank: int, size: int, root: int, items: Sequence[Buffer]) -> Schedule:
-    """Return the item of the root's C{items} with the number of this member's rank."""
+    """Return this member's item of the root's C{items}."""
     if rank != root:
         (received,) = yield Step([], [(root, None)])
         return received
@@ -230,7 +230,7 @@ def alltoall(rank: int, size: int, items: Sequence[Buffer]) -> Schedule:
 
 def _others(rank: int, size: int) -> list[int]:
     """
-    Return the other ranks, beginning behind this one, so that members do not all send to the same first.
+    Return the other ranks, beginning after this one, so that members do not all send to the same one first.
     """
     return [(rank + distance) % size for distance in range(1, size)]
 

@@ -8,7 +8,7 @@ all others have published the last one: then they have read all data of the step
 is written next. So no step needs an acknowledgement.
 
 A member that has waited for too long writes the rank for which it waits into its slot and checks once more; a
-member that has published a step looks for those that wait for it, and wakes them.
+member that has published a step wakes those that wait for it.
 
 The memory begins with control words (C{u64} in this host's byte order), 256 bytes for each member, which only
 this member writes, each on a cache line of its own::
@@ -17,7 +17,7 @@ this member writes, each on a cache line of its own::
     64    rank for which the member sleeps, plus 1; 0: none
     128   kind and length of the data of the last even step; 192: of the last odd one
 
-Areas follow, two for each member. A member may change its slot at any time, also against these rules. So each
+Areas follow, two for each member. A faulty member may change its slot at any time. So each
 word is read once, and lengths are compared with what is expected, or with the size of the area.
 """
 
@@ -98,7 +98,7 @@ class Slots:
         Publish the next step.
 
         @param kind: what identifies the operation.
-        @param length: what all members know about the data, such as its length.
+        @param length: a property of the data that all members know, such as its length.
         """
         words, base = self._words, self._base
         step = self.step + 1
@@ -140,7 +140,7 @@ class Slots:
         barrier()
 
     def awake(self) -> None:
-        """Request no wakeup any more."""
+        """Cancel the request to be woken."""
         if self._isAsleep:
             self._isAsleep = False
             self._words[self._base + _SLEEPS] = 0

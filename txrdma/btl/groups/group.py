@@ -128,7 +128,7 @@ class Group:
         """
         Join the group that C{txrdma btl-run} has started.
 
-        @param terms: None: those of the environment; without any, the group has one member.
+        @param terms: None: the terms in the environment; without any, the group has one member.
         @param device: see L{DeviceSpecs}.
         @param interface: the IPv4 address at which other members reach this one.
         @param timeout: seconds in which all members must join.
@@ -174,7 +174,7 @@ class Group:
         @raise InvalidRequest: there is no other member of this rank.
         """
         if rank not in self._members.transports:
-            raise InvalidRequest(f"rank {rank} is no other member of a group of {self.size}")
+            raise InvalidRequest(f"rank {rank} is not another member of a group of {self.size}")
         return self._members.transports[rank]
 
     def close(self) -> Deferred[None]:
@@ -347,7 +347,7 @@ class Group:
 
     def _checkRoot(self, root: int) -> None:
         if not 0 <= index(root) < self.size:
-            raise InvalidRequest(f"rank {root} is no member of a group of {self.size}")
+            raise InvalidRequest(f"rank {root} is not a member of a group of {self.size}")
 
     # Execution of schedules
 
@@ -367,7 +367,7 @@ class Group:
         suspended: Callable[[], None] = lambda: None,
     ) -> Deferred[Any]:
         """
-        Run a schedule after those that were started before; fire with what C{make} makes of its result.
+        Run a schedule after those that were started before; fire with its result, converted by C{make}.
 
         @param suspended: called if the schedule has not returned before this method returns.
         """
@@ -514,7 +514,7 @@ class Group:
             self._advance()
 
     def _sent(self, operation: _Running, rank: int, error: Exception | None) -> None:
-        """Process that a long message has arrived, or was lost."""
+        """Process the arrival or the loss of a long message."""
         if operation.isOver:
             return
         if error is not None:

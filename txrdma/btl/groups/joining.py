@@ -55,7 +55,9 @@ class Joining:
         there, size = len(self.members.transports) + 1, self._terms.size
         result.trap(CancelledError, ConnectingCancelledError)
         if there == size:
-            raise GroupFailed(f"a member is connected, but has not continued in {timeout:g} seconds")
+            raise GroupFailed(
+                f"all members are connected, but one has not completed the join within {timeout:g} seconds"
+            )
         raise GroupFailed(f"{there} of {size} members have joined in {timeout:g} seconds")
 
     async def _join(self) -> None:

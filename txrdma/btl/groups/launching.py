@@ -1,8 +1,8 @@
 """
 The processes of a group: they start with their ranks and keys, and end together.
 
-If a process fails, the others learn this by their connections and end by themselves with an error. Those that
-have not done so after some seconds are terminated, and later killed.
+If a process fails, the others notice it by their connections, and exit with an error. Those that have not
+exited after some seconds are terminated, and later killed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LONGEST_LINE: Final = 64 << 10
 
 class End(NamedTuple):
     """
-    How a process has ended.
+    The end of a process.
 
     @ivar status: the exit status as shells report it: 128 and the signal if a signal has ended the process.
     """
@@ -56,7 +56,7 @@ class End(NamedTuple):
 
 
 class Prefixer:
-    """Writes output line by line, each behind the rank of its process."""
+    """Writes output line by line, each prefixed with the rank of its process."""
 
     def __init__(self, rank: int, write: Callable[[bytes], object]) -> None:
         self._prefix, self._write, self._rest = b"[%d] " % rank, write, b""
@@ -71,7 +71,7 @@ class Prefixer:
             self._write(b"".join(self._prefix + line + b"\n" for line in lines))
 
     def end(self) -> None:
-        """Write what is left."""
+        """Write the last, incomplete line."""
         if self._rest:
             self.received(b"\n")
 
@@ -119,7 +119,8 @@ class Launch:
     def __init__(self, reactor: Any, size: int, command: Sequence[str], isPrefixed: bool = False) -> None:
         """
         @param command: the program, found in C{PATH} or by its path, and its arguments.
-        @param isPrefixed: write output line by line behind the rank; else processes write to our output.
+        @param isPrefixed: write output line by line with the rank as prefix; else processes inherit the
+            standard output.
         """
         self.failed: End | None = None
         self._reactor, self._size, self._command = reactor, size, list(command)
@@ -148,7 +149,7 @@ class Launch:
         await self._rendezvous.close()
 
     def _start(self, rank: int, environment: Mapping[str, str], nothing: int) -> None:
-        """Start a process; the first one gets our standard input, as with C{mpirun}."""
+        """Start a process; the first one inherits the standard input, as with C{mpirun}."""
         variables = {**environment, **self._rendezvous.terms(rank).environment()}
         variables.update(RANK=str(rank), LOCAL_RANK=str(rank))  # as torchrun does
         variables.update(WORLD_SIZE=str(self._size), LOCAL_WORLD_SIZE=str(self._size))
@@ -176,7 +177,7 @@ class Launch:
             self._finished.callback(None)
 
     def interrupt(self) -> None:
-        """Terminate the processes that do not end soon."""
+        """Terminate the processes that have not ended after some seconds."""
         self._timer.ensure(INTERRUPT_SECONDS, self._terminate)
 
     def _terminate(self) -> None:

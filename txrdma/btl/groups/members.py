@@ -122,20 +122,20 @@ class Members:
         self.onWake()
 
     def missed(self, rank: int) -> None:
-        """Process that a message to or from a member has failed. Its connection has ended, or is about to."""
+        """Process the failure of a message to or from a member. Its connection has ended, or is about to."""
         self._missed.add(rank)
         if rank in self.left:
             self.fail(rank, f"rank {rank} has left the group, but rank {self.rank} needs it")
 
     def fail(self, rank: int | None, text: str) -> None:
-        """Let the group fail because of a member, and notify the others."""
+        """Fail the group because of a member, and notify the others."""
         if self.failure is None and not self._isClosed:
             self.failed(rank, text)
             for transport in self.transports.values():
                 self._notify(transport)
 
     def failed(self, rank: int | None, text: str) -> None:
-        """Let the group fail without notifying others, because another member has done so."""
+        """Fail the group without notifying others, because another member has done so."""
         if self.failure is not None or self._isClosed:
             return
         self.failure = GroupFailed(text, rank)

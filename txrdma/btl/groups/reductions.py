@@ -152,9 +152,9 @@ def alike(data: AnyBuffer, received: bytearray) -> Any:
     Return received bytes as an object like C{data}, which uses their memory.
 
     @return: NumPy's array with the type and shape of C{data}, where the first dimension may differ; C{array}
-        of the same type; for other buffers whose items are no bytes, a memoryview of such items, or of bytes
+        of the same type; for other buffers whose items are not bytes, a memoryview of such items, or of bytes
         if only NumPy could read them and is not installed; else bytes.
-    @raise ValueError: the length is no multiple of that of an element.
+    @raise ValueError: the length is not a multiple of an element's.
     """
     numpy = _numpy()
     if numpy and isinstance(data, numpy.ndarray):

@@ -1,5 +1,5 @@
 """
-Where the members of a group meet: each reports its port, and gets the addresses of all.
+The rendezvous of a group's members: each reports its port, and gets the addresses of all.
 
 Messages are lines of JSON, over TCP connections whose ends have proved their identity. They stay open, so
 that a member learns that another one has ended even if it has no connection to it yet.
@@ -88,7 +88,7 @@ class _MemberLines(_Lines):
 
 class Rendezvous:
     """
-    Where the members of a group meet.
+    Server that collects the ports of a group's members, and sends all addresses to each.
 
     @ivar failure: rank and text of the first member that has ended without leaving the group, or None.
     """

@@ -65,10 +65,10 @@ class Offer(Layout):
 
 class SharedMemory:
     """
-    The memory that a member shares with all others, and how it waits for them.
+    The memory that a member shares with all others, and the waits for them.
 
-    A member polls for a while, unless this was in vain recently. In between it yields the processor: so it
-    takes little from other processes, and members that share a processor continue.
+    A member polls for a while, unless polling has recently found nothing. Between polls it yields the
+    processor to other processes, including members on the same processor.
 
     @ivar algorithms: schedules of the operations.
     @ivar pollSeconds: seconds for which this member polls for another one, see L{POLL_SECONDS}.
@@ -101,7 +101,7 @@ class SharedMemory:
         """
         Wait for a limited time.
 
-        @return: whether all members have come. If not, one that is missing wakes this one.
+        @return: whether all members have published the step. If not, a missing one wakes this one.
         """
         slots, (step, ranks) = self.slots, wait
         slots.awake()

@@ -1,5 +1,5 @@
 """
-What a member of a group knows when it starts: its rank, where members meet, and keys that prove its rank.
+Parameters of a member of a group: its rank, the rendezvous, and keys that prove its rank.
 
 Each pair of members shares a key that no other member has, so none can claim another rank. C{txrdma btl-run}
 passes these terms in the environment of each process.
@@ -28,7 +28,7 @@ PREFIX: Final = "TXRDMA_GROUP_"
 @dataclass(frozen=True)
 class GroupTerms:
     """
-    What a member of a group knows when it starts.
+    Parameters of a member of a group, which it needs to join.
 
     @ivar rank: from 0 to C{size} - 1.
     @ivar host: IPv4 address of the L{Rendezvous<txrdma.btl.groups.rendezvous.Rendezvous>}.

@@ -67,7 +67,7 @@ class ByteStream:
         return self.backlog
 
     def drop(self) -> None:
-        """Drop what is not posted."""
+        """Drop bytes that are not posted."""
         self._unsent.clear()
         self.backlog = 0
 

@@ -108,7 +108,9 @@ class JoinTests(TestCase):
         waiting = self.join(rendezvous.terms(0), 0.5)
         await stopped.join()
         error = await self.assertFailure(waiting, GroupFailed)
-        self.assertEqual(str(error), "a member is connected, but has not continued in 0.5 seconds")
+        self.assertEqual(
+            str(error), "all members are connected, but one has not completed the join within 0.5 seconds"
+        )
         await stopped.leave()
 
     async def test_cancel(self) -> None:
