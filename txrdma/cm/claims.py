@@ -30,7 +30,7 @@ class ServiceClaims:
 
     def claim(self, serviceID: int) -> Callable[[], None]:
         """
-        Have requests for a service ID delivered to this process, until the returned function is called.
+        Receive requests for a service ID in this process, until the returned function is called.
 
         @raise txrdma.error.ResourceExhausted: another process has the service.
         """

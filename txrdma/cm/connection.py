@@ -77,7 +77,7 @@ class CMConnection:
 
     @property
     def request(self) -> REQ:
-        """The REQ of the connection, of either end."""
+        """The REQ of the connection, sent by either end."""
         return self._core.opening.request
 
     @property
@@ -106,7 +106,7 @@ class CMConnection:
 
     def accept(self, reply: REP) -> None:
         """
-        Answer a REQ. The queue pair must be in RTS; the manager sets comm ids and CA GUID.
+        Answer a REQ. The queue pair must be in RTS; the manager sets communication IDs and CA GUID.
 
         @raise InvalidRequest: no REQ is pending.
         """
@@ -164,7 +164,8 @@ class CMConnection:
         @return: fires with the path when both ends have it; fails with L{Refused}, whose status is an
             L{APStatus}, with L{PeerSilent} if no answer arrives, or with L{DeviceUnavailable} if the
             connection has ended. If cancelled, the answer is ignored: a LAP cannot be withdrawn.
-        @raise InvalidRequest: this end cannot load alternate paths, or not now, or not this path.
+        @raise InvalidRequest: this end cannot load alternate paths, cannot load one now, or cannot load this
+            one.
         """
         asked = pathFor(path) if isinstance(path, IBPath) else path
 
@@ -201,7 +202,7 @@ class CMConnection:
         )
 
     def migrated(self) -> None:
-        """Report that the queue pair has migrated, as L{txrdma.cm.connections.transport} does by itself."""
+        """Report that the queue pair has migrated, which L{txrdma.cm.connections.transport} does itself."""
         self.manager.perform(self, self._core.migrated)
 
     # For the manager

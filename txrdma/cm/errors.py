@@ -1,4 +1,4 @@
-"""Errors of communication management that no other part of txrdma has."""
+"""Errors that only communication management raises."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class PeerSilent(RDMAError):
 
 
 class HostUnknown(RDMAError):
-    """No address is known of a host with this name: try another name, or again later."""
+    """The host name has no known address: try another name, or try again later."""
 
 
 class Rejected(Refused):
@@ -59,7 +59,7 @@ class Rejection(RDMAError):
     ) -> None:
         """
         @param information: see L{txrdma.cm.layouts.rejectinfo.informationFor}; at most 72 bytes.
-        @raise txrdma.error.InvalidRequest: there is too much of either.
+        @raise txrdma.error.InvalidRequest: one of them is too long.
         """
         checkPrivateData(information, 72, "information")
         checkPrivateData(privateData, 148)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class IManagedConnection(Interface):
-    """A connection of a communication manager, ours or the kernel's: its messages, not its queue pair."""
+    """A connection of a communication manager, txrdma's or the kernel's: its messages, not its queue pair."""
 
     managedBy: str = Attribute("The manager of the connection: txrdma, or librdmacm.")
     request: REQ = Attribute("The REQ of the connection.")
@@ -40,7 +40,7 @@ class IManagedConnection(Interface):
         """
 
     def startingPSN() -> int:
-        """The PSN that the peer of a passive end is to begin with."""
+        """The PSN with which the peer of a passive end begins."""
 
     def accept(reply: REP) -> None:
         """Answer a REQ, with a queue pair that is ready to send."""
@@ -55,16 +55,16 @@ class IManagedConnection(Interface):
         """End the connection, whatever its state, or answer the peer that has ended it."""
 
     def communicating() -> None:
-        """Note that the queue pair has received data, as good as an RTU that may be lost."""
+        """Note that the queue pair has received data, which replaces a lost RTU."""
 
     def migrated() -> None:
         """Note that the queue pair has migrated."""
 
     def loadAlternatePath(path: IBPath | CMPath, privateData: bytes = b"") -> Deferred[CMPath]:
-        """Have the peer accept an alternate path."""
+        """Request an alternate path from the peer."""
 
     def replyAlternatePath(transactionID: int, status: APStatus = ..., information: bytes = b"") -> None:
-        """Answer a peer that has an alternate path."""
+        """Answer a peer's request for an alternate path."""
 
 
 class IConnectionManager(Interface):
@@ -93,7 +93,7 @@ class IConnectionManager(Interface):
         isPeerToPeer: bool = ...,
         checkPath: PathCheck = ...,
     ) -> IManagedConnection:
-        """Ask a peer for a connection by a REQ."""
+        """Request a connection from a peer by a REQ."""
 
     def close() -> None:
         """Forget all connections, and handle no more messages."""
@@ -120,7 +120,7 @@ class IRDMAProtocol(IMessageProtocol):
         """
         Called when the peer requests an alternate path, by a LAP or in its REQ.
 
-        @param path: as this end sees it; the device has its local GID.
+        @param path: as this end sees it; its local GID belongs to the device.
         @return: whether to accept the path.
         """
 
@@ -135,7 +135,7 @@ class IPreparedProtocol(IRDMAProtocol):
         """
         Make the private data of the REP, instead of C{answer}.
 
-        @param transport: is not connected yet; its memory can be allocated. Closing it rejects the request.
+        @param transport: not connected yet, but its memory can be allocated. Closing it rejects the request.
         """
 
     def memoryLost() -> None:

@@ -1,5 +1,5 @@
 """
-The communication manager of one end port, on a management agent of any transport.
+The communication manager of one end port, on any management agent.
 
 Follows InfiniBand Architecture vol. 1, chapter 12. L{txrdma.cm.core.dispatcher} decides; this module
 connects it to the reactor and the agent.
@@ -74,7 +74,7 @@ SIDRHandler = Callable[[SIDRREQ], SIDRREP]
 
 
 def _doNothing() -> None:
-    """Release nothing, since there is no claim."""
+    """Do nothing, since there is no claim."""
 
 
 @implementer(IMADHandler, IConnectionManager)
@@ -133,9 +133,9 @@ class ConnectionManager:
 
     def resolverFor(self, path: IBPath | None = None) -> SAPathResolver | None:
         """
-        Return a resolver that asks the subnet administration; None on RoCE, which has none.
+        Return a resolver that queries the subnet administration; None on RoCE, which has none.
 
-        @param path: the queries leave by the port of its source GID; None for the first port.
+        @param path: its source GID selects the port of the queries; None for the first port.
         """
         agent = self._agent if path is None else self._agentFor(path)
         port = agent.port
@@ -172,7 +172,7 @@ class ConnectionManager:
             service ID.
         @param mayReload: for these connections, as in L{connect}, like C{checkPath}.
         @return: a function that stops listening; connections stay.
-        @raise InvalidRequest: there is such a listener already, or the service ID has more than 64 bits.
+        @raise InvalidRequest: an equal listener exists, or the service ID has more than 64 bits.
         @raise DeviceUnavailable: the manager is closed.
         """
         listener = Listener(serviceID, backlog, offset, pattern, mayReload, checkPath)
@@ -231,14 +231,14 @@ class ConnectionManager:
         checkPath: PathCheck = acceptAnyPath,
     ) -> CMConnection:
         """
-        Send a REQ. The manager sets comm id and CA GUID, and the primary path if there is none.
+        Send a REQ. The manager sets communication ID and CA GUID, and the primary path if there is none.
 
         @param path: the path of data and of messages.
         @param handler: called with each event of the connection.
         @param isPeerToPeer: the peer may send a REQ for the same connection; one of the two is used.
         @param mayReload: an alternate path can be replaced before a migration to it.
         @param checkPath: returns why this end cannot use an alternate path, or None.
-        @raise txrdma.error.ResourceExhausted: no comm id is free.
+        @raise txrdma.error.ResourceExhausted: no communication ID is free.
         @raise InvalidRequest: the request cannot be encoded.
         @raise DeviceUnavailable: the manager is closed.
         """

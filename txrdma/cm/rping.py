@@ -43,7 +43,7 @@ Report = Callable[[str], object]
 
 
 def pingFor(number: int, size: int) -> bytes:
-    """Return the bytes of a ping: its number, letters from a different one on in each, and a zero byte."""
+    """Return the bytes of a ping: its number, letters beginning with one that varies, and a zero byte."""
     letters = bytes(_FIRST + index for index in range(_LETTERS)) * (size // _LETTERS + 2)
     text = b"rdma-ping-%d: " % number + letters[number % _LETTERS :]
     return text[: size - 1] + b"\0"

@@ -26,9 +26,9 @@ def report() -> dict[str, Any]:
     """
     Return the status of this process.
 
-    @return: C{counters}, which only grow, by kinds of messages: C{sent} and C{received}, of which some were
-        C{retried} or C{duplicate}, C{stray} ones of no connection, and REQs that were C{dropped}; C{gauges},
-        the present numbers.
+    @return: C{counters}, which only grow, by kinds of messages: C{sent} and C{received}, of these C{retried}
+        or C{duplicate} ones, C{stray} ones without a connection, and C{dropped} REQs; C{gauges}, current
+        numbers.
     """
     states = Counter[str]()
     for manager in managers.parts:

@@ -4,9 +4,9 @@ and of datagrams: C{sidr:192.0.2.1:7471}.
 
 C{clientFromString} and C{serverFromString} of Twisted parse them. Keys of messages are C{device}, a device
 string; C{receives}, C{messageBytes}, C{longest} and C{reads}, the terms; C{credits=no} to send no greeting;
-C{privateData} of a client's REQ, and its C{timeout}; C{peer=yes}, if the peer connects instead of listening;
-C{backlog} of a server, and C{match}, with which private data must begin. Twisted loads this module whenever
-it looks for plugins, so it imports next to nothing.
+C{privateData} of a client's REQ, and its C{timeout}; C{peer=yes}, if the peer also connects instead of
+listening; C{backlog} of a server, and C{match}, with which private data must begin. Twisted loads this module
+whenever it looks for plugins, so it imports little.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class IBStringParser:
         alternate = AUTOMATIC if words == "auto" else IBPath.fromString(words) if words else None
         for key, each in (("path", path), ("alternate", alternate)):
             if isinstance(each, IBPath) and each.dgid is None:
-                raise ValueError(f"ib: {key}= leads nowhere without dgid")
+                raise ValueError(f"ib: {key}= needs a dgid")
         device, terms = keys.take("device", "soft"), _terms(keys, USUAL)
         privateData, timeout = keys.take("privateData").encode(), keys.seconds("timeout", None)
         isPeer = keys.isYes("peer", False)
@@ -123,8 +123,8 @@ class RDMAStringParser:
     """
     C{rdma:HOST:PORT} for clients, C{rdma:PORT} or C{rdma:ADDRESS:PORT} for servers; hosts may have names.
 
-    Without C{device} the software device is used: at C{bindAddress}, or where the way to the host begins; of
-    a server, at C{interface}, or at all addresses of the host.
+    Without C{device} the software device is used: at C{bindAddress}, or at the source address of the route to
+    the host; for a server, at C{interface}, or at all addresses of the host.
     """
 
     prefix = "rdma"

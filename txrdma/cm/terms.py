@@ -3,7 +3,8 @@ Terms and addresses of message connections, and the greeting by which two ends o
 
 REQ and REP negotiate depths, MTU and retries (IBA vol. 1, 12.7), but not message lengths and credits. An end
 that uses credits puts a greeting into the last bytes of the private data. Other programs begin at the first
-byte and have their own lengths, so they do not read it; and only a peer that has sent a greeting is sent one.
+byte and know the length of their data, so they do not read it; and only a peer that has sent a greeting gets
+one.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Greeting(Layout):
 @frozen
 class Terms:
     """
-    Terms that an end wants for a connection.
+    Terms that an end requests for a connection.
 
     @ivar messageBytes: the length of posted receives, in bytes.
     @ivar receives: posted receives: messages that the peer may send before the protocol has handled any.
@@ -72,7 +73,7 @@ class Terms:
     @ivar keepalive: seconds between probes of an idle peer; None disables them.
     @ivar usesCredits: use credits if the peer does; a client sends no greeting otherwise.
     @ivar longest: the length of the longest message that this end accepts, in bytes, if the peer sends a
-        greeting: longer ones than C{messageBytes} are read from the peer's memory, which needs C{reads}.
+        greeting: those longer than C{messageBytes} are read from the peer's memory, which needs C{reads}.
     """
 
     messageBytes: int = 4096
@@ -89,7 +90,7 @@ class Terms:
     longest: int = LONGEST
 
     def within(self, limits: DeviceLimits) -> Terms:
-        """These terms, with as many reads as a device supports."""
+        """Return these terms with at most as many reads as a device supports."""
         reads = min(self.reads, limits.maxRDAtomic, limits.maxDestRDAtomic)
         return self if reads == self.reads else replace(self, reads=reads)
 
@@ -112,14 +113,14 @@ class Terms:
             ).encode()
         most = maximum - len(greeting)
         if len(privateData) > most:
-            raise InvalidRequest(f"private data has {most} bytes at most, not {len(privateData)}")
+            raise InvalidRequest(f"private data has at most {most} bytes, not {len(privateData)}")
         return privateData.ljust(most, b"\0") + greeting
 
 
 @frozen
 class Agreed:
     """
-    Negotiated terms of a connection, from the view of one end.
+    Negotiated terms of a connection, as one end sees them.
 
     @ivar messageBytes: the length of the longest message that fits into a receive of either end, in bytes.
     @ivar longest: the length of the longest message that this end may send, in bytes.
@@ -192,7 +193,7 @@ def negotiate(terms: Terms, greeting: Greeting | None, request: REQ, reply: REP,
 @frozen
 class MessageAddress:
     """
-    The address of an end or of a listener. Both ends of a connection have equal addresses of each of them.
+    The address of an end or of a listener. Both ends of a connection have equal addresses for each end.
 
     @ivar gid: of its port; None for a listener at all ports.
     @ivar serviceID: of the listener.

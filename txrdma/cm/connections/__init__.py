@@ -1,1 +1,1 @@
-"""Connections with queue pairs of their own: protocols for messages, and endpoints that make them."""
+"""Connections including their queue pairs: protocols for messages, and endpoints that make them."""

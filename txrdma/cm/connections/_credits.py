@@ -4,9 +4,9 @@ Credit-based flow control of messages, which keeps receive queues from running e
 Each end posts receives in advance and announces their number in its greeting; each message uses one of these
 credits. Once half of the credits can be returned, they are, by an RDMA write of no bytes with their number as
 immediate data. Such a write uses a receive but no credit, so each end posts two more receives than it
-announces. Two suffice: after one return the peer has half of its credits at most until it has received that.
-It can cause one more return, and needs the first for the next. Two more are for reports of long messages that
-were read: see L{txrdma.cm.connections.longmessages}.
+announces. Two suffice: after one return the peer has at most half of its credits until it has received the
+return. It can cause one more return, and needs the first one for the next. Two more are for reports of long
+messages that were read: see L{txrdma.cm.connections.longmessages}.
 
 Receives take much memory of an idle connection, so only L{FIRST_RECEIVES} are posted and may be used at
 first. Whenever half of the credits can be returned, as many receives again are posted, and their credits are
@@ -27,9 +27,10 @@ FIRST_RECEIVES: Final = 4
 
 class Credits:
     """
-    The credits of both ends of a connection, as known to one of them.
+    The credits of both ends of a connection, as one of them knows them.
 
-    @ivar usesCredits: whether the peer counts, too; else only receiver-not-ready of its device limits us.
+    @ivar usesCredits: whether the peer counts credits, too; else only receiver-not-ready of its device limits
+        this end.
     """
 
     __slots__ = ("_left", "_local", "_posted", "_remote", "_taken", "usesCredits")
@@ -37,7 +38,7 @@ class Credits:
     def __init__(self, local: int, remote: int | None) -> None:
         """
         @param local: receives for messages here, when all are posted.
-        @param remote: those of the peer; None where it does not count.
+        @param remote: those of the peer; None if it does not count credits.
         """
         self.usesCredits = remote is not None
         self._local = local

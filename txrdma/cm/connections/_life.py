@@ -1,11 +1,12 @@
 """
-The lifecycle of a message transport, without I/O: which completion comes next, and when the connection ends.
+The lifecycle of a message transport, without I/O: the order of completions, and the end of the connection.
 
 While a protocol is paused, its messages are queued here; other completions are handled at once. A peer that
 closes in order sends a DREQ when all that it sent is in this end's memory, and its queue pair is closed soon
-after. From then on (DRAINING) nothing is posted, a failed request says nothing about what has arrived before,
-and the connection ends when the protocol has received the last message: each message of a peer that closed in
-order is delivered before C{ConnectionDone}. Only an application that closes while paused loses the rest.
+after. From then on (DRAINING) nothing is posted, a failed request does not indicate whether earlier data has
+arrived, and the connection ends when the protocol has received the last message: each message of a peer that
+closed in order is delivered before C{ConnectionDone}. Only an application that closes while paused loses the
+rest.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Inputs(Protocol):
         """The protocol has received the last message, or has closed."""
 
     def abort(self) -> None:
-        """The connection ends now, for whatever reason."""
+        """The connection ends now, for any reason."""
 
 
 class Life(MachineCore, Generic[CompletionT]):
@@ -97,7 +98,7 @@ class Life(MachineCore, Generic[CompletionT]):
 
     @property
     def mayPost(self) -> bool:
-        """True if the queue pair of the peer is there for requests and for receives."""
+        """True if the peer's queue pair exists, so that requests and receives can be posted."""
         return self._stateName in (_OPEN, _LOSING)
 
     @property
@@ -111,21 +112,21 @@ class Life(MachineCore, Generic[CompletionT]):
         return any(kind not in (LifeEventKind.REQUEST, LifeEventKind.FAILURE) for kind, _ in self._inbox)
 
     def arrived(self, kind: LifeEventKind, completion: CompletionT) -> None:
-        """Keep a completion for L{next}."""
+        """Queue a completion for L{next}."""
         if self._stateName != _CLOSED:
             self._inbox.append((kind, completion))
 
     def wasRead(self, completion: CompletionT) -> None:
-        """Note that a long message was read, which is delivered before all that wait."""
+        """Note that a long message was read, which is delivered before all queued ones."""
         self.isReading = False
         if self._stateName != _CLOSED:
             self._inbox.insert(0, (LifeEventKind.LONG, completion))
 
     def next(self) -> tuple[LifeEventKind, CompletionT] | None:
         """
-        Take the next completion to act on; None if there is none.
+        Take the next completion to handle; None if there is none.
 
-        While the protocol is paused that is the oldest one that need not be reported to it.
+        While the protocol is paused, this is the oldest one that is not reported to it.
         """
         if not (self.isPaused or self.isReading):
             return self._inbox.pop(0) if self._inbox else None
@@ -141,19 +142,19 @@ class Life(MachineCore, Generic[CompletionT]):
         return None
 
     def close(self) -> None:
-        """Note that the program closes the connection: in order, after all that it has sent."""
+        """Note that the program closes the connection in order, after everything that it has sent."""
         self._inputs.close()
 
     def peerClosed(self) -> None:
-        """Note that the peer knows of the end, and that all has arrived that it has sent before."""
+        """Note that the peer has closed, and that everything that it sent before has arrived."""
         self._inputs.peerClosed()
 
     def fail(self) -> bool:
-        """Note that the queue pair, or a request, has failed; True if the connection ends by that."""
+        """Note that the queue pair, or a request, has failed; True if this ends the connection."""
         return self._ends(self._inputs.fail)
 
     def drained(self) -> bool:
-        """Note that the protocol has taken the last message; True if the connection ends by that."""
+        """Note that the protocol has received the last message; True if this ends the connection."""
         return self._ends(self._inputs.drained)
 
     def abort(self) -> bool:

@@ -74,7 +74,7 @@ class CompletionHandler(Protocol):
         """Handle the device's event that the queue pair has migrated."""
 
     def broken(self, failure: Failure) -> None:
-        """End: handling completions failed, or the queue is not polled any more."""
+        """Close, because handling completions failed or the queue is no longer polled."""
 
 
 class SharedCompletionQueue:
@@ -102,7 +102,7 @@ class SharedCompletionQueue:
         """
         Handle all completions so far.
 
-        @param withSends: also those of sends that the queue would delay, which it reports when it is armed.
+        @param withSends: include completions of sends that the queue would otherwise delay until it is armed.
         """
         if withSends:
             self.reader.arm()
@@ -125,7 +125,9 @@ class SharedCompletionQueue:
                 handler.completed(completions)
             except Exception:
                 failure = Failure()
-                _log.failure("{handler} ends by an error in its completions", failure, handler=handler)
+                _log.failure(
+                    "{handler} ends because handling its completions failed", failure, handler=handler
+                )
                 self._break(handler, failure)
 
     def fail(self, failure: Failure) -> None:
@@ -139,7 +141,7 @@ class SharedCompletionQueue:
 
 
 def _doNothing() -> None:
-    """Release nothing, since nothing is held."""
+    """Do nothing, since nothing is held."""
 
 
 class _Hold:
@@ -158,7 +160,7 @@ class _Hold:
 
 class Adapter:
     """
-    A device with a connection manager: our own, by management datagrams of each port, or the kernel's.
+    A device with a connection manager: txrdma's, by management datagrams of each port, or the kernel's.
 
     @ivar device: closed by the caller that opened it.
     @ivar domain: the protection domain of all connections.
@@ -177,7 +179,7 @@ class Adapter:
         """
         @param closed: called after the adapter has closed.
         @param isOwner: C{closed} closes the device, which the program does not have.
-        @raise InvalidRequest: the device has no queue pair 1, and is not one of the kernel's.
+        @raise InvalidRequest: the device has no queue pair 1, and is not a kernel device.
         @raise txrdma.error.ResourceExhausted: queue pair 1 of a port, or the CM class, is in use.
         """
         self.reactor = reactor
@@ -208,7 +210,7 @@ class Adapter:
             self._closing = undo.pop_all()
 
     def _ownManager(self, reactor: Any, device: IVerbsDevice, undo: ExitStack) -> ConnectionManager:
-        """Make our own manager, on queue pair 1 of each port, or on umad where the kernel owns that."""
+        """Make txrdma's manager: on queue pair 1 of each port, or on umad where the kernel owns that."""
         servers: list[MADServer] = []
         unavailable: list[ResourceExhausted] = []
         for number in range(1, device.portCount + 1):
@@ -228,7 +230,7 @@ class Adapter:
         for each in unavailable:
             if not servers:
                 raise each
-            _log.warn("connections at the other addresses only: {error}", error=each)
+            _log.warn("peers can connect to the other addresses only: {error}", error=each)
         return ConnectionManager(servers[0], None, servers[1:])
 
     def __repr__(self) -> str:
@@ -237,16 +239,18 @@ class Adapter:
     @property
     def own(self) -> ConnectionManager:
         """
-        The manager, which is our own.
+        The manager, which is txrdma's own.
 
-        @raise InvalidRequest: the kernel's manager is used, which offers no datagram services.
+        @raise InvalidRequest: the kernel's manager is used, which does not support datagram services.
         """
         if not isinstance(self.manager, ConnectionManager):
-            raise InvalidRequest(f"{self.device.name} has the kernel's manager, without datagram services")
+            raise InvalidRequest(
+                f"{self.device.name} uses the kernel's manager, which does not support datagram services"
+            )
         return self.manager
 
     def hold(self) -> Callable[[], None]:
-        """Keep the adapter open until the returned object is called. That may be called twice."""
+        """Keep the adapter open until the returned object is called. The object may be called twice."""
         self._holders += 1
         return _Hold(self)
 
@@ -258,7 +262,7 @@ class Adapter:
 
     def holdUntilReported(self) -> Callable[[], None]:
         """
-        Keep the adapter open until a protocol knows the end of its connection, when it often connects again.
+        Keep the adapter open until a protocol is notified of its connection's end: it often reconnects then.
 
         Opening a device takes longer than a connection. A device of the program is not held: the program may
         close it when its last connection has ended.
@@ -374,7 +378,7 @@ class Adapter:
         """
         index = self.findPKey(port, pkey)
         if index is None:
-            raise InvalidRequest(f"{self.device.name} is not in partition {pkey:#06x} by its port {port}")
+            raise InvalidRequest(f"{self.device.name} is not in partition {pkey:#06x} with its port {port}")
         return index
 
     def usualGID(self) -> GID:
@@ -387,7 +391,7 @@ class Adapter:
         The GID from which packets to a destination leave: see L{txrdma.mad.resolvers.sourceGID}.
 
         @param destination: None for the GID that most peers can reach.
-        @raise InvalidRequest: the device has no address of the destination's kind.
+        @raise InvalidRequest: the device has no address of the destination's IP version.
         """
         if destination is None:
             return self.usualGID()
@@ -399,7 +403,7 @@ class Adapter:
 
     def checkPath(self, path: CMPath, pkey: int) -> tuple[APStatus, bytes] | None:
         """
-        Find out why an alternate path can't be used: the device does not have its local GID, or the port is
+        Return why an alternate path can't be used: the device does not have its local GID, or the port is
         not a member of the connection's partition.
         """
         place = self.findGID(path.localGID)

@@ -230,9 +230,9 @@ class DatagramTransport:
         """
         Also receive the datagrams to an IP multicast group.
 
-        @param group: an IPv4 or IPv6 address, as that of the device's port.
-        @return: fires with the group, to which L{write} sends; fails with L{InvalidRequest} if it is no group
-            that the port can join or the device has no multicast, or another L{RDMAError}.
+        @param group: an IPv4 or IPv6 address, of the same version as the port's.
+        @return: fires with the group, to which L{write} sends; fails with L{InvalidRequest} if the port
+            cannot join the group or the device has no multicast, or another L{RDMAError}.
         """
         return execute(self._joinGroup, group)
 
@@ -372,7 +372,7 @@ class DatagramClientEndpoint:
         timeout: float | None = None,
     ) -> None:
         """
-        @param host: an IP address, or a name, of whose addresses the first one is used.
+        @param host: an IP address, or a name, whose first address is used.
         @param device: None is the software device at the source address of the route to the host.
         @param privateData: for the service; at most 180 bytes.
         @param timeout: seconds until C{connect} fails; None is the time of all retransmissions.
@@ -465,8 +465,8 @@ class DatagramGroupEndpoint:
         """
         Join the group, and start a protocol of the factory.
 
-        @return: fires with the protocol, whose transport has the group as its C{peer}, and receives what all
-            members send, this one included; fails as L{DatagramTransport.joinGroup} does.
+        @return: fires with the protocol, whose transport has the group as its C{peer}, and receives the
+            datagrams of all members, including its own; fails as L{DatagramTransport.joinGroup} does.
         """
         return execute(self._connect, factory)
 
@@ -546,7 +546,7 @@ class _Serving:
         """
         Start the protocol with a queue pair of another adapter, as the same service.
 
-        @raise DeviceUnavailable: it is the same adapter, since a connection uses it.
+        @raise DeviceUnavailable: the adapter is the same, since a connection uses it.
         """
         if self._isSuspended:
             if adapter is self._adapter:

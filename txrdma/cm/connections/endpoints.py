@@ -144,7 +144,7 @@ def _connect(
 
 
 def within(reactor: Any, seconds: float | None, connecting: Deferred[_ProtocolT]) -> Deferred[_ProtocolT]:
-    """Let an attempt to connect fail with L{PeerSilent} after some seconds, if they are given."""
+    """Fail an attempt to connect with L{PeerSilent} after this many seconds, if a number is given."""
     if seconds is None:
         return connecting
 

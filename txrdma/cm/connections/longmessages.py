@@ -1,5 +1,5 @@
 """
-Long messages: those that do not fit into a receive of the peer, which reads them from memory of the sender.
+Long messages, which do not fit into a receive of the peer: it reads them from the sender's memory.
 
 Both ends must have sent a greeting. The sender announces a message by two requests, which use a credit each:
 an RDMA write of no bytes with L{ANNOUNCEMENT} as immediate data, and a SEND of the name of the memory, with
@@ -55,8 +55,8 @@ class LongMessageReader:
         @param announced: the name of the peer's memory.
         @param shortest: the length that a message must exceed to be long.
         @param longest: the length of the longest message that this end accepts.
-        @raise PeerViolation: this is no name, or the message is too long or too short.
-        @raise txrdma.error.ResourceExhausted: memory is short.
+        @raise PeerViolation: the name is invalid, or the message is too long or too short.
+        @raise txrdma.error.ResourceExhausted: there is not enough memory.
         """
         try:
             name = MemoryName.decode(announced)
@@ -64,7 +64,7 @@ class LongMessageReader:
             raise PeerViolation("it has announced a long message without a name") from error
         length = name.length
         if len(announced) != len(name.encode()) or not shortest < length <= longest:
-            raise PeerViolation(f"it has announced a message of {length} bytes, of at most {longest}")
+            raise PeerViolation(f"it has announced a message of {length} bytes, more than {longest}")
         self._part = self._memory.take(1, 1 << (length - 1).bit_length())
         self._read = read = SendRequest(0, Operation.RDMA_READ)
         read.remoteAddress, read.rkey = name.address, RKey(name.key)
@@ -73,7 +73,7 @@ class LongMessageReader:
 
     def proceed(self, pair: IQueuePair, sends: SendQueue) -> None:
         """
-        Post what is due, as long as entries of the send queue are free.
+        Post due requests while entries of the send queue are free.
 
         @raise txrdma.error.RDMAError: the queue pair takes no more requests.
         """

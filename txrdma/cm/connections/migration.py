@@ -59,7 +59,7 @@ class PathMigration:
         device = self._adapter.device
         if route == "shared-memory":
             raise InvalidRequest(
-                "shared memory has no alternate paths; a software device with route=rocev2 has"
+                "shared memory has no alternate paths; use a software device with route=rocev2"
             )
         if not device.attributes.canMigrate:
             raise InvalidRequest(f"{device.name} has no path migration")

@@ -67,7 +67,7 @@ _DRAWS: Final = 16
 
 class ServiceIDScheme:
     """
-    How endpoints use service IDs and private data; here private data has no header.
+    Use of service IDs and private data by endpoints; here private data has no header.
 
     @ivar headerBytes: the length of the header of private data in a REQ.
     """
@@ -95,8 +95,8 @@ class Attempt:
     """
     An attempt to connect to a service of a peer.
 
-    If the peer rejects the path MTU and names a smaller one, the REQ is repeated with that. If the peer still
-    has a connection with the number of our queue pair, it is repeated with another queue pair. A
+    If the peer rejects the path MTU and names a smaller one, the REQ is repeated with that MTU. If the peer
+    still has a connection with the number of our queue pair, it is repeated with another queue pair. A
     redirection to another port is followed once. In a
     peer-to-peer connection the REQ of the peer may count instead; then this end sends a REP.
 
@@ -231,7 +231,7 @@ class Attempt:
         return True
 
     def _redirected(self, request: REQ, rejection: REJ) -> REQ | None:
-        """The REQ to the port that a rejection names, by a path to it; None if that is not followed."""
+        """Return the REQ for the port that a rejection names; None if the redirection is not followed."""
         path = None if self._isRedirected else redirectedPath(self._path, rejection)
         if path is None:
             return None
@@ -490,7 +490,7 @@ class ServiceListening:
         """
         Listen to the same service ID at another adapter; raises as L{startListening} does.
 
-        @raise DeviceUnavailable: it is the same adapter, since a datagram service or a connection uses it.
+        @raise DeviceUnavailable: the adapter is the same, since a datagram service or a connection uses it.
         """
         if not self._isStopped:
             if adapter is self._adapter:

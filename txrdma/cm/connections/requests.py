@@ -1,5 +1,5 @@
 """
-What a program asks of its connection: to send messages, to share memory, and to access that of the peer.
+Requests of a program to its connection: messages, shared memory, and access to the peer's memory.
 
 Follows InfiniBand Architecture vol. 1, 9.7 and 10.8. Each call makes a L{Request}, whose Deferred fires when
 the queue pair has completed it.
@@ -102,9 +102,10 @@ class RequestTransport(MessageTransport):
         """
         Write to memory that the peer shares, after everything that was sent and written before.
 
-        @param immediate: 32 bits for the peer's C{writeReceived}, which is not called without.
+        @param immediate: 32 bits for the peer's C{writeReceived}, which is called only if there is immediate
+            data.
         @return: fires when all bytes are in the peer's memory: see C{IAtomicMemory}.
-        @raise InvalidRequest: this is not within the memory; or there is immediate data without bytes, on a
+        @raise InvalidRequest: the range is not within the memory; or an empty write has immediate data, on a
             connection that uses credits.
         """
         checkImmediate(immediate)
@@ -114,7 +115,7 @@ class RequestTransport(MessageTransport):
         if immediate is not None:
             if not data and self._credits.usesCredits:
                 raise InvalidRequest(
-                    "an empty write with immediate data would be taken for a return of credits"
+                    "an empty write with immediate data would be mistaken for a return of credits"
                 )
             operation = Operation.RDMA_WRITE_WITH_IMMEDIATE
         request = SendRequest(0, operation, immediate=immediate or 0)

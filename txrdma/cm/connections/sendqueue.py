@@ -1,10 +1,10 @@
 """
 The send queue of a connection: requests that wait for an entry of the queue, for credits, or for completion.
 
-Follows InfiniBand Architecture vol. 1, 10.8.2. Requests are posted in order. Entries are reserved for those
-of the connection itself: credit returns, keepalive probes, and writes that arm an alternate path. Bytes are
-posted inline if the queue pair takes so many, as those of software devices do. Others are copied to
-registered memory first.
+Follows InfiniBand Architecture vol. 1, 10.8.2. Requests are posted in order. Entries are reserved for
+requests of the connection itself: credit returns, keepalive probes, and writes that arm an alternate path.
+Bytes are posted inline if the queue pair accepts that many, as those of software devices do. Others are
+copied to registered memory first.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Request:
     @ivar data: these bytes until they are posted; then the name of a long message, until that is posted.
     @ivar isAnnounced: False for a long message of which nothing is posted.
     @ivar exposed: the memory of a long message until the peer has read it.
-    @ivar result: the number of bytes of a read or an atomic operation; 0 of other requests.
+    @ivar result: the number of bytes of a read or an atomic operation; 0 for other requests.
     @ivar memory: the registered memory of a read, a write or an atomic operation, while it is posted.
     @ivar done: fires when the request has completed: with bytes if there is a result, else with None.
     """
@@ -161,7 +161,7 @@ class SendQueue:
 
     @ivar waiting: requests that are not posted yet.
     @ivar posted: requests that have not completed, by identifier.
-    @ivar entries: the largest number of them.
+    @ivar entries: the maximum number of posted requests.
     """
 
     __slots__ = (
@@ -273,7 +273,7 @@ class SendQueue:
                 credits.sentBack(due)
 
     def postOverhead(self, pair: IQueuePair, request: SendRequest) -> int:
-        """Post a request of the connection itself; its identifier, or 0 if no entry is free."""
+        """Post a request of the connection itself; return its identifier, or 0 if no entry is free."""
         if len(self._overhead) >= OVERHEAD:
             return 0
         self._next += 1
@@ -342,7 +342,7 @@ class SendQueue:
 
     def _hasSlot(self, slotBytes: int) -> bool:
         """
-        Find out whether a slot is free. The first call allocates one for each place, or as many as fit.
+        Find out whether a slot is free. The first call allocates one for each entry, or as many as fit.
 
         @raise ResourceExhausted: there is no memory for a single slot.
         """
@@ -361,7 +361,7 @@ class SendQueue:
         """
         Take registered memory for a request, and copy its bytes there.
 
-        @return: False if memory is short, while other requests have some.
+        @return: False if there is not enough memory, while other requests have some.
         @raise ResourceExhausted: no other request has any.
         """
         data = asked.data or b""

@@ -3,7 +3,7 @@ The transport of one connection: messages, one-sided reads and writes, over a re
 
 Follows InfiniBand Architecture vol. 1, 9.7 and 10.8. Receives are posted in advance, and again when the
 protocol has handled their message. Two ends of txrdma use credits (see L{txrdma.cm.connections._credits}). A
-peer without credits may find no receive; then its device retries (receiver not ready), as ours does.
+peer without credits may find no receive; then its device retries (receiver not ready), as this end's does.
 
 The path of a message: C{sendMessage} of L{RequestTransport} queues a request, C{_proceed} posts it when there
 is a credit and a slot in the send queue. Completions of all kinds go to
@@ -89,7 +89,7 @@ class Requester(Protocol):
         """Whether all its send requests have completed."""
 
     def completed(self, batch: Sequence[Completion]) -> None:
-        """Handle completions, oldest first. Failures, and those from L{FIRST} on, are the transport's."""
+        """Handle successful completions with identifiers below L{FIRST}, oldest first."""
 
 
 def acceptPath(path: CMPath) -> bool:
@@ -182,7 +182,7 @@ class RDMATransport(RequestTransport):
 
     @property
     def _receives(self) -> int:
-        """The number of receives, when all are posted."""
+        """The number of receives, once all are posted."""
         return self.terms.receives + SPARE
 
     @property
@@ -247,7 +247,7 @@ class RDMATransport(RequestTransport):
 
         Receives without memory are posted, which it has to post again: see L{receiveAgain}.
 
-        @param entries: those of the send queue that remain for requests to shared memory.
+        @param entries: entries of the send queue that remain for requests to shared memory.
         """
         assert self._pair is not None
         self._sends.entries = entries
@@ -376,7 +376,7 @@ class RDMATransport(RequestTransport):
                 self.connection.setHandler(ignoreEvent)  # timewait needs no reference to this object
 
     def _disconnected(self) -> None:
-        """Handle a DREQ or DREP: what the peer sent before it has arrived, and is handled first."""
+        """Handle a DREQ or DREP, after everything that the peer sent before it, which has arrived."""
         if self._shared is not None and self._life.mayPost:
             # The DREQ came by another queue pair. Completions of messages that were sent before it may wait.
             self._shared.poll(not self._isIdle)
@@ -485,7 +485,7 @@ class RDMATransport(RequestTransport):
         self._life.arrived(kind, completion)
 
     def process(self) -> None:
-        """Handle completions in order. Calls during that are not nested: the loop handles their work, too."""
+        """Handle completions in order. Nested calls return at once: the loop handles their work, too."""
         if self._isProcessing:
             return
         self._isProcessing = True
@@ -663,7 +663,7 @@ class RDMATransport(RequestTransport):
         return () if self._memory is None else self._memory.prepare(self._posted)[posted:]
 
     def _reuse(self, slot: int) -> None:
-        """Post the receive of a message again, and further ones if the peer uses so many."""
+        """Post the receive of a message again, and further ones if the peer needs more."""
         self._post(slot)
         more = self._credits.reposted()
         if more:
@@ -694,7 +694,8 @@ class RDMATransport(RequestTransport):
         """
         Handle a failure of the queue pair.
 
-        After our DREQ, with nothing outstanding, it means that the peer has closed its queue pair, as a DREP.
+        After the local DREQ, with nothing outstanding, it counts as a DREP: the peer has closed its queue
+        pair.
         """
         if self._life.isLosing and self._cm.state == "DREQ_SENT" and self._isIdle:
             self._life.peerClosed()

@@ -68,7 +68,7 @@ def acceptAnyPath(_path: CMPath, _pkey: int = 0) -> Refusal | None:
 @frozen
 class PathEnds:
     """
-    The ids by which both ends of a connection know each other.
+    The IDs by which both ends of a connection identify each other.
 
     @ivar transactionID: that of the REQ. CMs of the IbAccess family answer any LAP with it.
     """
@@ -96,7 +96,7 @@ class Inputs(Protocol):
         """The application loads an alternate path."""
 
     def reply(self) -> None:
-        """The program gives its answer to a LAP."""
+        """The program answers a LAP."""
 
     def requested(self) -> None:
         """A LAP was received whose path is acceptable."""
@@ -137,7 +137,7 @@ class Alternate(ExchangeCore):
     The paths of one established connection, at one end.
 
     @ivar primary: the path in use, as this end sees it.
-    @ivar alternate: the path to migrate to; None while there is none, or none that both ends know.
+    @ivar alternate: the path to migrate to; None while there is none that both ends have agreed on.
     @ivar wasUsed: a LAP was sent or received.
     """
 
@@ -215,7 +215,8 @@ class Alternate(ExchangeCore):
         @param isLegacyPeer: the peer answers in the transaction of the REQ, and no answer to an earlier LAP
             is in the network any more.
         @return: False if the connection has ended; the same for all requests of this class.
-        @raise InvalidRequest: this end cannot load alternate paths, or not now, or not this path.
+        @raise InvalidRequest: this end cannot load alternate paths, cannot load one now, or cannot load this
+            one.
         """
         if self._stateName == _CLOSED:
             return False
@@ -224,7 +225,9 @@ class Alternate(ExchangeCore):
         if not self._isSupported:
             raise InvalidRequest("the peer's REP refused alternate paths")
         if self._stateName == _IDLE and self.alternate is not None and not self._mayReload:
-            raise InvalidRequest("there is an alternate path, and this connection does not reload it")
+            raise InvalidRequest(
+                "there is an alternate path, and this connection does not allow replacing it"
+            )
         if areSame(path, self.primary):
             raise InvalidRequest("the alternate path is the primary one")
         refusal = self._judge(path)
@@ -252,7 +255,7 @@ class Alternate(ExchangeCore):
         @raise InvalidRequest: this LAP is no longer unanswered.
         """
         if self._stateName in (_LAP_RCVD, _MRA_LAP_SENT) and transactionID != self._lapTransaction:
-            raise InvalidRequest("the peer has given up this LAP, and sent another one")
+            raise InvalidRequest("the peer has abandoned this LAP, and sent another one")
         checkPrivateData(information, 72, "information")
         checkPrivateData(privateData, 148)
         self._response = self._apr(status, information, privateData)
@@ -310,14 +313,14 @@ class Alternate(ExchangeCore):
         return self._transaction == transactionID and areSame(path, known)
 
     def _isLate(self) -> bool:
-        """True if the peer has gone on to another LAP, or to another path. Legacy peers number no LAPs."""
+        """True if the peer has sent another LAP, or uses another path. Legacy peers do not number LAPs."""
         if self._newest is None or self._transaction == self._ends.transactionID & LOW_BITS:
             return False
         # Serial numbers: the difference is small, modulo 2**32, if the LAP is the newest one or older.
         return (self._newest - self._transaction) & LOW_BITS < LATE
 
     def _consider(self, lap: LAP, path: CMPath) -> None:
-        """Answer a new LAP, or have it answered."""
+        """Answer a new LAP, or report it to the program."""
         self._newest = self._transaction
         self._answered = None
         refusal = self._refusal(lap, path)

@@ -1,12 +1,13 @@
 """
-The end of a connection: DREQ and DREP, from either end or from both, and the time that its ids rest.
+The end of a connection: DREQ and DREP, from either end or from both, and the time-wait of its IDs.
 
 Follows InfiniBand Architecture vol. 1, 12.9.6 and 12.9.8.4 (timewait).
 
-Theory of operation. Whoever disconnects retransmits its DREQ until a DREP, the peer's own DREQ or a rejection
-arrives, or nothing does; each of these ends the connection, so that a dead peer delays the end but cannot
-prevent it. The ids and the queue pair number rest afterwards (TIMEWAIT), because packets of the connection
-may still be in the network. A duplicate DREQ is answered meanwhile, since the DREP may be lost.
+Theory of operation. An end that disconnects retransmits its DREQ until a DREP, the peer's own DREQ or a
+rejection arrives, or all retries are used up; each of these ends the connection, so that a dead peer delays
+the end but cannot prevent it. The IDs and the queue pair number are not reused for a while (TIMEWAIT),
+because packets of the connection may still be in the network. A duplicate DREQ is answered meanwhile, since
+the DREP may be lost.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from txrdma.kit.wire import Layout
 
 
 class Inputs(Protocol):
-    """The inputs of a connection's end: requests of its program, messages of its peer, and the time."""
+    """The inputs of a closing connection: requests of its program, messages of its peer, and timeouts."""
 
     def disconnect(self) -> None:
         """The application disconnects, or acknowledges the peer's DREQ."""
@@ -74,7 +75,7 @@ class Closing(ExchangeCore):
         retryPolicy: RetryPolicy,
         restSeconds: float,
     ) -> None:
-        """@param restSeconds: the time that ids rest after the end."""
+        """@param restSeconds: the duration of the time-wait."""
         self.localCommID = localCommID
         self.remoteCommID = remoteCommID
         self.remoteQPN = remoteQPN
@@ -111,13 +112,13 @@ class Closing(ExchangeCore):
         """
         Use the timers of the path to which the connection has migrated.
 
-        The ids rest as long as the slower of the paths needs, since packets may still be on the old one.
+        The time-wait is that of the slower path, since packets may still be on the old one.
         """
         self._retryPolicy = self._retryPolicy.by(path)
         self._restSeconds = max(self._restSeconds, restSeconds(path))
 
     def linger(self, now: float) -> None:
-        """Let the ids rest after an opening that failed."""
+        """Begin the time-wait after an opening that failed."""
         self._now = now
         self._inputs.linger()
 

@@ -1,12 +1,12 @@
 """
-A connection as one core: its opening, its alternate paths, its end.
+The core of a connection: opening, alternate paths and closing.
 
 Follows InfiniBand Architecture vol. 1, 12.9.
 
 Theory of operation. The parts are state machines of their own, which do not know each other. The opening
 exists from the beginning. When it is established, the end is created; that of alternate paths on first use,
-since most connections have none. From then on each message goes to the part that it is about. A failed
-opening whose ids have to rest gets only an end. A DREQ or a LAP may overtake the RTU or replace a lost one,
+since most connections have none. From then on each message is passed to the part that it concerns. A failed
+opening with a time-wait has only a closing part. A DREQ or a LAP may overtake the RTU or replace a lost one,
 and so may data of the peer (C{communicating}): they establish the connection first. The connection is free
 when its last part is.
 """
@@ -57,7 +57,7 @@ class Connection:
     ) -> None:
         """
         @param guid: this end's CA GUID.
-        @param transactionID: the first of this end's transactions; others have the numbers that follow.
+        @param transactionID: the first of this end's transactions; others have the following numbers.
         @param mayReload: see L{Alternate}, as C{checkPath}.
         """
         self.opening = Opening(localCommID, guid)
@@ -75,7 +75,7 @@ class Connection:
 
     @property
     def remoteCommID(self) -> int:
-        """The peer's comm id; 0 while it is not known."""
+        """The peer's communication ID; 0 while it is not known."""
         return self.opening.remoteCommID
 
     @property
@@ -146,7 +146,7 @@ class Connection:
         return first
 
     def outgoing(self) -> list[OutgoingMAD]:
-        """Take the messages to send, after acting on the events."""
+        """Take the messages to send; handle the events first."""
         taken = self.opening.outgoing()
         for core in (self._alternate, self.closing):
             if core is not None:
@@ -182,7 +182,7 @@ class Connection:
     # Requests of a program; those of an opening are made to it
 
     def settled(self, now: float) -> None:
-        """Go on after a request was made to the opening."""
+        """Continue after a request to the opening."""
         self._goOn(now)
 
     def communicating(self, now: float) -> None:
@@ -240,12 +240,12 @@ class Connection:
                 self.closing.movedTo(alternate.primary)
 
     def nextTransaction(self) -> int:
-        """A transaction id: one more than the last of this connection's."""
+        """Return the next transaction ID of this connection."""
         self._transactionID = (self._transactionID + 1) & LOW_BITS
         return self._transactionID
 
     def free(self) -> None:
-        """Let go of all machines: the ids are free, and nothing happens any more."""
+        """Release all state machines, because the IDs are free."""
         for core in self._cores():
             core.free()
 
@@ -261,7 +261,7 @@ class Connection:
         return alternate
 
     def _part(self, message: Layout) -> ExchangeCore:
-        """The part that a message is about."""
+        """Return the part that a message concerns."""
         if self.closing is None:
             return self.opening
         if not self.opening.isEstablished:  # it has failed

@@ -1,13 +1,14 @@
 """
-The dispatcher of one end port: finds the connection of each message, and answers messages without one.
+The dispatcher of one end port: finds the connection of each message, and answers messages without a
+connection.
 
 Follows InfiniBand Architecture vol. 1, 12.9.8 (comm ids, stale connections) and 12.9.9 (timewait).
 
-Theory of operation. Messages after the first carry the comm id that this end has chosen; it is random, and
-the peer's id must match, too. A REQ is known by the peer's GUID and comm id (a duplicate), or by its GUID and
-queue pair: then the peer has forgotten that connection, which ends as stale, and so does the new attempt.
-Otherwise it belongs to a crossing attempt of this end, or to a listener. So every message of a peer is
-answered, or counted as late; it changes no connection but the one that it matches.
+Theory of operation. Messages after the first carry the communication ID that this end has chosen; it is
+random, and the peer's ID must match, too. A REQ is known by the peer's GUID and comm id (a duplicate), or by
+its GUID and queue pair: then the peer has forgotten that connection, which ends as stale, and so does the new
+attempt. Otherwise it belongs to a crossing attempt of this end, or to a listener. So every message of a peer
+is answered, or counted as late; it changes no connection but the one that it matches.
 
 After each input, L{Dispatcher.turned} collects events and messages of that connection, updates its deadline
 in one timer wheel for all, and forgets it when it is free. While a connection has an alternate path, its
@@ -84,7 +85,7 @@ class Listener:
     @ivar backlog: limit of C{waiting}. REQs beyond it are dropped; peers retransmit them.
     @ivar pattern: bytes that the private data of a REQ must have at C{offset}.
     @ivar isForSIDR: it takes SIDR_REQs only, and REQs are rejected.
-    @ivar waiting: local comm ids of requested connections that are not established yet.
+    @ivar waiting: local communication IDs of requested connections that are not established yet.
     """
 
     __slots__ = (
@@ -136,8 +137,8 @@ class Managed:
     @ivar core: the connection, or the resolution.
     @ivar path: path of messages to the peer.
     @ivar listener: the listener that received it; None at the requesting end.
-    @ivar usesAlternate: messages take the alternate path while there is one: the peer's last message came by
-        it, or the primary path was tried before.
+    @ivar usesAlternate: messages use the alternate path while there is one: the peer's last message used it,
+        or the primary path was tried before.
     """
 
     __slots__ = ("core", "key", "listener", "names", "slot", "path", "usesAlternate", "when")
@@ -158,12 +159,12 @@ class Managed:
         return None if path is None else _toGSI(pathOf(path))
 
     def cameBy(self, path: IBPath) -> None:
-        """Note the path of a message of the peer: it works, so the answer takes it, too."""
+        """Note the path of a message of the peer: it works, so the answer uses it, too."""
         other = self.alternate
         self.usesAlternate = other is not None and (other.dgid, other.dlid) == (path.sgid, path.slid)
 
     def pathOfMessage(self, isAgain: bool) -> IBPath:
-        """The path of the next message. Retransmissions take both paths in turn: one of them may be cut."""
+        """The path of the next message. Retransmissions alternate between both paths: one may be cut."""
         other = self.alternate
         if other is None:
             return self.path
@@ -173,13 +174,13 @@ class Managed:
 
     @property
     def connection(self) -> Connection:
-        """The connection that this is."""
+        """The core, which is a connection."""
         assert isinstance(self.core, Connection)
         return self.core
 
     @property
     def resolution(self) -> Resolution:
-        """The resolution that this is."""
+        """The core, which is a resolution."""
         assert isinstance(self.core, Resolution)
         return self.core
 
@@ -190,8 +191,8 @@ class Dispatcher:
 
     After a request to a connection or a resolution its owner calls L{turned}.
 
-    @ivar guid: the CA GUID of this end, in its REQs and REPs. Each process needs its own: by it and a queue
-        pair peers find connections that we have forgotten.
+    @ivar guid: the CA GUID of this end, in its REQs and REPs. Each process needs its own: by GUID and queue
+        pair peers find connections that this end has forgotten.
     @ivar counters: messages by direction and kind: C{"sent REQ"}, C{"retried REQ"} (which are sent, too),
         C{"received REQ"}, C{"duplicate REQ"} (late ones, too), C{"stray REP"} (of no connection).
     """
@@ -235,9 +236,9 @@ class Dispatcher:
 
     def listen(self, listener: Listener) -> None:
         """
-        Take REQs, or SIDR_REQs, for a service.
+        Accept REQs, or SIDR_REQs, for a service.
 
-        @raise InvalidRequest: another listener takes the same.
+        @raise InvalidRequest: another listener accepts the same requests.
         """
         others = self._listeners.setdefault(listener.serviceID, [])
         for other in others:
@@ -320,7 +321,7 @@ class Dispatcher:
         return self._wheel.deadline()
 
     def outgoing(self) -> list[PendingSend]:
-        """Take the messages to send, after acting on the events."""
+        """Take the messages to send; handle the events first."""
         taken, self._sendings = self._sendings, []
         return taken
 
@@ -443,7 +444,7 @@ class Dispatcher:
         return managed
 
     def matching(self, message: Layout) -> Managed | None:
-        """The connection that a message is about, by its comm ids."""
+        """Return the connection of a message, by its communication IDs."""
         if not isinstance(message, (REP, REJ, MRA, RTU, DREQ, DREP, LAP, APR)):
             return None
         managed = self._connections.get(message.remoteCommID)
@@ -458,9 +459,8 @@ class Dispatcher:
 
     def _endStale(self, managed: Managed, reply: REP, transactionID: int, now: float) -> bool:
         """
-        End a connection that has a queue pair which another one's REP names, and that other one, too.
-
-        @return: whether it was so.
+        End a connection whose peer's queue pair the REP of another one names, and that other one, too.
+        @return: whether there was such a connection.
         """
         old = self._byQP.get((reply.localCAGUID, reply.localQPN))
         if old is None or old is managed:
@@ -473,7 +473,7 @@ class Dispatcher:
         return True
 
     def _answerUnknown(self, message: Layout, transactionID: int, path: IBPath) -> None:
-        """Answer a message about a connection that there is not, where its sender waits for an answer."""
+        """Answer a message of an unknown connection, if its sender waits for an answer."""
         if isinstance(message, REP):
             self._refuse(message, RejectReason.INVALID_COMM_ID, transactionID, path)
         elif isinstance(message, (DREQ, LAP)):
@@ -522,7 +522,7 @@ class Dispatcher:
     # Tables
 
     def _freeNumber(self, taken: dict[int, Managed]) -> int:
-        """An unused, unpredictable number that was not in use recently."""
+        """Return an unpredictable number that is not in use, and was not recently."""
         for _ in range(_TRIES):
             number = self._random() & LOW_BITS
             if self._share is not None:
@@ -532,7 +532,7 @@ class Dispatcher:
         raise ResourceExhausted("no id is free")
 
     def _name(self, managed: Managed) -> None:
-        """Find a connection by what its peer calls itself from now on."""
+        """Index a connection by the IDs of its peer."""
         connection = managed.connection
         guid = connection.remoteGUID
         if guid is None:
@@ -577,7 +577,7 @@ class Dispatcher:
 
 
 def _toGSI(path: IBPath) -> IBPath:
-    """The same path, from queue pair 1 to queue pair 1."""
+    """Return the same path, from queue pair 1 to queue pair 1."""
     if path.dqpn == 1 and path.sqpn == 1 and path.qkey == GMP_QKEY:
         return path
     return replace(path, dqpn=QPN(1), sqpn=QPN(1), qkey=GMP_QKEY)

@@ -43,7 +43,7 @@ class ConnectionEstablished:
     """
     The connection carries data in both directions.
 
-    @ivar ready: the peer's RTU; None at the end that sent it, or where something else made good its loss.
+    @ivar ready: the peer's RTU; None at the end that sent it, or if another message replaced a lost RTU.
     """
 
     ready: RTU | None
@@ -51,14 +51,14 @@ class ConnectionEstablished:
 
 @frozen
 class ConnectionRejected:
-    """The peer ends the connection by a REJ, before it is established or after."""
+    """The peer ends the connection by a REJ, before or after it is established."""
 
     rejection: REJ
 
 
 @frozen
 class ConnectionTimedOut:
-    """The peer did not answer a REQ or a REP, however often it was sent."""
+    """The peer did not answer any retransmission of a REQ or a REP."""
 
     message: MessageKind
 
@@ -90,7 +90,7 @@ class AlternatePathRequested:
 
 @frozen
 class AlternatePathCancelled:
-    """A LAP that was reported is out of date: the peer has given it up, or the connection is over."""
+    """A reported LAP is obsolete: the peer has abandoned it, or the connection has ended."""
 
     transactionID: int
 
@@ -112,12 +112,12 @@ class AlternatePathRejected:
 
 @frozen
 class AlternatePathTimedOut:
-    """The peer did not answer the LAP, however often it was sent: there is no alternate path now."""
+    """The peer did not answer any retransmission of the LAP: there is no alternate path now."""
 
 
 @frozen
 class AlternatePathAbandoned:
-    """The connection ended while the answer to a LAP was awaited."""
+    """The connection ended before the answer to a LAP arrived."""
 
 
 @frozen
@@ -129,17 +129,17 @@ class PathMigrated:
 
 @frozen
 class MigrationUnexpected:
-    """The queue pair reports a migration, though there was no alternate path to migrate to."""
+    """The queue pair reports a migration, although there was no alternate path."""
 
 
 @frozen
 class QPDisarmed:
-    """An instruction for the queue pair: migrate no more, before messages that go out now."""
+    """An instruction for the queue pair: disarm it before the pending messages are sent."""
 
 
 @frozen
 class QPArmed:
-    """An instruction for the queue pair: load this alternate path and be ready to migrate to it."""
+    """An instruction for the queue pair: load this alternate path, and arm it."""
 
     path: CMPath
 
@@ -160,7 +160,7 @@ class ServiceResolved:
 
 @frozen
 class ServiceTimedOut:
-    """Nobody answered a SIDR_REQ, however often it was sent."""
+    """No retransmission of a SIDR_REQ was answered."""
 
 
 Event = Union[

@@ -29,16 +29,16 @@ from txrdma.kit.values import frozen
 from txrdma.kit.wire import Layout
 
 LONGEST_SERVICE: Final = 24
-"""The time that our MRAs request, encoded: 68.7 seconds, as those of Linux's rdma_cm do."""
+"""The encoded time that MRAs of this end request: 68.7 seconds, as in Linux's rdma_cm."""
 
 LONGEST_DELAY: Final = 60.0
 """Seconds after a message within which MRAs of the peer can delay its retransmission."""
 
 LONGEST_RESPONSE: Final = 22
-"""The longest time that a peer's REQ can make us wait for it or its packets, a time's code: 17 seconds."""
+"""The longest encoded time that a peer's REQ can make this end wait for it or its packets: 17 seconds."""
 
 LOW_BITS: Final = 0xFFFFFFFF
-"""Bits of a transaction id by which messages are matched: Linux's umad puts numbers of its own above them."""
+"""Bits of a transaction ID by which messages are matched: Linux's umad uses the bits above them."""
 
 
 @frozen
@@ -56,7 +56,7 @@ class RetryPolicy:
 
     @property
     def seconds(self) -> float:
-        """The time from a message to its repetition: there, to answer, and back."""
+        """The time from a message to its retransmission: both packet lifetimes and the response time."""
         return lifetimeSeconds(min(self.responseTimeout, LONGEST_RESPONSE)) + self._roundTripSeconds
 
     def service(self, code: int) -> float:
@@ -68,7 +68,7 @@ class RetryPolicy:
         return 2 * lifetimeSeconds(min(self.lifeTime, LONGEST_RESPONSE))
 
     def by(self, path: CMPath) -> RetryPolicy:
-        """Patience with the same response timeout and retries on another path."""
+        """Return the policy with the same response timeout and retries for another path."""
         return RetryPolicy(self.responseTimeout, lifeTimeOf(path), self.retries)
 
 
@@ -86,7 +86,7 @@ class OutgoingMAD:
 
 
 class _Over:
-    """The inputs of a machine that is over: all of them are ignored."""
+    """The inputs of a machine that has ended: all of them are ignored."""
 
     def __getattr__(self, name: str) -> Callable[[], None]:
         return _ignore
@@ -101,9 +101,9 @@ _OVER: Final = _Over()
 
 class ExchangeCore(MachineCore):
     """
-    A state machine's data with a message that waits for an answer: the five verbs of all cores here.
+    Base class of all cores here: a state machine's data, with a message that waits for an answer.
 
-    @ivar deadlineSeconds: the time at which C{expired} is to be called; None is never.
+    @ivar deadlineSeconds: the time at which to call C{expired}; None for never.
     """
 
     __slots__ = (
@@ -129,14 +129,14 @@ class ExchangeCore(MachineCore):
 
     @property
     def state(self) -> str:
-        """The state's name, as the specification and the pictures have it."""
+        """The state's name in the specification and the diagrams."""
         return self._stateName
 
     def deadline(self) -> float | None:
         return self.deadlineSeconds
 
     def outgoing(self) -> list[OutgoingMAD]:
-        """Take the messages to send, after the events: a queue pair is disarmed before a LAP is sent."""
+        """Take the messages to send. Handle events first: a queue pair is disarmed before a LAP."""
         taken, self._outgoing = self._outgoing, ()
         return list(taken)
 
@@ -146,9 +146,9 @@ class ExchangeCore(MachineCore):
 
     def received(self, message: Layout, transactionID: int, now: float) -> bool:
         """
-        Take a message of the peer that belongs here.
+        Process a message of the peer for this core.
 
-        @return: whether it was news: late and duplicate messages are none, though they may be answered.
+        @return: whether it was new: late and duplicate messages are not, though they may be answered.
         """
         stateName, events = self._stateName, len(self._events)
         self._message, self._transaction, self._now = message, transactionID, now
@@ -168,7 +168,7 @@ class ExchangeCore(MachineCore):
             self._inputs.exhausted()
 
     def free(self) -> None:
-        """Let go of the machine, as nothing happens any more: it holds this, too."""
+        """Release the state machine, which refers to this object, because it has ended."""
         self._inputs = _OVER
 
     def _handleMessage(self, message: Layout) -> None:
@@ -193,7 +193,7 @@ class ExchangeCore(MachineCore):
         self._events += (event,)
 
     def _send(self, message: Layout, transactionID: int | None = None) -> OutgoingMAD:
-        """Send a message once; as an answer unless a transaction is given."""
+        """Send a message once, as an answer unless a transaction is given."""
         made = OutgoingMAD(message, self._transaction if transactionID is None else transactionID)
         self._outgoing += (made,)
         return made

@@ -1,5 +1,5 @@
 """
-The opening of a connection: REQ, REP, RTU, by the active end, by the passive one, and peer to peer.
+The opening of a connection: REQ, REP, RTU, at the active end, at the passive end, and peer to peer.
 
 Follows InfiniBand Architecture vol. 1, 12.9.5 (state diagrams), 12.9.7 and 12.10.4 (peer to peer).
 
@@ -47,7 +47,7 @@ _NO_REJECTION = REJ()
 
 
 class Inputs(Protocol):
-    """The inputs of an opening: requests of its program, messages of its peer, and the time."""
+    """The inputs of an opening: requests of its program, messages of its peer, and timeouts."""
 
     def connect(self) -> None:
         """The application connects."""
@@ -59,7 +59,7 @@ class Inputs(Protocol):
         """A REQ was received from a peer that connects as well, and has precedence."""
 
     def accept(self) -> None:
-        """The program gives its answer to a REQ."""
+        """The program answers a REQ."""
 
     def ready(self) -> None:
         """The program's queue pair is ready to send: the answer to a REP."""
@@ -68,13 +68,13 @@ class Inputs(Protocol):
         """The application rejects the connection."""
 
     def delay(self) -> None:
-        """The program takes longer than the peer expects."""
+        """The program needs more time than the peer expects."""
 
     def cancel(self) -> None:
-        """The program has lost interest."""
+        """The program cancels the attempt."""
 
     def delayed(self) -> None:
-        """The peer takes longer: it sent an MRA for our message."""
+        """The peer needs more time: it sent an MRA for a message of this end."""
 
     def replied(self) -> None:
         """A REP or a duplicate of it was received."""
@@ -83,7 +83,7 @@ class Inputs(Protocol):
         """A REJ was received."""
 
     def confirmed(self) -> None:
-        """The RTU was received, or what shows that it was lost: data, a DREQ, a LAP."""
+        """The RTU was received, or a message that replaces a lost RTU: data, a DREQ, a LAP."""
 
     def expired(self) -> None:
         """The answer timed out, with retries left."""
@@ -98,8 +98,8 @@ class Opening(ExchangeCore):
 
     @ivar isActive: the REQ of this end is in use, not that of the peer.
     @ivar isPeerToPeer: both ends may send a REQ; that of the peer is compared with ours.
-    @ivar request: the REQ in use, ours or the peer's.
-    @ivar reply: the REP that was sent or received; None before.
+    @ivar request: the REQ in use, of either end.
+    @ivar reply: the REP that was sent or received; None before that.
     @ivar transactionID: transaction ID of all messages of the opening.
     @ivar lingers: after a failure: the peer may have been ready to send, so the IDs go to time-wait.
     """
@@ -137,7 +137,7 @@ class Opening(ExchangeCore):
 
     @property
     def isOver(self) -> bool:
-        """True if there is no connection, and will be none."""
+        """True if the attempt has failed."""
         return self._stateName == _ENDED
 
     @property
@@ -151,7 +151,7 @@ class Opening(ExchangeCore):
         """
         Send a REQ to the peer.
 
-        @param isPeerToPeer: the peer may request the same connection; one of both REQs is used.
+        @param isPeerToPeer: the peer may request the same connection; one of the two REQs is used.
         """
         self.isActive = True
         self.request, self.transactionID, self.isPeerToPeer = request, transactionID, isPeerToPeer
@@ -163,7 +163,7 @@ class Opening(ExchangeCore):
         """
         Answer a REQ by a REP; both communication IDs are filled in.
 
-        @return: False if the peer does not wait any more; the same for all requests of this class.
+        @return: False if the peer no longer waits; the same for all requests of this class.
         @raise InvalidRequest: there is no unanswered REQ, or the answer can't be encoded.
         """
         if self._stateName in (_REQ_RCVD, _MRA_REQ_SENT):
@@ -194,7 +194,7 @@ class Opening(ExchangeCore):
         return self._ask("reject", now)
 
     def delay(self, service: int, now: float, privateData: bytes = b"") -> bool:
-        """Ask the peer to wait, by an MRA. C{service}: the time until the answer, a time's code."""
+        """Ask the peer to wait, by an MRA. C{service}: the encoded time until the answer."""
         checkFits(MRA(serviceTimeout=service))
         checkPrivateData(privateData, 222)
         if not self.isEstablished:  # then the private data is that of the RTU
@@ -202,7 +202,7 @@ class Opening(ExchangeCore):
         return self._ask("delay", now)
 
     def cancel(self, now: float) -> bool:
-        """Give up: the peer gets a REJ where it may wait for something."""
+        """Abandon the opening: the peer gets a REJ if it may be waiting."""
         self._refusal = REJ(reason=RejectReason.CONSUMER_REJECT)
         return self._ask("cancel", now)
 

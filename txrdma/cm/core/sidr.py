@@ -3,9 +3,9 @@ Service ID resolution: the queue pair and the Q_Key of a datagram service.
 
 Follows InfiniBand Architecture vol. 1, 12.11.
 
-Theory of operation. One request and one answer. The requesting end retransmits its SIDR_REQ until it is
-answered. The answering end retransmits nothing: it stores its answer for as long as the peer may repeat the
-request.
+Theory of operation. There is one request and one answer. The requesting end retransmits its SIDR_REQ until it
+is answered. The answering end retransmits nothing: it stores its answer for as long as the peer may repeat
+the request.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Inputs(Protocol):
         """The application resolves a service."""
 
     def cancel(self) -> None:
-        """The program has lost interest."""
+        """The program cancels the resolution."""
 
     def answer(self) -> None:
-        """The program gives its answer to a SIDR_REQ."""
+        """The program answers a SIDR_REQ."""
 
     def requested(self) -> None:
         """A SIDR_REQ or a duplicate of it was received."""
@@ -68,7 +68,7 @@ class Resolution(ExchangeCore):
 
     @property
     def isAnswered(self) -> bool:
-        """True if this is the answering end, and only waits for retransmissions."""
+        """True if this is the answering end, which only waits for retransmissions."""
         return self._stateName == _SIDR_REP_SENT
 
     def ask(self, question: SIDRREQ, transactionID: int, now: float) -> None:

@@ -27,7 +27,7 @@ class PortSpace(Code):
 
 def serviceIDOf(space: PortSpace, port: int) -> int:
     """
-    Compute the service id on which an IP CM service listens.
+    Return the service ID on which an IP CM service listens.
 
     @raise ValueError: the port has more than 16 bits.
     """
@@ -37,7 +37,7 @@ def serviceIDOf(space: PortSpace, port: int) -> int:
 
 
 def portOf(serviceID: int) -> tuple[PortSpace, int] | None:
-    """Find the port space and the port of a service id; None if it is not one of the IP CM service."""
+    """Return the port space and the port of a service ID; None if it is not of the IP CM service."""
     space = PortSpace(serviceID >> 16)
     return (space, serviceID & 0xFFFF) if space.known else None
 
@@ -60,7 +60,7 @@ class IPAddresses:
     """
     The addresses of both ends, as an active end states them in its REQ.
 
-    @ivar sourcePort: the active end's port; the other's is part of the service id.
+    @ivar sourcePort: the active end's port; the passive end's is part of the service ID.
     """
 
     source: str
@@ -70,7 +70,7 @@ class IPAddresses:
     @classmethod
     def fromPrivateData(cls, privateData: bytes) -> IPAddresses:
         """
-        Read the addresses in front of a user's private data.
+        Decode the addresses before a user's private data.
 
         @raise WireError: the header is of another version, or has no IP addresses.
         """
@@ -101,7 +101,7 @@ class IPAddresses:
 
     @property
     def gids(self) -> tuple[GID, GID]:
-        """The GIDs that both addresses are on RoCE v2: source, destination."""
+        """The RoCE v2 GIDs of both addresses: source, destination."""
         return GID.fromIP(self.source), GID.fromIP(self.destination)
 
 

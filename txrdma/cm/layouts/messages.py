@@ -22,7 +22,7 @@ DREQ_PRIVATE_BYTES: Final = 220
 def checkPrivateData(octets: bytes, maximum: int, what: str = "private data") -> None:
     """Check that private data fits into a message. Raises L{InvalidRequest} if the data is too long."""
     if len(octets) > maximum:
-        raise InvalidRequest(f"the message can hold {maximum} bytes of {what}, not for {len(octets)}")
+        raise InvalidRequest(f"the message has at most {maximum} bytes of {what}, not {len(octets)}")
 
 
 def checkFits(message: Layout) -> None:
@@ -40,7 +40,7 @@ def checkFits(message: Layout) -> None:
 
 
 class CMTransport(Code):
-    """The service that a connection shall have (IBA 12.7.8)."""
+    """The requested transport service of a connection (IBA 12.7.8)."""
 
     RC = 0
     UC = 1
@@ -49,7 +49,7 @@ class CMTransport(Code):
 
 
 class RejectReason(Code):
-    """A reason for which there is no connection (IBA 12.6.7.2)."""
+    """The reason of a REJ (IBA 12.6.7.2)."""
 
     NO_QP = 1
     NO_EEC = 2
@@ -88,7 +88,7 @@ class RejectReason(Code):
 
 
 class MessageKind(Code):
-    """The message that an MRA or a REJ is about; in a REJ, C{LAP} means none of them (IBA 12.6.6, 12.6.7)."""
+    """The message to which an MRA or a REJ refers; in a REJ, C{LAP} means none (IBA 12.6.6, 12.6.7)."""
 
     REQ = 0
     REP = 1
@@ -96,7 +96,7 @@ class MessageKind(Code):
 
 
 class FailoverAccepted(Code):
-    """The answer of a REP to the alternate path of its REQ (IBA 12.6.8). On the wire 0 is the yes."""
+    """The answer of a REP to the alternate path of its REQ (IBA 12.6.8). On the wire, 0 means accepted."""
 
     ACCEPTED = 0
     NOT_SUPPORTED = 1
@@ -104,7 +104,7 @@ class FailoverAccepted(Code):
 
 
 class APStatus(Code):
-    """The answer to a LAP: what became of its alternate path (IBA 12.8.2)."""
+    """The status of a LAP's alternate path in its answer (IBA 12.8.2)."""
 
     LOADED = 0
     INVALID_COMM_ID = 1
@@ -123,7 +123,7 @@ class APStatus(Code):
 
 
 class SIDRStatus(Code):
-    """The answer to a SIDR_REQ: what became of its question for a queue pair (IBA 12.11.2)."""
+    """The status of a SIDR_REQ in its answer (IBA 12.11.2)."""
 
     VALID = 0
     SERVICE_ID_NOT_SUPPORTED = 1
@@ -135,7 +135,7 @@ class SIDRStatus(Code):
 
 @wire(44)
 class CMPath(Layout):
-    """A path, as a REQ has two (IBA 12.6.5). C{sapSupported} is of the alternate one only."""
+    """One of the two paths in a REQ (IBA 12.6.5). Only the alternate path has C{sapSupported}."""
 
     localLID: LID = bits(16)
     remoteLID: LID = bits(16)
@@ -190,7 +190,7 @@ class REQ(Attribute):
 
 @attribute(0x0011, "CommMgtSend", size=232)
 class MRA(Attribute):
-    """Message receipt acknowledged: the answer takes longer (IBA 12.6.6)."""
+    """Message receipt acknowledgement: the answer takes longer (IBA 12.6.6)."""
 
     localCommID: int = key(32)
     remoteCommID: int = key(32)
@@ -203,7 +203,7 @@ class MRA(Attribute):
 
 @attribute(0x0012, "CommMgtSend", size=232)
 class REJ(Attribute):
-    """Reject (IBA 12.6.7). C{additionalInfo} has C{rejectInfoLength} bytes that mean something."""
+    """Reject (IBA 12.6.7). C{additionalInfo} has C{rejectInfoLength} valid bytes."""
 
     localCommID: int = key(32)
     remoteCommID: int = key(32)
@@ -272,7 +272,7 @@ class DREP(Attribute):
 
 @attribute(0x0017, "CommMgtSend", size=232)
 class SIDRREQ(Attribute):
-    """Service ID resolution request: the question for a datagram service's queue pair (IBA 12.11.1)."""
+    """Service ID resolution request, for a datagram service's queue pair (IBA 12.11.1)."""
 
     requestID: int = key(32)
     pkey: int = key(16)
@@ -299,7 +299,7 @@ class SIDRREP(Attribute):
 
 @attribute(0x0019, "CommMgtSend", size=232)
 class LAP(Attribute):
-    """Load alternate path (IBA 12.8.1). The fields of its path are in another order than in a REQ."""
+    """Load alternate path (IBA 12.8.1). The order of its path's fields differs from a REQ."""
 
     localCommID: int = key(32)
     remoteCommID: int = key(32)

@@ -1,8 +1,8 @@
 """
-Paths in messages: from values of programs and back, turned around, compared.
+Paths in messages: conversion from and to paths of programs, reversal and comparison.
 
 Follows InfiniBand Architecture vol. 1, 12.7.11 to 12.7.22. Within the communication manager a path is the
-L{CMPath} of a REQ, as its sender sees it; a LAP has the same fields in another order.
+L{CMPath} of a REQ, as its sender sees it; a LAP has the same fields in a different order.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _SHARED: Final = 256
 @lru_cache(maxsize=_SHARED)
 def pathFor(path: IBPath, ackDelay: int = 0, rate: Rate = Rate.GBPS_2_5) -> CMPath:
     """
-    The path of a REQ for packets that leave by C{path}.
+    Return the path of a REQ for packets that are sent over C{path}.
 
-    @param ackDelay: the time that the sender's port takes to acknowledge, a time's code.
+    @param ackDelay: the encoded time in which the sender's port acknowledges.
     """
     isRouted = path.dgid is not None and path.hopLimit > 1
     noLIDs = not path.slid and not path.dlid
@@ -47,7 +47,7 @@ def pathFor(path: IBPath, ackDelay: int = 0, rate: Rate = Rate.GBPS_2_5) -> CMPa
 
 
 def pathOf(path: CMPath) -> IBPath:
-    """Path of packets to the peer, from the path of a REQ; without LIDs if it has only GIDs."""
+    """Return the path of packets to the peer, from the path of a REQ; without LIDs if it has only GIDs."""
     lids = path.localLID, path.remoteLID
     slid, dlid = (LID(0), LID(0)) if lids == (PERMISSIVE_LID, PERMISSIVE_LID) else lids
     return IBPath(
@@ -64,7 +64,7 @@ def pathOf(path: CMPath) -> IBPath:
 
 
 def lifeTimeOf(path: CMPath) -> int:
-    """The code of a path's packet life time, by its ACK timeout: that is twice as long, and no less."""
+    """Return a path's encoded packet lifetime: half of its ACK timeout, if it has one."""
     return path.localACKTimeout - 1 if path.localACKTimeout else SUBNET_TIMEOUT
 
 
@@ -76,7 +76,7 @@ def sharedPath(path: CMPath) -> CMPath:
 
 @lru_cache(maxsize=_SHARED)
 def reversedPath(path: CMPath) -> CMPath:
-    """A path, as its other end sees it."""
+    """Return a path as its other end sees it."""
     return path.replace(
         localLID=path.remoteLID,
         remoteLID=path.localLID,
@@ -86,7 +86,7 @@ def reversedPath(path: CMPath) -> CMPath:
 
 
 def isPath(path: CMPath) -> bool:
-    """True if a REQ has a path there: a message without an alternate path has zeros."""
+    """True if a path of a REQ is present: a missing alternate path is all zeros."""
     hasLIDs = bool(path.localLID or path.remoteLID)
     return hasLIDs or path.localGID != _NO_GID or path.remoteGID != _NO_GID
 
@@ -103,7 +103,7 @@ def _endpointsOf(path: CMPath) -> tuple[object, ...]:
 
 
 def alternateOf(lap: LAP) -> CMPath:
-    """The alternate path of a LAP, as its sender sees it."""
+    """Return the alternate path of a LAP, as its sender sees it."""
     return CMPath(
         localLID=lap.alternateLocalLID,
         remoteLID=lap.alternateRemoteLID,
@@ -120,7 +120,7 @@ def alternateOf(lap: LAP) -> CMPath:
 
 
 def lapFor(path: CMPath, lap: LAP) -> LAP:
-    """A LAP with this alternate path."""
+    """Return a LAP with this alternate path."""
     return lap.replace(
         alternateLocalLID=path.localLID,
         alternateRemoteLID=path.remoteLID,

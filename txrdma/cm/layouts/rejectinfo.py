@@ -1,7 +1,7 @@
 """
 Additional information of a REJ, an APR or a SIDR_REP.
 
-Follows InfiniBand Architecture vol. 1, 12.6.7.2, 12.8.2 and 12.11.2. A refusal of a value carries an
+Follows InfiniBand Architecture vol. 1, 12.6.7.2, 12.8.2 and 12.11.2. A rejection of a value contains an
 acceptable one, a redirection a ClassPortInfo.
 """
 
@@ -88,15 +88,15 @@ def informationFor(reason: Code, value: Information | None) -> bytes:
         return value.encode()
     if isinstance(value, (GID, GUID)) and type(value) is kind:
         return value.raw
-    raise ValueError(f"{reason.name} has no {value!r}")
+    raise ValueError(f"{value!r} is not additional information of {reason.name}")
 
 
 def redirectedPath(path: IBPath, message: REJ | SIDRREP) -> IBPath | None:
     """
     Follow a redirection to another port.
 
-    @param path: the path that the redirected request took.
-    @return: None if the redirection names no port, or another queue pair than 1.
+    @param path: the path of the redirected request.
+    @return: None if the redirection names no port, or a queue pair other than 1.
     """
     where = informationOf(message)
     if not isinstance(where, ClassPortInfo) or where.redirectQPN not in (0, 1):

@@ -155,7 +155,7 @@ class _Attributes(ctypes.Structure):
 @frozen
 class Parameters:
     """
-    The parameters of a connection, as librdmacm has them, as this end sees them.
+    The parameters of a connection in librdmacm, as this end sees them.
 
     @ivar qpn: this end's queue pair in calls, the peer's in events.
     @ivar responderResources: reads of the peer that this end serves.
@@ -175,9 +175,9 @@ class CMEvent:
     """
     An event of a channel, copied.
 
-    @ivar identifier: the id that it is about; of a CONNECT_REQUEST a new one.
-    @ivar listener: the id that listens, of a CONNECT_REQUEST; else 0.
-    @ivar status: an errno below zero, or the reason of a REJ.
+    @ivar identifier: the ID of its connection; for a CONNECT_REQUEST a new one.
+    @ivar listener: for a CONNECT_REQUEST, the listening ID; else 0.
+    @ivar status: a negative errno, or the reason of a REJ.
     """
 
     kind: EventKind
@@ -204,7 +204,7 @@ class Ends:
 
 @frozen
 class Prepared:
-    """Attributes for a queue pair that the kernel's manager has worked out, in the units of verbs."""
+    """Attributes of a queue pair that the kernel's manager has computed, in the units of verbs."""
 
     pathMTU: int
     destinationQPN: QPN
@@ -230,7 +230,7 @@ def _load() -> Any:
 
 
 def translated(code: int, what: str) -> RDMAError:
-    """The L{RDMAError} that an errno of librdmacm means for our callers; C{what} could not be done."""
+    """Return the L{RDMAError} for an errno of librdmacm; C{what} is the operation that failed."""
     text = f"{what}: {os.strerror(code)}"
     if code in _EXHAUSTED:
         return ResourceExhausted(text)
@@ -241,8 +241,8 @@ class EventChannel:
     """
     An event channel of librdmacm, with its ids, which are the addresses of their C structures.
 
-    Every method but C{close} and C{destroy} raises an L{RDMAError} where librdmacm fails, where the id was
-    destroyed, and where the channel is closed: librdmacm would use freed memory.
+    All methods except C{close} and C{destroy} raise an L{RDMAError} if librdmacm fails, or if the ID was
+    destroyed or the channel is closed, when librdmacm would use freed memory.
     """
 
     def __init__(self) -> None:
@@ -262,11 +262,11 @@ class EventChannel:
         self.identifiers: set[int] = set()
 
     def fileno(self) -> int:
-        """The descriptor that becomes readable when there is an event; -1 after the end."""
+        """The descriptor that is readable when there is an event; -1 after L{close}."""
         return self._descriptor
 
     def close(self) -> None:
-        """Destroy all remaining ids, and the channel. Idempotent."""
+        """Destroy all remaining IDs, and the channel. Idempotent."""
         channel, self._channel = self._channel, None
         self._descriptor = -1
         if channel is not None:
@@ -275,7 +275,7 @@ class EventChannel:
             self._library.rdma_destroy_event_channel(ctypes.c_void_p(channel))
 
     def take(self) -> CMEvent | None:
-        """Take one event; None when there is none. It is acknowledged: ids may be destroyed at once."""
+        """Take and acknowledge one event, so that its IDs can be destroyed; None if there is none."""
         channel, found = self._open(), ctypes.POINTER(_Event)()
         if self._library.rdma_get_cm_event(channel, ctypes.byref(found)):
             code = ctypes.get_errno()
@@ -306,7 +306,7 @@ class EventChannel:
         return handleEvent
 
     def create(self, space: int) -> int:
-        """Make an id of a port space."""
+        """Create an ID in a port space."""
         made = ctypes.c_void_p()
         self._call("create_id", self._open(), ctypes.byref(made), None, space)
         assert made.value is not None
@@ -320,7 +320,7 @@ class EventChannel:
             self._library.rdma_destroy_id(ctypes.c_void_p(identifier))
 
     def listen(self, identifier: int, host: str, port: int, backlog: int) -> None:
-        """Bind an id to an address, and listen there."""
+        """Bind an ID to an address, and listen there."""
         self._call("bind_addr", self._living(identifier), _address(host, port))
         self._call("listen", self._living(identifier), backlog)
 
@@ -330,7 +330,7 @@ class EventChannel:
         self._call("resolve_addr", self._living(identifier), *ends, int(seconds * 1000))
 
     def resolveRoute(self, identifier: int, seconds: float) -> None:
-        """Look for the path to an address that was resolved; ROUTE_RESOLVED or ROUTE_ERROR follow."""
+        """Resolve the route to an address that was resolved; ROUTE_RESOLVED or ROUTE_ERROR follow."""
         self._call("resolve_route", self._living(identifier), int(seconds * 1000))
 
     def connect(self, identifier: int, parameters: Parameters) -> None:
@@ -369,7 +369,7 @@ class EventChannel:
         )
 
     def prepared(self, identifier: int) -> Prepared:
-        """Find attributes for the queue pair of an id, as the kernel has worked them out."""
+        """Return the attributes for the queue pair of an ID, as the kernel has computed them."""
         ready = self._attributes(identifier, QPState.RTR)
         sending = self._attributes(identifier, QPState.RTS)
         route = ready.route

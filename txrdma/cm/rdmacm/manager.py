@@ -61,12 +61,12 @@ EventHandler = Callable[["KernelManagedConnection", Event], None]
 
 
 def isOfKernel(device: IVerbsDevice) -> bool:
-    """Return whether a device is one of the kernel's."""
+    """Return whether a device is a kernel device."""
     return os.path.exists(f"/sys/class/infiniband/{device.name}")
 
 
 def isManaged(device: IVerbsDevice) -> bool:
-    """Return whether a device is one of the kernel's, and librdmacm can use the kernel's manager."""
+    """Return whether a device is a kernel device, and librdmacm can use the kernel's manager."""
     return isOfKernel(device) and os.path.exists(DESCRIPTOR)
 
 
@@ -303,7 +303,7 @@ class KernelManager:
 
     @property
     def listeners(self) -> int:
-        """The number of listening ids: one for each address of a listener."""
+        """The number of listening IDs: one for each address of a listener."""
         return len(self._handlers)
 
     def close(self) -> None:
@@ -390,7 +390,7 @@ class KernelManager:
         return made
 
     def forget(self, connection: KernelManagedConnection) -> None:
-        """Destroy the id of a connection. Idempotent."""
+        """Destroy the ID of a connection. Idempotent."""
         identifier, connection.identifier = connection.identifier, _NO_ID
         if self._connections.pop(identifier, None) is not None:
             self.channel.destroy(identifier)

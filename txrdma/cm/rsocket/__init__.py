@@ -1,1 +1,1 @@
-"""Streams of bytes over RDMA connections, by the protocol of librdmacm's rsockets."""
+"""Byte streams over RDMA connections, with the protocol of librdmacm's rsockets."""

@@ -68,8 +68,8 @@ class Sizes(NamedTuple):
     @ivar receives: messages that the peer may send before the first of them is read, 16 to 65534.
     @ivar sends: maximum number of outstanding messages of this end, including C{CONTROLS}.
     @ivar receiveBuffer: bytes, in two halves; C{sendBuffer}: bytes, 2048 at least.
-    @ivar mappings: pieces of memory that the peer may have mapped for writes of this end, 0 to 128; each is
-        24 bytes of the table.
+    @ivar mappings: mappings that the peer may have for writes of this end, 0 to 128; each uses 24 bytes of
+        the table.
     """
 
     receives: int = 128
@@ -85,11 +85,11 @@ class Sizes(NamedTuple):
 
     @property
     def isHalvable(self) -> bool:
-        """Whether there is a buffer that L{halved} makes smaller."""
+        """Whether L{halved} makes a buffer smaller."""
         return max(self.receiveBuffer, self.sendBuffer) > SMALLEST_BUFFER
 
     def halved(self) -> Sizes:
-        """The same, with buffers of half the size; none becomes smaller than L{SMALLEST_BUFFER} by that."""
+        """The same sizes with buffers of half the size, but at least L{SMALLEST_BUFFER}."""
         receiveBuffer, sendBuffer = (
             max(size // 2, min(size, SMALLEST_BUFFER)) for size in (self.receiveBuffer, self.sendBuffer)
         )
@@ -119,7 +119,7 @@ class RSocket:
     @ivar isReadable: the peer may send more bytes; C{isWritable}: this end may.
     @ivar isOver: the peer has closed the connection, or both ends have closed their write side.
     @ivar wasCut: the peer has closed the connection before all written bytes were posted.
-    @ivar isCloseDelivered: the peer has received our close.
+    @ivar isCloseDelivered: the peer has received this end's close.
     @ivar mappings: mapped memory, whose requests are executed after all written bytes.
     @ivar events: events of mapped memory; the caller removes them.
     """
@@ -175,7 +175,7 @@ class RSocket:
         """
         Begin, with the connection data of both ends: see L{understood}.
 
-        @param isShared: the peer's memory is shared memory, where bytes are as soon as they are posted.
+        @param isShared: the peer's memory is shared memory, which bytes reach as soon as they are posted.
         """
         self._sending.isShared, self._requests.signalsEach = isShared, not isShared
         self._own, self._peer, self._peerAt = own, peer, 1 % peer.tableLength
@@ -187,12 +187,12 @@ class RSocket:
 
     @property
     def backlog(self) -> int:
-        """Bytes that were written, to the stream or to mapped memory, and are not posted yet."""
+        """Number of bytes written to the stream or to mapped memory, and not posted yet."""
         return self._sending.backlog + self.mappings.held
 
     @property
     def isDelivered(self) -> bool:
-        """Whether all that was written is in the peer's memory."""
+        """Whether all written bytes are in the peer's memory."""
         return self._sending.isIdle and not self._orders
 
     @property
@@ -215,12 +215,12 @@ class RSocket:
         return self.backlog
 
     def drop(self) -> None:
-        """Forget all that is not posted."""
+        """Drop everything that is not posted."""
         self._sending.drop()
         self.mappings.drop()
 
     def read(self) -> bytes:
-        """Take some received bytes; empty if there are none."""
+        """Return some received bytes; empty if there are none."""
         data = self._receiving.take()
         self.unread -= len(data)
         return data
@@ -250,15 +250,15 @@ class RSocket:
 
     def arrived(self, number: int, length: int) -> None:
         """
-        Take a message of the peer.
+        Process a message of the peer.
 
         @param number: its immediate data.
-        @param length: bytes that it has written: a message with credits has a target, if it has any.
-        @raise PeerViolation: it makes no sense.
+        @param length: number of bytes that it has written, which are a target in a message with credits.
+        @raise PeerViolation: the message is invalid.
         """
         if number <= LENGTH:  # the operation of data is 0, and the value their length
             if not self.isReadable:
-                raise PeerViolation("it has sent data behind its end")
+                raise PeerViolation("it has sent data after its end")
             self._receiving.arrived(number)
             self.unread += number
             return
@@ -270,7 +270,7 @@ class RSocket:
         elif operation == ImmediateKind.MAPPING:
             self.mappings.entryWritten(value)
         elif operation != IGNORED:
-            raise PeerViolation(f"operation {operation} has no meaning")
+            raise PeerViolation(f"unknown operation {operation}")
 
     def _controlReceived(self, value: int) -> None:
         if value == Control.DISCONNECT:
@@ -295,7 +295,7 @@ class RSocket:
         """
         Note that requests up to this one are in the peer's memory.
 
-        @return: False if this allows no further post and does not end the connection.
+        @return: False if nothing further can be posted, and the connection does not end.
         """
         sending, flying = self._sending, self._flying
         isUseful = False
@@ -317,7 +317,7 @@ class RSocket:
         return isUseful or sending.backlog > 0 or self._wanted is not None or len(self._orders) > 0
 
     def outgoing(self) -> list[SendRequest]:
-        """The requests that can be posted now, which are to be posted in that order, before the next call."""
+        """Return the requests that can be posted now; post them in this order before the next call."""
         requests = self._requests
         requests.begin()
         if self.isOver or self._sentControl is Control.DISCONNECT:
@@ -345,7 +345,7 @@ class RSocket:
         self._isProbing = False
 
     def _postOrder(self) -> bool:
-        """Post the first of the orders, or bytes up to the next one; False if something is missing for it."""
+        """Post the first order, or bytes up to the next one; False if that is not possible yet."""
         first, sending, mappings = self._orders[0], self._sending, self.mappings
         if isinstance(first, Write):
             return self._postWrite(first)
@@ -404,7 +404,7 @@ class RSocket:
         self._postControl(immediate(ImmediateKind.MAPPING, index), mapped.encode(), at)
 
     def _postControl(self, number: int | None, data: bytes = b"", at: int = 0) -> None:
-        """Post a message that needs no credit, and writes into the peer's table at so many bytes."""
+        """Post a message that needs no credit, and writes into the peer's table at an offset."""
         requests, local, peer = self._requests, self._local, self._peer
         self._flying.append(_CONTROL)
         self._controlsFlying += 1
@@ -425,7 +425,7 @@ def understood(privateData: bytes) -> ConnectionData:
     """
     Decode the connection data of a peer; following bytes are ignored.
 
-    @raise WireError: they are too short, of another version, or without a table of 64-bit addresses.
+    @raise WireError: the data is too short, has another version, or has no table of 64-bit addresses.
     """
     connectionData = ConnectionData.decode(privateData)
     if connectionData.version != VERSION:

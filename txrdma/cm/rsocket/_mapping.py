@@ -29,8 +29,8 @@ class MappedRange(NamedTuple):
     """
     Memory that one end has mapped.
 
-    @ivar offset: of its first byte; C{length} is in bytes.
-    @ivar address: of its first byte in the memory of the end that has mapped it, which knows it by C{rkey}.
+    @ivar offset: offset of the first byte; C{length} is in bytes.
+    @ivar address: address of the first byte in the memory of the end that has mapped it, with C{rkey}.
     """
 
     offset: int
@@ -39,7 +39,7 @@ class MappedRange(NamedTuple):
     rkey: RKey
 
     def holds(self, offset: int, length: int) -> bool:
-        """Whether so many bytes from an offset on are all in it."""
+        """Whether this many bytes from an offset on are within the range."""
         return self.offset <= offset and offset + length <= self.offset + self.length
 
 
@@ -55,14 +55,14 @@ class Write:
     """
     A write to memory that the peer has mapped, until its last bytes are posted.
 
-    @ivar rest: bytes that are not posted yet, which go to C{address}.
+    @ivar rest: bytes that are not posted yet, to be written at C{address}.
     @ivar last: number of bytes that were posted last.
     """
 
     __slots__ = ("address", "index", "last", "number", "rest", "rkey")
 
     def __init__(self, number: int, data: bytes, index: int, address: int, rkey: RKey) -> None:
-        """@param index: of the peer's entry."""
+        """@param index: index of the peer's entry."""
         self.number, self.rest, self.index = number, memoryview(data), index
         self.address, self.rkey, self.last = address, rkey, 0
 
@@ -83,7 +83,7 @@ class PeerMapped:
 
 @frozen
 class WriteCompleted:
-    """The peer's memory has all of a write."""
+    """A write is completely in the peer's memory."""
 
     number: int
 
@@ -168,13 +168,13 @@ class Mappings:
 
     def entryWritten(self, index: int) -> None:
         """
-        Read an entry that the peer has written: no bytes are no memory.
+        Read an entry that the peer has written: no memory if its length is 0.
 
         @raise PeerViolation: there is no such entry, or its memory reaches the last 64-bit address.
         """
         begin = index * MAPPED_BYTES
         if begin >= len(self._table):
-            raise PeerViolation(f"it has mapped memory by entry {index}, which there is not")
+            raise PeerViolation(f"it has mapped memory by entry {index}, which does not exist")
         for order in [each for each in self.orders if isinstance(each, Write) and each.index == index]:
             self._remove(order)
             self.events.append(WriteFailed(order.number))
@@ -187,7 +187,7 @@ class Mappings:
         self.events.append(PeerMapped())
 
     def write(self, offset: int, data: bytes) -> int | None:
-        """Write to memory that the peer has mapped: a number, or None if it has mapped none there."""
+        """Write to memory that the peer has mapped. Return the write's number; None if none is mapped there."""
         for index, mappedRange in self._peers.items():
             if mappedRange.holds(offset, len(data)):
                 self._number += 1
@@ -212,7 +212,7 @@ class Mappings:
         self.held += len(data)
 
     def drop(self) -> None:
-        """Forget all requests of the program that wait."""
+        """Drop all queued requests of the program."""
         self.orders.clear()
         self.held = 0
 

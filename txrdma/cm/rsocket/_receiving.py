@@ -85,7 +85,7 @@ class Receiving:
         return data
 
     def due(self) -> Grant:
-        """Take the credits that C{isDue} is about: when half of the buffer, or of the messages, was read."""
+        """Take the credits to return, after half of the buffer, or of the messages, was read."""
         self._due = self._sequence + self._credits // 2 & SEQUENCE
         limit = self._sequence + self._credits & SEQUENCE
         if self._read < self.half:

@@ -1,9 +1,9 @@
 """
-The send requests of an rsocket: numbered in the order of posting, and reused after that.
+The send requests of an rsocket: numbered in the order of posting, and reused.
 
 Follows librdmacm (C{docs/rsocket}): every message is an RDMA write, nearly always with immediate data. A
-request refers to bytes of the program where the device accepts them inline. Otherwise they are copied to
-memory that is registered for that.
+request refers to bytes of the program if the device accepts them inline. Otherwise they are copied to
+registered memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WRITE_WITH_IMMEDIATE: Final = Operation.RDMA_WRITE_WITH_IMMEDIATE
 
 
 class SendMemory:
-    """Registered memory from which a device sends that does not accept all bytes inline."""
+    """Registered memory to send from, for devices that do not accept all bytes inline."""
 
     def __init__(self, view: memoryview, address: int, lkey: LKey) -> None:
         self.view, self.address, self.lkey = view, address, lkey
@@ -59,7 +59,7 @@ class Requests:
         """
         Append a write to the batch.
 
-        @param immediate: immediate data; None for a write that does not notify the peer. That is signaled.
+        @param immediate: immediate data; None for a write that does not notify the peer, which is signaled.
         """
         batch, pool = self.batch, self._pool
         index = len(batch)

@@ -3,7 +3,7 @@ The sending half of an rsocket: writes bytes into the targets announced by the p
 
 Follows librdmacm (C{docs/rsocket}). A message needs a target, a credit, and a free entry of the send queue.
 It never exceeds a target. Bytes that are not in the peer's memory yet are limited by the size of the send
-buffer, which is memory only where the device does not accept all bytes inline.
+buffer, which is memory only if the device does not accept all bytes inline.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEAST: Final = 2048
 
 class Sending:
     """
-    The bytes that go to the peer, from when they are written until they are in its memory.
+    Bytes for the peer, from the write until they are in the peer's memory.
 
     @ivar backlog: bytes that are not posted yet.
     @ivar inFlight: messages that are posted and have not completed.
@@ -73,26 +73,26 @@ class Sending:
 
     @property
     def isIdle(self) -> bool:
-        """Whether all that was written is in the peer's memory."""
+        """Whether all written bytes are in the peer's memory."""
         return not (self.backlog or self.inFlight)
 
     def write(self, data: bytes) -> int:
-        """Take bytes to be sent; none at all are fine. Return the backlog."""
+        """Queue bytes, possibly none. Return the backlog."""
         if data:
             self._waiting.append(data)
             self.backlog += len(data)
         return self.backlog
 
     def drop(self) -> None:
-        """Forget all that is not posted."""
+        """Drop everything that is not posted."""
         self._waiting.clear()
         self.backlog = 0
 
     def credited(self, limit: int, hasTarget: bool) -> None:
         """
-        Take a message that gives credits.
+        Process a message that gives credits.
 
-        @param limit: the sequence number that is the first one not to be used.
+        @param limit: the first sequence number that may not be used.
         @param hasTarget: the peer has written the next target into the table before.
         """
         self._limit = limit & SEQUENCE
@@ -104,7 +104,7 @@ class Sending:
             self._tableAt = (self._tableAt + 1) % (len(self._table) // TARGET_BYTES)
 
     def completed(self, length: int) -> None:
-        """Note that the oldest outstanding message, of so many bytes, is in the peer's memory."""
+        """Note that the oldest outstanding message, of this many bytes, is in the peer's memory."""
         self._free += length
         self.inFlight -= 1
 
@@ -147,7 +147,7 @@ class Sending:
 
     def aside(self, data: memoryview, address: int, rkey: RKey) -> int | None:
         """
-        Add a message with the first of some bytes outside the stream to the requests.
+        Add a message to the requests, with the first ones of some bytes outside the stream.
 
         @param address: destination in the peer's mapped memory; needs no target and no credit.
         @return: its length, which is 0 for no bytes; None while the send buffer is full.
@@ -174,7 +174,7 @@ class Sending:
         return length
 
     def _fitting(self, length: int) -> int:
-        """How many of so many bytes the send buffer accepts as one message; 0 while it is nearly full."""
+        """Return how many bytes the send buffer accepts as one message; 0 while it is nearly full."""
         if self._free < min(length, LEAST):
             return 0
         length = min(length, self._free)

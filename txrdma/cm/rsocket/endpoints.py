@@ -1,7 +1,7 @@
 """
-Endpoints of streams over RDMA connections, by rsockets: services and peers are those of librdmacm.
+Endpoints of streams over RDMA connections, by rsockets, interoperable with librdmacm.
 
-Ports are those of RDMA CM's TCP port space (InfiniBand Architecture vol. 1, annex A11), as librdmacm's are.
+Ports are those of RDMA CM's TCP port space (InfiniBand Architecture vol. 1, annex A11), as in librdmacm.
 """
 
 from __future__ import annotations

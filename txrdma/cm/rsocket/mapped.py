@@ -56,7 +56,7 @@ class EndMappings:
     """Mapped memory of both ends, from the first request of the application on."""
 
     def __init__(self, core: RSocket, transport: RDMATransport, ordered: Callable[[], None]) -> None:
-        """@param ordered: called when there is something to post."""
+        """@param ordered: called when there are requests to post."""
         self._core: RSocket | None = core
         self._transport, self._ordered = transport, ordered
         self._writes: dict[int, Deferred[None]] = {}
@@ -66,7 +66,7 @@ class EndMappings:
         """
         Allocate memory, and notify the peer.
 
-        @raise txrdma.error.RDMAError: memory is short, or it cannot be mapped at the offset.
+        @raise txrdma.error.RDMAError: there is not enough memory, or it cannot be mapped at the offset.
         """
         core = self._core
         assert core is not None
@@ -149,12 +149,12 @@ class EndMappings:
 
 
 def failed(error: Exception) -> Deferred[None]:
-    """A Deferred that has failed."""
+    """Return a Deferred that has failed."""
     deferred: Deferred[None] = Deferred()
     deferred.errback(Failure(error))
     return deferred
 
 
 def over() -> Deferred[None]:
-    """A Deferred that has failed because the connection has ended."""
+    """Return a Deferred that has failed because the connection has ended."""
     return failed(ConnectionLost(_OVER))

@@ -33,7 +33,7 @@ ADDRESSES: Final = 1 << 64
 
 @wire(16)
 class Target(Layout):
-    """Memory of the peer to write to next, in bytes, as connection data have it."""
+    """Memory of the peer to write to next, in bytes, in the format of connection data."""
 
     address: int = bits(64)
     rkey: RKey = bits(32)

@@ -1,9 +1,9 @@
 """
 The end of a stream over an RDMA connection: an L{RSocket} that uses the queue pair of an L{RDMATransport}.
 
-The path of a message: C{write} queues bytes in the core, C{_send} posts what the core has to post, once per
-batch of completions. The peer's completion queue passes the batch to C{completed}, which hands the bytes to
-the protocol.
+The path of a message: C{write} queues bytes in the core, C{_send} posts the core's requests, once per batch
+of completions. The peer's completion queue passes the batch to C{completed}, which hands the bytes to the
+protocol.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ REPOST: Final = 16
 
 
 def addressOf(address: MessageAddress) -> Address:
-    """The address of an end, as Twisted has it for TCP."""
+    """Return the address of an end as a TCP address of Twisted."""
     kind = IPv6Address if ":" in address.host else IPv4Address
     return kind("TCP", address.host, address.port)
 
@@ -108,8 +108,8 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         """
         Allocate the remote memory, and the local one if the device does not accept all bytes inline.
 
-        If that fails, try buffers of half the size, repeatedly. On a device that pins memory, a stream has a
-        share of what the process may pin.
+        If that fails, try buffers of half the size, repeatedly. On a device that pins memory, a stream gets a
+        share of the memory that the process may pin.
 
         @raise ResourceExhausted: the smallest buffers do not fit, either.
         """
@@ -134,9 +134,9 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
 
     def introduce(self, privateData: bytes) -> None:
         """
-        Take the connection data of the peer.
+        Process the connection data of the peer.
 
-        @raise txrdma.error.WireError: they are of another version, or make no sense.
+        @raise txrdma.error.WireError: the data has another version, or is invalid.
         """
         self._peerData = understood(privateData.ljust(_DATA_BYTES, b"\0"))
 
@@ -198,7 +198,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
 
     @property
     def isIdle(self) -> bool:
-        """Whether all requests have completed; if not, there will be a completion of the latest one."""
+        """Whether all requests have completed; if not, the latest one will have a completion."""
         core, lane = self._core, self._lane
         if core is None or core.isQuiet:
             return True

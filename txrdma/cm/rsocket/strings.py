@@ -1,8 +1,8 @@
 r"""
 Parser of the endpoint strings C{rsocket:...}.
 
-Twisted loads this module whenever it looks for endpoint plugins, so it imports next to nothing; what it
-names is imported when a string is parsed.
+Twisted loads this module whenever it looks for endpoint plugins, so it imports little; other modules are
+imported when a string is parsed.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class RSocketClientParser:
     C{mappings}, C{keepalive}.
 
     Hosts are IP addresses. C{rcvbuf} and C{sndbuf} are bytes, C{keepalive} seconds, 0 is never; C{mappings}
-    are pieces of memory that the peer may have mapped for writes of this end. Without a device the software
-    device is used, where the way to the host begins; to a loopback address it begins at one that the process
-    has for itself.
+    are mappings that the peer may have for writes of this end. Without a device the software device is used,
+    at the source address of the route to the host; for a loopback address, at a loopback address of the
+    process's own.
     """
 
     prefix = "rsocket"
@@ -79,7 +79,7 @@ class RSocketClientParser:
 class RSocketServerParser:
     """
     C{rsocket:PORT}, C{rsocket:ADDRESS:PORT} or C{rsocket:PORT:interface=ADDRESS}, with C{device}, C{backlog},
-    and the keys of a client's sizes.
+    and the keys for sizes of a client.
 
     Without a device the software device is used, at the address, or at all addresses of the host.
     """

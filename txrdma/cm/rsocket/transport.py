@@ -17,10 +17,10 @@ class RSocketTransport(MessageStreamTransport[RSocketEnd]):
     """
     The transport of an rsocket stream, whose ends may also access each other's memory.
 
-    Mapped memory is that of librdmacm. Offsets are agreed on by the applications; each end has its own, from
-    0 to 2**63 - 1. Writes, mappings and the bytes of the stream are executed in the order of the calls: an
-    end that has read bytes of the stream finds in its memory everything that was written there before.
-    C{loseConnection} waits for all of them. TLS does not encrypt memory.
+    Mapped memory is that of librdmacm. Offsets are agreed on by the applications; each end has its own
+    offsets, from 0 to 2**63 - 1. Writes, mappings and the bytes of the stream are executed in the order of
+    the calls: an end that has read bytes of the stream finds in its memory everything that was written there
+    before. C{loseConnection} waits for all of them. TLS does not encrypt memory.
     """
 
     __slots__ = ()
@@ -30,7 +30,7 @@ class RSocketTransport(MessageStreamTransport[RSocketEnd]):
         """
         The RDMA connection that carries the stream: its route, its manager, its terms.
 
-        @raise InvalidRequest: the stream has ended, as it has in C{connectionLost}.
+        @raise InvalidRequest: the stream has ended, also during C{connectionLost}.
         """
         return self.stream.connection
 
@@ -39,9 +39,9 @@ class RSocketTransport(MessageStreamTransport[RSocketEnd]):
         """
         Shares memory by names, as transports of C{rdma:} do, and accesses that of the peer.
 
-        Its requests are executed at once: they do not wait for bytes of the stream, nor these for them, but
-        C{loseConnection} waits for both. A peer that is a program of librdmacm does not know names; if it has
-        opened the connection, it accepts no reads and no atomic operations, which raise L{InvalidRequest}.
+        Requests and bytes of the stream do not wait for each other, but C{loseConnection} waits for both. A
+        peer that is a program of librdmacm does not support names; if it has opened the connection, reads and
+        atomic operations raise L{InvalidRequest}.
         """
         return self.stream.remoteMemory
 
@@ -71,8 +71,8 @@ class RSocketTransport(MessageStreamTransport[RSocketEnd]):
 
         @param data: any number of bytes, which must be within one mapping of the peer.
         @return: fires when all bytes are in the peer's memory. Fails with L{txrdma.error.ProtectionError} if
-            the peer has not mapped memory there, or unmaps it before all is posted, and with
-            C{ConnectionLost} if the connection ends before. If cancelled, what is not posted is withdrawn.
+            the peer has not mapped memory there, or unmaps it before everything is posted, and with
+            C{ConnectionLost} if the connection ends before. If cancelled, the unposted part is withdrawn.
         """
         mappings = self.stream.mappings
         return over() if mappings is None else mappings.write(offset, data)
