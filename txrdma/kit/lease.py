@@ -84,6 +84,8 @@ class Lease:
     def permits(self, execute: Execute) -> bool:
         """
         Return whether this process holds the lease, until the end of a transaction.
+
+        @param execute: executes a statement in a transaction of the database that contains the lease.
         """
         return self.isHeld
 

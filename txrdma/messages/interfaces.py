@@ -112,6 +112,7 @@ class IRemoteMemory(Interface):
 
         @param data: must not change before the Deferred fires.
         @return: fires when all bytes are in the peer's memory.
+        @raise txrdma.error.InvalidRequest: the range is not within the memory.
         """
 
 
