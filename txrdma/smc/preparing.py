@@ -38,6 +38,6 @@ def prepare(options: Options) -> None:
 
 
 def prepareClient(options: Options) -> None:
-    """Call L{prepare} if root, since the process may lose access to modules before its first connection."""
+    """Call L{prepare} as root, since the process may lose access to modules before its first connection."""
     if not os.geteuid():
         prepare(options)

@@ -60,7 +60,7 @@ class Use:
         self.swept = swept
 
     def passOn(self, swept: Callable[[], None]) -> Use:
-        """Pass the use to a new owner; return it, or a new one if all readers have been removed meanwhile."""
+        """Pass the use to a new owner. Return it, or a new use if all readers have been removed meanwhile."""
         if not self._reactorUse.has(self):
             return self._reactorUse.hold(swept)
         self.swept = swept
@@ -112,7 +112,7 @@ class ReactorUse:
 
     @ivar isIdle: there are no uses.
     @ivar isDue: there are no uses any more, and some parts are not suspended yet.
-    @ivar isEnding: the process stops, so the reactor itself removes everything.
+    @ivar isEnding: the process is ending, so the reactor itself removes everything.
     """
 
     def __init__(self, reactor: object) -> None:

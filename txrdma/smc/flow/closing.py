@@ -1,5 +1,5 @@
 """
-The lifecycle of a connection: a table of how its two ends close, in order or not (RFC 7609, 4.8).
+The lifecycle of a connection: a table of its states while both ends close, in order or not (RFC 7609, 4.8).
 
 Theory of operation. The application and its peer close independently, as in TCP.
 So a connection has two states:
@@ -15,8 +15,7 @@ states and the actions. A connection is released in (CLOSED, CLOSED): both ends 
 and the other answered, or there is no link any more.
 
 Inputs are calls of L{Lifecycle}. C{readUp} follows when all bytes received before the end have been read.
-Actions are methods of L{Lifecycle} with an underscore. They show when the application is notified, and of
-what:
+Actions are methods of L{Lifecycle} with an underscore. They show the notifications of the application:
 
     - C{readConnectionLost}: C{readConnectionLost} of an C{IHalfCloseableProtocol}, when all received bytes
       are read. Other protocols are closed instead. (C{writeConnectionLost} is called when the flag of
@@ -275,7 +274,7 @@ class Released:
     """
     The connection has ended on both sides: its token and its buffer are free.
 
-    @ivar quiet: the peer does not write into the buffer any more. If False, the buffer may be reused only
+    @ivar quiet: the peer no longer writes into the buffer. If False, the buffer may be reused only
         after the peer has deleted its key, or the link has ended.
     """
 
@@ -354,7 +353,7 @@ class Lifecycle:
         self._input("doneWriting")
 
     def close(self) -> None:
-        """The application has closed, whether or not all is read, and all bytes are sent."""
+        """The application has closed, even with unread bytes, and all bytes are sent."""
         self._input("close")
 
     def delivered(self) -> None:

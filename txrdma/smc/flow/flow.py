@@ -19,7 +19,7 @@ once, and the consumer cursor is reported when that is due.
 Ending: the flow knows only flags. The stream decides how a connection ends, as the flow's
 L{FlowOwner <txrdma.smc.flow.owner.FlowOwner>}.
 
-Failover (RFC 7609, 4.6): while a group has more than one link, the queue retains what is unacknowledged, and
+Failover (RFC 7609, 4.6): while a group has more than one link, the queue retains unacknowledged messages, and
 C{move} rebinds the flow to another link. The first message there requests validation of the last sequence
 number that is known to have arrived; then all unacknowledged bytes are written again to the same offsets.
 

@@ -1,5 +1,5 @@
 """
-Cursors of the two ring buffers of a connection: free space, received bytes, and when to report consumption.
+Cursors of the two ring buffers of a connection: free space, received bytes, and reports of consumption.
 
 Follows RFC 7609, 4.7 (data flow) and appendix A.4. A L{Ring} runs once per message, so it has only integers:
 totals since the connection began. Sizes are powers of two, so the wrap and count of a cursor follow from a
@@ -64,7 +64,7 @@ class Ring:
     @ivar token: the peer's alert token, put into each message.
     @ivar produced: total of bytes written to the peer's ring; C{at}: offset of the next byte.
     @ivar peerConsumed: total of bytes that the peer has reported as read.
-    @ivar blocked: messages carry WRITE_BLOCKED: more is queued than fits.
+    @ivar blocked: messages carry WRITE_BLOCKED: more bytes are queued than fit.
     @ivar arrived: total of bytes received.
     @ivar consumed: total of bytes read; C{reported}: total that was reported to the peer.
     @ivar mayArrive: total up to which the peer may write.

@@ -14,8 +14,8 @@ directly. Adapters need registered memory, so the bytes are copied to a ring fir
 are acknowledged. Every SEND is signaled then, since a flow may wait for that memory.
 
 Retention: while the group has another link, messages are retained until they are acknowledged, because that
-link has to send them again if this one fails. C{direct} is not used meanwhile, because what is written
-through it is not retained.
+link has to send them again if this one fails. C{direct} is not used meanwhile, because bytes written through
+it are not retained.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class LinkSendQueue:
     @ivar isOver: the link has ended: nothing is posted any more.
     @ivar isShort: a flow has more to send than fits into the staging ring.
     @ivar lane: accepts bytes and messages without requests, if the queue pair has a direct lane; C{direct}:
-        the same, except after the link has ended, and while posted bytes are retained.
+        the same, but None after the link has ended, and while posted bytes are retained.
     @ivar sent: number of SENDs so far, which identifies the last one.
     @ivar limit: number of the last SEND that the peer has a receive for.
     @ivar isStaged: bytes are copied to the staging ring.
@@ -87,7 +87,7 @@ class LinkSendQueue:
             self.direct = lane
 
     def end(self) -> None:
-        """Post nothing any more: the link has ended."""
+        """Stop posting: the link has ended."""
         self.isOver = True
         self.direct = None
 
@@ -136,13 +136,13 @@ class LinkSendQueue:
         self.isSignaling = True
 
     def stopRetaining(self) -> None:
-        """Retain nothing any more: no other link could resend it."""
+        """Stop retaining messages: no other link could resend them."""
         self.unacknowledged = None
         self.direct = None if self.isOver else self.lane
         self.isSignaling = self.isStaged
 
     def takeUnacknowledged(self) -> dict[Any, list[Unacknowledged]]:
-        """Remove and return the unacknowledged messages, by flow; retain nothing any more."""
+        """Remove and return the unacknowledged messages, by flow; stop retaining them."""
         found: dict[Any, list[Unacknowledged]] = {}
         for each in self.unacknowledged or ():
             found.setdefault(each[1], []).append(each)

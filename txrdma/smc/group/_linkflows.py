@@ -1,5 +1,5 @@
 """
-Exchanges about links: how a group gets additional links, and loses them.
+Exchanges that add links to a group, and delete them.
 
 Follows RFC 7609, 4.4 and 4.5: ADD LINK with continuations, CONFIRM LINK on the new link, and DELETE LINK. One
 exchange runs at a time. The server runs them; a client requests them, and the server's requests take
@@ -359,11 +359,11 @@ class LinkFlows:
         elif isinstance(body, DeleteLink):
             self._deleteAsked(one, body, link, now)
         elif isinstance(body, RequestAddLink) and not self._core.isServer:
-            raise WireError("REQUEST ADD LINK", 0, "a server asks for a link, which it adds itself")
+            raise WireError("REQUEST ADD LINK", 0, "a server requests a link, which it must add itself")
         elif isinstance(current, _Adding) and current.peerEnd is not None and current.peerEnd == body:
             pass  # a duplicate
         elif isinstance(body, AddLink) and self._isTaken(body.link):
-            raise WireError("ADD LINK", 31, f"there is a link {body.link}")
+            raise WireError("ADD LINK", 31, f"link {body.link} exists already")
         elif self._isSuperseded(body):
             self._giveUp(one, link, now)
         elif current is not None:

@@ -452,7 +452,7 @@ class LinkGroup:
     def _confirmLink(self, one: LLC, body: ConfirmLink, now: float) -> None:
         if one.isResponse != (self.role is Role.SERVER):
             if not one.isResponse:
-                raise WireError("CONFIRM LINK", 3, "a client does not ask for that")
+                raise WireError("CONFIRM LINK", 3, "a client does not send this request")
             return
         core = self._core
         if core.state != "confirming":

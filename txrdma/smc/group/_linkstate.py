@@ -46,7 +46,7 @@ class Timing:
     @ivar testInterval: interval of TEST LINK while the peer does not answer.
     @ivar testSeveral: upper limit of C{testIdle} and C{testInterval} if the group has other links: if data
         arrives on one of them while this link does not answer, the link has failed, but the peer is alive.
-    @ivar silence: a peer that has not answered for so long is considered lost. Programs may be busy for a
+    @ivar silence: a peer that has not answered for this time is considered lost. Programs may be busy for a
         long time, so this is when TCP keepalive gives up by Linux's defaults (7200 s, then 9 probes at 75 s).
     @ivar serverIdle: lifetime of a group without connections; C{clientIdle} is longer, so that the server
         ends it.
@@ -197,7 +197,7 @@ class LinkRefused:
 
 @frozen
 class RKeyConfirmed:
-    """The peer knows the local buffer, which may now be named in Accept or Confirm."""
+    """The peer knows the local buffer: Accept or Confirm may name it now."""
 
     rkey: RKey
 
@@ -218,7 +218,7 @@ class RKeysDeleted:
 
 @frozen
 class RemoteRKeysDeleted:
-    """The peer has withdrawn these buffers, by their keys on C{link}: nothing may be written there."""
+    """The peer has withdrawn these buffers, by their keys on C{link}: do not write to them any more."""
 
     rkeys: tuple[RKey, ...]
     link: LinkLife | None = field(default=None, compare=False)
@@ -233,7 +233,7 @@ class RuleBroken:
 
 @frozen
 class GroupEnded:
-    """The group has ended with all connections; C{isByPeer}: by the peer, after sending everything."""
+    """The group and its connections have ended; C{isByPeer}: the peer ended it, after sending everything."""
 
     reason: DeleteReason
     text: str

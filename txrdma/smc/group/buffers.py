@@ -92,7 +92,7 @@ class RemoteMemoryBuffer:
         return len(self._free) == self.count
 
     def on(self, domain: IProtectionDomain) -> IMemoryRegion:
-        """Return the memory's region in a protection domain, with a key and an address of its own."""
+        """Return the memory's region in a protection domain, which has its own key and address."""
         region = self._regions.get(domain)
         if region is None:
             region = domain.registerMemory(self.region.view, Access.LOCAL_WRITE | Access.REMOTE_WRITE)

@@ -71,7 +71,7 @@ class Group:
     @ivar links: current links, oldest first.
     @ivar flows: flows of all connections of the group, by alert token.
     @ivar isOver: the group has ended; connections with unread bytes remain.
-    @ivar hasPeerClosed: the peer has ended the group in order, so all that it sent has arrived.
+    @ivar hasPeerClosed: the peer has ended the group in order, so everything that it sent has arrived.
     @ivar isPeerLost: the TCP connection of its last connection was lost: the peer may have died.
     """
 

@@ -1,5 +1,5 @@
 """
-The link groups of a device: which one a connection joins, and how long they live (RFC 7609, 3.2).
+The link groups of a device: the choice of a connection's group, and the lifetime of groups (RFC 7609, 3.2).
 
 Groups without connections are cached, since creating a group costs more than creating a connection. When SMC
 is not in use on a reactor (L{txrdma.smc.common.reactoruse}), no group stays there: groups over shared memory
@@ -214,7 +214,7 @@ class LinkGroups:
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """The ports, as handshakes offer them; active ones first."""
+        """The ports that handshakes offer; active ones first."""
         return tuple([port.candidate for port in self.ports])
 
     @property

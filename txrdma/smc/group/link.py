@@ -194,7 +194,7 @@ class Link:
                     flow.retain()
 
     def stopRetaining(self) -> None:
-        """Retain nothing any more, since the group has no other link."""
+        """Stop retaining posted bytes, since the group has no other link."""
         if self._queue.unacknowledged is not None and not self.scheduler.signalsEach:
             self._queue.stopRetaining()
 
@@ -258,13 +258,13 @@ class Link:
             self.group.trimSoon()  # the group may have other links
 
     def confirmSoon(self, stream: Member) -> None:
-        """Request acknowledgement of all that was sent on a connection, because the process stops."""
+        """Request acknowledgement of everything sent on a connection, because the process is ending."""
         self.scheduler.confirmSoon()
         if not stream.hasArrived:
             stream.askForUpdate()
 
     def turned(self) -> None:
-        """Handle the end of processing, for which closing or leaving the reactor may wait."""
+        """Suspend link groups, or continue the shutdown, if these wait for the end of processing."""
         if not self._queue.isBusy:
             if self._reactorUse.isDue:
                 self._reactorUse.settle()
@@ -362,7 +362,7 @@ class Link:
         self.hasReceived = True
 
     def lastReceipt(self, now: float) -> float:
-        """Return the time of the last receipt in seconds: now, if there were some since the last call."""
+        """Return the time of the last receipt in seconds: now, if anything arrived since the last call."""
         if self.hasReceived:
             self.hasReceived = False
             self.life.lastReceivedAt = now
@@ -389,7 +389,7 @@ class Link:
     # Failures
 
     def broken(self, text: str) -> None:
-        """End the link because its queue pair has failed, after processing what was received."""
+        """End the link because its queue pair has failed, after processing received messages."""
         if not self.isOver and not self.isBreaking:
             self.isBreaking = True
             self.poll()

@@ -84,7 +84,7 @@ class SendScheduler:
     Sends the queued bytes of one link's connections.
 
     @ivar queue: the link's send queue.
-    @ivar signalsEach: the process stops, and each message requests a completion.
+    @ivar signalsEach: the process is ending, and each message requests a completion.
     @ivar clock: returns the reactor's time, in seconds.
     """
 
@@ -246,13 +246,13 @@ class SendScheduler:
 
     @property
     def hasPeerEnded(self) -> bool:
-        """Whether the peer is known to have ended, and all that it sent has arrived."""
+        """Whether the peer is known to have ended, and everything that it sent has arrived."""
         lane = self.lane
         return lane is not None and lane.hasPeerEnded()
 
     @property
     def isSending(self) -> bool:
-        """Whether the device may still have staged bytes to send."""
+        """Whether the device may still be sending staged bytes."""
         queue = self.queue
         return queue.isStaged and queue.lane is None and self._acknowledged < queue.sent
 
@@ -274,7 +274,7 @@ class SendScheduler:
 
     def _flush(self) -> None:
         """
-        Send what dirty flows have queued, as far as the window allows, by one C{postSend}.
+        Send the queued bytes of dirty flows, as far as the window allows, by one C{postSend}.
 
         Each flow sends at most one message. Flows that do not fit into the window stay dirty.
         """
@@ -470,7 +470,7 @@ class SendScheduler:
         return number <= self._acknowledged
 
     def confirmSoon(self) -> None:
-        """Request a completion for each message from now on, because the process stops."""
+        """Request a completion for each message from now on, because the process is ending."""
         if self.lane is None and not self.queue.isOver:
             self.signalsEach = self.queue.isSignaling = True
             self._sendReader.start()
@@ -500,7 +500,7 @@ class SendScheduler:
         return self.queue.takeUnacknowledged()
 
     def _deliverLater(self, stream: FlowOwner) -> None:
-        """Call C{stream.delivered} for a connection moved here, after what it resends is acknowledged."""
+        """Call C{stream.delivered} for a connection moved here, after its resent bytes are acknowledged."""
         if stream.isPosted:
             self.deliver(stream, self.queue.sent)
         else:

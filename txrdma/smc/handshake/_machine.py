@@ -16,7 +16,7 @@ L{txrdma.smc.terms.offer} decides on the terms.
 Theory of operation. Both ends have the same states: I{sniffing} (does the peer support CLC?), I{waiting} for
 the expected reply, I{deciding} (the owner checks the message and acquires a link), I{linking}, I{crossing}
 and I{over}. While an end decides, received bytes are only stored, except for a Decline, which ends the wait.
-Whoever declines falls back at once, but the peer may have sent CLC before it reads the Decline: in
+An end that declines falls back at once, but the peer may have sent CLC before it reads the Decline: in
 I{crossing} such messages are dropped, until the peer's own Decline, bytes that are not CLC, the end of the
 connection, or a deadline shows that the application's data begin. A client that joins an existing link group
 uses SMC-R as soon as it has sent its Confirm, so declining after that is no fallback but an error.

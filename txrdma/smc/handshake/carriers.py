@@ -1,5 +1,5 @@
 """
-The carrier of an endpoint: how its connections find out whether their peers support SMC.
+The carrier of an endpoint: the method by which its connections detect whether their peers support SMC.
 
 It depends on the options C{device}, C{peer}, C{option} and C{runtime}. L{txrdma.smc.handshake.negotiation}
 chooses the device of a connection.

@@ -44,7 +44,7 @@ class Outcomes:
         """
         Record that a connection uses TCP, or was dropped because a fallback is not allowed.
 
-        @param why: the local error that has caused it, which an administrator may correct.
+        @param why: the local error that has caused it, which an administrator may be able to correct.
         """
         if not allowed:
             counting.refused[diagnosisName(reason) or ""] += 1

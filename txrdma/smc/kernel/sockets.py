@@ -1,5 +1,5 @@
 """
-Stream sockets of C{AF_SMC}, and how they differ from those of TCP.
+Stream sockets of C{AF_SMC}, and their differences from TCP sockets.
 
 An C{AF_SMC} socket uses addresses of IPv4 or IPv6, so Python handles it as a socket of that family once it is
 created. (C{socket(AF_INET, SOCK_STREAM, IPPROTO_SMC)} was added to the same kernel module in Linux 6.11, so

@@ -66,7 +66,7 @@ class UnannouncedArrival:
         """Do nothing: the client sends a Proposal unasked."""
 
     def refuse(self) -> bool:
-        """Return False: the client can be reached by CLC only."""
+        """Return False: only CLC reaches the client."""
         return False
 
     def settle(self) -> None:
@@ -75,7 +75,7 @@ class UnannouncedArrival:
 
 @implementer(IListenerSignal)
 class AgreedReception:
-    """A listener whose clients may all use SMC, whether announced or not."""
+    """A listener that assumes that any client may use SMC, announced or not."""
 
     def __init__(self, announced: IListenerSignal) -> None:
         self._announced = announced

@@ -73,7 +73,7 @@ class PeerIdentity:
 
     @property
     def witness(self) -> Hashable:
-        """Identity of the peer that other peers can't claim: its process, user, or host; None if unknown."""
+        """Identity of the peer that no other peer can claim: its process, user, or host; None if unknown."""
         if self.process is not None:
             return self.process
         if self.user is not None:

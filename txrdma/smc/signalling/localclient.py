@@ -46,7 +46,7 @@ class Announcement:
     @ivar listener: the listening process, by the kernel's credentials.
     @ivar user: the user of the listener, once it has answered; -1 before.
     @ivar isAccepted: the listener has accepted the connection.
-    @ivar isOver: nothing more will be received.
+    @ivar isOver: no more answers will be received.
     @ivar wasRefused: another process has announced a connection from the same address.
     @ivar wasCut: the listener has disconnected; another one may have replaced it.
     """

@@ -35,7 +35,7 @@ Found = Callable[["AnnouncementChannel | None"], None]
 
 
 class _Candidate:
-    """A listener at the target's port, which may be the one at the target's address."""
+    """A listener at the target's port, which may be that of the target's address."""
 
     def __init__(self, search: _Search, connection: socket.socket) -> None:
         self._search = search

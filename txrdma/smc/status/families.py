@@ -18,7 +18,7 @@ BLOCKED_SECONDS: Final = 2.0
 
 
 class MetricKind(Enum):
-    """What the numbers of a family are."""
+    """The kind of a family's numbers."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -33,9 +33,9 @@ class Family:
 
     @ivar unit: C{"By"} and C{"s"} for bytes and seconds, otherwise empty, as in UCUM.
     @ivar labels: names of labels.
-    @ivar samples: the values of the labels, with the number. Of L{MetricKind.SIZES}, the upper bound of a
-        class, C{"more"} for the last one.
-    @ivar total: of L{MetricKind.SIZES}, the sum of the bytes.
+    @ivar samples: the values of the labels, with the number. For L{MetricKind.SIZES}, the upper bound
+        of a class, C{"more"} for the last one.
+    @ivar total: for L{MetricKind.SIZES}, the sum of the bytes.
     """
 
     kind: MetricKind
@@ -118,10 +118,8 @@ def _direction(direction: str, unit: str, text: str, counters: Mapping[str, Any]
 
 class Snapshots:
     """
-    Hands out families to instruments, which ask one by one.
-
-    All instruments of a collection get numbers of one reading: there is another reading when an instrument
-    asks again.
+    Returns families to instruments, which request them one by one. All instruments of a collection get
+    numbers of the same reading: the next reading is made when an instrument requests its family again.
     """
 
     def __init__(self, read: Callable[[], Mapping[str, Any]]) -> None:

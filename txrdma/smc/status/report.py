@@ -16,7 +16,7 @@ from txrdma.smc.wire.clc import enterpriseName
 
 
 def describeGroup(group: Group) -> dict[str, object]:
-    """Describe a link group: role, terms, links, and how much of its buffers is in use."""
+    """Describe a link group: role, terms, links, and the use of its buffers."""
     agreement, core = group.agreement, group.core
     members = group.streams()
     return {

@@ -1,1 +1,1 @@
-"""A connection as protocols use it: its transport, its TCP connection, and its status."""
+"""Connections: their transports, TCP connections, and status."""

@@ -92,7 +92,7 @@ def _fieldsOf(transport: Any, seconds: float) -> dict[str, Any]:
 
 
 def reasonName(smc: ISMCStatus) -> str | None:
-    """Return the reason of a fallback, and what the peer says, as text; None without a fallback."""
+    """Return the reason of a fallback, and the peer's diagnosis, as text; None without a fallback."""
     reason = diagnosisName(smc.fallbackReason)
     if reason is not None and smc.peerDiagnosis is not None:
         reason += f" ({diagnosisName(smc.peerDiagnosis)})"
@@ -196,7 +196,7 @@ class TCPStatus:
         return max(tcpCounts(self._transport())[1] - self._received, 0)
 
     def discount(self, length: int) -> None:
-        """Do not count received bytes, which were a late CLC message."""
+        """Exclude received bytes from the count, because they were a late CLC message."""
         self._received += length
 
     def toDict(self) -> dict[str, object]:
@@ -226,7 +226,7 @@ class SMCStatus:
 
     @property
     def bytesReceived(self) -> int:
-        """Bytes delivered to the application, without those that came after it has closed the connection."""
+        """Bytes delivered to the application, without those that arrived after it closed the connection."""
         flow = self._stream.flow
         return flow.ring.consumed - flow.dropped
 
@@ -278,7 +278,7 @@ class SMCStatus:
 
     @property
     def shutdown(self) -> str:
-        """The directions that are closed, as C{smcss} has them: C{'<->'}: none; C{'R-W'}: both."""
+        """The closed directions, in the notation of C{smcss}: C{'<->'}: none; C{'R-W'}: both."""
         flow = self._stream.flow
         isReadOver = flow.discardsInput or flow.peerState & _NOTHING_MORE
         return ("R" if isReadOver else "<") + "-" + ("W" if flow.isEnding or not flow.isOpen else ">")

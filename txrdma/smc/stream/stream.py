@@ -238,12 +238,12 @@ class Stream:
 
     @property
     def awaitsDelivery(self) -> bool:
-        """Whether the application has closed, and waits until the peer has received what was posted."""
+        """Whether the application has closed, and waits until the peer has received all posted bytes."""
         return self.flow.discardsInput and not self._closing.over
 
     @property
     def mayBeSilent(self) -> bool:
-        """Whether the peer has finished writing while the application still reads."""
+        """Whether no data is expected: the peer has finished writing, but the application still reads."""
         return bool(self.flow.peerState) and not self.flow.discardsInput
 
     @property
@@ -258,7 +258,7 @@ class Stream:
 
     @property
     def hasArrived(self) -> bool:
-        """Whether the peer has received all that was posted."""
+        """Whether the peer has received all posted messages."""
         return self.link.scheduler.hasArrived(self.flow.last)
 
     @property
@@ -267,11 +267,11 @@ class Stream:
         return self.flow.ring.produced + self.flow.backlog
 
     def askForUpdate(self) -> None:
-        """Send a message even without news: its completion acknowledges all earlier ones."""
+        """Send a message even without data: its completion acknowledges all earlier ones."""
         self.flow.update()
 
     def hasDelivered(self, total: int) -> bool:
-        """Return whether the peer has received so many bytes and the close; True without a link."""
+        """Return whether the peer has received this many bytes and the close; True without a link."""
         flow = self.flow
         return self.link.isOver or not (flow.ring.produced < total or flow.isEnding) and self.hasArrived
 
@@ -283,7 +283,7 @@ class Stream:
         self.link.poll()
 
     def checkReceipt(self) -> float:
-        """Process what the link has received; return the time of its last message, by the reactor's clock."""
+        """Process received messages of the link; return the time of the last one, by the reactor's clock."""
         link = self.link
         link.poll()
         return link.lastReceipt(link.group.seconds())
@@ -346,7 +346,7 @@ class Stream:
         self._received(_ABORT)
 
     def stopped(self) -> None:
-        """Flush, and close as TCP would when a process stops."""
+        """Flush, and close as TCP would when a process ends."""
         if not self.flow.isDirty:
             self.flow.touch()
         self.link.scheduler.finish()
@@ -356,7 +356,7 @@ class Stream:
         self.link.scheduler.finish()
 
     def remoteBuffersDeleted(self, rkeys: Sequence[int]) -> None:
-        """Handle DELETE RKEY of the peer's buffers: a violation if there is more to write there."""
+        """Handle DELETE RKEY of the peer's buffers: a violation if bytes remain to be written there."""
         if self._rkey in rkeys and (self.flow.isOpen or self.flow.backlog):
             self.violated("its buffer is taken back")
 
@@ -380,7 +380,7 @@ class Stream:
             self._handleClosingEvents()
 
     def delivered(self) -> None:
-        """Handle that the peer has received all that was posted."""
+        """Handle that the peer has received all posted messages."""
         self._closing.delivered()
         self._handleClosingEvents()
 
@@ -524,7 +524,7 @@ class Stream:
 
     def _leave(self) -> None:
         """
-        Leave the reactor as TCP would: the peer has closed, and nothing is to be delivered or sent.
+        Leave the reactor as TCP would: the peer has closed, and nothing remains to be delivered or sent.
 
         The next call of a paused or writing application returns the link to the reactor.
         """

@@ -25,9 +25,10 @@ _FIN_RECEIVED: Final = frozenset((6, 8, 9, 11))
 
 def tcpCounts(transport: Any) -> tuple[int, int]:
     """
-    Return the bytes that the kernel has taken from a transport of Twisted, and those read from the kernel.
+    Return the bytes that the kernel has accepted from a transport of Twisted, and those read from the kernel.
 
-    A client's first number is one too large, for its SYN. Both are 0 for what is no TCP socket of Linux.
+    A client's first number is one too large, for its SYN. Both are 0 if the transport has no TCP socket of
+    Linux.
     """
     connection: socket.socket | None = getattr(transport, "socket", None)
     if connection is None:

@@ -2,8 +2,8 @@
 Monitor of the TCP connection beside an SMC-R connection: detects how the peer ended.
 
 While a connection uses SMC-R, its TCP connection carries no data (RFC 7609, 4.8.2). But the kernel closes it
-with the process that owns it: by FIN, or by a reset where plain TCP would be reset. So its end shows which
-reason plain TCP would report. Messages that the link still has to deliver take precedence.
+with the process that owns it: by FIN, or by a reset where plain TCP would be reset. So its end shows the
+reason that plain TCP would report. Messages that the link still has to deliver take precedence.
 
 On a busy host a process may not run for seconds, at any point. So a process that ends sends the end of a
 stream on the link before TCP closes. A link of shared memory ends with the peer's process: while it exists, a
@@ -125,7 +125,7 @@ class TCPMonitor(Protocol):
             self._wait()
 
     def confirmEach(self) -> None:
-        """Wait for an acknowledgement of what was posted after the end of TCP."""
+        """Wait for an acknowledgement of messages posted after the end of TCP."""
         stream = self._stream
         if stream is not None and not stream.hasArrived:
             self._wait()

@@ -1,1 +1,1 @@
-"""What two ends offer and agree on, and the options of an endpoint; no I/O."""
+"""Offers and agreements of two ends, and the options of an endpoint; no I/O."""

@@ -1,5 +1,5 @@
 """
-The terms of SMC-R: what a client offers, what a server chooses, and what both agree on.
+The terms of SMC-R: a client's offer, a server's choice, and their agreement.
 
 Follows RFC 7609, 4.3.1 and appendix A.2, for version 1, and IBM's "SMC Version 2" for 2 and 2.1; limits are
 Linux's. This module does no I/O::

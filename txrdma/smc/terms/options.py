@@ -30,7 +30,7 @@ HANDSHAKES: Final = 1024
 
 
 def ringSize(size: int) -> int:
-    """Return the smallest valid ring (16 KiB times a power of two) of so many bytes; raises ValueError."""
+    """Return the smallest valid ring size (16 KiB times a power of two) for C{size} bytes; raises ValueError."""
     if not 0 < size <= LARGEST_RING:
         raise ValueError(f"{size} bytes: rings have from 1 to {LARGEST_RING}")
     return max(SMALLEST_BUFFER, 1 << (size - 1).bit_length())
@@ -121,7 +121,7 @@ class Options:
         return os.environ.get("TXRDMA_RUNTIME", "") if self.runtime is None else self.runtime
 
     def abilities(self, ports: int) -> Abilities:
-        """Return the versions, UEIDs and limits of these options, on a device with so many ports."""
+        """Return the versions, UEIDs and limits of these options, on a device with this number of ports."""
         links = self.links
         if links is None:
             links = USUAL_LINKS if ports > 1 else FEWEST_LINKS

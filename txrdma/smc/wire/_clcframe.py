@@ -75,7 +75,7 @@ class MessageType(Code):
 
 
 class Path(Code):
-    """The kind of SMC that a message is about."""
+    """The kind of SMC to which a message refers."""
 
     SMC_R = 0
     SMC_D = 1
@@ -225,4 +225,4 @@ def checkLength(name: str, body: bytes, *right: int) -> None:
     if len(body) not in right:
         whole = " or ".join(str(HEADER_LENGTH + each + TRAILER_LENGTH) for each in right)
         found = HEADER_LENGTH + len(body) + TRAILER_LENGTH
-        raise WireError(name, 5, f"a length of {found}, where {whole} is right")
+        raise WireError(name, 5, f"a length of {found} instead of {whole}")

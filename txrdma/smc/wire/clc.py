@@ -106,7 +106,7 @@ class Decline:
 
     Kernels require 28 bytes in version 1 and 44 in version 2; older ones sent 28 in both.
 
-    @ivar outOfSync: the receiver must forget the link group that it meant.
+    @ivar outOfSync: the receiver must forget the link group that it has named.
     @ivar words: four more words of diagnosis, in the longer form of version 2.
     """
 

@@ -102,7 +102,7 @@ class Header:
     The header of an LLC message (RFC 7609, A.3), without its type.
 
     @ivar version: 1 or 2; on the wire version 1 is 0.
-    @ivar rejectReason: of version 1 only; version 2 has no field for it.
+    @ivar rejectReason: version 1 only; version 2 has no field for it.
     @ivar bigEndian: byte order of the length in version 2.
     """
 
@@ -158,7 +158,7 @@ class Body(Layout):
 
 @wire(40)
 class ConfirmLink(Body):
-    """CONFIRM LINK: a new link works (RFC 7609, A.3.1); C{maxConnections} is of version 2.1."""
+    """CONFIRM LINK: a new link works (RFC 7609, A.3.1); C{maxConnections} is new in version 2.1."""
 
     TYPE = LLCType.CONFIRM_LINK
 

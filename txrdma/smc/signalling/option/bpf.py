@@ -121,8 +121,8 @@ class BPFMap(Handle):
     """
     A map from integers of 4 bytes, or sockets, to values of a fixed length.
 
-    The kernel copies values of the map's length, whatever memory it gets: so another length is refused. A map
-    of another version of txrdma may have one.
+    The kernel copies values of the map's length, whatever the size of the buffer, so any other length is
+    refused. The map of another version of txrdma may have one.
     """
 
     _length: int | None = None
@@ -214,7 +214,7 @@ def loadProgram(name: str, code: bytes) -> Handle:
 
 
 class BPFLink(Handle):
-    """The attachment of a program to a cgroup. It ends when no descriptor and no name of it is left."""
+    """The attachment of a program to a cgroup. It ends when its last descriptor and name are removed."""
 
     @classmethod
     def create(cls, program: Handle, cgroup: Path) -> Self:

@@ -124,7 +124,8 @@ class OptionCarrier:
 
 def openCarrier(pins: Path = PINS, mayLoad: bool = True) -> OptionCarrier:
     """
-    Return a carrier with the installed program, or with one that is loaded now if the process may do that.
+    Return a carrier with the installed program, or with one loaded now if the process is permitted to load
+    it.
 
     @param pins: the directory of C{txrdma smc-option install}.
     """

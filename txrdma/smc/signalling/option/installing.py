@@ -119,7 +119,7 @@ def _clear(pins: Path) -> None:
 @dataclass(frozen=True, slots=True)
 class Installation:
     """
-    The status of an installed program. What this user has no permission to see is None.
+    The status of an installed program. Attributes that this user has no permission to read are None.
 
     @ivar pins: the directory.
     @ivar isInstalled: whether at least a part of it is installed.

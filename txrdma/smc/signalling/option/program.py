@@ -91,7 +91,7 @@ def relocate(code: bytes, maps: Sequence[int], byteOrder: str = sys.byteorder) -
 
 class LoadedProgram(NamedTuple):
     """
-    The program, attached to a cgroup. The kernel frees what is neither open nor pinned.
+    The program, attached to a cgroup. The kernel frees objects that are neither open nor pinned.
 
     @ivar sockets: flags by the descriptor of a socket.
     @ivar listeners: the number of marked listeners by port, 8 bytes each.

@@ -45,7 +45,7 @@ def explained(
     """
     Return an exception that explains an error of bpf(2).
 
-    @param action: what failed, to follow "can't".
+    @param action: the action that failed, to follow "can't".
     @param release: the kernel's release; by default that of the running kernel.
     @param effective: capabilities; by default L{effectiveCapabilities}.
     """

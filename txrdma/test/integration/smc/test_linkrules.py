@@ -49,7 +49,7 @@ class LogTests(RaceTestCase):
             [reported] = [event for event in self.output if event["log_level"] is LogLevel.warn]
             text = formatEvent(reported)
             self.assertIn(peer, text)
-            self.assertIn("a client does not ask for that", text)
+            self.assertIn("a client does not send this request", text)
             self.until(lambda here=here, there=there: here.reason and there.reason)  # type: ignore[misc]
             if hasConnection:
                 self.assertEqual((here.reason, there.reason), (ConnectionLost, ConnectionLost))
