@@ -187,7 +187,7 @@ class Mappings:
         self.events.append(PeerMapped())
 
     def write(self, offset: int, data: bytes) -> int | None:
-        """Write to memory that the peer has mapped. Return the write's number; None if none is mapped there."""
+        """Write to memory that the peer has mapped; return the write's number, or None if there is none."""
         for index, mappedRange in self._peers.items():
             if mappedRange.holds(offset, len(data)):
                 self._number += 1
