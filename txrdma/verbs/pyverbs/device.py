@@ -104,7 +104,7 @@ class PyverbsProtectionDomain:
 
     def _register(self, view: memoryview, access: Access, mapping: mmap.mmap | None) -> PyverbsMemoryRegion:
         if access & (Access.REMOTE_WRITE | Access.REMOTE_ATOMIC) and not access & Access.LOCAL_WRITE:
-            raise InvalidRequest("memory that peers may write must be writable for ourselves (IBA 10.6.3)")
+            raise InvalidRequest("memory that peers may write needs the local write right, too (IBA 10.6.3)")
         region = PyverbsMemoryRegion(
             self._verbs, self._tracker, self._raw, view, access, mapping, self._regions.pop
         )
