@@ -269,7 +269,7 @@ class SoftDevice:
         return ()
 
     def attend(self) -> None:
-        """Do nothing: the device has no events while it is removed from the reactor."""
+        """Do nothing: the device has no events while it is off the reactor."""
 
     def rest(self) -> None:
         for route in self._routePorts:
@@ -375,7 +375,7 @@ class SoftDevice:
             and other.route
             for other in self._queuePairs
         ):
-            raise ResourceExhausted(f"queue pair 1 of port {attributes.port} of {self.name} is taken")
+            raise ResourceExhausted(f"queue pair 1 of port {attributes.port} of {self.name} is in use")
         for port in self._port(attributes.port or 1).routes:
             if attributes.alternateAddress is not None and isinstance(port, SharedMemoryPort):
                 continue  # shared memory has no alternate path
@@ -383,7 +383,7 @@ class SoftDevice:
             if route is not None:
                 return route
         if attributes.alternateAddress is not None:
-            raise InvalidRequest(f"no route of {self!r} has an alternate path: that is RoCE v2's")
+            raise InvalidRequest(f"no route of {self!r} has alternate paths: only RoCE v2 has")
         raise DeviceUnavailable(f"no route of {self!r} leads to {attributes.address}")
 
     def admit(self, asked: QPAttributes, current: QPAttributes) -> None:
@@ -395,7 +395,9 @@ class SoftDevice:
                 self._port(vector.port).checkPath(vector)
         address = asked.address or current.address
         if address is not None and port not in (None, address.port):
-            raise InvalidRequest(f"the queue pair is on port {port}, its address is of port {address.port}")
+            raise InvalidRequest(
+                f"the queue pair is on port {port}, but its address is on port {address.port}"
+            )
         for index in (asked.pkeyIndex, asked.alternatePKeyIndex):
             if index is not None and not 0 <= index < len(PKEYS):
                 raise InvalidRequest(f"the port has no P_Key {index}")

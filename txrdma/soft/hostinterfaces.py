@@ -1,5 +1,5 @@
 """
-The network interfaces of this host, as the ports of a software device see them.
+The network interfaces of this host, for the ports of a software device.
 
 All queries use sockets that are opened together with the device, so that a device in another network
 namespace sees the interfaces of that namespace.

@@ -1,7 +1,7 @@
 """
 Limits of a software device, and errors for requests that exceed them.
 
-Follows InfiniBand Architecture vol. 1, 11.2.1.2 (query HCA) and 11.2.4 to 11.2.8 (what creating refuses).
+Follows InfiniBand Architecture vol. 1, 11.2.1.2 (query HCA) and 11.2.4 to 11.2.8 (errors of creation).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIMITS: Final = DeviceLimits(
 
 def checkAvailable(there: Sized, most: int, what: str) -> None:
     if len(there) >= most:
-        raise ResourceExhausted(f"the device has its {most} {what}")
+        raise ResourceExhausted(f"the device has the maximum of {most} {what}")
 
 
 def checkRange(name: str, value: int, least: int, most: int) -> None:

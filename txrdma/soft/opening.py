@@ -87,9 +87,9 @@ def udpPorts(port: int | None) -> Sequence[int]:
     """
     The UDP ports to try for a device.
 
-    Without a wish these are the ports of shares, from any on: a new device should not get the numbers of one
-    that has just closed. The name for shared memory of a free port may be taken, by a process that is
-    closing or of another user, so that any port is tried several times.
+    Without a given port these are the ports of shares, from a random one on: a new device should not get the
+    numbers of one that has just closed. The name for shared memory of a free port may be taken, by a process
+    that is closing or of another user, so that any port is tried several times.
     """
     if port is not None:
         return [port] if port else [0] * _ATTEMPTS

@@ -25,7 +25,7 @@ _KEYS = ("address", "port", "route", "pcap", "mtu", "runtime")
 
 
 class SoftDeviceOptions(NamedTuple):
-    """The options that a device string asks for: the parameters of C{openSoftDevice}."""
+    """The options of a device string: the parameters of C{openSoftDevice}."""
 
     addresses: tuple[str, ...]
     port: int | None
@@ -65,7 +65,7 @@ class SoftDeviceStringParser:
                 import_module("txrdma.iba.pcap")
 
     def canonical(self, *args: str, **kwargs: str) -> SoftDeviceOptions:
-        """The options that a device string asks for: equal for strings that mean the same."""
+        """Return the options of a device string: equal for equivalent strings."""
         from txrdma.iba.types import MTU
         from txrdma.soft.opening import ROUTES
 
@@ -73,22 +73,24 @@ class SoftDeviceStringParser:
             raise ValueError(f"soft: unexpected {args[1]!r}: one address is expected, then keys with values")
         for key, value in kwargs.items():
             if key not in _KEYS:
-                raise ValueError(f"soft: {key}={value} has no meaning; the keys are {', '.join(_KEYS)}")
+                raise ValueError(f"soft: {key}={value} is unknown; the keys are {', '.join(_KEYS)}")
         if args and "address" in kwargs:
             raise ValueError(f"soft: address={kwargs['address']}, but there is {args[0]!r} already")
         route = kwargs.get("route", "auto")
         if route not in ROUTES:
-            raise ValueError(f"soft: route={route} is none of {', '.join(ROUTES)}")
+            raise ValueError(f"soft: route={route} is not one of {', '.join(ROUTES)}")
         payloads = {str(mtu.bytes): mtu for mtu in MTU}
         mtu = kwargs.get("mtu")
         if mtu is not None and mtu not in payloads:
-            raise ValueError(f"soft: mtu={mtu} is none of {', '.join(payloads)}")
+            raise ValueError(f"soft: mtu={mtu} is not one of {', '.join(payloads)}")
         pcap = kwargs.get("pcap")
         if pcap == "":
             raise ValueError("soft: pcap= names no file")
         if pcap is not None:
             if route == "shared-memory":
-                raise ValueError(f"soft: pcap={pcap} records RoCE packets, which route=shared-memory has not")
+                raise ValueError(
+                    f"soft: pcap={pcap} records RoCE packets, which route=shared-memory does not have"
+                )
             route = "rocev2"
         runtime = kwargs.get("runtime")
         if runtime is not None and (not runtime.startswith("/") or route == "rocev2"):
@@ -114,7 +116,7 @@ class SoftDeviceStringParser:
 def _addresses(value: str) -> tuple[str, ...]:
     addresses = tuple(map(_address, value.split(",")))
     if len(set(addresses)) < len(addresses):
-        raise ValueError(f"soft: address={value} names one twice")
+        raise ValueError(f"soft: address={value} contains a duplicate")
     return addresses
 
 
@@ -124,7 +126,7 @@ def _address(value: str) -> str:
     except ValueError:
         raise ValueError(f"soft: address={value} is not an IP address") from None
     if address.is_unspecified or address.is_multicast:
-        raise ValueError(f"soft: address={value} is not one of this host: a device has one of its own")
+        raise ValueError(f"soft: address={value} is not a single address of this host")
     return str(address)
 
 

@@ -30,7 +30,7 @@ HANDSHAKES: Final = 1024
 
 
 def ringSize(size: int) -> int:
-    """Return the smallest valid ring size (16 KiB times a power of two) for C{size} bytes; raises ValueError."""
+    """Return the smallest valid ring size (16 KiB times a power of two) for some bytes; raises ValueError."""
     if not 0 < size <= LARGEST_RING:
         raise ValueError(f"{size} bytes: rings have from 1 to {LARGEST_RING}")
     return max(SMALLEST_BUFFER, 1 << (size - 1).bit_length())

@@ -27,7 +27,7 @@ _SWEEP: Final = 512
 """
 Polls of single routes after which those without activity become dormant; an arming counts as L{_ARMING}.
 
-To wake one costs as much as some 20 polls. With few routes awake it is therefore rare.
+Waking one costs as much as some 20 polls, so it is rare with few awake routes.
 """
 
 _ARMING: Final = 256
@@ -115,7 +115,7 @@ class SoftCompletionChannel:
         return number
 
     def releaseDoorbell(self, number: int) -> None:
-        """Release the doorbell byte of a closed route; C{number} is what L{claimDoorbell} has assigned."""
+        """Release the doorbell byte of a closed route; C{number} was assigned by L{claimDoorbell}."""
         if number and self.page is not None:
             self.page.release(number)
         self._withoutDoorbell -= not number
@@ -164,7 +164,7 @@ class _Polled:
     A route that its queue polls.
 
     @ivar arm: arms the route as its queues are armed.
-    @ivar activity: what the route's C{activity} was at the last sweep.
+    @ivar activity: the route's C{activity} at the last sweep.
     """
 
     __slots__ = ("_queue", "activity", "arm", "poll", "route")
@@ -322,7 +322,7 @@ class SoftCompletionQueue:
 
     def pollElsewhere(self, lane: Route, armRoute: Callable[[], None]) -> Sized:
         """
-        Stop polling this route, whose messages are received by other code; return the queued completions.
+        Stop polling this route, because other code receives its messages; return the queued completions.
         """
         self.detach(lane)
         self._lanes[lane] = armRoute
@@ -336,7 +336,7 @@ class SoftCompletionQueue:
             self._completions.extend(remaining)
 
     def _listRoutes(self) -> None:
-        """List what is polled and armed, after a change."""
+        """List the routes to poll and to arm, after a change."""
         awake = self._awake.values()
         polls = [each.poll for each in awake]
         if self._dormant or any(route.doorbell for route in self._awake):
@@ -351,7 +351,7 @@ class SoftCompletionQueue:
     # Dormant routes.
 
     def _pollDormant(self) -> None:
-        """Poll dormant routes whose peers have rung; from time to time, let quiet routes become dormant."""
+        """Poll dormant routes whose peers have rung; from time to time, mark quiet routes as dormant."""
         page = self.channel.page
         if page is not None:
             page.check()
@@ -361,7 +361,7 @@ class SoftCompletionQueue:
                 self._sweep(page)
 
     def _sweep(self, page: DoorbellPage) -> None:
-        """Let routes without activity since the last sweep become dormant."""
+        """Mark routes without activity since the last sweep as dormant."""
         for route, polled in tuple(self._awake.items()):
             if not route.doorbell:
                 continue

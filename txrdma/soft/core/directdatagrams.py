@@ -46,7 +46,7 @@ class DirectDatagramRoute(Route, Protocol):
 
 class DirectDatagrams:
     """
-    The datagrams of a queue pair without work requests, whatever its route.
+    The datagrams of a queue pair without work requests, for any route.
 
     @ivar route: the route, from RTR on; C{isOpen}: received datagrams are queued here.
     @ivar received: the queued datagrams, at most C{most}. The route appends them, and then calls C{ring}
@@ -63,7 +63,7 @@ class DirectDatagrams:
         """
         @param pair: the queue pair: datagrams may be sent in RTS only.
         @param most: limit of queued datagrams; others are dropped, like those without a receive.
-        @param openInbox: makes the queue pair queue its datagrams here.
+        @param openInbox: configures the queue pair to queue its datagrams here.
         @param ring: wakes the reader of the completion queue, given whether the datagram is solicited.
         """
         self.route: DirectDatagramRoute | None = None

@@ -8,9 +8,9 @@ B{Order.} The peer writes its record, then the byte. The reader clears the byte,
 full fence precedes the poll. So a ring after the poll sets the byte again, and the record of a ring before
 that is found by the poll.
 
-All processes of our user that have the channel's eventfd share its page. One that sets arbitrary bytes causes
-needless polls, at most one for each byte and search; one that clears them delays others as if it read the
-eventfd.
+All processes of this user that have the channel's eventfd share its page. One that sets arbitrary bytes
+causes needless polls, at most one for each byte and search; one that clears them delays others as if it read
+the eventfd.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DoorbellPage:
     """
     The doorbell bytes of one channel, by number; number 0 is not used.
 
-    @ivar descriptor: of the memory, which peers map.
+    @ivar descriptor: descriptor of the memory, which peers map.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class DoorbellPage:
         return self._end - 1
 
     def release(self, number: int) -> None:
-        """Free the byte of a closed route; if its peer sets it later, the next owner is polled in vain."""
+        """Free the byte of a closed route; if its peer sets it later, the next owner is polled needlessly."""
         self._dormant.pop(number, None)
         self._free.append(number)
 
@@ -62,7 +62,7 @@ class DoorbellPage:
         self._dormant[number] = wake
 
     def cancel(self, number: int) -> None:
-        """Forget the C{wake} of L{sleep}."""
+        """Cancel the call of C{wake} that L{sleep} requested."""
         self._dormant.pop(number, None)
 
     def ring(self, number: int) -> None:
@@ -81,7 +81,7 @@ class DoorbellPage:
             number = find(_SET, number + 1, end)
 
     def close(self) -> None:
-        """Wake all routes, since no ring arrives any more, and release the memory."""
+        """Wake all routes, since rings are no longer received, and release the memory."""
         if self.descriptor < 0:
             return
         os.close(self.descriptor)

@@ -105,7 +105,7 @@ class Region:
         return Segment(self.address + offset, self.length - offset if length is None else length, self.lkey)
 
     def discard(self, offset: int, length: int) -> None:
-        """Free the pages that are entirely in this part: they are zero then, and take memory when written."""
+        """Free the pages that are entirely in this part: they become zero, and use memory when written."""
         begin, end = -(-offset // PAGE) * PAGE, (offset + length) // PAGE * PAGE
         if self._mapping is not None and _REMOVE is not None and 0 <= begin < end <= self.length:
             with suppress(OSError):  # some file systems can't
@@ -143,7 +143,7 @@ class KeyTable:
         return len(self._regions)
 
     def local(self, domain: Domain, segment: Segment, write: bool) -> memoryview:
-        """The memory of a local segment; raises L{ProtectionError} (C{LOC_PROT_ERR})."""
+        """Return the memory of a local segment; raises L{ProtectionError} (C{LOC_PROT_ERR})."""
         address, length, lkey = segment
         region = self._regions.get(lkey)
         if region is not None and region.domain is domain:
@@ -156,7 +156,7 @@ class KeyTable:
         raise ProtectionError(self._why(region, domain, address, length))
 
     def fill(self, domain: Domain, segment: Segment, head: Buffer, body: Buffer, length: int) -> bool:
-        """Write head and body, C{length} bytes together, into a local segment; False if not allowed."""
+        """Write head and body, C{length} bytes in total, into a local segment; False if not permitted."""
         address, size, lkey = segment
         region = self._regions.get(lkey)
         if region is None or region.domain is not domain or length > size:
@@ -170,7 +170,7 @@ class KeyTable:
         return True
 
     def remote(self, domain: Domain, rkey: int, address: int, length: int, need: int) -> memoryview:
-        """Memory that a peer accesses, which needs all of these rights; raises L{ProtectionError}."""
+        """Return memory for an access of a peer that needs all of these rights; raises L{ProtectionError}."""
         region = self._regions.get(rkey)
         if region is not None and region.domain is domain:
             offset = address - region.address
@@ -182,7 +182,7 @@ class KeyTable:
         raise ProtectionError(self._why(region, domain, address, length))
 
     def find(self, domain: Domain, rkey: int) -> Region | None:
-        """The region with this key, when it belongs to C{domain}."""
+        """Return the region with this key, if it belongs to C{domain}."""
         region = self._regions.get(rkey)
         return region if region is not None and region.domain is domain else None
 
@@ -221,9 +221,9 @@ class KeyTable:
 
     def _admit(self, access: Access) -> None:
         if access & (Access.REMOTE_WRITE | Access.REMOTE_ATOMIC) and not access & Access.LOCAL_WRITE:
-            raise InvalidRequest("memory that peers may write must be writable for ourselves (IBA 10.6.3)")
+            raise InvalidRequest("memory that peers may write needs the local write right, too (IBA 10.6.3)")
         if len(self._regions) >= self._maxRegions:
-            raise ResourceExhausted(f"the device has its {self._maxRegions} memory regions")
+            raise ResourceExhausted(f"the device has the maximum of {self._maxRegions} memory regions")
 
     def _place(self, length: int) -> int:
         address = self._nextAddress

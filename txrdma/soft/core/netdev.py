@@ -1,4 +1,4 @@
-"""The properties of a software device's port: from the network interface of its IP address, or made up."""
+"""The properties of a software device's port: from the network interface of its IP address, or generated."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def longestDatagram(interfaceMTU: int | None, isIPv6: bool, most: MTU | None) ->
     The longest datagram between software devices on interfaces with this MTU (None: unknown), in bytes.
 
     Between them a datagram is not limited to the path MTUs of IBA, of which 1024 is the largest on Ethernet.
-    A device string with C{mtu=} (C{most}) limits it all the same.
+    A device string with C{mtu=} (C{most}) limits it nevertheless.
     """
     usual = activeMTU(interfaceMTU, isIPv6, most).bytes
     if interfaceMTU is None or most is not None:
@@ -56,7 +56,7 @@ def longestDatagram(interfaceMTU: int | None, isIPv6: bool, most: MTU | None) ->
 
 
 def laneCount(rate: int) -> int:
-    """The number of lanes of a link of that rate, as Linux counts them for RoCE; 0 for no rate."""
+    """Return the number of lanes of a link with this rate, as Linux reports it for RoCE; 0 without a rate."""
     if rate <= 0:
         return 0
     return 1 if rate <= 10 * _GIGA or 20 * _GIGA < rate <= 25 * _GIGA else 4
@@ -69,7 +69,7 @@ _BEFORE_SHARES: Final = 24791
 
 
 def shareOf(port: int) -> int | None:
-    """The share of a device with this UDP port, from 1 to L{SHARES}; None without one."""
+    """Return the share of a device with this UDP port, from 1 to L{SHARES}; None if it has none."""
     share = port - _BEFORE_SHARES
     return share if 0 < share <= SHARES else None
 

@@ -1,4 +1,4 @@
-"""Bytes of memory that requests name: those spread over several buffers, such as segments, and atomics."""
+"""Access to bytes in several buffers, such as segments, and atomic operations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _64_BITS: Final = (1 << 64) - 1
 
 
 def part(pieces: Sequence[memoryview], start: int, length: int) -> list[memoryview]:
-    """Views of bytes C{start} to C{start + length} of the concatenated pieces."""
+    """Return views of bytes C{start} to C{start + length} of the concatenated pieces."""
     parts = []
     for piece in pieces:
         if start < len(piece):
@@ -29,7 +29,7 @@ def part(pieces: Sequence[memoryview], start: int, length: int) -> list[memoryvi
 
 
 def gathered(pieces: Sequence[memoryview], start: int, length: int) -> memoryview:
-    """Bytes C{start} to C{start + length} of the concatenated pieces, copied only if they are in several."""
+    """Bytes C{start} to C{start + length} of the concatenated pieces, copied only if in several buffers."""
     if len(pieces) == 1:
         return pieces[0][start : start + length]
     parts = part(pieces, start, length)

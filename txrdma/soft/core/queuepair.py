@@ -75,10 +75,10 @@ class SoftQueuePair:
     """
     A queue pair of a software device (IBA 10.3).
 
-    @ivar receives: the receive queue, or that of C{shared}. The requests in it are those that were posted:
-        they must stay unchanged until their completion.
+    @ivar receives: the receive queue, or that of C{shared}. It contains the posted objects themselves, which
+        must not change before their completion.
     @ivar free: number of requests that fit into the send queue.
-    @ivar shared: the shared receive queue, if it uses one.
+    @ivar shared: the shared receive queue, if there is one.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class SoftQueuePair:
             self._flushed(request.identifier, _SEND)
 
     def _arePlainDatagrams(self, requests: Sequence[SendRequest]) -> bool:
-        """Return whether these are valid datagrams without immediates, the usual case."""
+        """Return whether these are valid datagrams without immediate data, the usual case."""
         port, most = self.attributes.port, self._maxInline
         for request in requests:
             address, inline = request.address, request.inline
@@ -391,7 +391,7 @@ class SoftQueuePair:
         self.receiveQueue.purge(self.number)
 
     def _release(self) -> None:
-        """Send what was posted in SQD."""
+        """Send requests that were posted in SQD."""
         self._drainReported = False
         held, self._held = self._held, []
         if held and self.kind is QPKind.UD:
@@ -475,13 +475,13 @@ class SoftQueuePair:
             self._route.receivesPosted()
 
     def armRoute(self) -> None:
-        """Pass on to the route what the completion queues are armed for."""
+        """Arm the route as the completion queues are armed."""
         if self._route is not None:
             receives = self.receiveQueue.armed
             self._route.arm(self.sendQueue.armed == 2, receives != 0, receives == 1)
 
     def _datagramCompleted(self, completion: Completion) -> None:
-        """As C{sendCompleted}; a datagram that fails ends sending, but not receiving (IBA 10.3.1.6)."""
+        """Like C{sendCompleted}, but a failed datagram ends sending only, not receiving (IBA 10.3.1.6)."""
         self.sendQueue.push(completion)
         if completion.status and self.state is _RTS:
             self.state = _SQE
@@ -505,7 +505,7 @@ class SoftQueuePair:
 
 
 def _isAtomic(request: SendRequest) -> bool:
-    """Whether this is a valid atomic: with one segment for the old value."""
+    """Whether this is a valid atomic: with a segment for the old value."""
     segments = request.segments
     return request.operation in _ATOMICS and len(segments) == 1 and segments[0].length >= _ATOMIC_BYTES
 

@@ -43,7 +43,7 @@ class RoundTrip:
 
     @property
     def expected(self) -> float:
-        """Expected seconds from a packet to its acknowledgement."""
+        """Expected time from a packet to its acknowledgement, in seconds."""
         return self._smoothed or EXPECTED_AT_FIRST
 
     def sent(self, end: int, now: float) -> None:

@@ -52,14 +52,15 @@ class Route(Protocol):
 
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
         """
-        Wake the channel for the next completed send, or the next receive; all False: the route is polled.
+        Wake the channel for the next completed send, or the next receive; all False while the route is
+        polled.
         """
         return
 
     def activity(self) -> int:
         """
         Return a number that has changed if the route has sent or received since the last call; negative if it
-        waits for something, and so must be polled. Only of routes with a doorbell byte.
+        waits for something, so that it must be polled. Only routes with a doorbell byte have it.
         """
         return -1
 

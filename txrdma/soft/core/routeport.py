@@ -10,8 +10,7 @@ from txrdma.soft.core.route import Route
 
 class RoutePort:
     """
-    Creates the routes of queue pairs; C{canRest}: C{rest} loses nothing, because peers need no timely
-    answers.
+    Creates the routes of queue pairs; C{canRest}: C{rest} is safe, because peers need no timely answers.
     """
 
     canRest: bool
@@ -31,7 +30,7 @@ class RoutePort:
         """
 
     def drive(self) -> bool:
-        """Do the work of the reactor once, after its end; return whether acknowledgements are outstanding."""
+        """Process events once, after the reactor has ended; return whether acknowledgements are outstanding."""
         return False
 
     def claimService(self, serviceID: int) -> Callable[[], None]:

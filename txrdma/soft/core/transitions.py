@@ -1,5 +1,5 @@
 """
-The changes of a queue pair's state and attributes that are allowed.
+The permitted changes of a queue pair's state and attributes.
 
 Follows InfiniBand Architecture vol. 1, 10.3.1 (states) and 11.2.4.2 (tables 91 to 96), as far as both the
 specification and the Linux verbs agree.
@@ -90,13 +90,13 @@ def transition(kind: QPKind, current: QPState, attributes: QPAttributes) -> QPSt
         if not low <= value <= high:
             raise InvalidRequest(f"{name} is {value}, not from {low} to {high}")
     if given & {"alternatePKeyIndex", "alternateTimeout"} and attributes.alternateAddress is None:
-        raise InvalidRequest("alternatePKeyIndex and alternateTimeout go with alternateAddress")
+        raise InvalidRequest("alternatePKeyIndex and alternateTimeout need alternateAddress")
     return target
 
 
 @lru_cache(maxsize=256)
 def _misfit(kind: QPKind, current: QPState, target: QPState, given: frozenset[str]) -> str:
-    """Why a transition is impossible with these attributes; C{""} if it is possible."""
+    """Return why a transition is impossible with these attributes; C{""} if it is possible."""
     transition = f"{kind.name} {current.name} to {target.name}"
     if target is _RESET or (target is _ERR and current is not _RESET):
         required, optional = _rule("", "currentState")
@@ -125,6 +125,6 @@ def checkMigration(asked: QPAttributes, current: QPAttributes) -> None:
         if asked.alternateAddress is None and current.alternateAddress is None:
             raise InvalidRequest("REARM needs an alternate path, and none is loaded")
     elif asked.migrationState is MigrationState.ARMED:
-        raise InvalidRequest("ARMED follows REARM by itself, when the peer is ready, too")
+        raise InvalidRequest("ARMED cannot be set: it follows REARM when the peer is also ready")
     elif here is not MigrationState.ARMED:
         raise InvalidRequest(f"there is no path to migrate to in {here.name}")

@@ -6,8 +6,8 @@ BTL do, reach it as well. They depend on no other process. Peers that know an ad
 and all peers of the communication manager) send to port 4791, which is described here.
 
 I{Shares.} Each device has a I{share}, a number from 1 to 254. Its queue pair numbers and its CM communication
-IDs begin with that number, so that a packet names the device to which it belongs. The share is also that of
-its own UDP port (L{txrdma.soft.core.netdev.portOfShare}). So the kernel gives each share of an address to one
+IDs begin with that number, so that a packet names the device to which it belongs. Its own UDP port follows
+from the share (L{txrdma.soft.core.netdev.portOfShare}). So the kernel gives each share of an address to one
 device only, and a device on the same host is found in shared memory by its address and share.
 
 I{Sockets.} A device opens a UDP socket at port 4791 (SO_REUSEPORT) when it first needs one
@@ -18,19 +18,19 @@ that of the remote communication ID (C{_filter}).
 I{The coordinator.} One device of an address is the coordinator: the one that listens at the abstract UNIX
 socket of the address. The others, the members, each have a line to it. The kernel reports the user of both
 ends of a line; a process of another user is refused. The coordinator knows all members and the service IDs
-that they serve (C{_coordinator}). It installs the filter, and receives what the filter assigns to nobody
-else: REQs and SIDR_REQs, which name a service, and management datagrams of other classes. It forwards those
-to the device that serves them. A device that receives a packet of another share passes it to the
-coordinator, so a filter that is missing or out of date costs time, but no packets.
+that they serve (C{_coordinator}). It installs the filter, and receives all packets that the filter assigns to
+no other device: REQs and SIDR_REQs, which name a service, and management datagrams of other classes. It
+forwards those to the device that serves them. A device that receives a packet of another share passes it to
+the coordinator, so a filter that is missing or out of date costs time, but no packets.
 
 I{Positions.} The kernel numbers the sockets of a port, and renumbers them when one closes. The coordinator
-finds out each member's number: it sends a probe to each position, and whoever receives it reports it.
+finds out each member's number: it sends a probe to each position, and the receiver reports it.
 
 I{Services.} A service ID is claimed by the name of another abstract UNIX socket, which the kernel releases
 when the process ends. So two processes cannot listen for the same service, and no process has to be asked.
 
 I{Takeover.} When the coordinator's process ends, the kernel closes its lines. Each member then tries to
-listen at the address's name; one succeeds, and the others connect to it and repeat what they serve.
+listen at the address's name; one succeeds, and the others connect to it and report their services again.
 Connections are not affected: their packets reach their own sockets, and messages that were lost are
 retransmitted.
 
@@ -48,6 +48,6 @@ forwarded. Packets to a member that does not read its line are dropped while mes
 full socket buffer. If a process of another user has the name of the address or port 4791, queue pair 1 and
 connections with peers that only know port 4791 fail; others are not affected.
 
-Modules, lowest first: C{_messages}, C{_filter}, C{_management} (what a datagram for queue pair 1 names),
-C{_coordinator}: no I/O; C{names}, C{member}.
+Modules, lowest first: C{_messages}, C{_filter}, C{_management} (the destination of a datagram for queue pair
+1), C{_coordinator}: no I/O; C{names}, C{member}.
 """

@@ -1,11 +1,11 @@
 """
-What the coordinator of an address knows about its members, and where packets go.
+The coordinator's information about the members of an address, and the destinations of packets.
 
 The positions of the members' sockets are found in rounds: a probe for each position, from 0 on, with a nonce
 that no member has seen before. A round begins when a member enters or leaves. It is repeated, at growing
-intervals and L{ROUNDS} times at most, until each member has reported a position, and no position among
-these belongs to anybody else: a process that has ended may still have its socket. Members that have not
-answered are missing in the filter. Processes that are stopped have sockets, too, so each round probes one
+intervals and L{ROUNDS} times at most, until each member has reported a position, and none of these positions
+can belong to another process: a process that has ended may still have its socket. Members that have not
+answered are not in the filter. Processes that are stopped have sockets, too, so each round probes one
 position more.
 """
 
@@ -47,7 +47,7 @@ class Coordinator:
     """
     The devices of one address: the coordinator's own, and the members.
 
-    @ivar share: of the coordinator's own device.
+    @ivar share: share of the coordinator's own device.
     """
 
     def __init__(self, share: int, random: Callable[[], int], now: float, isTakeover: bool = False) -> None:
@@ -79,7 +79,7 @@ class Coordinator:
     def entered(self, share: int, now: float) -> None:
         """Add a member; raises ValueError for an invalid share."""
         if not 0 < share < 255 or share == self.share:
-            raise ValueError(f"{share} is no share of a member")
+            raise ValueError(f"{share} is not a valid share of a member")
         if share in self._shares:
             self._remove(share)  # an earlier line of the same device
         self._shares.add(share)
@@ -110,7 +110,7 @@ class Coordinator:
         (self._receiving.add if isReceiving else self._receiving.discard)(share)
 
     def seen(self, share: int, position: int, nonce: int, now: float) -> None:
-        """Record which position's probe a device has received."""
+        """Record the position whose probe a device has received."""
         if share not in self._shares:
             return
         if nonce != self._nonce:
@@ -126,7 +126,7 @@ class Coordinator:
                 self._deadline = None
 
     def shareOf(self, destination: Destination) -> int | None:
-        """The share of the device that receives a packet for queue pair 1; None where it is dropped."""
+        """Return the share of the device that receives a packet for queue pair 1; None if it is dropped."""
         if destination.serviceID in self._services:
             return self._services[destination.serviceID]
         if destination.share in self._shares:
@@ -137,7 +137,7 @@ class Coordinator:
         return self._deadline
 
     def expired(self, now: float) -> None:
-        """Use what was reported in an incomplete round, and begin another one."""
+        """Use the reports of an incomplete round, and begin another one."""
         if self._deadline is None or now < self._deadline:
             return
         if not self._isComplete:

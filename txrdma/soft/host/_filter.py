@@ -3,7 +3,7 @@ The filter that selects one of the sockets at UDP port 4791 for a packet: a prog
 
 See bpf(4) and the kernel's C{Documentation/networking/filter.rst} for the instructions, and socket(7) for
 SO_ATTACH_REUSEPORT_CBPF. The program sees the UDP payload, and returns the position of a socket. A packet
-that is too short for it goes to position 0.
+that is too short is passed to position 0.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def filterProgram(positions: Mapping[int, int], home: int) -> list[_Instruction]
     The program for these positions of sockets.
 
     @param positions: by share.
-    @param home: the position for packets of no share, and for requests for a service.
+    @param home: the position for packets without a share, and for requests for a service.
     @return: instructions: code, jumps if true and if false, operand.
     """
     toHome, toTable = 17, 18  # indices of instructions

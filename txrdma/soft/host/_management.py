@@ -1,5 +1,5 @@
 """
-What a packet for queue pair 1 names: a service, or a connection of a device.
+Destinations of packets for queue pair 1: a service, or a connection of a device.
 
 Follows InfiniBand Architecture vol. 1, 12.6 and 12.11 (messages of communication management) and 13.4.3 (the
 header of management datagrams), behind BTH and DETH (9.2.1, 9.3.5).
@@ -35,9 +35,9 @@ class CMAttribute(IntEnum):
 
 class Destination(NamedTuple):
     """
-    What a packet for queue pair 1 names; nothing, for other classes than communication management.
+    The destination of a packet for queue pair 1; empty for classes other than communication management.
 
-    @ivar share: of a communication ID.
+    @ivar share: share in a communication ID.
     """
 
     serviceID: int | None = None
@@ -45,7 +45,7 @@ class Destination(NamedTuple):
 
 
 def destinationOf(packet: Buffer) -> Destination:
-    """Find what a packet names, from its BTH on."""
+    """Return the destination of a packet, given from its BTH on."""
     raw = bytes(packet[: _SERVICE_ID + 8])
     if len(raw) < _SERVICE_ID + 8 or raw[CLASS] != COMM_MGT:
         return Destination()

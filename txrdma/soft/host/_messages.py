@@ -44,7 +44,7 @@ class Ping(Layout):
 
 @wire(12)
 class ServiceNotice(Layout):
-    """The member serves a service ID from now on, or does not any more."""
+    """The member begins or stops to serve a service ID."""
 
     kind: HostMessageKind = bits(8)
     isServed: bool = bits(1)
@@ -54,7 +54,7 @@ class ServiceNotice(Layout):
 
 @wire(4)
 class ManagementNotice(Layout):
-    """The member's queue pair 1 receives from now on, or does not any more."""
+    """The member's queue pair 1 begins or stops to receive."""
 
     kind: HostMessageKind = bits(8)
     isReceiving: bool = bits(1)
@@ -95,7 +95,7 @@ def decode(message: bytes) -> tuple[Layout, memoryview]:
     """Decode a message; return its layout, and the packet that follows. Raises L{WireError}."""
     layout = _LAYOUTS.get(message[0] if message else 0)
     if layout is None:
-        raise WireError("Message", 0, "unknown kind")
+        raise WireError("Message", 0, "unknown kind of message")
     decoded = layout.decode(message)
     rest = memoryview(message)[layout.size :]
     if len(rest) > (LONGEST_PACKET if layout is ForwardedPacket else 0):

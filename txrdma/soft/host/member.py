@@ -74,7 +74,7 @@ _GSI: Final = 1
 
 
 class SharedPort(Protocol):
-    """What a L{PortMember} needs of the RoCE port: L{RoCEPort <txrdma.soft.rc.roce.RoCEPort>}."""
+    """The interface of the RoCE port for a L{PortMember}: L{RoCEPort <txrdma.soft.rc.roce.RoCEPort>}."""
 
     def sendProbe(self, payload: bytes) -> None: ...
     def forwarded(self, source: tuple[str, int], packet: memoryview) -> None: ...
@@ -137,7 +137,7 @@ class PortMember:
     """
     A device at UDP port 4791 of an address, which it shares with others.
 
-    @ivar share: of the device.
+    @ivar share: share of the device.
     @ivar isCoordinator: whether this device is the coordinator at present.
     @ivar isAnswered: whether the coordinator has answered the last ping.
     """
@@ -182,17 +182,17 @@ class PortMember:
         self._turn()
 
     def receiveNow(self) -> None:
-        """Process what the others have sent, without the reactor."""
+        """Process pending messages of other devices, without the reactor."""
         for line in tuple(self._lines):
             line.line.receiveNow()
 
     def rest(self) -> None:
-        """Leave the reactor, and the others. Idempotent."""
+        """Leave the reactor, and the other devices. Idempotent."""
         self._isResting = True
         self._leave()
 
     def wake(self) -> None:
-        """Return. Idempotent."""
+        """Return to the reactor, and to the other devices. Idempotent."""
         if self._isResting and not self._isClosed:
             self._isResting = False
             self._seekAgain()
@@ -244,7 +244,7 @@ class PortMember:
         """
         Pass a received packet to the device that it belongs to.
 
-        @param number: of its destination queue pair, which is 1 or does not exist here.
+        @param number: number of its destination queue pair, which is 1 or does not exist here.
         @return: False if the packet belongs to this device.
         """
         if not number:
@@ -277,7 +277,7 @@ class PortMember:
         return share is not None and isShareTaken(self.address, share)
 
     def _lineFor(self, number: int, destination: Destination) -> _Line | None:
-        """The line to the member to which a packet belongs; None if there is none, or it is our own."""
+        """Return the line to the member to which a packet belongs; None if there is none, or for this device."""
         assert self._coordinator is not None
         if number == _GSI:
             share = self._coordinator.shareOf(destination)
@@ -321,12 +321,12 @@ class PortMember:
         """
         Store a packet for a process that will report soon.
 
-        It is often the answer to a request that has come before the report, by another socket.
+        It is often the answer to a request that arrived on another socket before the report.
         """
         self._awaited.append((self._reactor.seconds(), source, bytes(packet)))
 
     def _passStored(self) -> None:
-        """Pass on what was stored for a process that has reported; what others await is stored again."""
+        """Pass on stored packets for a process that has reported; store those for other processes again."""
         if not self._awaited:
             return
         stored, since = list(self._awaited), self._reactor.seconds() - AWAITED_SECONDS
@@ -516,7 +516,7 @@ class PortMember:
         self._timer.start(SEEK_SECONDS, self._seekAgain)
 
     def _connected(self, name: int) -> socket.socket | None:
-        """Connect to the coordinator; None without one. Raises L{DeviceUnavailable} if it is not ours."""
+        """Connect to the coordinator; None without one. Raises L{DeviceUnavailable} if it has another user."""
         try:
             sock = connectTo(socket.SOCK_SEQPACKET, hostName(self.address, name))
         except OSError as error:
@@ -527,7 +527,7 @@ class PortMember:
         if not isSameUser(process.user):
             sock.close()
             raise DeviceUnavailable(
-                f"process {process.pid} of user {process.user} claims to coordinate {self.address} for us"
+                f"process {process.pid} of user {process.user} claims to coordinate {self.address}"
             )
         return sock
 
@@ -556,7 +556,7 @@ class PortMember:
         self._turn()
 
     def close(self) -> None:
-        """Leave. Idempotent."""
+        """Leave the other devices. Idempotent."""
         if self._isClosed:
             return
         self._isClosed = True

@@ -1,5 +1,5 @@
 """
-What devices own at an IP address: the name where they find the coordinator, service IDs, and shares.
+Resources of devices at an IP address: the coordinator's socket name, service IDs, and shares.
 
 A name is that of an abstract UNIX socket, which only one process of a network namespace can have, and which
 the kernel releases when the process ends. See unix(7).
@@ -19,7 +19,7 @@ from txrdma.unix.sockets import connectTo, isSameUser, peerOf
 
 
 def hostName(address: str, *parts: object) -> bytes:
-    """The abstract socket name of something at an IP address, for processes of our user."""
+    """Return the abstract socket name of a resource at an IP address, for processes of this user."""
     return "/".join(map(str, ("\0txrdma/host", os.geteuid(), address, *parts))).encode()
 
 

@@ -2,8 +2,8 @@
 Answers to READs and atomic operations, in order; results of atomics are stored for repeated requests.
 
 Follows InfiniBand Architecture vol. 1, 9.4.4 (READ), 9.4.5 (atomics) and 9.7.5.1 (answers). Memory is read
-while a READ is answered, again for a repeated one. An atomic operation is executed once: a repeated request
-gets the result of the first one.
+while a READ is answered, and again for a repeated READ. An atomic operation is executed once: a repeated
+request gets the result of the first one.
 """
 
 from __future__ import annotations

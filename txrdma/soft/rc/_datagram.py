@@ -258,7 +258,7 @@ class Datagrams:
             inbox.ring(isSolicited)
 
     def receivedInto(self, inbox: DirectDatagrams, run: Incoming, source: bytes, codepoint: int) -> bool:
-        """Queue received datagrams in an inbox; False if they have immediates, and need receives."""
+        """Queue received datagrams in an inbox; False if they have immediate data, and need receives."""
         if run.opcode != _SEND_ONLY:
             return False
         data, stride = run.data, run.stride
@@ -344,7 +344,7 @@ class Datagrams:
         return Completion(posted.identifier, status, CompletionOpcode.SEND, self._number, length)
 
     def _failed(self, posted: _Posted, status: Status) -> None:
-        """Complete a failed datagram, and flush those behind it (IBA 10.3.1.6)."""
+        """Complete a failed datagram, and flush later ones (IBA 10.3.1.6)."""
         self._events.append(self._completion(posted, status))
         for other in self._posted:
             self._events.append(self._completion(other, Status.WR_FLUSH_ERR))
@@ -395,7 +395,7 @@ class Datagrams:
     def _fill(
         self, payload: memoryview, qkey: int, source: int, immediate: int | None, header: bytes
     ) -> Completion | None:
-        """Fill a receive (IBA 9.8.3.1); None if there is none that fits."""
+        """Fill a receive (IBA 9.8.3.1); None if no receive fits."""
         length = len(payload)
         if qkey != self.qkey or length > self._mtu or not self._receives:
             return None

@@ -60,11 +60,11 @@ class RequestEntry:
     """
     A request in progress, with PSNs C{first} to C{end}.
 
-    @ivar opcode: of its only or first packet.
+    @ivar opcode: opcode of its only or first packet.
     @ivar answered: a READ or an atomic operation, which ends with its answer, not with an acknowledgement.
     @ivar atomic: the extension header of an atomic operation, else empty.
     @ivar inline: the bytes to send, instead of those in C{segments}.
-    @ivar length: of the message; of an atomic operation's answer.
+    @ivar length: length in bytes of the message, or of an atomic operation's answer.
     @ivar error: status with which it fails once all earlier requests are done.
     """
 
@@ -132,7 +132,7 @@ class RequestEntry:
         return RETH.pack(self.remoteAddress, self.rkey, self.length)
 
     def question(self, offset: int, length: int) -> bytes:
-        """The request header for so many bytes of a READ, or for an atomic operation."""
+        """Return the request header for this many bytes of a READ, or for an atomic operation."""
         return self.atomic or RETH.pack(self.remoteAddress + offset & _64_BITS, self.rkey, length)
 
     def take(

@@ -21,7 +21,7 @@ class Migration:
 
     @property
     def request(self) -> bool:
-        """The migration request bit (MigReq) of the packets that we send."""
+        """The migration request bit (MigReq) of packets to the peer."""
         return self.state is MigrationState.MIGRATED
 
     def packetReceived(self, request: bool, onPath: bool, onAlternate: bool) -> MigrationState | None:

@@ -41,10 +41,10 @@ class Outgoing(NamedTuple):
     """
     Packets to send, with consecutive PSNs.
 
-    @ivar psn: of the first; not wrapped.
-    @ivar extension: the headers after the BTH, perhaps with the first bytes behind them; empty if there are
+    @ivar psn: PSN of the first packet; not wrapped.
+    @ivar extension: the headers after the BTH, possibly with the first bytes of payload; empty if there are
         several packets.
-    @ivar payload: of all packets: C{size} bytes each, the rest in the last.
+    @ivar payload: payload of all packets: C{size} bytes each, the rest in the last.
     @ivar acknowledge: the last one requests an acknowledgement.
     """
 
@@ -63,7 +63,7 @@ class Incoming(NamedTuple):
     Received packets with consecutive PSNs that are otherwise alike; their ICRC is right.
 
     @ivar data: from the first BTH to the last ICRC.
-    @ivar stride: the length of each.
+    @ivar stride: the length of each packet.
     @ivar migrationRequest: the MigReq bit (IBA 17.2.8).
     """
 
@@ -139,7 +139,7 @@ def consecutive(words: Sequence[int], number: int, end: int) -> tuple[int, int]:
 
 @lru_cache(256)
 def slicesOf(stride: int, size: int, count: int, start: int = 0) -> tuple[slice, ...]:
-    """The slices of so many parts of C{size} bytes, at intervals of C{stride}."""
+    """Return the slices of this many parts of C{size} bytes, at intervals of C{stride}."""
     return tuple(slice(at, at + size) for at in range(start, start + count * stride, stride))
 
 
@@ -161,5 +161,5 @@ def scatterRun(pieces: Sequence[memoryview], start: int, run: Incoming, first: i
 
 @lru_cache(256)
 def headsOf(length: int, count: int) -> Struct:
-    """Format of the first eight bytes of so many consecutive packets of one length."""
+    """Format of the first eight bytes of this many consecutive packets of one length."""
     return Struct(">" + f"Q{length - 8}x" * count)

@@ -1,5 +1,5 @@
 """
-The core of the reliable requester: sends requests, resends packets, and gives up.
+The core of the reliable requester: sends requests, resends packets, and detects failure.
 
 Theory of operation. C{post} queues requests as entries with PSNs. C{outgoing} sends packets from C{_next} on,
 as far as the window allows. Acknowledgements and answers advance the oldest PSN, complete entries in order,
@@ -84,7 +84,7 @@ class Requester:
     @ivar alternate: set by L{arm}: whether there is another path for requests without retries left.
     @ivar pathFailed: that path is needed: nothing is sent before L{moved} or L{abandoned}.
     @ivar sent: one above the highest PSN sent.
-    @ivar resent: number of resent packets; C{rewinds}: how often it went back to a lost one.
+    @ivar resent: number of resent packets; C{rewinds}: how often it has resent from a lost one on.
     """
 
     __slots__ = (
@@ -110,8 +110,8 @@ class Requester:
         mostInFlight: int = WIDEST,
     ) -> None:
         """
-        @param psn: of the first packet.
-        @param timeout: its code; C{retryCount}, C{rnrRetry}, C{maxRDAtomic} as in L{QPAttributes}.
+        @param psn: PSN of the first packet.
+        @param timeout: encoded timeout; C{retryCount}, C{rnrRetry}, C{maxRDAtomic} as in L{QPAttributes}.
         @param batch: best number of full packets for one system call.
         @param mostInFlight: bytes that the peer's socket can be assumed to hold.
         """

@@ -120,8 +120,9 @@ class Responder:
         """
         @param receives: the receive queue; filled receives are removed from its left end.
         @param psn: PSN of the first packet to be received.
-        @param access: what the queue pair allows; C{maxDestRDAtomic}, C{minRNRTimer} as in L{QPAttributes}.
-        @param batch: full packets that go out best in one system call.
+        @param access: access rights of the queue pair; C{maxDestRDAtomic}, C{minRNRTimer} as in
+            L{QPAttributes}.
+        @param batch: best number of full packets for one system call.
         """
         self._number = number
         self._keys = keys
@@ -339,7 +340,7 @@ class Responder:
             raise _forbidden() from None
 
     def _pieces(self, length: int) -> list[memoryview]:
-        """The memory of the current receive, if so many bytes more fit."""
+        """Return the memory of the current receive, if this many more bytes fit."""
         receive = self._receive
         assert receive is not None
         local, domain = self._keys.local, self._domain
@@ -376,7 +377,7 @@ class Responder:
         self._message = None
 
     def _refuse(self, refused: _Refused) -> None:
-        """Receive nothing more after the NAK."""
+        """Stop receiving after the NAK."""
         self._nak = refused.syndrome
         self._finalEvents.append(Failed(refused.kind))
         self._stopped = True

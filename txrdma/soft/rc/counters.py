@@ -10,7 +10,7 @@ class RoCECounters:
     """
     The counters of one RoCE port: packets sent, received and dropped.
 
-    @ivar datagramsSent: RoCE packets; C{writes} counts what went to the system in one piece.
+    @ivar datagramsSent: RoCE packets; C{writes} counts the calls that sent them.
     @ivar wrongICRC: dropped: corrupted packets.
     @ivar malformed: dropped: too short, or of an unknown version or partition.
     @ivar strays: dropped: for an unknown queue pair, or from a host that is not its peer.

@@ -99,13 +99,13 @@ class PortRoute(Protocol):
 
 class Peer:
     """
-    An address and a UDP port that a local port exchanges datagrams with.
+    An address and a UDP port with which a local port exchanges datagrams.
 
     @ivar at: the local port.
     @ivar source: its IP address as the bytes of a header.
     @ivar grh: the bytes before the last received datagram, which had C{grhLength} bytes.
     @ivar lane: lane for datagrams, if the peer is on this host; requested again at C{seekAt}.
-    @ivar trafficClass: that of datagrams to it; C{codepoint}: ECN field of the last received ones.
+    @ivar trafficClass: traffic class of datagrams to it; C{codepoint}: ECN field of the last received ones.
     @ivar guess: expected IPv4 identification of the next datagram, which the socket does not report.
     @ivar most: identifications below this are accepted. Software devices send small ones. Other senders use
         any, which weakens the check to 16 bits.
@@ -154,7 +154,7 @@ class Peer:
         self._takingSums: dict[int, list[int]] = {}
 
     def makeGRH(self, length: int) -> bytes:
-        """The 40 bytes before a datagram of so many bytes; IPv4's header is the latter half (annex A17)."""
+        """Return the 40 bytes before a datagram of this length; IPv4's header is the latter half (annex A17)."""
         ends, ports = (packedIP(self.ip), packedIP(self.at.address)), (self.port, self.at.port)
         ip, _udp = ipHeaders(*ends, ports, length)
         if isinstance(ip, IPv4):

@@ -74,9 +74,9 @@ class RoCEPort(RoutePort):
         lanes: SharedDatagrams | None = None,
     ) -> None:
         """
-        @param carrier: is owned by the port, and closed with it.
-        @param capture: receives every packet; its owner closes its file.
-        @param longestDatagram: bytes of the payload of a datagram; connections have an MTU of their own.
+        @param carrier: sends and receives UDP datagrams; closed with the port.
+        @param capture: records every packet; its owner closes its file.
+        @param longestDatagram: bytes of the payload of a datagram; connections have a separate MTU.
         @param lanes: shared memory for datagrams to devices of this host.
         """
         self.counters = RoCECounters()
@@ -255,7 +255,7 @@ class RoCEPort(RoutePort):
                 del self._groups[group]
 
     def peerAt(self, address: AddressVector) -> Peer | None:
-        """The peer at the end of that path; None where the IP family differs."""
+        """Return the peer at the end of a path; None if the IP family differs."""
         if address is self._latestAddress:  # most datagrams have the same destination as the last
             return self._latestPeer
         ip = address.dgid.ip
@@ -286,7 +286,7 @@ class RoCEPort(RoutePort):
             self.fail(route)
 
     def fail(self, route: PortRoute) -> None:
-        """Fail a route for which an exception was raised; other routes go on."""
+        """Fail a route for which an exception was raised; other routes continue."""
         self.release(route)
         route.fail()
 
@@ -514,7 +514,7 @@ class RoCEPort(RoutePort):
             self._single(peer, data, segment, peer.guess if segment >= size else 0, now)
 
     def localPeerAt(self, source: tuple[str, int]) -> Peer | None:
-        """The peer on this host that sent packets by shared memory; None where they are dropped."""
+        """Return the peer on this host that sent packets through shared memory; None if they are dropped."""
         if not self.isEnabled:
             return None
         peer = self._peers.get(source) or self.peerNamed(*source)
@@ -525,7 +525,7 @@ class RoCEPort(RoutePort):
         return peer
 
     def peerNamed(self, ip: str, port: int) -> Peer | None:
-        """The peer with this IP address and UDP port; None where the IP family differs."""
+        """Return the peer with this IP address and UDP port; None if the IP family differs."""
         known = self._peers.get((ip, port))  # IPv4's names are those of sockets
         raw = self._carrier.rawAddress(ip, port) if known is None else None
         return known if raw is None else self._peer(raw)
@@ -541,7 +541,8 @@ class RoCEPort(RoutePort):
 
     def _several(self, peer: Peer, data: memoryview, segment: int, now: float) -> bool:
         """
-        Dispatch datagrams that were sent together; False if they are not numbered from 0 or not right.
+        Dispatch datagrams that were sent together; False if they are not numbered from 0, or an ICRC is
+        wrong.
 
         The hot loop of receiving.
         """
@@ -641,7 +642,7 @@ class RoCEPort(RoutePort):
         return peer
 
     def grhFor(self, peer: Peer, length: int) -> bytes:
-        """The 40 bytes before a datagram of so many bytes (GRH, or an IPv4 header in its latter half)."""
+        """Return the 40 bytes before a datagram of this length (GRH, or an IPv4 header in its latter half)."""
         return peer.grh if peer.grhLength == length else peer.makeGRH(length)
 
     def _record(

@@ -67,7 +67,7 @@ def _fail(route: PortRoute, owner: SoftQueuePair) -> None:
 
 
 def _required(value: int | None) -> int:
-    """An attribute that is set in this state."""
+    """Return an attribute that is set in this state."""
     assert value is not None
     return value
 
@@ -194,7 +194,7 @@ class RoCERoute(Route):
     # Paths (IBA 17.2.8).
 
     def _peerAt(self, address: AddressVector) -> Peer | None:
-        """The peer at that address, from any port of the device."""
+        """Return the peer at an address, from any port of the device."""
         port = self.port.siblings.get(address.port, self.port)
         peer = port.peerAt(address)
         if peer is not None:
@@ -259,7 +259,7 @@ class RoCERoute(Route):
             self._owner.raiseEvent(AsyncEventKind.PATH_MIGRATION_FAILED)
 
     def _admits(self, peer: Peer, migrationRequest: bool) -> bool:
-        """Whether packets come from our peer: from another UDP port, or by another path."""
+        """Whether packets come from the peer, possibly from another UDP port or by another path."""
         if _isSame(peer, self._peer) or _isSame(peer, self._alternate) or _isSame(peer, self._former):
             return True
         if self._isArming and migrationRequest and not self._stopped:
@@ -337,7 +337,7 @@ class RoCERoute(Route):
 
 
 def _isSame(peer: Peer, known: Peer | None) -> bool:
-    """Whether these are one path: peers send from any UDP port, and to port 4791 or that of the device."""
+    """Whether two peers are one path: peers send from any UDP port, to port 4791 or the device's."""
     return peer is known or (
         known is not None and peer.ip == known.ip and peer.at.address == known.at.address
     )

@@ -73,8 +73,8 @@ class DatagramCarrier(Protocol):
     """
     The carrier of a port's datagrams: a UDP socket, or a simulated network.
 
-    @ivar address: our IP address.
-    @ivar port: our UDP port.
+    @ivar address: local IP address.
+    @ivar port: local UDP port.
     @ivar segments: most datagrams per L{send}.
     @ivar merges: whether datagrams sent together arrive together.
     @ivar receiveBuffer: bytes of the buffer for received datagrams.
@@ -145,7 +145,7 @@ class UDPCarrier:
         """
         @param port: the UDP port; 0 for any.
         @param offload: use UDP_SEGMENT and UDP_GRO if available.
-        @param shared: the socket, by L{udpSocket}, if others of our user may have the same port
+        @param shared: the socket, by L{udpSocket}, if other processes of this user may have the same port
             (SO_REUSEPORT); closed by this object.
         """
         self._reactor = reactor
@@ -234,9 +234,8 @@ class UDPCarrier:
 
     def _groupInterface(self) -> int:
         """
-        Return the index of the interface with our IPv6 address, by which datagrams to groups leave.
-
-        It is 0 if it is not found: then the system's routes decide.
+        Return the index of the interface with the local IPv6 address, which sends datagrams to groups. It is
+        0 if none is found: then the system's routes decide.
         """
         if self._index is None:
             self._index = self._scope[1]  # of a link-local address
@@ -384,9 +383,9 @@ def _socketAddress(address: str, port: int) -> tuple[Any, ...]:
 
 def udpSocket(address: str) -> socket.socket:
     """
-    Create a UDP socket for RoCE, which is not bound yet; it belongs to the present network namespace.
+    Create a UDP socket for RoCE, which is not bound yet; it belongs to the current network namespace.
 
-    @raise DeviceUnavailable: the system creates none.
+    @raise DeviceUnavailable: the system cannot create one.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     made: socket.socket | None = None

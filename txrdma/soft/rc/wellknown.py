@@ -1,5 +1,5 @@
 """
-RoCE's UDP port 4791, where peers reach a software device that do not know its own port.
+RoCE's UDP port 4791, for peers that do not know a software device's own port.
 
 A device sends from its own port only. Its socket at port 4791, which devices of several processes share
 (L{txrdma.soft.host}), is opened on first use: for queue pair 1 and datagrams, and for peers of other kinds.
@@ -79,7 +79,7 @@ class WellKnownPort(RoCEPort):
         (self.member.wake if isReading else self.member.rest)()
 
     def drive(self) -> bool:
-        """Receive after the reactor has ended, also what other devices forward."""
+        """Receive packets, including forwarded ones, after the reactor has ended."""
         self._udp.poll()
         self.member.receiveNow()
         return False
@@ -114,7 +114,7 @@ class SharingPort(RoCEPort):
         lanes: SharedDatagrams | None = None,
     ) -> None:
         """
-        @param address: of the carrier, a link-local one with its zone.
+        @param address: address of the carrier, a link-local one with its zone.
         @param share: upper 8 bits of the device's queue pair numbers.
         """
         self.wellKnown: WellKnownPort | None = None

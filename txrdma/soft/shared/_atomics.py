@@ -53,9 +53,9 @@ def execute(owner: SoftQueuePair, operation: int, asked: memoryview) -> tuple[St
 
 class Atomics(list[tuple[int, list[memoryview]]]):
     """
-    Outstanding atomics: the end position of each record, and the buffers for its result.
+    Outstanding atomics: the end position of each one's record, and the buffers for its result.
 
-    They are few, and most queue pairs have none: an empty deque takes 760 bytes.
+    Most queue pairs have none, and an empty deque takes 760 bytes.
     """
 
     __slots__ = ("delivered",)

@@ -113,7 +113,7 @@ class LocalDoorbells:
         self._last = 0
 
     def numberOf(self, channel: DoorbellChannel) -> int | None:
-        """The number of a channel's doorbell; None if the peer does not have it as it is now."""
+        """Return the number of a channel's doorbell; None if the peer does not have its current doorbell."""
         return self._numbers.get((channel, channel.doorbellPage >= 0))
 
     def assign(self, channel: DoorbellChannel) -> int:

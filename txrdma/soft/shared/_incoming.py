@@ -1,12 +1,12 @@
 """
-The receiving half of a lane: copies records into receives, and validates what the peer writes.
+The receiving half of a lane: copies records into receives, and validates the peer's data.
 
 Implements the responder of InfiniBand Architecture vol. 1, 9.7 and 10.8.3.2.
 
 Theory of operation. C{poll} reads the header of the next record; zero means that there is none. It copies the
 payload into the oldest receive, advances C{consumed}, and publishes that once per poll: the peer then reuses
 the space and completes its requests. Publishing needs no system call, unless the peer sleeps until its
-requests are complete; the fence that is necessary to find that out is deferred to idle polls.
+requests are complete; the fence that this check needs is deferred to idle polls.
 
 A record without a receive stays where it is, and the C{STALLED} word reports it to the sender, whose RNR
 timer runs from then on. From the first SEND on, the oldest receives are prepared when posted (region checked,
@@ -246,7 +246,7 @@ class LaneReceiver:
             self.pollSends()  # otherwise left for idle polls
 
     def pollSends(self) -> None:
-        """Complete consumed sends, and wake a peer that waits for our position."""
+        """Complete consumed sends, and wake a peer that waits for the local position."""
         outgoing = self._outgoing
         if outgoing.isLinked and (outgoing.outstanding or outgoing.isSuspended):
             consumed = self._rings.peerWords[CONSUMED]
@@ -256,7 +256,7 @@ class LaneReceiver:
             self.announce()
 
     def announce(self) -> None:
-        """Wake the peer if it waits for our position."""
+        """Wake the peer if it waits for the local position."""
         self.isUnannounced = False
         self._wakeups.consumed()
 
@@ -365,7 +365,7 @@ class LaneReceiver:
                 del self._ready[0]
 
     def _execute(self, control: int, operation: int, asked: memoryview) -> bool:
-        """Execute an atomic; the old value is in our box before the record counts as consumed."""
+        """Execute an atomic; the old value is in the local box before the record counts as consumed."""
         status, before = Status.REM_INV_REQ_ERR, 0
         if control == Kind.ATOMIC and self.targets is None:
             status, before = execute(self._owner, operation, asked)

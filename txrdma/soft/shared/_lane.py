@@ -13,8 +13,8 @@ the fast path for messages without work requests.
 Before C{attach} the lane has only its local box: requests wait, and time out if the peer never connects. Then
 both sides poll; a side that sleeps publishes that in its wake word, and the other one rings a doorbell, or
 nudges it (C{nudged}). Nothing is acknowledged by messages: each side reads the position up to which the peer
-has consumed. If the peer ends (C{peerEnded}), what it has written before is consumed first; then outstanding
-requests fail. Closing is final and idempotent.
+has consumed. If the peer ends (C{peerEnded}), records that it has written are consumed first; then
+outstanding requests fail. Closing is final and idempotent.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class Lane:
         self._end()
 
     def _end(self) -> tuple[list[tuple[int, CompletionOpcode]], ReceiveRequest | None]:
-        """Release all; return uncompleted requests, and the partly filled receive."""
+        """Release all resources; return uncompleted requests, and the partly filled receive."""
         outgoing, rings = self._outgoing, self._rings
         if outgoing.isClosed:
             return [], None

@@ -19,9 +19,9 @@ a reader polls a single word, and a short message is on the same cache line::
     bits 0-23 length, 24-31 kind and flags, 32-63 immediate; then the payload
 
 B{Order.} Writers store the payload before the header, readers load the header first; where the machine does
-not keep this order, L{barrier <txrdma.unix.fences.barrier>} stands between. Two places need a full fence on
-every machine: a sleeper stores its wake word before its last poll, and a writer stores its record before it
-reads the peer's wake word.
+not keep this order, L{barrier <txrdma.unix.fences.barrier>} is called in between. Two places need a full
+fence on every machine: a sleeper stores its wake word before its last poll, and a writer stores its record
+before it reads the peer's wake word.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def ringBytes(boxBytes: int) -> int:
 @record
 class RemoteRegion:
     """
-    Memory of the peer that we may access.
+    Memory of the peer that this process may access.
 
     @ivar rights: plain L{txrdma.iba.verbs.Access} numbers.
     @ivar view: the bytes, mapped; None when it is accessed by messages.

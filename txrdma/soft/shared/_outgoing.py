@@ -9,7 +9,7 @@ consumed. For RDMA that is the position of the records before it, so all request
 
 A request that cannot be executed (no space in the ring, no answer about a region, an atomic whose result has
 not arrived) enters C{waiting} with all later ones, and the lane is suspended: from then on C{post} only
-queues, until C{resume}. A suspended lane asks the peer to wake it when it has consumed something.
+queues requests, until C{resume}. A suspended lane asks the peer to wake it when it has consumed something.
 
 A request that fails here is not refused at once, since those before it may still succeed: it is outstanding
 with its status, and nothing after it is started. When it is the oldest, it completes with that status, and
@@ -95,7 +95,8 @@ class LaneSender:
     """
     Requests of one queue pair, from C{post} until they complete.
 
-    @ivar rings: where records are written; C{wakeups}: wakes the peer; C{remote}: the peer's memory.
+    @ivar rings: the rings to which records are written; C{wakeups}: wakes the peer; C{remote}: the peer's
+        memory.
     @ivar outstanding: requests that are executed and not completed, oldest first.
     @ivar waiting: requests that can't be executed yet.
     @ivar isSuspended: new requests skip the fast path: they wait for the peer, for ring space or for an
@@ -338,7 +339,8 @@ class LaneSender:
 
     def _finishAccess(self, request: SendRequest, length: int) -> bool:
         """
-        Append the immediate of an RDMA operation whose bytes are copied. Return False if the ring is full.
+        Append the immediate data of an RDMA operation whose bytes are copied. Return False if the ring is
+        full.
         """
         rings = self.rings
         if request.operation is Operation.RDMA_WRITE_WITH_IMMEDIATE:
@@ -356,7 +358,7 @@ class LaneSender:
         self.outstanding.append((self.rings.produced, request.identifier, opcode, request.signaled, _SUCCESS))
 
     def isPlaced(self) -> bool:
-        """Whether all posted requests are in shared memory, so that they outlive this process."""
+        """Whether all posted requests are in shared memory, so that they remain if this process ends."""
         return self.isLinked and not self.isSuspended and not self.waiting
 
     def isConsumed(self) -> bool:
@@ -391,7 +393,7 @@ class LaneSender:
         return True
 
     def _suspend(self) -> None:
-        """Suspend new requests, and have the peer wake us when it has consumed records."""
+        """Suspend new requests, and request a wakeup when the peer has consumed records."""
         if self.isClosed:  # a message to the peer failed, and closed the lane
             owner = self._owner
             while self.waiting:

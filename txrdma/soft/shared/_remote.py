@@ -1,7 +1,8 @@
 """
 The peer's memory: RDMA by copying if it is mapped, else by messages.
 
-Follows InfiniBand Architecture vol. 1, 10.6 and 11.4.1.1 (access rights) for what the peer would refuse.
+Follows InfiniBand Architecture vol. 1, 10.6 and 11.4.1.1 (access rights) for the requests that the peer would
+refuse.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _SUCCESS: Final = Status.SUCCESS
 
 class RemoteMemory:
     """
-    The regions of the peer that we may access.
+    The regions of the peer that this process may access.
 
     @ivar regions: by key; None for a key that was refused.
     @ivar asked: key of the region for whose reply a request waits.

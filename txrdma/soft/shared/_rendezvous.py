@@ -114,7 +114,7 @@ class Join(Layout):
 
 @wire(8)
 class PairNotice(Layout):
-    """C{LEAVE}: a queue pair has ended. C{NUDGE}: poll your side."""
+    """C{LEAVE}: a queue pair has ended. C{NUDGE}: the receiver must poll."""
 
     kind: RendezvousKind = bits(8)
     source: QPN = bits(24)
@@ -139,7 +139,7 @@ class RegionReply(Layout):
     The answer to L{RegionRequest}; with the memory's descriptor when it is C{MAPPED}.
 
     C{access}: the rights that the queue pair allows; C{rights}: those that the region allows, too.
-    C{validOffset} is where its valid word is, in a page of its own, the last one.
+    C{validOffset} is the offset of its valid word, which is alone on the last page.
     """
 
     kind: RendezvousKind = bits(8)
@@ -202,7 +202,7 @@ def decode(message: bytes) -> tuple[Layout, memoryview]:
     """Decode a message; return its layout, and the data that follow. Raises L{WireError}."""
     layout = LAYOUTS.get(message[0] if message else 0)
     if layout is None:
-        raise WireError("Message", 0, "unknown kind")
+        raise WireError("Message", 0, "unknown kind of message")
     decoded = layout.decode(message)
     rest = memoryview(message)[layout.size :]
     expected = 0
@@ -219,7 +219,7 @@ def decode(message: bytes) -> tuple[Layout, memoryview]:
 
 def rendezvousName(address: str, port: int) -> bytes:
     """
-    The abstract socket name of the device with this IP address and UDP port, for processes of our user and
+    The abstract socket name of the device with this IP address and UDP port, for processes of this user and
     version.
     """
     return f"\0txrdma/soft{VERSION}/{os.geteuid()}/{address}:{port}".encode()
@@ -257,7 +257,7 @@ def mapRegion(reply: RegionReply, descriptor: int) -> tuple[mmap.mmap, RemoteReg
     if length < reply.validOffset + PAGE:
         raise ValueError("the memory is shorter than the region")
     if reply.address + reply.length > 1 << 64:
-        raise ValueError("the region ends beyond all addresses")
+        raise ValueError("the region ends above the last 64-bit address")
     mapping = mapped(descriptor, reply.validOffset + PAGE, bool(reply.rights & REMOTE_WRITE))
     whole = memoryview(mapping)
     valid = whole[reply.validOffset : reply.validOffset + 8].cast("Q")

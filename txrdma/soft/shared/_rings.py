@@ -1,5 +1,5 @@
 """
-The boxes of a lane: ours, whose ring we write, and the peer's, whose ring we read.
+The boxes of a lane: the local one, whose ring is written here, and the peer's, whose ring is read here.
 
 L{txrdma.soft.shared._layout} describes them, and the order in which records are written.
 """
@@ -34,15 +34,15 @@ _NO_PEER: Final = memoryview(bytes(HEADER_BYTES + LINE))
 
 class RingPair:
     """
-    Our box and the peer's, with the positions in both rings.
+    The local box and the peer's, with the positions in both rings.
 
-    @ivar localBytes: our box; C{localWords}: as C{u64} words; C{localEnd}: their number; C{ring}: bytes of
-        its ring.
+    @ivar localBytes: the local box; C{localWords}: as C{u64} words; C{localEnd}: their number; C{ring}: bytes
+        of its ring.
     @ivar writeIndex: index of the word where the next record begins.
     @ivar produced: position up to which records are written; C{acknowledged}: last known position up to which
         the peer has consumed them.
     @ivar limit: position behind which no record may end.
-    @ivar offset: bytes of the first waiting request that are done; -1: all but its notice.
+    @ivar offset: bytes of the first waiting request that are done; -1: all except its notice.
     @ivar readIndex: index of the word in the peer's box where its next record begins.
     @ivar peerWords: words of the peer's box; C{peerEnd}: their number; C{peerBytes}: its bytes;
         C{peerBuffer}: the object behind them, which is faster to slice than a view.
@@ -118,7 +118,7 @@ class RingPair:
         """
         Continue at the beginning of the ring if the peer has read all records.
 
-        Connections that are usually idle then use the first pages of their rings only, and take no others.
+        Connections that are usually idle then use the first pages of their rings only, and use no others.
         """
         out = self.writeIndex
         if out >= _SECOND_PAGE and self.produced == self.acknowledged:
@@ -135,7 +135,7 @@ class RingPair:
         self.produced += tail
 
     def readAcknowledged(self) -> None:
-        """Read the peer's position only; completions and faults are left to polling."""
+        """Read the peer's position only; polling processes completions and faults."""
         consumed = self.peerWords[CONSUMED]
         if self.acknowledged < consumed <= self.produced:
             self.acknowledge(consumed)

@@ -35,7 +35,7 @@ class UnopenedLane(Route):
     ) -> None:
         """
         @param make: connects the queue pair; raises L{txrdma.error.ResourceExhausted}.
-        @param closed: is called when the queue pair is closed or fails before it has a lane.
+        @param closed: called when the queue pair is closed or fails before it has a lane.
         """
         self.owner, self.destination = owner, destination
         self._make, self._closed = make, closed
@@ -69,7 +69,7 @@ class UnopenedLane(Route):
         opened.lane.post(requests)
 
     def _complete(self, requests: Sequence[SendRequest]) -> None:
-        """Complete RDMA WRITEs of no bytes, which only ask whether the peer exists: it has not left."""
+        """Complete RDMA WRITEs of no bytes, which only probe whether the peer exists: it does."""
         owner = self.owner
         owner.retired(len(requests))
         for request in requests:

@@ -17,9 +17,10 @@ WAKES_SENDER: Final = Wake.SENDS | Wake.ROOM
 
 class Wakeups:
     """
-    Wakes the peer, and publishes the events that wake us.
+    Wakes the peer, and publishes the events that wake this process.
 
-    @ivar armed: flags of L{Wake} for our completion queues; C{room}: for requests that wait for ring space.
+    @ivar armed: flags of L{Wake} for the local completion queues; C{room}: for requests that wait for ring
+        space.
     @ivar isPollNeeded: the peer must poll, even if it waits for no message.
     @ivar wokenReceives: the peer's wake word when its receive queue was woken last; C{wokenSends}: its send
         queue.
@@ -42,7 +43,7 @@ class Wakeups:
         self._nudgedAt = 0  # our position when the peer was nudged last
 
     def publish(self) -> None:
-        """Publish our wake word; poll once after this."""
+        """Publish the local wake word; poll once after this."""
         flags = self.armed | self.room
         self._epoch += 1
         self._rings.localWords[WAKE] = self._epoch << 8 | flags if flags else 0
@@ -72,7 +73,7 @@ class Wakeups:
             self._services.nudge()
 
     def consumed(self) -> None:
-        """Wake a sleeping peer that waits for our position."""
+        """Wake a sleeping peer that waits for the local position."""
         barrier()
         wake = self._rings.peerWords[WAKE]
         if wake & WAKES_SENDER and wake != self.wokenSends:

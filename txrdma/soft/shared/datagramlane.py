@@ -27,7 +27,7 @@ _KIND: Final = 0xFF
 
 class DatagramLane:
     """
-    The datagrams between our device and another one.
+    The datagrams between the local device and another one.
 
     @ivar name: IP address and UDP port of the other device.
     @ivar isUp: whether the other device's box is attached, so that datagrams can be sent.
@@ -62,7 +62,7 @@ class DatagramLane:
         return False
 
     def announce(self) -> None:
-        """Wake the peer, if it has armed since it was woken last."""
+        """Wake the peer, if it has armed since its last wakeup."""
         acquire()  # barrier(), without its call
         release()
         if not ORDERED:
@@ -75,7 +75,7 @@ class DatagramLane:
     # In.
 
     def take(self) -> list[memoryview]:
-        """The next packets, as views of the ring until L{taken}; raises ValueError for an invalid record."""
+        """Return the next packets, views of the ring until L{taken}; raises ValueError for an invalid record."""
         rings = self._rings
         words = rings.peerWords
         at = rings.readIndex

@@ -100,7 +100,7 @@ class DatagramLink:
         self.lane = DatagramLane(peer.name, memoryview(self._own), self._ring)
 
     def invite(self, bell: DoorbellChannel) -> None:
-        """Send our box to the other device."""
+        """Send the local box to the other device."""
         message = DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING, number=self.peer.doorbellNumber(bell))
         self.peer.send(message.encode(), (self._descriptor,))
         os.close(self._descriptor)

@@ -14,7 +14,7 @@ class PeerProcess:
 
     @ivar name: IP address and UDP port of its device.
     @ivar lines: connections to it; messages are sent by the first.
-    @ivar isLost: nothing can be sent any more.
+    @ivar isLost: messages can no longer be sent.
     """
 
     def __init__(self, name: tuple[str, int]) -> None:
@@ -25,7 +25,7 @@ class PeerProcess:
 
     @property
     def isTrusted(self) -> bool:
-        """Whether the process belongs to our user, by the credentials that the kernel reports."""
+        """Whether the process belongs to the same user, by the credentials that the kernel reports."""
         return bool(self.lines) and isSameUser(self.lines[0].process.user)
 
     def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:

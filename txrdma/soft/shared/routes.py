@@ -61,7 +61,7 @@ _REMOTE: Final = REMOTE_WRITE | REMOTE_READ
 
 
 class _ConnectedProcess(PeerProcess):
-    """Another process, with its queue pairs by our numbers, and its link for datagrams."""
+    """Another process, with its queue pairs by local number, and its link for datagrams."""
 
     def __init__(self, port: SharedMemoryPort, name: tuple[str, int]) -> None:
         super().__init__(name)
@@ -74,7 +74,7 @@ class _ConnectedProcess(PeerProcess):
 
     def connect(self, owner: SoftQueuePair, destination: QPN) -> Route | None:
         """
-        Connect a local queue pair that is ready to receive; it gets a lane when one of both sends.
+        Connect a local queue pair that is ready to receive; it gets a lane when either end sends.
 
         @return: None if the process is found to have ended.
         """
@@ -199,12 +199,12 @@ class _ConnectedProcess(PeerProcess):
         return self.datagramLink
 
     def datagramRingReceived(self, parsed: DatagramRingOffer, descriptors: list[int]) -> None:
-        """Attach the peer's box for datagrams; number 0 refuses ours, so that UDP is used."""
+        """Attach the peer's box for datagrams; number 0 refuses the local box, so that UDP is used."""
         if not parsed.number:
             self._closeDatagramLink()
             return
         if len(descriptors) != 1 or (self.datagramLink is not None and self.datagramLink.lane.isUp):
-            raise ValueError("one box for datagrams, and one descriptor with it")
+            raise ValueError("a box for datagrams needs one descriptor, and must be the only one")
         doorbells = self._peerDoorbells.acquire(parsed.number)
         if doorbells is not None and (datagramLink := self.openDatagramLink()) is not None:
             try:
@@ -228,7 +228,7 @@ class _ConnectedProcess(PeerProcess):
             self._port.datagrams.remove(datagramLink)
 
     def doorbellReceived(self, parsed: DoorbellNotice, descriptors: list[int]) -> None:
-        """Handle a message about a doorbell of the peer, or of ours."""
+        """Handle a message about a doorbell of the peer, or a local one."""
         if parsed.kind is RendezvousKind.DOORBELL:
             try:
                 self._peerDoorbells.add(parsed.number, descriptors, self.isTrusted)
@@ -447,7 +447,7 @@ class SharedMemoryPort(RoutePort):
     ) -> None:
         """
         @param rendezvous: connects to other processes; by default, through abstract UNIX sockets.
-        @raise DeviceUnavailable: our name is taken.
+        @raise DeviceUnavailable: the name is in use.
         """
         self.reactor = reactor
         self.address = address

@@ -109,7 +109,7 @@ class SharedQueuePair:
             self.lane.doorbell = self._channel.claimDoorbell()
 
     def invite(self) -> None:
-        """Send our box and doorbells to the peer's queue pair."""
+        """Send the local box and doorbells to the peer's queue pair."""
         sends, receives = self.owner.sendQueue.channel, self.owner.receiveQueue.channel
         message = Join(
             kind=RendezvousKind.JOIN,
@@ -124,7 +124,7 @@ class SharedQueuePair:
         self._closeBox()
 
     def _closeBox(self) -> None:
-        """Close the descriptor of our box, which stays mapped."""
+        """Close the descriptor of the local box, which stays mapped."""
         box, self._box = self._box, -1
         if box >= 0:
             os.close(box)
@@ -138,7 +138,7 @@ class SharedQueuePair:
             self.lane.attach(memoryview(box))
 
     def poll(self) -> None:
-        """Process what the peer has written."""
+        """Process records that the peer has written."""
         with self._isolated():
             self.lane.poll()
 
@@ -163,7 +163,7 @@ class SharedQueuePair:
                 self._ringDoorbell(doorbell.descriptor)
 
     def nudge(self) -> None:
-        """Have the peer poll this lane, whatever it is armed for."""
+        """Request that the peer polls this lane, regardless of its wake word."""
         self._note(RendezvousKind.NUDGE)
 
     def _note(self, kind: RendezvousKind) -> None:

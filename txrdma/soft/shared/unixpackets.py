@@ -94,13 +94,13 @@ class Listening(Protocol):
 
 
 class Rendezvous(Protocol):
-    """How processes of one host and user connect to each other, and wake each other."""
+    """Connects processes of one host and user, and wakes them."""
 
     def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:
         """Listen by the name of this IP address and UDP port; raises OSError if it is in use."""
 
     def connect(self, address: str, port: int) -> Line | None:
-        """Connect to the process with that device; None without one of our user."""
+        """Connect to the process with that device; None without one of this user."""
 
     def ring(self, doorbell: int) -> None:
         """Ring a doorbell of a peer."""
