@@ -9,7 +9,7 @@ Its parts, each of which imports only those before it:
   1. L{layouts <txrdma.mad.layouts>}: attributes and frames, as bytes.
   2. L{errors <txrdma.mad.errors>} and L{paths <txrdma.mad.paths>}.
   3. L{core <txrdma.mad.core>}: the protocols of calls and of RMPP, without I/O.
-  4. L{ports <txrdma.mad.ports>}: what sends and receives datagrams.
+  4. L{ports <txrdma.mad.ports>}: management ports, which send and receive datagrams.
   5. The modules beside them: agents, servers and subscriptions.
 """
 

@@ -53,7 +53,7 @@ class _DeferredCall(Call):
     _deferred: Deferred[Any] | None
 
     def awaited(self) -> Deferred[Any]:
-        """The Deferred of the call; cancelling it forgets the call."""
+        """The Deferred of the call; cancelling it cancels the call."""
         self._deferred = Deferred(self._cancelled)
         return self._deferred
 
@@ -79,7 +79,7 @@ class MADAgent(RPCs):
 
     An agent is a context manager: at the end of a C{with} or C{async with} block it is closed, and its port.
 
-    @ivar timeoutSeconds: time to wait for an answer; None is as long as the subnet may take (13.4.6.2).
+    @ivar timeoutSeconds: time to wait for an answer; None for the time that the subnet allows (13.4.6.2).
     @ivar retries: how often a request without an answer is sent again.
     """
 
@@ -97,8 +97,8 @@ class MADAgent(RPCs):
         watchSeconds: float = WATCH_SECONDS,
     ) -> None:
         """
-        @param port: owned by the agent from now on, and closed with it.
-        @param keys: keys for calls that are made without any.
+        @param port: the port, which is closed with the agent.
+        @param keys: keys of calls that specify none.
         @param reopen: opens the port again after it was lost; it is called until it succeeds. Without it the
             agent is closed when the port is lost.
         @param watchSeconds: seconds between polls of the port for listeners of L{watch}.
@@ -141,7 +141,7 @@ class MADAgent(RPCs):
 
     @property
     def wrongSources(self) -> int:
-        """Number of responses that were dropped because another port sent them."""
+        """Number of responses that were dropped because they came from another port."""
         return self._core.wrongSources
 
     @property
@@ -205,7 +205,7 @@ class MADAgent(RPCs):
         self.port.send(datagram, path)
 
     def close(self) -> None:
-        """Give up all calls, and close the port."""
+        """Cancel all calls, and close the port."""
         self._end("the agent is closed")
         self._watch.stop()
         if self._reopener is not None:
@@ -240,7 +240,7 @@ class MADAgent(RPCs):
     def _toSA(self, rpc: RPC) -> IBPath:
         """Path to the SA for a call without a path; a call of another class raises L{InvalidRequest}."""
         if rpc.managementClass is not ManagementClass.SUBN_ADM:
-            raise InvalidRequest(f"{rpc.name}: a path has to lead to the peer that is asked")
+            raise InvalidRequest(f"{rpc.name}: a path to the peer is needed")
         end = self.port.endPort
         if not end.smLID:
             raise DeviceUnavailable("the local port knows no subnet manager")
@@ -287,9 +287,9 @@ class MADAgent(RPCs):
 
     def serve(self, requested: TakeRequest, ended: Callable[[], None]) -> Callable[[], None]:
         """
-        Hand requests to a server, before those that were added earlier; the returned function ends that.
+        Pass requests to a server first, before earlier ones; the returned function ends that.
 
-        @param ended: called when the port is gone.
+        @param ended: called when the port is lost.
         """
         end = self._servers.add(requested, ended)
         self._core.isServing = True
@@ -300,7 +300,7 @@ class MADAgent(RPCs):
         Receive requests of this class with these methods, also after the port was lost and reopened.
 
         @param oui: OUI of a vendor, in the second range of vendors' classes.
-        @return: function that ends this, unless others have registered for the same requests.
+        @return: a function that ends this, unless others have registered for the same requests.
         @raise txrdma.error.ResourceExhausted: another program on this host has registered for them.
         """
         port = None if self._closed else self.port

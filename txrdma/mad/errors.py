@@ -16,7 +16,7 @@ class MADFailure(RDMAError):
 
     @ivar rpc: the call.
     @ivar path: path of the request.
-    @ivar request: its datagram; C{b""} when none was made.
+    @ivar request: its datagram; C{b""} if none was made.
     @ivar reply: datagram of the answer; C{b""} without one.
     """
 
@@ -49,7 +49,7 @@ class MADTimeoutError(MADFailure):
 
 
 def silenceHint(rpc: RPC, path: IBPath, mkey: int) -> str:
-    """Reason other than absence why a node may be silent (IBA 14.2.4, 10.9), as the end of a message."""
+    """Return a reason other than absence for a silent node (IBA 14.2.4, 10.9), as the end of a message."""
     if rpc.managementClass is ManagementClass.SUBN_LID:
         return f"; a port whose M_Key is not {mkey:#x} may be silent, too"
     if path.pkey != DEFAULT_PKEY:
@@ -63,7 +63,7 @@ class MADClassError(MADFailure):
 
 class MADTransferError(MADFailure):
     """
-    An RMPP transfer, of our request or of the answer, has failed.
+    An RMPP transfer, of the request or of the answer, has failed.
 
     @ivar status: reason for its end.
     @ivar byPeer: True if the peer has ended the transfer.

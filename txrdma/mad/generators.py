@@ -1,8 +1,7 @@
 """
-Work in python-rdma's style: generators that yield the calls that they wait for.
+Work in python-rdma's style: generators that yield the calls for which they wait.
 
-A generator yields calls, other work, what was queued, or None. However deep generators yield each
-other, the stack does not grow.
+A generator yields calls, other work, queued tasks, or None. Nested generators do not make the stack grow.
 """
 
 from __future__ import annotations

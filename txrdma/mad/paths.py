@@ -55,7 +55,7 @@ def checkedLID(lid: int) -> LID:
     """
     Return a number as a LID.
 
-    @raise ValueError: it is not from 1 to 0xFFFE; 0xFFFF is the permissive LID, which is no port's.
+    @raise ValueError: it is not from 1 to 0xFFFE; 0xFFFF is the permissive LID, which no port has.
     """
     if not 0 < lid <= _HIGHEST_LID:
         raise ValueError(f"LIDs are from 1 to {_HIGHEST_LID}, not {lid}")
@@ -73,7 +73,7 @@ def parseGID(text: str, stripped: str, endPort: MADEndPort | None) -> GID:
         gid = GID.fromIP(address) if _IPV4.fullmatch(address) else GID.fromString(address)
     except ValueError:
         raise ValueError(
-            f"{text!r} names no port: a LID (7), a GID (fe80::...), a port GUID (0x...) or a route (DR 0,1)"
+            f"{text!r} is not a port: a LID (7), a GID (fe80::...), a port GUID (0x...) or a route (DR 0,1)"
         ) from None
     if percent and (not scope or (endPort is not None and not endPort.isCalled(scope))):
         raise ValueError(f"{text!r}: the scope {scope!r} is not a name of the local port")

@@ -1,4 +1,4 @@
-"""Watching of a management port: its loss, its return, a new SM or address."""
+"""Detection of changes of a management port: its loss, its return, a new SM or address."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ RETURN_SECONDS: Final = 5.0
 
 @dataclass(frozen=True)
 class PortLost:
-    """The port is gone, and all calls have failed."""
+    """The port is lost, and all calls have failed."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class PortReturned:
-    """The port was lost, and is open again; others may have lost what they know of it, as subscriptions."""
+    """The port was lost, and is open again; peers may have lost its state, such as subscriptions."""
 
     endPort: MADEndPort
 
@@ -40,7 +40,7 @@ class PortReturned:
 @dataclass(frozen=True)
 class PortChanged:
     """
-    LID, GIDs, P_Keys or SM of the port have changed; or its SM wants its clients to register again.
+    LID, GIDs, P_Keys or SM of the port have changed; or its SM requests its clients to register again.
 
     @ivar mustRegister: whether clients must register again (CLIENT_REREGISTER, IBA 14.2.5.6).
     """

@@ -37,9 +37,9 @@ class Servers:
 
     def add(self, requested: TakeRequest, ended: Callable[[], None]) -> Callable[[], None]:
         """
-        Hand requests to this server, before those that were added earlier; the returned function ends that.
+        Pass requests to this server first, before earlier ones; the returned function ends that.
 
-        @param ended: called when the agent's port is gone.
+        @param ended: called when the agent's port is lost.
         """
         key = object()
         self._servers = {key: (requested, ended), **self._servers}
@@ -50,7 +50,7 @@ class Servers:
         return end
 
     def requested(self, datagram: bytes, message: bytes, path: IBPath) -> None:
-        """Hand a request to the first server that takes it; one that raises leaves it to the next."""
+        """Pass a request to the first server that accepts it; if one raises, the next one is tried."""
         remaining = len(self._servers)
         for requested, _ended in tuple(self._servers.values()):
             remaining -= 1
@@ -58,10 +58,10 @@ class Servers:
                 if requested(datagram, message, path, not remaining):
                     return
             except Exception:
-                _log.failure("{server} can't take a request of {path}", server=requested, path=path)
+                _log.failure("{server} failed to process a request of {path}", server=requested, path=path)
 
     def ended(self) -> None:
-        """Have all servers forget their requests, as the port is gone."""
+        """Make all servers drop their requests, because the port is lost."""
         for _requested, ended in tuple(self._servers.values()):
             with _log.failuresHandled("{server} can't forget its requests", server=ended):
                 ended()
@@ -92,7 +92,7 @@ class Registrations:
         Register requests of this class with these methods; the returned function ends it.
 
         @param port: None while it is lost: L{renew} registers them with its replacement.
-        @raise txrdma.error.ResourceExhausted: another program on this host takes them already.
+        @raise txrdma.error.ResourceExhausted: another program on this host receives them already.
         """
         keys = [(int(managementClass), int(method), oui) for method in methods]
         missing = tuple(method for key, method in zip(keys, methods, strict=True) if key not in self._known)
@@ -117,9 +117,9 @@ class Registrations:
         return end
 
     def renew(self, port: IMADPort) -> None:
-        """Register all of it again with a port that replaces a lost one."""
+        """Register everything again with a port that replaces a lost one."""
         for registration in set(self._known.values()):
             try:
                 registration.begin(port)
             except RDMAError as error:
-                _log.warn("{port} does not bring requests any more: {error}", port=port.name, error=error)
+                _log.warn("{port} no longer receives requests: {error}", port=port.name, error=error)

@@ -51,9 +51,9 @@ def sourceGID(
     sourceAddress: Callable[[str], str | None] = sourceAddress,
 ) -> GID | None:
     """
-    Choose the GID from which packets to a destination leave.
+    Choose the source GID of packets to a destination.
 
-    That is the address that the host's routes prefer, if it is among the GIDs; otherwise the one that has
+    It is the address that the host's routes prefer, if it is among the GIDs; otherwise the one that has
     most leading bits in common with the destination (RFC 6724, rule 8). IPv4 and IPv6 are not mixed.
 
     @param scope: C{%} and the network interface of a link-local address.
@@ -72,7 +72,7 @@ def sourceGID(
 @implementer(IPathResolver)
 class SAPathResolver:
     """
-    Resolver that asks the subnet administration (SA).
+    Resolver that queries the subnet administration (SA).
 
     A LID or a directed route is already a path, and needs no query. But such a path has no MTU, service level
     or lifetime: with C{asksForLIDs} the SA is queried for these.
@@ -117,7 +117,7 @@ class SAPathResolver:
     async def findOther(self, path: IBPath, destination: GID, sources: Iterable[GID]) -> IBPath | None:
         """
         Find another path to the destination of a path, in its partition. Of several, as between ports with
-        several LIDs (LMC), it is one with two other LIDs if there is one: both directions take another route.
+        several LIDs (LMC), one with two other LIDs is preferred: both directions then take another route.
 
         @param destination: its destination GID.
         @param sources: the GIDs of the local ports from which it may begin, preferred ones first.

@@ -1,7 +1,7 @@
 """
 The remote procedure calls of the specification, by their names.
 
-Follows InfiniBand Architecture vol. 1, 13.4.5 (methods), and chapters 14 to 16 for which class has which.
+Follows InfiniBand Architecture vol. 1, 13.4.5 (methods), and chapters 14 to 16 for the methods of each class.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def checkedKind(name: str, payload: object) -> type[Attribute]:
     """
     Attribute type that a call of that name would carry.
 
-    @raise InvalidRequest: there is no such call, or it carries no such attribute; the message lists what
-        there is.
+    @raise InvalidRequest: there is no such call, or it carries no such attribute; the message lists the
+        existing ones.
     """
     kind = payload if isinstance(payload, type) else type(payload)
     if not issubclass(kind, Attribute):
@@ -63,12 +63,12 @@ class CallOptions(TypedDict, total=False):
     """
     Options of any call, by keyword.
 
-    @ivar timeoutSeconds: time to wait for an answer, each time that the request is sent.
+    @ivar timeoutSeconds: time to wait for an answer after each transmission of the request.
     @ivar retries: number of times that a request without an answer is sent again.
     @ivar keys: M_Key, SM_Key and others that a class requires.
     @ivar componentMask: components of a record that are selected; a L{Query} brings its own.
     @ivar transactionID: the transaction ID to send, which no other call of the agent has at present; without
-        it, or when it is 0, one is drawn. A port may leave only the lower half to choose:
+        it, or if it is 0, one is drawn. With some ports only the lower half can be chosen:
         C{transactionIDBits}.
     """
 
@@ -189,9 +189,9 @@ class RPCs(ABC):
         self, call: Call, path: IBPath, timeoutSeconds: float | None = None, retries: int | None = None
     ) -> None:
         """
-        Make a call that was put together already: for callers that make very many.
+        Make a call from a prepared object, for callers that make very many.
 
-        The call's own C{answered} or C{failed} is called at its end; C{forget} gives it up.
+        The call's own C{answered} or C{failed} is called at its end; C{forget} cancels it.
 
         @param timeoutSeconds: time to wait for an answer; by default that of all calls. C{retries} likewise.
         """

@@ -1,5 +1,5 @@
 """
-Transactor by the SA: queries subnet administration instead of the nodes.
+A transactor that queries subnet administration instead of the nodes.
 
 Follows InfiniBand Architecture vol. 1, 15.2.5: most attributes of subnet management have a record with the
 same content. Nodes may protect theirs by an M_Key; the SA returns them to every requester.
@@ -34,8 +34,8 @@ class _Recoding(NamedTuple):
 
     @ivar record: type of the record; it has the attribute in C{field}.
     @ivar components: components for the attribute's modifier, at any node.
-    @ivar ports: components for the modifier at a switch; other nodes have one such table at a LID, and ignore
-        ports.
+    @ivar ports: components for the modifier at a switch; other nodes have one such table for each LID, and
+        ignore ports.
     """
 
     record: type[sa.Record]
@@ -49,7 +49,7 @@ def _block(modifier: int) -> dict[str, int]:
 
 
 def _named(*names: str, of: Callable[[int], tuple[int, ...]]) -> Callable[[int], dict[str, int]]:
-    """The parts of a modifier by the components that they are in a record, C{""} for none."""
+    """Return the parts of a modifier by their components in a record, C{""} for none."""
     return lambda modifier: {name: part for name, part in zip(names, of(modifier), strict=False) if name}
 
 
@@ -98,7 +98,7 @@ class SATransactor(RPCs):
     remembered; when a call that used them fails, they are found again, and if they have changed, the call is
     made once more.
 
-    Errors are those of C{SubnAdmGet}: for an attribute that no node has the SA answers without records.
+    Errors are those of C{SubnAdmGet}: for an attribute that no node has, the SA returns no records.
     """
 
     def __init__(self, agent: RPCs, endPort: EndPort) -> None:
@@ -112,7 +112,7 @@ class SATransactor(RPCs):
         self._nodes: dict[LID, smp.NodeInfo] = {}
 
     def forget(self) -> None:
-        """Forget all nodes and LIDs that are remembered, as after a change of the fabric."""
+        """Clear the cache of nodes and LIDs, for example after a change of the fabric."""
         self._lids.clear()
         self._nodes.clear()
 
@@ -230,7 +230,7 @@ class _Translation(NamedTuple):
     used: list[tuple[dict[Any, Any], object]]
 
     def remembered(self, table: dict[_K, _V], key: _K) -> _V | None:
-        """Value that a table remembers; its use is recorded."""
+        """Return a cached value of a table, and record its use."""
         value = table.get(key)
         if value is not None:
             self.used.append((table, key))

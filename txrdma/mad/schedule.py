@@ -1,8 +1,8 @@
 """
-Schedules of coroutines over an agent, with a bound for outstanding calls.
+Schedules of coroutines over an agent, with a limit of outstanding calls.
 
 Work is an C{async def}, or a generator in python-rdma's style (L{txrdma.mad.generators}). All calls made
-through the schedule share its bound.
+through the schedule share its limit.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Progress:
 
     @property
     def waiting(self) -> int:
-        """Number of calls that wait for another to end."""
+        """Number of queued calls."""
         return len(self._waiting)
 
     @property
@@ -83,7 +83,7 @@ class MADSchedule(RPCs):
         @param onProgress: called whenever a call has ended.
         """
         if maxOutstanding < 1:
-            raise ValueError(f"maxOutstanding is {maxOutstanding}: less than one call never ends")
+            raise ValueError(f"maxOutstanding is {maxOutstanding}, not 1 or more")
         self.agent = agent
         self.maxOutstanding = maxOutstanding
         self._onProgress = onProgress
@@ -123,11 +123,11 @@ class MADSchedule(RPCs):
     def mqueue(self, works: Iterable[Any]) -> Task:
         """
         Run pieces of work from an iterable, while there is room: less than C{maxOutstanding} calls, and as
-        many pieces of such work that wait for anything but other work.
+        many pieces of such work that wait for anything except other work.
 
-        @param works: pieces of work. A generator may also yield what L{queue} and L{mqueue} return, to go on
-            when that has ended, and None.
-        @return: ends when the last has.
+        @param works: pieces of work. A generator may also yield results of L{queue} and L{mqueue}, to wait
+            for their ends, and None.
+        @return: a task that ends with the last piece of work.
         @raise TypeError: the argument is not iterable.
         """
         task = self._runner.take(works)
@@ -138,7 +138,7 @@ class MADSchedule(RPCs):
         self, work: Work | None = None, *, queue: Work | None = None, mqueue: Iterable[Any] | None = None
     ) -> Deferred[Any]:
         """
-        Run these, and all work that they begin.
+        Run pieces of work, and all work that they begin.
 
         @return: fires when nothing is left, with the result of C{work}; fails with the first exception in
             work that is not waited for, and then everything else is cancelled. Cancelling it does so, too.
@@ -172,11 +172,11 @@ class MADSchedule(RPCs):
         try:
             onProgress(self.progress)
         except Exception:
-            _log.failure("while the progress of a schedule was reported; it is not reported any more")
+            _log.failure("onProgress of a schedule failed, and is not called any more")
             self._onProgress = None
 
     def _issueWaiting(self) -> None:
-        """Make queued calls up to the bound. A call that ends at once returns to the outer loop."""
+        """Make queued calls up to the limit. A call that ends at once returns to the outer loop."""
         if self._isIssuing:
             return
         self._isIssuing = True

@@ -1,7 +1,7 @@
 """
 Server of requests: handlers by class and method, whose results are answers.
 
-Follows InfiniBand Architecture vol. 1, 13.4.6 (what must be answered, and how) and 13.4.7 (status). A request
+Follows InfiniBand Architecture vol. 1, 13.4.6 (answers) and 13.4.7 (status). A request
 always gets an answer: a request without a handler, or one that fails, is answered with a status. A datagram
 that is not a request, by its length, queue pair or method, gets none.
 """
@@ -87,8 +87,8 @@ class MADServer:
 
     def __init__(self, agent: MADAgent, *, answerSeconds: float = ANSWER_SECONDS) -> None:
         """
-        @param agent: sends the answers, and is not closed by the server. An agent may have several servers: a
-            request is for the first that has a handler which takes it.
+        @param agent: sends the answers, and is not closed by the server. An agent may have several servers:
+            the first one with a handler that accepts a request answers it.
         @param answerSeconds: time after which a handler is cancelled, and BUSY answered.
         """
         self.answerSeconds = answerSeconds
@@ -116,7 +116,7 @@ class MADServer:
         self, managementClass: int, handler: IMADHandler, methods: Sequence[int], oui: int = 0
     ) -> Callable[[], None]:
         """
-        Answer requests of this class by C{handler}; the returned function ends that.
+        Answer requests of this class with C{handler}; the returned function ends that.
 
         Several handlers may have the same class and method: they are called in turn, the newest first, until
         one does not return C{NotImplemented}.
@@ -141,9 +141,9 @@ class MADServer:
         self, listener: NoticeListener, managementClass: int = 0, methods: Sequence[int] = ()
     ) -> Callable[[], None]:
         """
-        Hand every trap and report to a listener; the returned function ends that.
+        Pass every trap and report to a listener; the returned function ends that.
 
-        @param managementClass: have the port bring C{methods} of this class, too: C{Method.TRAP} or
+        @param managementClass: also receive C{methods} of this class from the port: C{Method.TRAP} or
             C{Method.REPORT}.
         @raise txrdma.error.ResourceExhausted: another program on this host has registered for them.
         """
@@ -160,7 +160,7 @@ class MADServer:
     # Requests.
 
     def requested(self, datagram: bytes, message: bytes, path: IBPath, isLast: bool) -> bool:
-        """Take a request that is for a handler of this server: see L{txrdma.mad.requests.TakeRequest}."""
+        """Accept a request for a handler of this server: see L{txrdma.mad.requests.TakeRequest}."""
         try:
             request = _read(datagram, message, path)
         except WireError as error:
@@ -181,7 +181,7 @@ class MADServer:
         return True
 
     def _served(self, request: MADRequest, kind: _What) -> int:
-        """Call handlers for a request; returns the status if none has taken it, else 0."""
+        """Call handlers for a request; return the status if none has accepted it, else 0."""
         header, handlers = request.header, tuple(self._handlers.get(kind, {}).items())
         if status := _unfit(request):
             if not handlers or header.method != Method.SEND or header.baseVersion != 1:
@@ -244,7 +244,7 @@ class MADServer:
             pending.answer.cancel()
 
     def ended(self) -> None:
-        """Give up all handlers' work: the agent's port is gone."""
+        """Cancel the work of all handlers, because the agent's port is lost."""
         self._ends += 1
         for who in tuple(self._pending):
             self._giveUp(who)
@@ -313,7 +313,7 @@ class MADServer:
 
 
 def _promised(result: Any) -> Deferred[Any]:
-    """A Deferred of what the handler of a request has returned: a value, a Deferred, or a coroutine."""
+    """Return a Deferred of a handler's result: a value, a Deferred, or a coroutine."""
     return maybeDeferred(lambda: result)
 
 
@@ -332,7 +332,7 @@ def _read(datagram: bytes, message: bytes, path: IBPath) -> MADRequest:
 
 
 def _unfit(request: MADRequest) -> int:
-    """The status for a request of a version that we do not speak; else 0."""
+    """Return the status for a request of an unsupported version; else 0."""
     header = request.header
     version: int = formatOf(header.managementClass).classVersion  # type: ignore[attr-defined]  # every frame has it
     return MADStatus.UNSUPPORTED_VERSION if (header.baseVersion, header.classVersion) != (1, version) else 0
@@ -350,7 +350,7 @@ def _ouiOf(request: MADRequest) -> int:
 
 
 def _statusOfInvalid(request: MADRequest) -> int:
-    """Status for an exception in a handler; only subnet administration has one for that."""
+    """Return the status for an exception in a handler; only subnet administration has one."""
     isSA = request.header.managementClass is ManagementClass.SUBN_ADM
     return _NO_RESOURCES if isSA else MADStatus.INVALID_FIELD
 
@@ -397,7 +397,7 @@ def _written(
 
 
 def _managementAnswer(request: MADRequest, method: int, content: bytes, status: int) -> bytes:
-    """Answer to an SMP; on a directed route it has the request's, and the direction bit (IBA 14.2.2)."""
+    """Answer to an SMP; on a directed route with the request's route and the direction bit (IBA 14.2.2)."""
     header, asked = request.header, request.frame
     if isinstance(asked, SMPFormatDirected):
         returning = asked.header.replace(method=Method(method), returning=True, status=status & 0x7FFF)

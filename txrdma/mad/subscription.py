@@ -45,8 +45,8 @@ class Subscription:
 
     Only reports from the SA are accepted, since any host can send one.
 
-    It is renewed regularly; when the port has returned, has another SM or another address, or its SM wants
-    clients to register again; soon after it was refused or not answered; and by L{renew}.
+    It is renewed regularly; when the port returns, gets another SM or address, or its SM requests clients to
+    register again; soon after it was refused or not answered; and by L{renew}.
 
     @ivar isStanding: True if the last renewal was accepted.
     """
@@ -88,7 +88,7 @@ class Subscription:
         """
         Subscribe now, and renew the subscription regularly.
 
-        @raise txrdma.error.ResourceExhausted: another program on this host gets the reports.
+        @raise txrdma.error.ResourceExhausted: another program on this host receives the reports.
         """
         if self._unlisten is None:
             self._unlisten = self._server.listen(self._reported, ManagementClass.SUBN_ADM, (Method.REPORT,))
@@ -98,7 +98,7 @@ class Subscription:
             self._subscribe()
 
     def stop(self) -> Deferred[None]:
-        """End the subscription; fires when the SA has answered, or has not in time, or after L{start}."""
+        """End the subscription; fires when the SA has answered or the call has timed out, or after L{start}."""
         if self._unlisten is None:
             return succeed(None)
         self._unlisten()
@@ -137,13 +137,13 @@ class Subscription:
         self._timer.start(seconds, self._subscribe)
 
     def _suspend(self) -> None:
-        """End the present subscription without another attempt."""
+        """End the current subscription without another attempt."""
         self._cancelPending()
         self.isStanding = False
         self._timer.stop()
 
     def _registration(self) -> object:
-        """Path to the SA, and our GIDs: a change of them needs a new subscription."""
+        """Path to the SA, and the local GIDs: if they change, a new subscription is needed."""
         end = self._server.port.endPort
         where = (end.lid, end.smLID, end.smServiceLevel) if self._sa is None else None
         return where, end.gids

@@ -1,8 +1,7 @@
 """
-Tasks that wait: coroutines that run until they wait, and then on.
+Tasks: coroutines that are suspended while they wait.
 
-A piece of work waits for a Deferred or other work. However deep tasks wait for each other, the stack does not
-grow.
+A piece of work waits for a Deferred or other work. Nested waits do not make the stack grow.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Runner:
         return self._begun(Task(self, self.running, source), coroutine)
 
     def take(self, works: Iterable[Any]) -> Task:
-        """Begin pieces of work from an iterable, up to the bound; raise C{TypeError} if it is none."""
+        """Begin pieces of work from an iterable, up to the bound; raise C{TypeError} for anything else."""
         iterator = iter(works)
         task = Task(self, self._sources)
         return self._begun(task, self._each(iterator, task))
@@ -87,7 +86,7 @@ class Runner:
         self.turn()
 
     def turn(self) -> None:
-        """Go on with all work that can; a nested call returns at once, and leaves that to the outer one."""
+        """Continue all work that can continue; a nested call leaves this to the outer one."""
         if self._isTurning:
             return
         self._isTurning = True
@@ -181,7 +180,7 @@ class Task:
     )
 
     def __init__(self, runner: Runner, home: dict[Task, None], source: Task | None = None) -> None:
-        """@param home: has the task until its end; C{source} has brought it."""
+        """@param home: runs the task; C{source}: the iterable that it comes from, if any."""
         self.isDone = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -223,7 +222,7 @@ class Task:
         return False
 
     def step(self, value: Any, error: BaseException | None) -> None:
-        """Go on until the work waits or has ended."""
+        """Continue until the work waits or has ended."""
         work = self.work
         if work is None:
             return
@@ -278,7 +277,7 @@ class Task:
         runner.resume(self, None, error)
 
     def _fired(self, result: Any) -> Any:
-        """Resume the work with a Deferred's result, which stays in it: a coroutine looks at it once more."""
+        """Resume the work with a Deferred's result, which remains in it: a coroutine reads it again."""
         value, error = (None, result.value) if isinstance(result, Failure) else (result, None)
         if self._deferred is not None:
             self._deferred = self.awaited = None

@@ -36,12 +36,12 @@ class VendorText(Attribute):
 
     @property
     def text(self) -> str:
-        """Text up to the first zero; bytes that are no UTF-8 are replaced."""
+        """Text up to the first zero; bytes that are not UTF-8 are replaced."""
         return self.content.partition(b"\0")[0].decode("utf-8", "replace")
 
 
 def filled(text: str) -> bytes:
-    """Text as bytes of such an attribute: cut to its length, with a zero at least at the end."""
+    """Text as bytes of such an attribute: truncated to its length, with at least one zero at the end."""
     return text.encode()[: _LENGTH - 1].ljust(_LENGTH, b"\0")
 
 
@@ -94,7 +94,8 @@ class MlxGeneralInfo(_MlxRevisions):
     The revisions of a Mellanox switch (InfiniScale III).
 
     @ivar fwPSID: board and configuration that the firmware is for.
-    @ivar fwMonth: month of the firmware's build, as C{fwDay}, C{fwYear} and C{fwHour}: digits in hexadecimal.
+    @ivar fwMonth: month of the firmware's build, encoded as C{fwDay}, C{fwYear} and C{fwHour} are: as
+        hexadecimal digits.
     """
 
     reserved5: int = bits(8)

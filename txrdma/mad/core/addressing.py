@@ -23,9 +23,9 @@ _FIRST_MULTICAST_LID: Final = 0xC000
 
 def sourceIndex(table: Sequence[GIDEntry], path: IBPath) -> int:
     """
-    Index of the GID to send from: that of the path, else one of the kind of the destination's.
+    Index of the GID to send from: that of the path, else a GID of the destination's kind.
 
-    Of a GID that the table has twice, for RoCE v1 and v2, the entry for RoCE v2 is taken.
+    If the table has a GID twice, for RoCE v1 and v2, the entry for RoCE v2 is used.
     """
     if path.dgid is None:
         return 0
@@ -47,7 +47,7 @@ def mayBeFrom(path: IBPath, slid: int, sgid: GID | None, lidMask: int) -> bool:
     """
     True if a datagram from this source can answer one that was sent by this path.
 
-    @param slid: 0, as C{sgid} is None, where the port does not show it.
+    @param slid: 0, as C{sgid} is None, if the port does not report it.
     @param lidMask: LID mask control (LMC) of ports in this subnet: an answer may come from another LID of the
         same port (IBA 7.11.1).
     """
@@ -60,7 +60,7 @@ def mayBeFrom(path: IBPath, slid: int, sgid: GID | None, lidMask: int) -> bool:
 
 
 def partitionIndex(table: Sequence[PKey], pkey: PKey) -> int | None:
-    """Index of a partition in the P_Key table, with either membership; None where we are no member."""
+    """Index of a partition in the P_Key table, with either membership; None if the port is not a member."""
     if pkey in table:
         return table.index(pkey)
     other = PKey(pkey ^ _FULL)

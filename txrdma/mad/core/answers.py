@@ -27,7 +27,7 @@ TABLES: Final = (Method.GET_TABLE_RESP, Method.GET_MULTI_RESP)
 
 
 def check(rpc: RPC, kind: type[Attribute], request: bytes, answer: bytes) -> None:
-    """Check an answer of the same class and transaction; raise L{WireError} if it is to another request."""
+    """Check an answer of the same class and transaction; raise L{WireError} if it answers another request."""
     name = kind.__name__
     base, _, version, method, _, _, attributeID, modifier = HEADER.unpack_from(answer)
     asked = HEADER.unpack_from(request)
@@ -38,7 +38,7 @@ def check(rpc: RPC, kind: type[Attribute], request: bytes, answer: bytes) -> Non
     if not isOf(rpc, kind, attributeID):
         raise WireError(name, 16, f"the answer is of attribute {attributeID:#06x}")
     if modifier != asked[7]:
-        raise WireError(name, 20, f"the answer has the modifier {modifier:#x}, {asked[7]:#x} was asked for")
+        raise WireError(name, 20, f"the answer has the modifier {modifier:#x}, not {asked[7]:#x}")
 
 
 def isOf(rpc: RPC, kind: type[Attribute], attributeID: int) -> bool:
@@ -51,7 +51,7 @@ def answerOf(rpc: RPC, kind: type[Attribute], first: bytes, message: bytes) -> A
     Answer in the message of an RMPP transfer.
 
     @param first: first datagram of the transfer; C{message} is the attribute data of all of them.
-    @return: the attribute; of a table its records, not decoded yet.
+    @return: the attribute; for a table its records, not decoded yet.
     @raise WireError: the message is not such an attribute.
     """
     if rpc.answer in TABLES:
@@ -63,7 +63,7 @@ def redirected(path: IBPath, datagram: bytes) -> IBPath | None:
     """
     Path to the node that a REDIRECT answer names (IBA 13.4.8.1).
 
-    @return: None when it names no node; without a LID where it has a GID only.
+    @return: None if it names no node. The path has no LID if the answer has a GID only.
     @raise WireError: the answer is too short.
     """
     info = ClassPortInfo.decode(datagram, OFFSETS[datagram[1]])
@@ -112,7 +112,7 @@ class Records:
         if self.count > MOST_RECORDS:
             raise WireError(kind.__name__, 44, f"there are {self.count} records, more than {MOST_RECORDS}")
         if any(message[self.count * distance :]):
-            raise WireError(kind.__name__, 44, f"behind {self.count} records there is a part of one")
+            raise WireError(kind.__name__, 44, f"after {self.count} records there is a partial one")
         self.decoded: list[Attribute] = []
         self._decode = kind.decode
         self._message = message
@@ -120,7 +120,7 @@ class Records:
 
     def more(self, most: int) -> bool:
         """
-        Decode so many further records, or the rest.
+        Decode up to this many further records.
 
         @return: True if all records are decoded now.
         """
@@ -132,5 +132,5 @@ class Records:
 
 
 def whole(first: bytes, message: bytes) -> bytes:
-    """Message of an RMPP transfer for ports that segment it themselves: the headers, then all of it."""
+    """The message of an RMPP transfer, for ports that segment it themselves: headers and all data."""
     return first[: OFFSETS[first[1]]] + message

@@ -1,5 +1,5 @@
 """
-Calls of one port: sent, repeated, answered, redirected and given up.
+Calls of one port: sending, retries, answers, redirections and timeouts.
 
 Follows InfiniBand Architecture vol. 1, 13.4.6 (transactions), 13.4.8.1 (redirection), 13.5.4 (BUSY) and 13.6
 (RMPP). Nothing here reads a clock or a socket; see L{txrdma.mad.agent} for that.
@@ -73,7 +73,7 @@ class Requested(NamedTuple):
 
     @ivar datagram: the datagram, or the first one of an RMPP transfer.
     @ivar message: bytes of the attribute.
-    @ivar path: path that the request took.
+    @ivar path: path of the request.
     """
 
     datagram: bytes
@@ -93,7 +93,7 @@ class Dropped(NamedTuple):
 
 
 class InternalError(NamedTuple):
-    """An exception in our own code while a datagram was processed; its call has failed."""
+    """An exception in txrdma's code while a datagram was processed; its call has failed."""
 
     error: Exception
 
@@ -123,7 +123,7 @@ class Calls:
     """
 
     def __init__(self, port: IMADPort, random: Callable[[int], bytes]) -> None:
-        """@param random: returns that many unforeseeable bytes."""
+        """@param random: returns this many unpredictable bytes."""
         self.wrongSources = 0
         self.isServing = False
         self._port = port
@@ -141,7 +141,7 @@ class Calls:
 
     @property
     def sent(self) -> int:
-        """Requests with an answer that were sent so far, as often as they were."""
+        """Number of requests sent so far that expect an answer, with retries."""
         return self._transactions.begun + self._transactions.repeated
 
     @property
@@ -159,7 +159,7 @@ class Calls:
         """
         Begin a call. Its end is an event, unless calls of this name have no response.
 
-        @param timeoutSeconds: time to wait for an answer; by default as long as path and peer take.
+        @param timeoutSeconds: time to wait for an answer; by default the time that path and peer may take.
         @return: the datagram to send, which bypasses L{outgoing} (a twentieth of a call's time); None if the
             request is an RMPP transfer.
         @raise RDMAError: the call cannot be sent, and gets no event.
@@ -206,7 +206,7 @@ class Calls:
             self._flush()
 
     def forget(self, call: Call) -> None:
-        """Give up a call without an event: its Deferred was cancelled."""
+        """Cancel a call without an event, because its Deferred was cancelled."""
         self._transactions.end(call)
         if self._tables:
             self._tables.pop(call, None)
@@ -219,7 +219,7 @@ class Calls:
             self._flush()
 
     def clear(self) -> list[Call]:
-        """Give up all calls, and return them: the caller ends them."""
+        """Cancel all calls, and return them: the caller ends them."""
         left = [
             *self._transactions.clear(),
             *self._tables,
@@ -354,7 +354,7 @@ class Calls:
     # Output.
 
     def outgoing(self) -> Iterable[Packet]:
-        """Take the packets that are to be sent."""
+        """Take the packets to send."""
         packets = self._packets
         if packets:
             self._packets = []
@@ -385,7 +385,7 @@ class Calls:
         self._events.append(call)
 
     def _failedBy(self, call: Call | None, datagram: bytes, error: Exception) -> None:
-        """Fail a call after a malformed response, or an exception in our own code."""
+        """Fail a call after a malformed response, or an exception in txrdma's code."""
         if not isinstance(error, WireError):
             self._events.append(InternalError(error))
         if call is not None:
@@ -459,7 +459,7 @@ class Calls:
         self._fail(call, MADError(call.rpc, call.path, status, call.datagram, datagram, why))
 
     def _resolveRedirect(self, waiting: _RedirectedCall, now: float) -> None:
-        """Ask the SA for the path to a GID. Redirections of that query count like those of the call."""
+        """Query the SA for the path to a GID. Redirections of that query count like those of the call."""
         end, call, dgid = self._port.endPort, waiting.call, waiting.target.dgid
         if not end.gids or dgid is None:  # a target with a LID needs no query
             self._redirectFailed(waiting, InvalidRequest("the local port has no GID"))

@@ -61,7 +61,7 @@ class TransferEnded(NamedTuple):
     """
     The transfer has failed, by this status.
 
-    @ivar byPeer: True if the peer has ended it by an ABORT or a STOP; otherwise we have to send one.
+    @ivar byPeer: True if the peer has ended it by an ABORT or a STOP; otherwise this end has to send one.
     """
 
     status: RMPPStatus
@@ -69,7 +69,7 @@ class TransferEnded(NamedTuple):
 
 
 def headerError(header: RMPPHeader) -> TransferEnded | None:
-    """Error in the header of a packet, or the end that it brings (IBA 13.6.2.2); else None."""
+    """Return the error in a packet's header, or the end that it reports (IBA 13.6.2.2); else None."""
     kind, status = header.type, header.status
     if header.version != _VERSION:
         return TransferEnded(RMPPStatus.UNSUPPORTED_VERSION)
@@ -112,7 +112,7 @@ class ResendTimeout:
             self._smooth += (seconds - self._smooth) / 8
 
     def promised(self, code: int) -> None:
-        """Take account of the response time in a receiver's header (IBA 13.6.2.1, RRespTime)."""
+        """Use the response time in a receiver's header (IBA 13.6.2.1, RRespTime)."""
         if code != _NO_RESPONSE_TIME:
             self._promised = lifetimeSeconds(code)
 
@@ -178,7 +178,7 @@ class Sender:
         return segments
 
     def received(self, header: RMPPHeader, now: float) -> TransferEnded | None:
-        """Take an ACK, a STOP or an ABORT; returns the failure that it means, if it is one."""
+        """Process an ACK, a STOP or an ABORT; return the failure that it reports, if any."""
         ended = headerError(header)
         if ended is not None:
             return ended
@@ -198,11 +198,11 @@ class Sender:
         return None
 
     def deadline(self) -> float | None:
-        """Time at which to call L{expired}; None when all is acknowledged."""
+        """Time at which to call L{expired}; None when everything is acknowledged."""
         return None if self.isDone else min(self._resendAt, self._giveUpAt)
 
     def expired(self, now: float) -> TransferEnded | None:
-        """Send again from the first segment without an acknowledgement, or give up."""
+        """Resend from the first unacknowledged segment on, or fail."""
         if self.isDone:
             return None
         if now >= self._giveUpAt:
@@ -287,10 +287,10 @@ class RMPPReceiver:
 
     def received(self, header: RMPPHeader, data: bytes) -> TransferEnded | None:
         """
-        Take a DATA segment, a STOP or an ABORT.
+        Process a DATA segment, a STOP or an ABORT.
 
         @param data: bytes after the header and the fields of the class.
-        @return: the failure of the transfer, if it is one; unless the peer has ended it, L{outgoing} then has
+        @return: the failure of the transfer, if any; unless the peer has ended it, L{outgoing} then has
             an ABORT or a STOP for the peer.
         """
         ended = headerError(header)
@@ -328,7 +328,7 @@ class RMPPReceiver:
         return None
 
     def outgoing(self) -> Sequence[RMPPHeader]:
-        """The ACKs, the STOP or the ABORT to send."""
+        """Return the ACKs, the STOP or the ABORT to send."""
         answers, self._answers = self._answers, []
         return answers
 
@@ -336,7 +336,7 @@ class RMPPReceiver:
         """
         True if a duplicate segment has other contents.
 
-        A peer that sends another response to the same request causes that: the two must not be mixed.
+        This happens if a peer sends another response to the same request: the two must not be mixed.
         """
         known = self._parts[number - 1]
         return (

@@ -38,7 +38,7 @@ class Timeouts:
         """
         Seconds to wait for an answer along a path.
 
-        @param subnetTimeout: code of a packet's life time, where the path has none.
+        @param subnetTimeout: encoded packet lifetime, if the path has none.
         """
         code = path.packetLifeTime
         if code is None:
@@ -51,7 +51,7 @@ class Timeouts:
         return known + self._slow.get((managementClass, path.dgid or path.dlid), 0.0) if self._slow else known
 
     def learn(self, path: IBPath, managementClass: int, responseTime: int) -> None:
-        """Remember the time, as a code, that a peer takes to answer, if that is longer than most take."""
+        """Store a peer's encoded response time, if it is longer than that of most peers."""
         key = managementClass, path.dgid or path.dlid
         longer = lifetimeSeconds(min(responseTime, MOST_RESPONSE_TIME)) - _USUAL_SECONDS
         self._slow.pop(key, None)

@@ -1,12 +1,12 @@
 """
-Open requests: matched with answers, sent again, given up.
+Open requests: matching with answers, retries, timeouts.
 
 Follows InfiniBand Architecture vol. 1, 13.4.6 (transaction IDs, timeouts and retries) and 13.4.7 (BUSY).
 Nothing here reads a clock or a socket; see L{txrdma.mad.agent} for that.
 
 Theory of operation. Each open request has an unpredictable transaction ID, which no other open request has,
 and is in one slot of a timer wheel. At its deadline it is sent again with the same ID, as long as retries are
-left. A request that was answered with BUSY pauses: its deadline then takes no retry. An ID is free as soon as
+left. A request that was answered with BUSY pauses: its deadline then uses no retry. An ID is free as soon as
 its request ends, but is unlikely to be drawn again soon, so a late answer finds no request.
 """
 
@@ -49,13 +49,13 @@ class Call:
     @ivar kind: class of the answer's payload.
     @ivar content: the payload of the request, as bytes.
     @ivar chosenID: the transaction ID that the caller has chosen; 0 for a drawn one.
-    @ivar redirections: number of redirections of this call, and of those that it is made for.
+    @ivar redirections: number of redirections of this call, and of the call for which it is made.
     @ivar answer: the answer, when the call has succeeded.
     @ivar error: the reason, when the call has failed; else None.
-    @ivar forget: gives the call up; set by agents.
-    @ivar identifier: the low bits of the transaction ID, which return as they were sent.
+    @ivar forget: cancels the call; set by agents.
+    @ivar identifier: the low bits of the transaction ID, which answers contain unchanged.
     @ivar busyTimes: number of pauses after BUSY.
-    @ivar deadline: time at which the request is sent again, or given up.
+    @ivar deadline: time at which the request is sent again, or fails.
     """
 
     __slots__ = (
@@ -115,8 +115,8 @@ class Transactions:
 
     def __init__(self, bits: int, random: Callable[[int], bytes]) -> None:
         """
-        @param bits: number of low bits of a transaction ID that return as they were sent.
-        @param random: returns that many unforeseeable bytes: foreseeable IDs would let others forge answers.
+        @param bits: number of low bits of a transaction ID that answers contain unchanged.
+        @param random: returns this many unpredictable bytes: predictable IDs would let others forge answers.
         """
         self.mask = (1 << bits) - 1
         self._random = random
@@ -153,7 +153,7 @@ class Transactions:
         """
         Check that a transaction ID chosen by a caller can be used.
 
-        @raise InvalidRequest: it is too large, that of an open transaction, or 0.
+        @raise InvalidRequest: the ID is too large, in use, or 0.
         """
         if not 0 < identifier <= self.mask:
             bits = self.mask.bit_length()
@@ -177,7 +177,7 @@ class Transactions:
         return self.open.get(identifier & self.mask)
 
     def end(self, transaction: Call) -> None:
-        """Close a request: it is answered, or given up."""
+        """Close a request, because it is answered or has failed."""
         identifier = transaction.identifier
         if self.open.get(identifier) is transaction:
             del self.open[identifier]
@@ -186,7 +186,7 @@ class Transactions:
                 self._pausing.pop(identifier, None)
 
     def busy(self, transaction: Call, now: float) -> bool:
-        """Postpone a request that was answered with BUSY; False when it has waited for long enough."""
+        """Postpone a request that was answered with BUSY; False if it has waited for too long."""
         if transaction.identifier in self._pausing:
             return True  # a duplicate of the BUSY response
         pause = BUSY_PAUSE_SECONDS * (1 << transaction.busyTimes)

@@ -3,10 +3,10 @@ RMPP transfers of one port, in both directions, and their packets.
 
 Follows InfiniBand Architecture vol. 1, 13.6 (RMPP). Neither clocks nor sockets are used.
 
-Theory of operation. L{txrdma.mad.core.rmpp} transfers one message. This module knows all of them, by
-transaction, class, direction and, for requests of other nodes, the requester; it converts their segments to
-datagrams. Ended transfers are remembered for a while, since the last acknowledgement may be lost and the peer
-repeats a segment. Every table is bounded, since requesters may be forged.
+Theory of operation. L{txrdma.mad.core.rmpp} transfers one message. This module has all transfers of a port,
+by transaction, class, direction and, for requests of other nodes, the requester; it converts their segments
+to datagrams. Ended transfers are remembered for a while, since the last acknowledgement may be lost and the
+peer repeats a segment. Every table is bounded, since requesters may be forged.
 
 In a double-sided transfer (13.6.6.3) both the request and its answer are transfers: when the request is
 acknowledged, the requester opens the window for the answer by an ACK of segment 0. The responder need not
@@ -116,18 +116,18 @@ class TransferPacket(NamedTuple):
 
 
 def isRMPP(datagram: bytes) -> bool:
-    """True for a packet of an RMPP transfer: its Active flag is set, whatever else its header has."""
+    """True for a packet of an RMPP transfer: its Active flag is set, regardless of the rest of its header."""
     return len(datagram) >= _BODY_AT and datagram[1] in RMPP_CLASSES and datagram[_FLAGS_AT] & _ACTIVE != 0
 
 
 def _segmentSize(managementClass: int) -> tuple[int, int]:
-    """Bytes of the attribute in each segment, and bytes between the RMPP header and them."""
+    """Return the bytes of the attribute in each segment, and the bytes between the RMPP header and them."""
     offset: int = formatOf(managementClass).dataOffset  # type: ignore[attr-defined]  # every frame has it
     return MAD_LENGTH - offset, offset - _BODY_AT
 
 
 def _resendSeconds(path: IBPath) -> float:
-    """Seconds to wait for an acknowledgement at first, by the path's packet life time."""
+    """Initial seconds to wait for an acknowledgement, by the path's packet lifetime."""
     code = path.packetLifeTime
     return RESEND_SECONDS if code is None else max(RESEND_SECONDS, 2 * lifetimeSeconds(code))
 
@@ -150,10 +150,10 @@ class _Incoming:
 
 class _Outgoing:
     """
-    A message that is going out, or has gone.
+    A message that is being sent, or was sent.
 
     @ivar template: the frame of each segment.
-    @ivar forgetAt: until when one that has gone is remembered.
+    @ivar forgetAt: time until which a sent message is remembered.
     """
 
     def __init__(self, template: bytes, message: bytes, path: IBPath, now: float, window: int) -> None:
@@ -194,7 +194,7 @@ class RMPPTransfers:
     """
 
     def __init__(self, transactionIDBits: int = 64) -> None:
-        """@param transactionIDBits: low bits of our transaction IDs that return as they were sent."""
+        """@param transactionIDBits: low bits of local transaction IDs that answers contain unchanged."""
         self._localMask = (1 << transactionIDBits) - 1
         self._incoming: dict[_Key, _Incoming] = {}
         self._outgoing: dict[_Key, _Outgoing] = {}
@@ -209,7 +209,7 @@ class RMPPTransfers:
 
         A partly acknowledged answer continues when its request is received again.
 
-        @param template: a whole datagram, whose headers all segments get.
+        @param template: a datagram whose headers are those of all segments.
         @raise ResourceExhausted: too many answers are outstanding.
         """
         key = self._keyOfSent(template, path)
@@ -226,9 +226,9 @@ class RMPPTransfers:
 
     def received(self, datagram: bytes, path: IBPath, now: float) -> bool:
         """
-        Take a packet for which L{isRMPP} is true, and the path that it took.
+        Process a packet for which L{isRMPP} is true, and its path.
 
-        @return: True if it brought a transfer forward.
+        @return: True if it advanced a transfer.
         """
         header = RMPPHeader.decode(datagram, _HEADER_AT)
         key = self._keyOf(datagram, path)
@@ -255,7 +255,7 @@ class RMPPTransfers:
         return self._keyOfAnswer(datagram) in self._incoming
 
     def forget(self, datagram: bytes) -> None:
-        """Give up the transfers of a local request, with an ABORT if they are incomplete."""
+        """Cancel the transfers of a local request, with an ABORT if they are incomplete."""
         key = self._keyOfAnswer(datagram)
         outgoing = self._outgoing.pop(key.opposite, None)
         incoming = self._incoming.pop(key, None)
@@ -272,7 +272,7 @@ class RMPPTransfers:
         return None if self._deadline == inf else self._deadline
 
     def expired(self, now: float) -> None:
-        """Send segments again, and give transfers up; called at the time of L{deadline}."""
+        """Resend segments, or fail transfers; called at the time of L{deadline}."""
         for key, incoming in tuple(self._incoming.items()):
             if min(incoming.forgetAt, incoming.giveUpAt) <= now:
                 self._giveUp(key, incoming)
@@ -292,7 +292,7 @@ class RMPPTransfers:
         )
 
     def outgoing(self) -> Sequence[TransferPacket]:
-        """Take the packets that are to be sent."""
+        """Take the packets to send."""
         packets, self._packets = self._packets, []
         return packets
 
@@ -384,7 +384,7 @@ class RMPPTransfers:
             self._events.append(_failed(key, ended))
 
     def _senderControl(self, key: _Key, datagram: bytes, header: RMPPHeader) -> None:
-        """Take an ACK (which gives our answer's first window), STOP or ABORT of a sender."""
+        """Process an ACK (which opens the local answer's first window), STOP or ABORT of a sender."""
         incoming = self._incoming[key]
         ended = headerError(header)
         if ended is None:
@@ -396,7 +396,7 @@ class RMPPTransfers:
         self._drop(key, ended)
 
     def _giveUp(self, key: _Key, incoming: _Incoming) -> None:
-        """Give up an incoming transfer, with an ABORT if it is not complete; forget one that is."""
+        """Abort an incomplete incoming transfer; forget a complete one."""
         if not incoming.receiver.isDone:
             self._reply(incoming.first, incoming.path, abortHeader(RMPPStatus.TOTAL_TIME_TOO_LONG))
         self._drop(key, TransferEnded(RMPPStatus.TOTAL_TIME_TOO_LONG))

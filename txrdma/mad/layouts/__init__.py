@@ -1,5 +1,5 @@
 """
-Layouts of management datagrams: attributes, frames and values, declared once as the specification has them.
+Layouts of management datagrams: attributes, frames and values, each declared once, as in the specification.
 
-Each module follows a chapter of InfiniBand Architecture vol. 1, and has neither a port nor a protocol.
+Each module follows a chapter of InfiniBand Architecture vol. 1, and contains neither ports nor protocols.
 """

@@ -1,5 +1,5 @@
 """
-Base of all attributes of management datagrams: their IDs, their calls, their texts.
+Base class of all attributes of management datagrams: their IDs, calls and text.
 
 Follows InfiniBand Architecture vol. 1, 13.4 (management datagrams).
 """
@@ -142,7 +142,7 @@ RPCS: Final[dict[str, RPC]] = {
 
 
 def key(width: int) -> Any:
-    """A field that people read in hexadecimal: a key, an identifier, a mask without names."""
+    """A field that is shown in hexadecimal: a key, an identifier, a mask without names."""
     return bits(width, shown=lambda number: f"{number:#0{-(-width // 4) + 2}x}")
 
 
@@ -180,7 +180,7 @@ class Attribute(Layout):
     dataOffset: ClassVar[int | None] = None
 
     def toDict(self) -> dict[str, object]:
-        """All fields that are not reserved, as JSON can carry them; enumerations by name, texts as texts."""
+        """Return all fields that are not reserved, for JSON; enumerations by name, text as strings."""
         return _fieldsOf(self)
 
     def __str__(self) -> str:
@@ -191,7 +191,7 @@ def carried(verbs: str, but: str = "") -> Iterator[str]:
     """
     The names of the calls of all classes with these verbs.
 
-    @param verbs: C{"Get Set"}; C{but} names classes to leave out: C{"Subn SubnAdm"}.
+    @param verbs: C{"Get Set"}; C{but} names classes to exclude: C{"Subn SubnAdm"}.
     """
     for prefix, suffixes in _METHODS_OF.items():
         if prefix not in but.split():
@@ -206,8 +206,8 @@ def attribute(
     Return a decorator that makes a class the layout of an attribute with this ID and C{size} bytes.
 
     @param rpcs: the calls that carry it.
-    @param vendorClass: the vendors' class that C{Vend...} means; C{oui} is the vendor's OUI, in the second
-        range of these classes.
+    @param vendorClass: the vendors' class for C{Vend...}; C{oui} is the vendor's OUI, in the second range of
+        these classes.
     @raise KeyError: the specification has no such call.
     """
 
@@ -239,7 +239,7 @@ def allAttributes() -> dict[tuple[int, int], type[Attribute]]:
 
 
 def plain(value: object) -> object:
-    """Value as JSON can carry it."""
+    """Convert a value for JSON."""
     if isinstance(value, Layout):
         return _fieldsOf(value)
     if isinstance(value, enum.Enum):
@@ -269,13 +269,13 @@ def _named(field: Field, value: Any) -> Any:
 
 
 def _plainText(raw: bytes) -> object:
-    """A text; or its bytes, where the text would not be all."""
+    """Return a text, or its bytes if the text would be incomplete."""
     decoded = text(raw)
     return decoded if decoded.encode().ljust(len(raw), b"\0") == raw else {"hex": raw.hex()}
 
 
 def lines(layout: Layout, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Name and text of each field that is not reserved; those of inner layouts with a dot between."""
+    """Yield name and text of each field that is not reserved; names of inner layouts' fields have dots."""
     for field in layout.fields:
         if field.reserved:
             continue
@@ -295,7 +295,7 @@ def _linesOf(name: str, field: Field, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def spoken(value: Any, field: Field) -> str:
-    """Value of a field as people read it: names beside numbers, keys in hexadecimal."""
+    """Return a field's value as readable text: names beside numbers, keys in hexadecimal."""
     if field.shown is not None:
         return field.shown(value)
     value = _named(field, value)

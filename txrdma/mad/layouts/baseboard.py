@@ -12,7 +12,7 @@ from txrdma.mad.layouts.attributes import Attribute, attribute, key
 
 @attribute(0x0010, "BMGet", "BMSet", size=14)
 class BKeyInfo(Attribute):
-    """The key that guards a baseboard (IBA 16.2.3.2)."""
+    """The key that protects a baseboard (IBA 16.2.3.2)."""
 
     bkey: int = key(64)
     bkeyProtectBit: bool = bits(1)
@@ -50,7 +50,7 @@ class SetModulePMControl(_Message):
 
 @attribute(0x0024, "BMSend", size=192)
 class GetModulePMControl(_Message):
-    """Ask for the power management of a module (IBA 16.2.3)."""
+    """Query the power management of a module (IBA 16.2.3)."""
 
 
 @attribute(0x0025, "BMSend", size=192)
@@ -60,7 +60,7 @@ class SetUnitPMControl(_Message):
 
 @attribute(0x0026, "BMSend", size=192)
 class GetUnitPMControl(_Message):
-    """Ask for the power management of a unit (IBA 16.2.3)."""
+    """Query the power management of a unit (IBA 16.2.3)."""
 
 
 @attribute(0x0027, "BMSend", size=192)
@@ -70,7 +70,7 @@ class SetIOCPMControl(_Message):
 
 @attribute(0x0028, "BMSend", size=192)
 class GetIOCPMControl(_Message):
-    """Ask for the power management of an I/O controller (IBA 16.2.3)."""
+    """Query the power management of an I/O controller (IBA 16.2.3)."""
 
 
 @attribute(0x0029, "BMSend", size=192)
@@ -85,7 +85,7 @@ class SetModuleAttention(_Message):
 
 @attribute(0x002B, "BMSend", size=192)
 class GetModuleStatus(_Message):
-    """Ask for the status of a module (IBA 16.2.3)."""
+    """Query the status of a module (IBA 16.2.3)."""
 
 
 @attribute(0x002C, "BMSend", size=192)

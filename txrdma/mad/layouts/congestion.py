@@ -21,7 +21,7 @@ class CongestionCapability(IntFlag):
 
 
 class CongestionLogType(Code):
-    """Type of node that a congestion log is of (IBA annex A10.4.3.5)."""
+    """Type of the node of a congestion log (IBA annex A10.4.3.5)."""
 
     SWITCH = 1
     CA = 2
@@ -37,7 +37,7 @@ class CongestionInfo(Attribute):
 
 @attribute(0x0012, "CongMgtGet", "CongMgtSet", size=14)
 class CongestionKeyInfo(Attribute):
-    """The key that guards a node's congestion control (IBA annex A10.4.3.4)."""
+    """The key that protects a node's congestion control (IBA annex A10.4.3.4)."""
 
     ccKey: int = key(64)
     ccKeyProtectBit: bool = bits(1)
@@ -94,7 +94,7 @@ class CACongestionLogEvent(Layout):
 
 @attribute(0x0013, "CongMgtGet", size=220)
 class CACongestionLog(CongestionLog):
-    """Congestion log of a channel adapter (IBA annex A10.4.3.5). Ask channel adapters for this class."""
+    """Congestion log of a channel adapter (IBA annex A10.4.3.5). Query channel adapters with this class."""
 
     logType: CongestionLogType = bits(8)
     congestionFlags: int = key(8)
@@ -107,7 +107,7 @@ class CACongestionLog(CongestionLog):
 
 @attribute(0x0014, "CongMgtGet", "CongMgtSet", size=76)
 class SwitchCongestionSetting(Attribute):
-    """How a switch marks packets (IBA annex A10.4.3.6). C{controlMap} has a bit for each field to set."""
+    """Marking by a switch (IBA annex A10.4.3.6). C{controlMap} has a bit for each field to set."""
 
     controlMap: int = key(32)
     victimMask: bytes = data(32)

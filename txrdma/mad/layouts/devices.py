@@ -14,7 +14,7 @@ from txrdma.mad.layouts.values import text
 
 @attribute(0x0010, "DevMgtGet", size=132)
 class IOUnitInfo(Attribute):
-    """An I/O unit (IBA 16.3.3.3). A slot of C{controllerList}: 0 empty, 1 a controller, 15 does not exist."""
+    """An I/O unit (IBA 16.3.3.3). A slot of C{controllerList}: 0 empty, 1 a controller, 15 nonexistent."""
 
     changeID: int = bits(16)
     maxControllers: int = bits(8)
@@ -72,7 +72,7 @@ class ServiceEntries(Attribute):
 
 @attribute(0x0020, "DevMgtGet", size=4)
 class DiagnosticTimeout(Attribute):
-    """Milliseconds that a diagnosis may take (IBA 16.3.3.6)."""
+    """Maximum duration of a diagnosis in milliseconds (IBA 16.3.3.6)."""
 
     maxDiagTime: int = bits(32)
 
@@ -89,7 +89,7 @@ class TestDeviceOnce(Attribute):
 
 @attribute(0x0023, "DevMgtSet", size=0)
 class TestDeviceLoop(Attribute):
-    """Run a diagnosis of a device again and again (IBA 16.3.3.9)."""
+    """Run a diagnosis of a device repeatedly (IBA 16.3.3.9)."""
 
 
 @attribute(0x0024, "DevMgtGet", size=4)

@@ -37,7 +37,7 @@ def summary(datagram: bytes) -> str:
 
 
 def _part(rmpp: RMPPHeader) -> str:
-    """Words about the RMPP header: segment number, ACK and window, or the reason for the end."""
+    """Return the RMPP header as text: segment number, ACK and window, or the reason for the end."""
     if not rmpp.active or rmpp.type is RMPPType.NONE:
         return ""
     if rmpp.type is RMPPType.DATA:

@@ -1,5 +1,5 @@
 """
-The frames of management datagrams: their headers, and where each class has its data.
+The frames of management datagrams: their headers, and the position of each class's data.
 
 Follows InfiniBand Architecture vol. 1: 13.4.3 (the common header), 13.6.2 (RMPP), 14.2.1 (SMPs), 15.2.1 (SA),
 and 16.1.1 to 16.7.1 (the other classes).
@@ -20,7 +20,7 @@ MAD_LENGTH: Final = 256
 
 
 class MADStatus(int):
-    """The status of a datagram (IBA 13.4.7): the meaning of its parts."""
+    """The status of a datagram (IBA 13.4.7), with properties for its parts."""
 
     __slots__ = ()
 
@@ -60,7 +60,7 @@ class MADStatus(int):
         return self >> 8 & 0x7F
 
     def words(self, managementClass: int) -> str:
-        """Status in words; empty for success."""
+        """Status as text; empty for success."""
         parts = []
         if self.isBusy:
             parts.append("busy")
@@ -149,7 +149,7 @@ class RMPPStatus(Code):
 
     @property
     def meaning(self) -> str:
-        """The code in words (IBA table 118)."""
+        """The code as text (IBA table 118)."""
         return _RMPP_MEANINGS.get(self, "unknown reason")
 
 
@@ -173,8 +173,8 @@ class RMPPHeader(Layout):
     """
     The header of the reliable multi-packet protocol (IBA 13.6.2.1).
 
-    @ivar data1: of DATA the segment's number, from 1; of ACK the last one received in order.
-    @ivar data2: of DATA the length of the payload; of ACK the end of the new window.
+    @ivar data1: in DATA the segment's number, from 1; in ACK the last one received in order.
+    @ivar data2: in DATA the length of the payload; in ACK the end of the new window.
     """
 
     version: int = bits(8)
@@ -319,7 +319,7 @@ class SNMPFormat(MADFormat):
 
 @wire(MAD_LENGTH)
 class CongMgtFormat(MADFormat):
-    """A congestion control datagram (IBA annex A10.4.1). Logs begin in C{logData} and go on behind it."""
+    """A congestion control datagram (IBA annex A10.4.1). Logs begin in C{logData} and continue after it."""
 
     dataOffset = 64
     classVersion = 2
@@ -368,10 +368,10 @@ class MADRequest:
     A received request.
 
     @ivar header: common header of the datagram.
-    @ivar frame: all headers, as L{formatOf} the class has them.
+    @ivar frame: all headers, in the layout that L{formatOf} returns.
     @ivar payload: the attribute; None for an unknown one.
     @ivar data: bytes of the attribute, of all segments of an RMPP transfer.
-    @ivar path: path that the request took; its C{reverse} leads to the requester.
+    @ivar path: path of the request; its C{reverse} leads to the requester.
     """
 
     header: MADHeader | MADHeaderDirected
@@ -382,7 +382,7 @@ class MADRequest:
 
 
 class ClassCapability(IntFlag):
-    """Capabilities of agents of any class (IBA table 113); bits 8 to 15 have a meaning for each class."""
+    """Capabilities of agents of any class (IBA table 113); bits 8 to 15 depend on the class."""
 
     TRAP = 1
     GET_SET_NOTICE = 2
@@ -391,7 +391,7 @@ class ClassCapability(IntFlag):
 @attribute(0x0001, *carried("Get Set", but="Subn"), size=72)
 class ClassPortInfo(Attribute):
     """
-    Capabilities of an agent, and where it redirects requests to (IBA 13.4.8.1).
+    Capabilities of an agent, and the target of its redirections (IBA 13.4.8.1).
 
     @ivar responseTimeValue: the agent answers within 4.096 microseconds times two to the power of this.
     """
@@ -437,8 +437,8 @@ class Notice(Attribute):
     """
     Notice of an event, as in traps of subnet management (IBA 13.4.8.2).
 
-    @ivar producerType: of a generic notice 1 CA, 2 switch, 3 router, 4 class manager; else the vendor's ID.
-    @ivar trapNumber: of a generic notice; else the vendor's device ID.
+    @ivar producerType: in a generic notice 1 CA, 2 switch, 3 router, 4 class manager; else the vendor's ID.
+    @ivar trapNumber: in a generic notice the trap's number; else the vendor's device ID.
     @ivar details: the rest depends on the trap's number (IBA 14.2.5.1); see L{txrdma.mad.layouts.traps}.
     """
 
@@ -460,9 +460,9 @@ class Notice(Attribute):
 )
 class ReportedNotice(Notice):
     """
-    A notice as all classes but subnet management have it, with the issuer's GID (IBA 13.4.8.2).
+    A notice of any class except subnet management, with the issuer's GID (IBA 13.4.8.2).
 
-    A C{Notice} that was reported without the GID is read with zeros in its place.
+    A C{Notice} that was reported without the GID is decoded with zeros in its place.
     """
 
     issuerGID: GID = data(16)
@@ -479,7 +479,7 @@ Notice.rpcs |= ReportedNotice.rpcs
 @attribute(0x0003, "SubnAdmSet", "BMSet", "DevMgtSet", "VendSet", size=36)
 class InformInfo(Attribute):
     """
-    Subscription to notices, to be set at the SA (IBA 13.4.8.3).
+    Subscription to notices at the SA (IBA 13.4.8.3).
 
     @ivar gid: GID of the notices' issuer; zero means those of the LIDs.
     @ivar trapNumber: 0xFFFF means all traps.

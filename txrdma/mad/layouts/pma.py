@@ -2,7 +2,7 @@
 Attributes of performance management: counters of ports.
 
 Follows InfiniBand Architecture vol. 1, 16.1.3 and 16.1.4; C{portSelect} 0xFF means all ports of a switch.
-Data is counted in units of four bytes. A counter stops at its highest value.
+Data is counted in units of four bytes. A counter stops at its maximum.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class PortRcvErrorDetails(_PortCounters):
 
 @attribute(0x0016, "PerformanceGet", "PerformanceSet", size=12)
 class PortXmitDiscardDetails(_PortCounters):
-    """Causes for discarding packets that were to be sent (IBA 16.1.4.2)."""
+    """Causes for which packets to send were discarded (IBA 16.1.4.2)."""
 
     portInactiveDiscards: int = bits(16)
     portNeighborMTUDiscards: int = bits(16)
@@ -214,7 +214,7 @@ class PortVLXmitWaitCounters(_PortCounters):
 
 @attribute(0x001F, "PerformanceGet", "PerformanceSet", size=140)
 class PortExtendedSpeedsCounters(Attribute):
-    """Errors that a lane of FDR, EDR and beyond can have (IBA 16.1.4.13)."""
+    """Errors of lanes at FDR, EDR and faster (IBA 16.1.4.13)."""
 
     reserved: int = bits(8)
     portSelect: int = bits(8)
@@ -230,11 +230,11 @@ class PortExtendedSpeedsCounters(Attribute):
 @attribute(0x001F, "PerformanceGet", "PerformanceSet", size=152)
 class PortExtendedSpeedsCountersRSFEC(Attribute):
     """
-    Errors that a lane of FDR, EDR and beyond can have, at a port with Reed-Solomon error correction.
+    Errors of lanes at FDR, EDR and faster, at a port with Reed-Solomon error correction.
 
-    This is the same attribute ID as L{PortExtendedSpeedsCounters}. An answer does not show which of the two
-    it is: C{fecModeActive} of the port's PortInfoExtended does, and the agent's
-    C{PerformanceCapability.RS_FEC}. Pass the class to decode.
+    The attribute ID is that of L{PortExtendedSpeedsCounters}. An answer does not show which of the two it is:
+    C{fecModeActive} of the port's PortInfoExtended does, and the agent's C{PerformanceCapability.RS_FEC}.
+    Pass the class to decode.
     """
 
     reserved: int = bits(8)
@@ -253,7 +253,7 @@ class PortExtendedSpeedsCountersRSFEC(Attribute):
 
 @attribute(0x0030, "PerformanceGet", "PerformanceSet", size=36)
 class SwPortVLCongestion(_PortCounters):
-    """Packets that met congestion in a switch, by virtual lane (IBA 16.1.4.9)."""
+    """Packets that encountered congestion in a switch, by virtual lane (IBA 16.1.4.9)."""
 
     swPortVLCongestion: tuple[int, ...] = array(16, bits(16))
 
@@ -296,7 +296,7 @@ class PortVLXmitTimeCong(_PortCounters):
 
 @attribute(0x0036, "PerformanceGet", "PerformanceSet", size=68)
 class PortXmitDataSL(_PortCounters):
-    """Data that went out, by service level (IBA annex A13)."""
+    """Transmitted data, by service level (IBA annex A13)."""
 
     portXmitDataSL: tuple[int, ...] = array(16, bits(32))
 

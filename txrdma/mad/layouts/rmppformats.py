@@ -1,8 +1,8 @@
 """
-Packets of the reliable multi-packet protocol (RMPP) as wholes, by type.
+Whole packets of the reliable multi-packet protocol (RMPP), by type.
 
 Follows InfiniBand Architecture vol. 1, 13.6.2.3 to 13.6.2.6 and 15.2.1.1. Agents use L{RMPPHeader
-<txrdma.mad.layouts.messages.RMPPHeader>}; these are for programs that take packets apart.
+<txrdma.mad.layouts.messages.RMPPHeader>}; these are for programs that decode packets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RMPPShortHeader(Layout):
 
 @wire(256)
 class RMPPData(Layout):
-    """A segment (IBA 13.6.2.3). Of the first C{payloadLength} is that of the whole message."""
+    """A segment (IBA 13.6.2.3). In the first one C{payloadLength} is that of the whole message."""
 
     header: MADHeader = nested()
     rmpp: RMPPShortHeader = nested()

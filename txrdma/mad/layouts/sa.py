@@ -60,7 +60,7 @@ class Record(Attribute):
     A record of subnet administration (SA).
 
     @cvar unqueried: fields without bits in the component mask.
-    @cvar componentBits: number of bits of fields that have another one than usual.
+    @cvar componentBits: number of bits of fields with an unusual number.
     """
 
     __slots__ = ()
@@ -95,7 +95,7 @@ _components: dict[type[Record], _Components] = {}
 
 
 def componentsOf(record: type[Record]) -> _Components:
-    """Bits of each component in the mask, and the inner attribute that it is in, if it is in one."""
+    """Bits of each component in the mask, and the inner attribute that contains it, if any."""
     if record not in _components:
         _components[record] = _componentsOf(record)
     return _components[record]
@@ -139,7 +139,7 @@ class NodeRecord(Record):
 
 @attribute(0x0012, "SubnAdmGet", "SubnAdmGetTable", size=68)
 class PortInfoRecord(Record):
-    """A port (IBA 15.2.5.3). C{options} with its highest bit asks for the extended speeds."""
+    """A port (IBA 15.2.5.3). The highest bit of C{options} requests the extended speeds."""
 
     unqueried = ("linkSpeedExtActive2", "linkSpeedExtSupported2", "linkSpeedExtEnabled2")
     query = Queries(components.PortInfoComponents)
@@ -380,9 +380,9 @@ class TraceRecord(Record):
 @attribute(0x003A, "SubnAdmGetMulti", size=24)
 class MultiPathRecord(Record):
     """
-    Ask for paths between several ports (IBA 15.2.5.20).
+    Query for paths between several ports (IBA 15.2.5.20).
 
-    C{sgidCount} source GIDs and then C{dgidCount} destination GIDs follow it: L{between} asks with them. The
+    C{sgidCount} source GIDs and then C{dgidCount} destination GIDs follow it: L{between} adds them. The
     two parts of the service ID are its upper 8 and its lower 56 bits.
     """
 

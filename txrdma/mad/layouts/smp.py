@@ -1,5 +1,5 @@
 """
-Attributes of subnet management, which SMPs get from nodes and ports, and set.
+Attributes of subnet management, which SMPs query and set at nodes and ports.
 
 Follows InfiniBand Architecture vol. 1, 14.2.5.
 """
@@ -36,19 +36,19 @@ from txrdma.mad.layouts.values import (
 
 @attribute(0x0010, "SubnGet", "SubnSet", size=64)
 class NodeDescription(Attribute):
-    """Name of a node, given by its owner: UTF-8, filled up with zeros (IBA 14.2.5.2)."""
+    """Name of a node, given by its owner: UTF-8, padded with zeros (IBA 14.2.5.2)."""
 
     nodeString: bytes = data(64, shown=text)
 
     @property
     def text(self) -> str:
-        """Name of the node as text; bytes that are no UTF-8 are replaced."""
+        """Name of the node as text; bytes that are not UTF-8 are replaced."""
         return text(self.nodeString)
 
 
 @attribute(0x0011, "SubnGet", size=40)
 class NodeInfo(Attribute):
-    """A node (IBA 14.2.5.3). C{portGUID} and C{localPortNum} are of the port that was asked."""
+    """A node (IBA 14.2.5.3). C{portGUID} and C{localPortNum} are those of the queried port."""
 
     baseVersion: int = bits(8)
     classVersion: int = bits(8)
@@ -66,7 +66,7 @@ class NodeInfo(Attribute):
 
 @attribute(0x0012, "SubnGet", "SubnSet", size=20)
 class SwitchInfo(Attribute):
-    """Forwarding capabilities of a switch (IBA 14.2.5.4). C{lifeTimeValue} is the code of a time."""
+    """Forwarding capabilities of a switch (IBA 14.2.5.4). C{lifeTimeValue} is an encoded time."""
 
     linearFDBCap: int = bits(16)
     randomFDBCap: int = bits(16)
@@ -169,7 +169,7 @@ class PortInfo(Attribute):
         """
         Compute the attribute modifier of PortInfo.
 
-        @param extended: ask for the speeds from FDR on, too, where the node knows them.
+        @param extended: also request the speeds from FDR on, if the node knows them.
         """
         return extended << 31 | port
 
@@ -220,7 +220,7 @@ class SLtoVLMappingTable(Attribute):
 
 @wire(2)
 class VLWeight(Layout):
-    """Turn of a virtual lane in the arbitration: its weight in units of 64 bytes."""
+    """Entry of a virtual lane in the arbitration: its weight in units of 64 bytes."""
 
     reserved: int = bits(4)
     vl: int = bits(4)
@@ -301,7 +301,7 @@ class LinkSpeedWidthPairsTable(Attribute):
     """
     Link widths that a port can have at each speed (IBA 14.2.5.16).
 
-    @ivar portMask: a bit for each port that the table is of.
+    @ivar portMask: a bit for each port to which the table applies.
     @ivar speedTwoPtFive: the widths at 2.5 Gbit/s a lane, as in C{linkWidthSupported} of a L{PortInfo}.
     """
 
@@ -347,7 +347,7 @@ class VendorDiag(Attribute):
 
 @attribute(0x0031, "SubnGet", "SubnSet", size=4)
 class LedInfo(Attribute):
-    """Mask of a port's LED, by which it is found (IBA 14.2.5.15)."""
+    """Mask of a port's LED, for locating the port (IBA 14.2.5.15)."""
 
     ledMask: bool = bits(1)
     reserved: int = bits(31)
@@ -380,7 +380,7 @@ class PortInfoExtended(Attribute):
 @attribute(0xFF90, "SubnGet", "SubnSet", size=64)
 class ExtendedPortInfo(Attribute):
     """
-    Speeds of Mellanox' own at a port: FDR10, that is 10.3125 Gbit/s a lane by the coding of FDR.
+    Speeds at a port that are specific to Mellanox: FDR10, 10.3125 Gbit/s per lane with the coding of FDR.
 
     @ivar stateChangeEnable: mask of the fields that a Set changes.
     """

@@ -149,7 +149,7 @@ class BadKeyDetails(Layout):
 
 @wire(54)
 class SwitchPKeyDetails(Layout):
-    """Trap 259: a switch met a P_Key that its port does not take."""
+    """Trap 259: a switch received a P_Key that its port does not accept."""
 
     dataValid: int = key(16)
     lid1: LID = bits(16)

@@ -1,7 +1,7 @@
 """
 Codes and texts in management attributes.
 
-Follows InfiniBand Architecture vol. 1, 14.2.5 and 15.2.5; speeds beyond EDR as release 1.7 has them.
+Follows InfiniBand Architecture vol. 1, 14.2.5 and 15.2.5; speeds beyond EDR are those of release 1.7.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LinkSpeedExtended2(IntFlag):
 
 
 class VendorLinkSpeed(IntFlag):
-    """Speed of a lane by a vendor's own coding; the port's PortInfo has QDR then."""
+    """Vendor-specific speed of a lane; the port's PortInfo has QDR then."""
 
     FDR10 = 1
 
@@ -97,7 +97,7 @@ def extendedSpeed2Text(mask: int) -> str:
 
 
 def vendorSpeedText(mask: int) -> str:
-    """Lane speeds of a vendor's own as text: C{"FDR10 (0x01)"}."""
+    """Vendor-specific lane speeds as text: C{"FDR10 (0x01)"}."""
     text = ", ".join(flag.name for flag in VendorLinkSpeed if mask & flag and flag.name is not None)
     return f"{text} ({mask:#04x})" if text else f"{mask:#04x}"
 
@@ -146,7 +146,7 @@ class Rate(Code):
 
     @property
     def gigabits(self) -> float | None:
-        """Gbit/s; None of a code that we do not know."""
+        """The rate in Gbit/s; None for an unknown code."""
         return float(self.name[5:].replace("_", ".")) if self.known else None
 
     @classmethod
@@ -247,7 +247,7 @@ class PortCapability2(IntFlag):
 
 
 class PortInfoExtendedCapability(IntFlag):
-    """Fields of a PortInfoExtended that have a meaning (IBA 14.2.5.19)."""
+    """Fields of a PortInfoExtended that are valid (IBA 14.2.5.19)."""
 
     FEC_MODE = 1 << 0
 
@@ -262,7 +262,7 @@ class FECMode(Code):
 
 
 class SAStatus(Code):
-    """Refusals by subnet administration, in the status of a datagram (IBA table 185)."""
+    """Errors of subnet administration, in the status of a datagram (IBA table 185)."""
 
     NO_RESOURCES = 0x0100
     INVALID = 0x0200
@@ -274,7 +274,7 @@ class SAStatus(Code):
 
     @classmethod
     def of(cls, status: int) -> SAStatus:
-        """The class code of a refusal by subnet administration, taken from a status."""
+        """Return the class code of an error of subnet administration, from a status."""
         return cls(status & 0x7F00)
 
 

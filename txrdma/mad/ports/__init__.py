@@ -2,7 +2,7 @@
 Management ports by name: C{"sim:fattree:128"}, C{"ibsim:h00003"}, C{"umad:mlx5_0/1"}.
 
 The text before the first colon chooses a plugin (L{txrdma.interfaces.IMADPortStringParser}); the rest is for
-that, written as L{txrdma.kit.strings} has it.
+the plugin, in the syntax of L{txrdma.kit.strings}.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def openMADPort(reactor: object, description: str = "") -> IMADPort:
     Open the management port of this name; the caller closes it.
 
     @param description: the name; without one, L{defaultMADPort}.
-    @raise ValueError: the name has no meaning.
+    @raise ValueError: the name is invalid.
     @raise txrdma.error.DeviceUnavailable: the port cannot be opened, or there is none.
     """
     args, kwargs = parseString(description or defaultMADPort(), "management port")
@@ -40,7 +40,7 @@ def defaultMADPort() -> str:
     """
     Name of the port that is opened by default: the first one of this host, or an ibsim of this user or root.
 
-    A simulated fabric is used only by name: its health would hide that this host's adapter is gone.
+    A simulated fabric is used only by name: its health would hide the failure of this host's adapter.
 
     @raise txrdma.error.DeviceUnavailable: there is none.
     """
@@ -48,7 +48,7 @@ def defaultMADPort() -> str:
         if name.partition(":")[0] not in _BY_NAME:
             return name
     raise DeviceUnavailable(
-        "no management port can be opened: see that there is a device, that ib_umad is loaded, and that this "
+        "no management port can be opened: check that there is a device, that ib_umad is loaded, that this "
         "user may open /dev/infiniband/umad*; sim:fattree:128 would be a simulated fabric"
     )
 

@@ -2,7 +2,7 @@
 Batches of datagrams of one length: one system call sends or receives many.
 
 Python's sockets have C{send} and C{recv} for one at a time; these are Linux' C{sendmmsg} and C{recvmmsg}.
-With ibsim they save a twelfth of what a call costs, and a twentieth of a whole sweep.
+With ibsim they save a twelfth of the cost of a call, and a twentieth of a whole sweep.
 """
 
 from __future__ import annotations

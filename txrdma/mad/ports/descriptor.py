@@ -17,7 +17,7 @@ MOST_WAITING: Final = 16_384
 
 
 class DescriptorPort(ABC):
-    """State of such ports. Subclasses provide C{IMADPort} and C{IReadDescriptor}; C{close} removes them."""
+    """State of the port. Subclasses provide C{IMADPort} and C{IReadDescriptor}; C{close} removes them."""
 
     name: str
 

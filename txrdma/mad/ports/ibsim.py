@@ -1,8 +1,8 @@
 """
-Ports in ibsim's simulated fabrics, by its own socket protocol.
+Ports in ibsim's simulated fabrics, over its socket protocol.
 
-ibsim is the simulator of the OpenFabrics Alliance. Its clients usually are tools of C with a library slipped
-under them; here is none of that. The protocol is ibsim's own, of versions 0.10 to 0.12.
+ibsim is the simulator of the OpenFabrics Alliance. Its clients usually are C tools with a preloaded library,
+which is not used here. The protocol is that of versions 0.10 to 0.12.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ControlType(Code):
 
 @wire(80, little=True)
 class IbsimControl(Layout):
-    """A control message; in the byte order of the host, and we support little-endian ones."""
+    """A control message, in the byte order of the host; little-endian hosts are supported."""
 
     magic: int = bits(32)
     slot: int = bits(32)
@@ -103,8 +103,8 @@ class IbsimPort(DescriptorPort):
     """
     An attachment to a node of a running ibsim.
 
-    A host is attached to by its first port, a switch by its port 0. ibsim sends requests to subnet managers,
-    whatever their class, and to no other client.
+    A host is attached to by its first port, a switch by its port 0. ibsim sends requests of any class to
+    subnet managers, and to no other client.
     """
 
     transactionIDBits = 48
@@ -124,8 +124,8 @@ class IbsimPort(DescriptorPort):
         @param node: its identifier or description; by default that of SIM_HOST, or the first in the net file.
         @param isSM: receive datagrams for the subnet manager.
         @param isOfAnyUser: accept an ibsim of any user, not only of the user of this process and of root.
-        @raise DeviceUnavailable: no ibsim runs there, or that of another user, or it has no such node, or too
-            many clients.
+        @raise DeviceUnavailable: no ibsim runs there, or it belongs to another user, has no such node, or has
+            too many clients.
         """
         super().__init__(reactor)
         self._base = base or os.environ.get("IBSIM_SOCKNAME", DEFAULT_NAME)
@@ -165,7 +165,7 @@ class IbsimPort(DescriptorPort):
             raise InvalidRequest(f"a datagram has 256 bytes here, not {len(datagram)}")
         if isinstance(path, IBDRPath):
             if path.drSLID != _PERMISSIVE or path.drDLID != _PERMISSIVE:
-                raise InvalidRequest("ibsim knows no directed routes with LID-routed parts")
+                raise InvalidRequest("ibsim does not support directed routes with LID-routed parts")
             head = _DIRECTED_HEAD
         else:
             isSMP = datagram[1] & 0x7F == 1
@@ -194,7 +194,7 @@ class IbsimPort(DescriptorPort):
         """
         Read the port's attributes again.
 
-        @raise DeviceUnavailable: ibsim is gone, or does not answer at once.
+        @raise DeviceUnavailable: ibsim has ended, or does not answer at once.
         """
         if self._closed:
             raise DeviceUnavailable(f"{self.name} is closed")
@@ -327,9 +327,10 @@ class IbsimPort(DescriptorPort):
 
     def _ask(self, kind: ControlType, content: bytes = b"") -> bytes:
         """
-        Ask one question on the control socket, and return the answer.
+        Send a request on the control socket, and return the answer.
 
-        @raise DeviceUnavailable: ibsim answers with an error, or not in time, or is another user's.
+        @raise DeviceUnavailable: ibsim answers with an error, does not answer in time, or belongs to another
+            user.
         """
         asked = IbsimControl(
             magic=_MAGIC, slot=self._slot, type=kind, length=len(content), content=content.ljust(64, b"\0")
@@ -354,13 +355,13 @@ class IbsimPort(DescriptorPort):
 
         The kernel adds the credentials of its sender; SO_PEERCRED has none for datagrams.
 
-        @raise DeviceUnavailable: it is of another user.
+        @raise DeviceUnavailable: it belongs to another user.
         """
         message, ancillary, _flags, _address = self._control.recvmsg(80, socket.CMSG_SPACE(_CREDENTIALS.size))
         users = (_CREDENTIALS.unpack(sender)[1] for _, kind, sender in ancillary if kind == _SCM_CREDENTIALS)
         if not self._isOfAnyUser and not isTrusted(user := next(users, -1)):
             raise DeviceUnavailable(
-                f"the ibsim by the name {self._base!r} runs as another user ({user}), so it is not used by "
+                f"the ibsim named {self._base!r} runs as another user ({user}), so it is not used by "
                 "default; to use it, name the port, as by --device ibsim"
             ) from PermissionError(errno.EPERM, os.strerror(errno.EPERM))
         return IbsimControl.decode(message)

@@ -29,7 +29,7 @@ def ioctlNumber(direction: int, number: int, size: int, machine: str = platform.
     """
     Number of an ioctl of umad.
 
-    @param direction: 1 when we give something to the kernel, 2 when it gives something back, 3 for both.
+    @param direction: 1 if the program passes data to the kernel, 2 if the kernel returns data, 3 for both.
     """
     gives, takes = direction & 1, direction >> 1
     if machine.startswith(_THREE_BITS):

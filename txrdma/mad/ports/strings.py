@@ -1,7 +1,7 @@
 """
-Strings of management ports (C{ibsim...}, C{umad...}, C{vmad...}), parsed and made into ports.
+Strings of management ports (C{ibsim...}, C{umad...}, C{vmad...}), and parsers that open them.
 
-Twisted loads this module whenever it looks for port plugins, so it imports next to nothing.
+Twisted loads this module whenever it looks for port plugins, so it imports little.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class IbsimPortStringParser:
     """
     C{ibsim} or C{ibsim:NODE}; keys are C{socket}, C{sm} and C{user}.
 
-    C{NODE} is a node of the net file, by its identifier or description; without it that is SIM_HOST of the
-    environment, or the first one. C{socket} is the name of ibsim's sockets; without it that is
-    IBSIM_SOCKNAME, or C{sim}. C{sm=yes} receives datagrams for the subnet manager. C{user=same} refuses an
-    ibsim that runs neither as the user of this process nor as root.
+    C{NODE} is a node of the net file, by its identifier or description; the default is SIM_HOST of the
+    environment, or the first one. C{socket} is the name of ibsim's sockets; the default is IBSIM_SOCKNAME, or
+    C{sim}. C{sm=yes} receives datagrams for the subnet manager. C{user=same} refuses an ibsim that runs
+    neither as the user of this process nor as root.
     """
 
     prefix = "ibsim"
@@ -56,8 +56,8 @@ class UmadPortStringParser:
     """
     Parser of C{umad:PORT}; the key is C{rmpp}.
 
-    C{PORT} is as L{txrdma.ports.getEndPort} has it, such as C{mlx5_0/1}; without it, the first port that is
-    active. C{rmpp=own} has us segment and reassemble RMPP transfers instead of the kernel.
+    C{PORT} is a name for L{txrdma.ports.getEndPort}, such as C{mlx5_0/1}; the default is the first active
+    port. With C{rmpp=own}, txrdma segments and reassembles RMPP transfers instead of the kernel.
     """
 
     prefix = "umad"
@@ -92,7 +92,7 @@ class VerbsPortStringParser:
     """
     C{vmad:DEVICE}, where C{DEVICE} is a whole device string, such as C{soft:192.0.2.1} or C{pyverbs:mlx5_0}.
 
-    A port without datagrams of subnet management. Keys of ours are C{endport}, the number of the device's
+    A port without datagrams of subnet management. Further keys are C{endport}, the number of the device's
     port, and C{qpn=1}: queue pair 1 of a software device, the default destination of peers.
     """
 

@@ -1,8 +1,8 @@
 """
 Management ports of the kernel: C{/dev/infiniband/umadN}.
 
-Follows the kernel's interface to user space, version 5. Each class that is sent or served has an agent of its
-own with the kernel, which puts the agent's number into the upper half of transaction IDs.
+Follows the kernel's interface to user space, version 5. Each class that is sent or served has a separate
+agent in the kernel, which puts the agent's number into the upper half of transaction IDs.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _PKEY_INDEX: Final = Struct("=H6x")
 
 
 def _keyOf(datagram: Buffer) -> bytes:
-    """Key of a request and of its answer: the class, and our part of the transaction ID."""
+    """Key of a request and of its answer: the class, and the program's part of the transaction ID."""
     return bytes(datagram[1:2]) + bytes(datagram[12:16])
 
 
@@ -93,7 +93,7 @@ class UmadPort(DescriptorPort):
     """
     A port of an RDMA device of this host, opened through the kernel's umad.
 
-    RMPP transfers are segmented and reassembled by the kernel, or by us with C{rmpp=False}.
+    RMPP transfers are segmented and reassembled by the kernel, or by txrdma with C{rmpp=False}.
     """
 
     transactionIDBits = 32
@@ -101,8 +101,8 @@ class UmadPort(DescriptorPort):
     def __init__(self, reactor: IReactorFDSet, endPort: EndPort, rmpp: bool = True) -> None:
         """
         @param endPort: the port; L{txrdma.ports.getEndPort} finds it.
-        @param rmpp: have the kernel segment and reassemble RMPP transfers.
-        @raise DeviceUnavailable: the port has no such device file, or we may not open it.
+        @param rmpp: let the kernel segment and reassemble RMPP transfers.
+        @raise DeviceUnavailable: the port has no device file, or this process may not open it.
         """
         super().__init__(reactor)
         self.doesRMPP = rmpp
@@ -133,9 +133,9 @@ class UmadPort(DescriptorPort):
 
     def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
         """
-        Have the kernel deliver requests of this class with these methods, too.
+        Let the kernel also deliver requests of this class with these methods.
 
-        @raise ResourceExhausted: another program takes them already, or the kernel itself does.
+        @raise ResourceExhausted: another program, or the kernel itself, receives them already.
         @raise InvalidRequest: the kernel has no such class.
         """
         if self._closed:
@@ -147,7 +147,7 @@ class UmadPort(DescriptorPort):
             agent = self._register(managementClass, mask, oui)
         except OSError as error:
             if error.errno == errno.EINVAL and mask and self._takes(managementClass, oui):
-                raise ResourceExhausted(f"{self.name}: class {managementClass:#x} is taken") from error
+                raise ResourceExhausted(f"{self.name}: class {managementClass:#x} is in use") from error
             raise self._refused(error, f"class {managementClass:#x} can't be served") from error
         serving = self._served.setdefault(managementClass, [])
         serving.append(agent)
@@ -227,7 +227,7 @@ class UmadPort(DescriptorPort):
         return self.endPort
 
     def close(self) -> None:
-        """Close the device; the kernel removes our agents."""
+        """Close the device; the kernel removes the agents."""
         if self._closed:
             return
         if self._receiver is not None:
@@ -364,11 +364,11 @@ class UmadPort(DescriptorPort):
             try:
                 agent = self._agents[key] = self._register(managementClass, 0, oui)
             except OSError as error:
-                raise self._refused(error, f"class {managementClass:#x} does not pass here") from error
+                raise self._refused(error, f"class {managementClass:#x} cannot be sent here") from error
         return agent
 
     def _takes(self, managementClass: int, oui: int) -> bool:
-        """True if the kernel lets us register an agent for the class that takes no requests."""
+        """True if the kernel allows an agent for the class without requests."""
         try:
             self._unregister(self._register(managementClass, 0, oui))
         except OSError:

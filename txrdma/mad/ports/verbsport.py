@@ -4,10 +4,10 @@ General management datagrams by a dedicated queue pair, on any verbs device.
 Follows InfiniBand Architecture vol. 1, 13.5.1 (datagrams of classes other than subnet management may come
 from any queue pair; the general services interface is queue pair 1) and 11.4.2.1 (a received datagram's GRH).
 
-Queue pair 1 of a kernel's device remains the kernel's: peers answer requests, but must know the number of our
-queue pair to send requests. Queue pair 1 of a software device can be used.
+Queue pair 1 of a kernel's device remains the kernel's: peers answer requests, but must know the number of
+this queue pair to send requests. Queue pair 1 of a software device can be used.
 
-On a device of the kernel's this takes the right to use Q_Keys with the upper bit set (CAP_NET_RAW).
+On a kernel device this needs the right to use Q_Keys with the upper bit set (CAP_NET_RAW).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class VerbsPort(DescriptorPort):
     """
     A port of a verbs device, by an unreliable datagram queue pair.
 
-    @ivar qpn: the queue pair's number, where requests reach us; 1 on the general services interface.
+    @ivar qpn: the queue pair's number, to which requests are sent; 1 on the general services interface.
     """
 
     transactionIDBits = 64
@@ -120,10 +120,10 @@ class VerbsPort(DescriptorPort):
         @param device: device of the port, closed with it unless C{closesDevice} is False.
         @param number: number of the device's port.
         @param isGSI: whether to be the general services interface of the device's port, by its queue pair 1:
-            software devices give it to the first that asks.
-        @raise InvalidRequest: the device has no such port, or does not give queue pair 1.
-        @raise txrdma.error.ResourceExhausted: the device gives no queue pair, or no memory, or the port's
-            queue pair 1 is taken.
+            software devices assign it to the first request.
+        @raise InvalidRequest: the device has no such port, or does not offer queue pair 1.
+        @raise txrdma.error.ResourceExhausted: the device has no queue pair or memory left, or the port's
+            queue pair 1 is in use.
         """
         super().__init__(reactor)
         self.name = f"vmad:{device.name}"
@@ -169,7 +169,7 @@ class VerbsPort(DescriptorPort):
         """
         Send one datagram, which waits here while the send queue is full.
 
-        @raise InvalidRequest: it is an SMP, or has no address, or another partition.
+        @raise InvalidRequest: the datagram is an SMP, or has no address or another partition.
         @raise ResourceExhausted: too many datagrams wait.
         """
         if self._closed:
@@ -177,11 +177,11 @@ class VerbsPort(DescriptorPort):
         if len(datagram) != MAD_LENGTH:
             raise InvalidRequest(f"a datagram has {MAD_LENGTH} bytes here, not {len(datagram)}")
         if datagram[1] & 0x7F == 1:
-            raise InvalidRequest(f"{self.name}: subnet management is for queue pair 0 alone")
+            raise InvalidRequest(f"{self.name}: subnet management needs queue pair 0")
         if partitionIndex((self._pkey,), path.pkey) is None:
             raise InvalidRequest(f"{self.name} is in partition {self._pkey:#06x}, not {path.pkey:#06x}")
         if path.dgid is None and not path.dlid:
-            raise InvalidRequest(f"{self.name}: {path} leads nowhere: it has no GID, and no LID")
+            raise InvalidRequest(f"{self.name}: {path} has neither a GID nor a LID")
         if self._free and not self._waiting:
             self._post(datagram, path)
         else:
@@ -357,7 +357,7 @@ class VerbsPort(DescriptorPort):
 
     def _turn(self) -> None:
         """
-        Take completions, but at most a budget of them in one turn.
+        Process completions, at most a limited number in one turn.
 
         The queue is armed when it has been emptied once, so that answers, which complete meanwhile, do not
         wake the reactor. It is polled until it is empty after that: later completions wake the reactor.
@@ -469,7 +469,7 @@ def grhFields(grh: bytes) -> tuple[GID, GID, int, int, int]:
     """
     Source, destination, traffic class, flow label and hop limit in the GRH of a datagram.
 
-    With RoCE v2 over IPv4 that is the IPv4 header, in the last 20 of the 40 bytes (annex A17).
+    With RoCE v2 over IPv4 these are in the IPv4 header, in the last 20 of the 40 bytes (annex A17).
     """
     if grh[0] >> 4 != 6 and grh[20] >> 4 == 4:
         ip = IPv4.decode(grh, 20)

@@ -6,7 +6,7 @@ These are the only differences:
   - C{iblinkinfo} does not know at which port of its switch a host is linked that it reached by a directed
     route: it prints the port by which the route came in.
   - In ibsim it does not find what a switch is linked to that is named by its GUID, and neither do we by
-    C{'7 0,1'}: ibsim knows no directed routes with LID-routed parts. We ask the administration there.
+    C{'7 0,1'}: ibsim does not support directed routes with LID-routed parts. We ask the administration there.
   - Those of L{txrdma.test.system.ibsim.test_commands_3}.
 """
 

@@ -279,7 +279,7 @@ class OtherAnswerTests(FaultTestCase):
         self.answerTo("the answer is of attribute 0x7777", at16=b"\x77\x77")
 
     def test_modifier(self) -> None:
-        self.answerTo("the modifier 0x4, 0x3 was asked for", PortInfo, 3, at20=bytes((0, 0, 0, 4)))
+        self.answerTo("the modifier 0x4, not 0x3", PortInfo, 3, at20=bytes((0, 0, 0, 4)))
 
     def test_reserved(self) -> None:
         self.peer.respond = lambda request: [

@@ -170,7 +170,7 @@ class LyingTests(LongFaultTestCase):
         self.setUp()
         self.respond(lambda request: segments(request, table(10)[:-80]))
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
-        self.fails(call, MADClassError, "behind 9 records there is a part of one")
+        self.fails(call, MADClassError, "after 9 records there is a partial one")
 
     def test_padding(self) -> None:
         for content in (table(10)[:-4], table(10) + bytes(40)):
