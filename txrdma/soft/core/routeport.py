@@ -30,7 +30,7 @@ class RoutePort:
         """
 
     def drive(self) -> bool:
-        """Process events once, after the reactor has ended; return whether acknowledgements are outstanding."""
+        """Process events once after the reactor's end; return whether acknowledgements are outstanding."""
         return False
 
     def claimService(self, serviceID: int) -> Callable[[], None]:

@@ -277,7 +277,7 @@ class PortMember:
         return share is not None and isShareTaken(self.address, share)
 
     def _lineFor(self, number: int, destination: Destination) -> _Line | None:
-        """Return the line to the member to which a packet belongs; None if there is none, or for this device."""
+        """Return the line to the member that a packet is for; None if there is none, or for this device."""
         assert self._coordinator is not None
         if number == _GSI:
             share = self._coordinator.shareOf(destination)
@@ -516,7 +516,7 @@ class PortMember:
         self._timer.start(SEEK_SECONDS, self._seekAgain)
 
     def _connected(self, name: int) -> socket.socket | None:
-        """Connect to the coordinator; None without one. Raises L{DeviceUnavailable} if it has another user."""
+        """Connect to the coordinator; None without one. Raises L{DeviceUnavailable} for another user."""
         try:
             sock = connectTo(socket.SOCK_SEQPACKET, hostName(self.address, name))
         except OSError as error:

@@ -154,7 +154,7 @@ class Peer:
         self._takingSums: dict[int, list[int]] = {}
 
     def makeGRH(self, length: int) -> bytes:
-        """Return the 40 bytes before a datagram of this length; IPv4's header is the latter half (annex A17)."""
+        """The 40 bytes before a datagram of this length; IPv4's header is the latter half (annex A17)."""
         ends, ports = (packedIP(self.ip), packedIP(self.at.address)), (self.port, self.at.port)
         ip, _udp = ipHeaders(*ends, ports, length)
         if isinstance(ip, IPv4):

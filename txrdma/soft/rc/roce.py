@@ -642,7 +642,7 @@ class RoCEPort(RoutePort):
         return peer
 
     def grhFor(self, peer: Peer, length: int) -> bytes:
-        """Return the 40 bytes before a datagram of this length (GRH, or an IPv4 header in its latter half)."""
+        """The 40 bytes before a datagram of this length (GRH, or an IPv4 header in its latter half)."""
         return peer.grh if peer.grhLength == length else peer.makeGRH(length)
 
     def _record(
