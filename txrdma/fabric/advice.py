@@ -1,4 +1,4 @@
-"""Severity of each kind of finding, and advice on what to do about it."""
+"""Severity of each kind of finding, and advice on its repair."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """
-Congestion: the share of time for which ports wait for credits, and who causes it.
+Congestion: the share of time for which ports wait for credits, and the causes.
 
 Follows InfiniBand Architecture vol. 1, 16.1.3.5 (PortXmitWait), 16.1.3.2 (ticks), annex A10.6.1 (FECN, BECN).
 A port waits while the next switch or host has no buffer for its packets. If that is a switch, its own output
 ports that wait or are full are the cause, and so on, until a host that takes packets too slowly, or a link
-that carries all that it can. All ports on the way are victims.
+that is fully used. All ports on the path to the cause are victims.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _TICK_OF_PORT: Final = 7
 @dataclass(frozen=True, slots=True)
 class Wait:
     """
-    What a port has waited for credits, and the congestion marks that it received.
+    The waits of a port for credits, and the congestion marks that it received.
 
-    @ivar share: share of time, up to 1; 0 of a port that only receives marks.
+    @ivar share: share of time, up to 1; 0 for a port that only receives marks.
     @ivar lanes: virtual lanes that have waited; empty if the port does not count by lane.
     @ivar fecn: share of received packets with FECN, C{becn} with BECN; None if that is unknown.
     """

@@ -305,11 +305,11 @@ class Sweep:
         try:
             progress(self.answered, total)
         except Exception:
-            _log.failure("while the progress of a sweep was shown, which it is no more")
+            _log.failure("showing the progress of a sweep failed; it is not shown any more")
             self.progress = None
 
     def _broken(self, error: BaseException) -> None:
-        """Fail the sweep with an error that is no problem of the fabric, as an exception in a callback."""
+        """Fail the sweep with an error that the fabric did not cause, such as an exception in a callback."""
         done, self._done = self._done, None
         self._stop()
         if done is not None:

@@ -238,8 +238,8 @@ def _findings(fabric: Fabric) -> Iterator[Finding | None]:
 def locatedFindings(fabric: Fabric) -> Iterator[Finding | None]:
     """
     Yield L{findings} of a fabric, and None for pauses after milliseconds of work, in which the fabric may
-    change. A place known by a directed route is named by the last known port of that route, so that its name
-    does not depend on the route of a sweep.
+    change. A location known by a directed route is named by the last known port of that route, so that its
+    name does not depend on the route of a sweep.
     """
     start = next((node for node in fabric.nodes.values() if node.isLocal), None)
     for one in _findings(fabric):

@@ -160,7 +160,7 @@ _BULLS_DEVICES: Final = frozenset(
 
 
 def mayHaveFDR10(info: NodeInfo) -> bool:
-    """Return whether a node has ExtendedPortInfo, which shows FDR10, as infiniband-diags decides it."""
+    """Return whether a node has ExtendedPortInfo, which shows FDR10, by the rules of infiniband-diags."""
     device = info.deviceID
     return device in _DEVICES or (info.vendorID == _BULL and device in _BULLS_DEVICES)
 
@@ -168,7 +168,7 @@ def mayHaveFDR10(info: NodeInfo) -> bool:
 @lru_cache(_REMEMBERED)
 def wantsAsking(info: bytes, end: bytes) -> bool:
     """
-    Return whether to query ExtendedPortInfo for FDR10, given that the node has it: the link is up with QDR.
+    Return whether to query ExtendedPortInfo, if the node has it: a link that is up with QDR may use FDR10.
 
     @param end: as for L{activeSpeed}; C{b""} while it is unknown.
     """

@@ -35,7 +35,7 @@ class NodeNames:
         return printable(description) if known is None else known
 
     def put(self, fabric: Fabric) -> Fabric:
-        """Set the descriptions of a fabric's nodes to their names, and return the fabric."""
+        """Replace the descriptions of a fabric's nodes by their names, and return the fabric."""
         for node in fabric.nodes.values():
             node.description = self.name(node.guid, node.description)
         return fabric

@@ -58,7 +58,7 @@ class CounterLayout:
     def beganAnew(self, before: Sequence[int], values: Sequence[int]) -> bool:
         """
         Return whether counters may all have been set to zero between two readings: those of traffic are
-        lower, and another one, if any had counted, is not as it was.
+        lower, and another one, if any had counted, has changed.
         """
         others = [index for index in self._others if before[index]]
         return all(values[index] < before[index] for index in self._traffic if before[index]) and (
@@ -190,7 +190,8 @@ class Meter:
 def hasRestarted(meters: Iterable[Meter]) -> bool:
     """
     Return whether the last readings of all ports of a node show that it has restarted: all counters of all
-    ports began anew. Who clears error counters, or the counters of one port, leaves others as they were.
+    ports began anew. A program that clears error counters, or the counters of one port, leaves others
+    unchanged.
     """
     known = [meter for meter in meters if meter.values and not meter.isSilent]
     return any(meter.resetAt == meter.readAt for meter in known) and all(meter.isAnew for meter in known)

@@ -1,5 +1,5 @@
 """
-Root causes: which of several findings explains the others, so that one fault is one event.
+Root causes: the finding that explains others, so that one fault is one event.
 
 A missing switch explains the nodes that only it led to. A bad link has several symptoms at both of its ends.
 """
@@ -26,9 +26,9 @@ OF_LINK: Final = (
 
 def causesOfLoss(missing: Collection[GUID], links: Iterable[tuple[PortKey, PortKey]]) -> dict[GUID, GUID]:
     """
-    Return the nodes that are missing because another one is, each with that node.
+    Return the nodes that are missing because another one is missing, each with that node.
 
-    A node is missing by itself if it had a link to a node that is there, or no link. The nearest of these
+    A node is missing by itself if it had a link to a present node, or no link. The nearest of these
     nodes is the cause of others.
 
     @param missing: all nodes that are missing.
@@ -47,7 +47,7 @@ def causesOfLoss(missing: Collection[GUID], links: Iterable[tuple[PortKey, PortK
 
 
 def groupedByLink(fabric: Fabric, found: Iterable[Finding]) -> list[Finding]:
-    """Return findings; of those that one bad link has, all but one have that one as their cause."""
+    """Return findings; of several findings about one bad link, one is the cause of the others."""
     findings = list(found)
     several: dict[PortKey, list[Finding]] = defaultdict(list)
     for one in findings:
@@ -71,7 +71,7 @@ def causeText(cause: Finding) -> str:
 
 
 def _linkOf(fabric: Fabric, portKey: PortKey) -> PortKey:
-    """Return the port that stands for both ends of a link: that with the lower GUID and number."""
+    """Return the port that represents both ends of a link: that with the lower GUID and number."""
     node = fabric.nodes.get(portKey[0])
     port = None if node is None else node.known(portKey[1])
     if port is None or port.peer is None:

@@ -1,7 +1,7 @@
 """
 Forwarding tables, and the paths of packets through a fabric that follow from them, hop by hop.
 
-Follows InfiniBand Architecture vol. 1, 14.2.5.10 and 14.2.5.12 (the tables), 18.2.4 (how switches use them).
+Follows InfiniBand Architecture vol. 1, 14.2.5.10 and 14.2.5.12 (the tables), 18.2.4 (their use by switches).
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class SteadyNames:
     """
     Names of the nodes of a fabric that do not change too often.
 
-    @ivar dueAt: time from which a name may be another one, though the fabric is the same.
+    @ivar dueAt: time after which a name may change although the fabric is the same.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class SteadyNames:
         self._nodes: dict[GUID, _Named] = {}
 
     def observe(self, nodes: Collection[Node], now: float) -> None:
-        """Take the names that nodes have now; others are forgotten."""
+        """Process the current names of nodes; other nodes are forgotten."""
         before, self._nodes = self._nodes, {}
         self.dueAt = inf
         for node in nodes:
@@ -68,5 +68,5 @@ class SteadyNames:
             self.dueAt = min(self.dueAt, due)
 
     def of(self, node: Node) -> str:
-        """Name of a node that was observed."""
+        """Return the name of an observed node."""
         return self._nodes[node.guid].reported

@@ -86,7 +86,7 @@ async def firmwareOf(rpcs: RPCs, endPort: MADEndPort, node: Node) -> Firmware:
 
     InfiniScale III has 8 bits for each part of the version, all later devices have 32.
 
-    @raise MADFailure: it does not answer, as most hosts do not without the vendor's kernel module.
+    @raise MADFailure: the device does not answer, like most hosts without the vendor's kernel module.
     """
     answer = await rpcs.VendGet(MlxGeneralInfoExtended, toLID(endPort, node.lid), retries=0)
     board = escapedText(answer.fwPSID.partition(b"\0")[0])

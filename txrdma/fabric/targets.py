@@ -1,4 +1,4 @@
-"""Texts that name a port of a fabric: LIDs, GIDs, GUIDs, directed routes."""
+"""Names of a fabric's ports: LIDs, GIDs, GUIDs, directed routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts about a fabric: printable names, lists of names, and files that users name."""
+"""Text about a fabric: printable names, lists of names, and text files."""
 
 from __future__ import annotations
 
