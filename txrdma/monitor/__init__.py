@@ -1,14 +1,14 @@
 """
 The fabric monitor: polls a subnet, stores its counters, and reports faults.
 
-Subpackages import those above them only:
+Subpackages import only those above them:
 
   - C{supervisor}: periodic tasks
   - C{diagnosis}: findings and changes: error thresholds, lost nodes and links
   - C{collecting}: calls made by other processes, the collectors
-  - C{reading}: sweeps and counter readings on a reactor; knows nothing about pages
+  - C{reading}: sweeps and counter readings on a reactor; does not depend on pages
   - C{series}: counters over time: metric families, databases, history, remote write and PromQL
-  - C{events}: state that outlasts the process, notifications
+  - C{events}: state that survives the process, notifications
   - C{web}: pages, REST, server-sent events, Prometheus metrics
 
 C{files} and C{config} use all but C{web}. C{config} makes a configuration from what C{configfile} reads, and

@@ -50,18 +50,18 @@ class MonitorConfig:
     Configuration of a fabric monitor.
 
     @ivar fabric: name of the fabric where there are several; else C{""}.
-    @ivar fabrics: configurations of several fabrics, which have no pages of their own; else empty.
+    @ivar fabrics: configurations of several fabrics, which have no separate pages; else empty.
     @ivar port: name of the management port; C{""} for the first that can be opened.
     @ivar listen: server endpoint string of its pages; C{""} for none.
-    @ivar tokens: path of the file of access tokens; C{users} that of user names and passwords. C{""} for
+    @ivar tokens: path of the file of access tokens; C{users} is that of user names and passwords. C{""} for
         none.
     @ivar counters: names of the counters exported to Prometheus.
     @ivar history: path of the file of its history, or URL of its database; C{""} for none.
     @ivar standby: whether several monitors share the history, of which one writes and notifies.
     @ivar levels: levels of detail of the history, with their retention; C{events} is the retention of events.
-    @ivar remote: engine that receives the history, too; None for none.
+    @ivar remote: engine that also receives the history; None for none.
     @ivar collectors: client endpoint strings of the processes that read counters for the monitor, or none;
-        C{collectorKeyFile} is the path of the key that they have, too.
+        C{collectorKeyFile} is the path of the key shared with them.
     @ivar surveySeconds: time between surveys of the tables of a fabric that does not change; 0 for none.
     @ivar alerts: rules for notifications.
     @ivar webhooks: names of webhooks, their URLs, formats, and Authorization headers or C{""}; C{mail} is
@@ -69,7 +69,7 @@ class MonitorConfig:
     @ivar files: files for other programs, updated after each sweep.
     @ivar limits: limits for errors; C{flaps} is the one for links that go down, C{mostBitErrors} the rate of
         bit errors.
-    @ivar topology: path of the file of the cables that are to be there; C{""} for none.
+    @ivar topology: path of the file of planned cables; C{""} for none.
     """
 
     port: str
@@ -134,7 +134,7 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
 
 
 def _merged(common: Any, own: Any, fabric: str) -> Any:
-    """Return the settings of a fabric: its own, and those for all fabrics, where texts have its name."""
+    """Return the settings of a fabric: its own ones, and those for all fabrics with its name inserted."""
     if isinstance(common, dict) and isinstance(own, dict):
         return {key: _merged(common.get(key), own.get(key), fabric) for key in {**common, **own}}
     value = common if own is None else own
@@ -196,7 +196,7 @@ def _configOf(reader: ConfigReader, fabric: str) -> MonitorConfig:
 
 
 def secretIn(path: str, name: str) -> str:
-    """Return the secret in a file, which has one line; C{""} without a path."""
+    """Return the secret in a file with one line; C{""} without a path."""
     if not path:
         return ""
     try:
@@ -206,7 +206,7 @@ def secretIn(path: str, name: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{name}: {error}") from error
     if len(secret.splitlines()) != 1:
-        raise InvalidRequest(f"{name}: {path} has no line, or several")
+        raise InvalidRequest(f"{name}: {path} must have exactly one line")
     if isShared:
         _warn(path)
     return secret
@@ -235,7 +235,7 @@ def _remote(given: dict[str, Any], fabric: str) -> RemoteSettings | None:
 
 
 def readConfig(path: str) -> MonitorConfig:
-    """Read a configuration from a file. One with mistakes raises L{InvalidRequest}, which has them all."""
+    """Read a configuration from a file. Raises L{InvalidRequest} with all mistakes in it."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

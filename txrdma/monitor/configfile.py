@@ -117,7 +117,7 @@ class ConfigReader:
     def __init__(self, text: str, content: Mapping[str, Any], head: str = "", isWhole: bool = True) -> None:
         """
         @param head: beginning of the keys of a fabric, whose settings come before those for all fabrics.
-        @param isWhole: whether nothing else belongs to this content.
+        @param isWhole: whether this content is the whole configuration.
         """
         self.mistakes: list[tuple[int, str]] = []
         self._head = head
@@ -152,7 +152,7 @@ class ConfigReader:
                 self._mistake(key, f"fabric {taken[path]} has {path}, too: it may contain {{fabric}}")
 
     def lineOf(self, key: str) -> int:
-        """Return the line of a key, or of the table around it, which may be on one line."""
+        """Return the line of a key, or of its table, which may be on one line."""
         while key and key not in self._lines:
             parts = [line for name, line in self._lines.items() if name.startswith(f"{key}.")]
             if parts:
@@ -177,13 +177,13 @@ class ConfigReader:
         return found
 
     def _require(self, table: str, values: Mapping[str, Any], **settings: str) -> None:
-        """Check that a table has some keys, which are given by their settings."""
+        """Check that a table has the keys of these settings."""
         for setting, name in settings.items():
             if setting not in values and f"{table}.{name}" not in self._wrong:
                 self._mistake(table, f"has no {name}")
 
     def _complete(self) -> None:
-        """Report keys that are missing beside others, or exclude each other."""
+        """Report missing keys that others need, and keys that exclude each other."""
         history, mail = self.table("history"), self.table("alerts", "mail")
         if history.get("file") and history.get("url"):
             self._mistake("history.url", "there is a history.file, too: which of them is it?")

@@ -1,4 +1,4 @@
-"""Values in the configuration of the fabric monitor: each function checks a value of TOML and converts it."""
+"""Values in the configuration of the fabric monitor: each function checks and converts a value of TOML."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def timestamp(value: object) -> float:
 def labelName(name: str) -> str:
     """Check the name of a label, in a key."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in _USED_LABELS:
-        raise InvalidValue(f"is a name of letters, digits and _, and none of {', '.join(_USED_LABELS)}")
+        raise InvalidValue(f"is a name of letters, digits and _, and not one of {', '.join(_USED_LABELS)}")
     return name
 
 

@@ -55,10 +55,10 @@ def unfitHosts(fabric: Fabric, entries: Iterable[Entry], switches: Collection[GU
     Return the hosts that should get no jobs, by name, with the reason: those that have findings of severity
     warning or above, themselves or at their switch port.
 
-    Nodes choose their descriptions, so a faulty host can claim the name of another one. A name is left out if
-    several hosts claim it and their descriptions are not those of different adapters of one host.
+    Nodes choose their descriptions, so a faulty host can claim the name of another one. A name is omitted if
+    several hosts claim it, unless their descriptions are those of adapters of one host.
 
-    @param switches: GUIDs of missing nodes that are no hosts.
+    @param switches: GUIDs of missing nodes that are not hosts.
     """
     unfit: dict[str, str] = {}
     adapters: dict[str, list[str]] = {}
@@ -81,7 +81,7 @@ def unfitHosts(fabric: Fabric, entries: Iterable[Entry], switches: Collection[GU
 
 
 def _adapter(description: str) -> str:
-    """Return the name of a host's adapter, which follows that of the host; C{""} without one."""
+    """Return the name of a host's adapter, which follows the host's name; C{""} without one."""
     return description.strip().partition(" ")[2]
 
 
@@ -116,7 +116,7 @@ class MaintainedFiles:
         self._version = -1
 
     async def update(self, poller: FabricPoller) -> None:
-        """Write the files whose content has changed, which is made in pieces of some milliseconds."""
+        """Write the files whose content has changed; the content is made in pieces of some milliseconds."""
         fabric, settings = poller.fabric, self._settings
         if fabric is None:
             return

@@ -1,12 +1,12 @@
 """
-Garbage collection of a process that monitors fabrics for years: nothing else in it changes Python's settings.
+Garbage collection of a process that monitors fabrics for years: no other module changes Python's settings.
 
-A full collection of Python's visits all objects, and those of large fabrics are millions that live for long.
-So objects that have survived a collection are frozen, some ten thousands at a time: further collections leave
-them out, and take milliseconds. Reference counting still frees frozen objects; only reference cycles of them
-are not found. The models of fabrics are such cycles, and are broken up when they are replaced. What is left,
+A full collection visits all objects, and large fabrics have millions of long-lived ones.
+So objects that have survived a collection are frozen, some ten thousands at a time: further collections
+exclude them, and take milliseconds. Reference counting still frees frozen objects; only reference cycles of
+them are not found. The models of fabrics are such cycles, and are broken up when they are replaced. The rest,
 such as connections that were frozen while they were open, is freed by complete collections, which follow the
-growth of frozen objects: garbage is at most a half of what is in use, and what an hour adds.
+growth of frozen objects: garbage is at most half of the objects in use, plus the growth of one hour.
 """
 
 from __future__ import annotations

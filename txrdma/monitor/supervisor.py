@@ -1,9 +1,9 @@
 """
-Supervised loops: periodic tasks of a monitor, which continue although runs raise exceptions.
+Supervised loops: periodic tasks of a monitor, which continue after runs that raise exceptions.
 
-The next run is scheduled however the last one has ended. A failure is logged once, and is a finding until a
-run succeeds; so is a run that does not end. systemd's watchdog is notified only while the runs of vital loops
-end in time.
+The next run is scheduled regardless of the result of the last one. A failure is logged once, and is a finding
+until a run succeeds; so is a run that does not end. systemd's watchdog is notified only while the runs of
+vital loops end in time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SupervisedLoop:
     A task that runs periodically from L{start} to L{stop}, one run at a time.
 
     @ivar name: name of the loop in findings and metrics.
-    @ivar problem: what failed in the last run; C{""} if nothing did.
+    @ivar problem: the failure of the last run; C{""} if it succeeded.
     @ivar failures: number of failed runs since the last successful one.
     @ivar isRunning: whether a run is in progress.
     @ivar isVital: whether the process is useless without this loop: then systemd restarts it if a run does
@@ -64,8 +64,8 @@ class SupervisedLoop:
         expected: tuple[type[Exception], ...] = (RDMAError,),
     ) -> None:
         """
-        @param run: does the work once; returns False if there was nothing to do, and None if it did not try,
-            so that the last failure still counts.
+        @param run: does the work once; returns False if there was nothing to do, and None if it was not
+            tried, so that the last failure still counts.
         @param pauseSeconds: returns the time from the end of a run to the next one; None to wait for
             L{runIn}.
         @param lateSeconds: returns the time after which a run that has not ended is late.
@@ -139,7 +139,7 @@ class SupervisedLoop:
         return self.isRunning or self._timer.isPending
 
     def lateBy(self) -> float:
-        """Return the seconds by which the current run, or the next one, is late; 0 if it is not."""
+        """Return the seconds by which the current run, or the next one, is late; 0 if neither is."""
         since = self._beganAt if self.isRunning else self._timer.dueAt
         return max(0.0, self._clock.seconds() - since - self._lateSeconds())
 
@@ -192,7 +192,7 @@ class SupervisedLoop:
             try:
                 pause = self._pauseSeconds()
             except Exception:
-                _log.failure("while the next run of {name} was scheduled", name=self.name)
+                _log.failure("scheduling the next run of {name} failed", name=self.name)
                 pause = _FALLBACK_SECONDS
             if pause is not None:
                 pauses.append(pause)

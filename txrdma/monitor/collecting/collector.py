@@ -1,8 +1,8 @@
 """
 The collector: makes calls for a monitor, and returns the results.
 
-It has no state of its own: a monitor that loses its collectors makes the calls itself, and the reading of a
-counter is complete with each answer.
+It is stateless: a monitor that loses its collectors makes the calls itself, and each answer is a complete
+reading of its counters.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Forwarded(Call):
         self.connection.completed(self, Result(self.requested, wire.ANSWERED, 0, content))
 
     def failed(self, error: Exception) -> None:
-        """Return the reason; without a port, end the connection, so that others make the calls."""
+        """Return the reason. Without a port, end the connection, so that other collectors make the calls."""
         if isinstance(error, DeviceUnavailable):
             self.connection.unavailable(self, str(error))
         elif isinstance(error, MADError):
@@ -163,7 +163,7 @@ class CollectorProtocol(MessageConnection):
         self.transport.registerProducer(self, True)
 
     def pauseProducing(self) -> None:
-        """Start no more calls, as the monitor does not read their results."""
+        """Start no more calls, because the monitor does not read their results."""
         self._isPaused = True
 
     def resumeProducing(self) -> None:
@@ -189,7 +189,7 @@ class CollectorProtocol(MessageConnection):
             self._beating.ensure(BEAT_SECONDS, self._beat)
 
     def _beat(self) -> None:
-        """Show that this end is alive, as a slow node may take long."""
+        """Show that this end is alive, because a slow node may delay results."""
         if self._running:
             self.send(b"")
             self._beating.start(BEAT_SECONDS, self._beat)
@@ -223,7 +223,7 @@ class CollectorProtocol(MessageConnection):
         self._fill()
 
     def unavailable(self, call: _Forwarded, reason: str) -> None:
-        """End the connection, as there is no port for the call."""
+        """End the connection, because there is no port for the call."""
         self._running.pop(call, None)
         self.end(reason)
 
@@ -241,12 +241,12 @@ class CollectorProtocol(MessageConnection):
             self.send(wire.encodeResults(message))
 
     def end(self, reason: str) -> None:
-        """Give up all calls, and end the connection."""
+        """Cancel all calls, and end the connection."""
         self._forget()
         super().end(reason)
 
     def _forget(self) -> None:
-        """Give up all calls and timers."""
+        """Cancel all calls and timers."""
         self._waiting.clear()
         running, self._running = self._running, {}
         for call in running:
@@ -255,7 +255,7 @@ class CollectorProtocol(MessageConnection):
         self._beating.stop()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Give up all calls of the monitor."""
+        """Cancel all calls of the monitor."""
         self._forget()
         self.factory.connections.discard(self)
 
@@ -272,7 +272,7 @@ class CollectorFactory(Factory):
     def __init__(self, reactor: IReactorTime, agent: MADAgent, maxOutstanding: int) -> None:
         """
         @param agent: makes the calls; the factory does not close it.
-        @param maxOutstanding: most calls of a connection that wait for their answers.
+        @param maxOutstanding: maximum number of outstanding calls of a connection.
         """
         self.reactor, self.agent, self.maxOutstanding = reactor, agent, maxOutstanding
         self.connections: set[CollectorProtocol] = set()

@@ -14,7 +14,7 @@ _log = Logger()
 
 
 class MessageConnection(Int32StringReceiver):
-    """A connection of messages, each behind its length; one that is too long or invalid ends it."""
+    """A connection of messages, each after its length; one that is too long or invalid closes it."""
 
     MAX_LENGTH = MOST_BYTES
     transport: Any

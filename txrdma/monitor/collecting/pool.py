@@ -2,9 +2,9 @@
 The collectors of a monitor: each makes the calls for a share of the ports.
 
 Theory of operation. A port belongs to one of the connected collectors by its LID. Calls wait in a link, which
-sends them in batches and has a limited number of them under way. A collector that is lost, or returns nothing
-for longer than an answer may take, gives its calls back, and the reader makes them again. Without any
-collector the monitor makes the calls itself.
+sends them in batches, up to a limit of outstanding ones. If a collector is lost, or returns nothing for
+longer than an answer may take, its calls are returned, and the reader makes them again. Without any collector
+the monitor makes the calls itself.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Series(CollectedCall):
     ) -> None:
         """
         @param size: bytes of all attributes of a port.
-        @param collected: called with the attributes of each port that was read, None for one that the node
+        @param collected: called with the attributes of each port that was read, None for a port that the node
             refuses, and whether the node did not answer for the next port.
         @param lost: called instead if the collector is lost; C{failed}: if the series fails otherwise.
         """
@@ -95,7 +95,7 @@ class Series(CollectedCall):
 
 
 class _PendingCall(NamedTuple):
-    """A call with its path, and what a message says of it."""
+    """A call with its path and its fields in a message."""
 
     call: CollectedCall
     path: IBPath
@@ -105,9 +105,9 @@ class _PendingCall(NamedTuple):
 
 class _Link(MessageConnection):
     """
-    A connection with a collector, which makes calls, of which a limited number is under way.
+    A connection with a collector, which makes calls; the number of outstanding calls is limited.
 
-    @ivar waiting: calls that are not under way yet.
+    @ivar waiting: calls that are not sent yet.
     """
 
     def __init__(self, collector: _Collector) -> None:
@@ -127,7 +127,7 @@ class _Link(MessageConnection):
         self._fill()
 
     def _forget(self, call: Call) -> None:
-        """Remove a call that was given up, so that its result is ignored."""
+        """Remove a cancelled call, so that its result is ignored."""
         if self.waiting.pop(call, None) is None:
             asked = self._open.get(getattr(call, "identifier", 0))
             if asked is not None and asked.call is call:
@@ -243,7 +243,7 @@ def _portsIn(size: int, content: bytes) -> list[bytes | None]:
 @implementer(IStreamClientEndpoint)
 class _Collector(Factory):
     """
-    A collector, to which there is a connection most of the time.
+    A collector, and the connection to it, if there is one.
 
     @ivar link: the connection; None while there is none.
     """
@@ -324,8 +324,8 @@ class CollectorPool:
         """
         @param agent: makes the calls while there is no collector.
         @param collectors: endpoints of the collectors, by their names.
-        @param key: the key that the collectors have, too.
-        @param maxOutstanding: most calls of the agent that wait for their answers.
+        @param key: the key shared with the collectors.
+        @param maxOutstanding: maximum number of outstanding calls of the agent.
         """
         self.reactor, self.key = reactor, key
         self.timeoutSeconds, self.retries = timeoutSeconds, retries
@@ -345,11 +345,11 @@ class CollectorPool:
 
     @property
     def mostCalls(self) -> int:
-        """The number of calls that the reader may make at a time with the collectors that are connected."""
+        """The number of calls that the reader may make at a time with the connected collectors."""
         return wire.MOST_CALLS * len(self._links) or self._maxOutstanding
 
     def start(self) -> None:
-        """Connect, and connect again when a connection ends, until L{stop}."""
+        """Connect, and reconnect when a connection ends, until L{stop}."""
         for each in self._collectors:
             each.start()
 

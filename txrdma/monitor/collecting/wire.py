@@ -1,15 +1,15 @@
 """
 Messages between a monitor and a collector: calls and their results, in batches.
 
-First both ends prove that they have the common key: see L{txrdma.kit.proofs}. Then each message has a length
-in front of it (C{Int32StringReceiver})::
+First both ends prove that they have the common key: see L{txrdma.kit.proofs}. Then each message follows its
+length (C{Int32StringReceiver})::
 
     collector                                             monitor
       <------------------------------ timeout and retries of calls
       <--------------------------------------------- calls ...
       results ... ------------------------------------------>
 
-Only the calls in L{READABLE} can be made: a collector reads, and changes nothing. A series reads the counters
+Only the calls in L{READABLE} can be made: collectors read and change nothing. A series reads the counters
 of several ports of a node one after the other, and has one result.
 """
 
@@ -79,7 +79,7 @@ class Request(NamedTuple):
     """
     A call.
 
-    @ivar identifier: chosen by the monitor; the result has it, too.
+    @ivar identifier: chosen by the monitor, and repeated by the result.
     @ivar lid: LID of the port.
     @ivar what: index in L{READABLE}, or L{SERIES}.
     @ivar modifier: attribute modifier.
@@ -99,7 +99,7 @@ class Result(NamedTuple):
 
     @ivar kind: L{ANSWERED}, L{REFUSED}, L{SILENT} or L{FAILED}.
     @ivar status: MAD status of a refusal.
-    @ivar content: the attribute, the text of a failure, or the ports of a series; of a silent node those
+    @ivar content: the attribute, the text of a failure, or the ports of a series; for a silent node those
         that were read before.
     """
 
@@ -117,7 +117,7 @@ def encodeSettings(timeoutSeconds: float, retries: int) -> bytes:
 def decodeSettings(data: bytes) -> tuple[float, int]:
     """@raise WireError: the length is wrong, or the time is 0."""
     if len(data) != _SETTINGS.size:
-        raise WireError("collector", 0, "the settings have a wrong length")
+        raise WireError("collector", 0, "the settings have the wrong length")
     milliseconds, retries = _SETTINGS.unpack(data)
     if not milliseconds:
         raise WireError("collector", 0, "the timeout is 0")
@@ -134,12 +134,12 @@ def encodeRequests(requests: Iterable[Request]) -> bytes:
 
 
 def decodeRequests(data: bytes) -> Iterator[Request]:
-    """Yield the calls of a message. An incomplete one, or another call, raises L{WireError}."""
+    """Yield the calls of a message. Raises L{WireError} for an incomplete message, or another call."""
     for (identifier, lid, what, modifier), content in _items(_CALL, data):
         if what >= len(READABLE) and what != SERIES:
             raise WireError("collector", 0, f"there is no call {what}")
         if not 0 < lid <= _HIGHEST_LID:
-            raise WireError("collector", 0, f"{lid:#x} is no unicast LID")
+            raise WireError("collector", 0, f"{lid:#x} is not a unicast LID")
         yield Request(identifier, lid, what, modifier, content)
 
 
@@ -150,7 +150,7 @@ def encodeSeries(attributes: Iterable[int], ports: bytes) -> bytes:
 
 
 def decodeSeries(content: bytes) -> tuple[bytes, bytes]:
-    """Return the attributes and ports of a series. Without them, or counters, it raises L{WireError}."""
+    """Return the attributes and ports of a series. Raises L{WireError} if there are none."""
     count = content[0] if content else 0
     attributes, ports = content[1 : 1 + count], content[1 + count :]
     if not attributes or not ports or not set(attributes) <= set(COUNTERS):
@@ -174,7 +174,7 @@ def decodeResults(data: bytes) -> Iterator[Result]:
 
 
 def _items(head: Struct, data: bytes) -> Iterator[tuple[tuple[Any, ...], bytes]]:
-    """Yield the heads of items, and the bytes behind each, whose length is the last number of the head."""
+    """Yield the head of each item, and the bytes after it, whose length is the last number of the head."""
     at, end, size = 0, len(data), head.size
     while at < end:
         try:

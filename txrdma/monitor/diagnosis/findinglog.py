@@ -1,8 +1,8 @@
 """
 Log of findings: when each was first and last seen, and whether it is still open.
 
-Several sources report findings; each report lists all that the source finds at that time. The time is an
-argument. There is no timer, as nothing changes between two reports.
+Several sources report findings; each report lists all current findings of its source. The time is an
+argument. There is no timer, because nothing changes between two reports.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class Entry:
     @ivar finding: the finding as it was last seen.
     @ivar advice: one sentence of advice.
     @ivar firstSeen: time at which it was first seen; C{lastSeen} is the last one.
-    @ivar clearedAt: time at which it was cleared; None while it is there.
+    @ivar clearedAt: time at which it was cleared; None while it is open.
     @ivar times: number of times that it was raised.
-    @ivar awaySince: time since which it is not found any more; None while it is.
-    @ivar isRestored: True of what a former process has found, until it is found again.
-    @ivar heldUntil: time until which not to find it means nothing: faults of hours are not seen at once.
+    @ivar awaySince: time since which it is no longer found; None while it is found.
+    @ivar isRestored: True for a finding of a former process, until it is found again.
+    @ivar heldUntil: time until which its absence is ignored: faults that take hours are not found at once.
     """
 
     key: Key
@@ -155,7 +155,7 @@ class FindingLog:
         isUnknown: Callable[[Key], bool] = lambda key: False,
     ) -> list[FindingEvent]:
         """
-        Process a report: all that a source finds at a time.
+        Process a report: all current findings of a source.
 
         @param source: name of the source; findings of other sources do not change.
         @param isUnknown: called with the keys of findings that are missing in the report; returns True where
@@ -195,7 +195,7 @@ class FindingLog:
         self.change(self._rules)
 
     def inherit(self, other: FindingLog) -> None:
-        """Add what another log has found and this one has not: it is raised by the next report of it."""
+        """Add findings of another log that this one does not have: the next report of them raises them."""
         found = {**other._pending, **{key: one.firstSeen for key, one in other.open.items()}}
         self._pending.update((key, at) for key, at in found.items() if key not in self.open)
 

@@ -1,8 +1,8 @@
 """
-Nodes and links of a fabric over time: which have appeared, disappeared or changed, and when.
+Nodes and links of a fabric over time: their appearance, disappearance and changes, with times.
 
 L{Presence.follow} is the only place where the fabric is compared with its former state. It returns events,
-which the journal, the findings and the pages are made of, and from which L{Presence.restore} restores the
+from which the journal, the findings and the pages are made, and from which L{Presence.restore} restores the
 state.
 """
 
@@ -74,10 +74,10 @@ class Presence:
     """
     Record of the nodes and links of all sweeps.
 
-    @ivar nodes: nodes that are gone, by GUID, and C{links} that are gone while both of their nodes are there.
-    @ivar present: names of the nodes that are there, each with that of the port which leads to it; C{linked}
-        names of both ports of the links.
-    @ivar changes: number of times that nodes or links were others than before.
+    @ivar nodes: missing nodes, by GUID, and C{links} that are missing between present nodes.
+    @ivar present: names of the present nodes, each with that of the port that leads to it; C{linked} names of
+        both ports of the links.
+    @ivar changes: number of times that nodes or links have changed.
     @ivar lost: links that the latest fabric does not have, and the one before had; C{came}: the reverse. Both
         are empty for the first fabric.
     @ivar remembered: fabric of a former process, until the first sweep; None without.
@@ -103,8 +103,9 @@ class Presence:
         """
         Set the state that a previous process has stored, before the first sweep.
 
-        @param states: last events of nodes and links; without effect if fewer than two nodes were there.
-        @raise ValueError, TypeError: an event has another form.
+        @param states: last events of nodes and links; without effect if fewer than two of the nodes are
+            present.
+        @raise ValueError, TypeError: an event is invalid.
         """
         present: dict[GUID, tuple[str, str]] = {}
         linked: dict[Link, tuple[str, str]] = {}

@@ -93,8 +93,8 @@ class ErrorThresholds:
     Thresholds for the errors that ports count within minutes and hours.
 
     A link that goes down because a node restarts is not flapping. A node has restarted if it was gone or
-    silent for a while, or if all of its counters began anew, unless those of its neighbour did, too: then
-    somebody has cleared them. Errors of a link that is trained, or is down, do not count.
+    silent for a while, or if all of its counters began anew, unless those of its neighbour did, too: then an
+    operator has cleared them. Errors of a link that is trained, or is down, do not count.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class ErrorThresholds:
         self._bitErrors.add(portKey, counter, count, now)
 
     def _excuse(self, portKey: PortKey, now: float) -> None:
-        """Take back the recent errors of a port whose link is trained or down."""
+        """Remove the recent errors of a port whose link is trained or down."""
         for at, counter, count in self._recent.pop(portKey, ()):
             if now - at <= TRAINING_SECONDS:
                 self._tallies.add(portKey, counter, -count, now)
@@ -223,7 +223,7 @@ class ErrorThresholds:
         self._restarts[guid] = now
 
     def reset(self, guid: GUID, now: float) -> None:
-        """Record that all counters of a node began anew: it has restarted, or somebody has cleared them."""
+        """Record that all counters of a node began anew: it restarted, or an operator cleared them."""
         self._resets[guid] = now
 
     def findings(
@@ -232,8 +232,8 @@ class ErrorThresholds:
         """
         Return the faults that the counters of the last minutes and hours show.
 
-        @param gone: links that are down at present, each by its two ports: the model of the fabric does not
-            have them.
+        @param gone: links that are down now, each by its two ports, because the fabric's model does not
+            contain them.
         """
         found = []
         ends = self._downEnds(fabric, now, gone)
@@ -337,7 +337,7 @@ class ErrorThresholds:
 
 
 def _target(fabric: Fabric, guid: GUID) -> str:
-    """Return a node as commands take it: by its LID."""
+    """Return a node as an argument of commands: its LID."""
     node = fabric.nodes.get(guid)
     return str(guid) if node is None else str(node.lid)
 
@@ -361,7 +361,7 @@ def _at(fabric: Fabric, kind: str, portKey: PortKey, text: str) -> Finding:
 
 
 def _period(seconds: float) -> str:
-    """Return a duration in words: C{"10 minutes"}."""
+    """Return a duration as text: C{"10 minutes"}."""
     if seconds >= _HOUR and not seconds % _HOUR:
         hours = int(seconds // _HOUR)
         return "an hour" if hours == 1 else f"{hours} hours"

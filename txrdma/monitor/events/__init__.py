@@ -1,1 +1,1 @@
-"""Events of a fabric: the journal of changes, state that outlasts the process, and notifications."""
+"""Events of a fabric: the journal of changes, state that survives the process, and notifications."""

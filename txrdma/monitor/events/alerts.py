@@ -1,9 +1,9 @@
 """
-Alerts: which findings are sent to channels, and when.
+Alerts: the selection of findings to send to channels, and its timing.
 
-A finding is sent once, after it has been open for a while, together with others of about the same time. What
-a previous process has sent is not sent again, unless it ended before that was stored. The time is an
-argument.
+A finding is sent once, after it has been open for a while, together with others of about the same time.
+Findings that a previous process has sent are not sent again, unless it ended before that was stored. The time
+is an argument.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Silence:
 @frozen
 class AlertRules:
     """
-    Rules for what is sent.
+    Rules for sending findings.
 
     @ivar delaySeconds: time for which a finding must be open before it is sent.
     @ivar groupSeconds: time in which findings are collected for one message.
@@ -72,14 +72,14 @@ class Alert:
 
     @property
     def identity(self) -> str:
-        """Identity of the notification, by which receivers recognize one that they have had before."""
+        """Identity of the notification, by which receivers recognize duplicates."""
         fabric = [self.finding["fabric"]] if "fabric" in self.finding else []
         occurrence = (*self.key, self.finding["firstSeen"], self.finding["times"], self.isRaised, *fabric)
         return blake2b(json.dumps(occurrence).encode(), digest_size=8).hexdigest()
 
 
 class _Waiting:
-    """A finding that is sent neither before the time C{due} nor before its silences have ended."""
+    """A finding that is sent after the time C{due}, and after its silences have ended."""
 
     __slots__ = ("_end", "_silenced", "due", "entry")
 
@@ -124,7 +124,7 @@ class AlertTracker:
 
     @property
     def rules(self) -> AlertRules:
-        """Rules for what is sent, which may be replaced."""
+        """Rules for sending, which may be replaced."""
         return self._rules
 
     @rules.setter

@@ -86,8 +86,8 @@ def labelsOf(finding: Mapping[str, Any]) -> dict[str, str]:
     """
     Return the labels of a finding's alert, which are constant while the finding is open.
 
-    Nodes are identified by GUID, as their names may change. A finding that is not about a node has the label
-    C{where} instead.
+    Nodes are identified by GUID, as their names may change. A finding that does not concern a node has the
+    label C{where} instead.
     """
     names = (*(("where",) if finding["guid"] is None else ("guid", "port")), "fabric")
     labels = {"alertname": finding["kind"], "severity": finding["severity"]}
@@ -174,7 +174,7 @@ class WebhookChannel(AlertChannel):
             headers["Authorization"] = self._authorization
         answer = await fetch(self._agent, self._reactor, self._url, headers, POST_SECONDS, MOST_ANSWER, body)
         if answer.code not in SUCCESSES:
-            raise DeviceUnavailable(f"{self.name}: it answers {answer.code}")
+            raise DeviceUnavailable(f"{self.name} answers {answer.code}")
 
 
 # Mail.
@@ -281,7 +281,7 @@ class MailChannel(AlertChannel):
 
 
 def _append(path: str, content: bytes) -> None:
-    """Append a whole text to a file, or nothing and raise C{OSError}: a part would be written again."""
+    """Append a text to a file, all or nothing; raises C{OSError}. A part would be written again."""
     with open(path, "ab", buffering=0) as file:
         size = file.tell()
         try:

@@ -43,6 +43,6 @@ def restoreState(
         entries = [entryOf(event) for event in findings]
         presence.restore(states)
     except (ValueError, TypeError, KeyError) as error:
-        raise DeviceUnavailable(f"events of the history have no meaning: {error!r}") from error
+        raise DeviceUnavailable(f"events of the history are invalid: {error!r}") from error
     journal.changes.extend(changes)
     findingLog.restore(entries, heldUntil)

@@ -1,8 +1,7 @@
 """
 Queues of alerts for channels: they survive failures of the receiver and a restart of the process.
 
-An alert is stored until the channel has sent it: at least once, so that a process which is killed may send it
-twice.
+An alert is stored until the channel has sent it: at least once, so that a killed process may send it twice.
 """
 
 from __future__ import annotations

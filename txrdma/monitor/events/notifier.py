@@ -64,10 +64,9 @@ class Notifier:
         isSure: Callable[[], bool] = lambda: True,
     ) -> None:
         """
-        @param memory: stores what was sent; without it a new process sends everything again.
-        @param mustStore: send only what is stored, since another process may have taken the place of this
-            one.
-        @param isSure: returns False while another process may have taken that place: nothing is sent.
+        @param memory: stores the sent alerts; without it a new process sends everything again.
+        @param mustStore: send only stored alerts, since another process may have replaced this one.
+        @param isSure: returns False while another process may have replaced this one: nothing is sent.
         """
         self.sent = 0
         self._reactor = reactor
@@ -122,7 +121,7 @@ class Notifier:
 
     def change(self, rules: AlertRules, channels: Sequence[AlertChannel]) -> None:
         """
-        Set the rules and channels; what was sent is not sent again.
+        Set the rules and channels; sent alerts are not sent again.
 
         Alerts that wait for a channel wait for its replacement, which has the same queue name.
         """
@@ -167,7 +166,7 @@ class Notifier:
     # State of the previous process.
 
     async def _recall(self) -> None:
-        """Read what a previous process has sent, then send what it has left in the queues."""
+        """Read the alerts that a previous process has sent, then send those that it left in the queues."""
         with _log.failuresHandled("reading the alerts that were sent before: all are sent again"):
             try:
                 await self._restore()
@@ -186,7 +185,7 @@ class Notifier:
         Deferred.fromCoroutine(self._recall()).addErrback(self._failed)
 
     async def _restore(self) -> None:
-        """Read what a previous process has sent, and what waits for channels that still exist."""
+        """Read the alerts that a previous process has sent, and those queued for existing channels."""
         sent, left = await self._states(_RAISED), restored(await self._states(QUEUED))
         self._tracker.remember({Key(*json.loads(one.subject)): one.detail for one in sent})
         for queue in self._queues:

@@ -1,5 +1,5 @@
 """
-The attributes with a port's counters, and how their fields make one reading.
+The attributes with a port's counters, and their fields in a reading.
 
 Traffic is read from 64-bit counters if a port has them: at NDR a 32-bit counter reaches its maximum within a
 third of a second. Counters are never cleared.
@@ -27,7 +27,7 @@ _UNITS: Final = {"portXmitData": WORD, "portRcvData": WORD}
 
 
 class Counters(Attribute):
-    """An attribute decoded as a tuple of the counters in use; to decode all takes ten times as long."""
+    """An attribute decoded as a tuple of the counters in use; decoding all takes ten times as long."""
 
     widths: ClassVar[dict[str, int]]
     whole: ClassVar[type[Any]]

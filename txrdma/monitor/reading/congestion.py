@@ -1,5 +1,5 @@
 """
-Reads how ports wait for credits: for which share of time, on which virtual lanes, and with which marks.
+Reads the waits of ports for credits: the share of time, the virtual lanes, and congestion marks.
 
 Follows InfiniBand Architecture vol. 1, 16.1.3.2 (PortSamplesControl), 16.1.4.8 (PortVLXmitWaitCounters) and
 annex A10.6.1 (PortRcvConCtrl). All of them are optional; few ports wait, so there are few requests.
@@ -52,7 +52,7 @@ class CongestionReader:
         self.waits = {portKey: wait for portKey, wait in self.waits.items() if portKey[0] in known}
 
     def isWanted(self, node: Node) -> bool:
-        """Return whether ports of a node or their peers wait, or have waited when they were last read."""
+        """Return whether ports of a node or their peers wait, or waited at the last reading."""
         wanted = [
             self._ticksOf(port) or self._isPeerCongested(port) or (node.guid, port.number) in self.waits
             for port in node.linked()

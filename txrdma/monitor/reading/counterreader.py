@@ -103,7 +103,7 @@ class _Visit(CollectedCall):
 
 
 class _SubnGet(CollectedCall):
-    """Request of a visit beside those for counters; methods of the reader get its outcome."""
+    """Request of a visit for something other than counters; methods of the reader process its result."""
 
     __slots__ = ("onAnswer", "onFailure", "visit")
 
@@ -170,7 +170,7 @@ class CounterReader:
         choose: Callable[[ClassPortInfo], ReadingKind] = kindOf,
     ) -> None:
         """
-        @param choose: returns what to read of a node's ports, by the capabilities of its agent.
+        @param choose: returns the kind of reading of a node's ports, by the capabilities of its agent.
         @param onDowned: called with the GUID of a node if a port's LinkDowned counter has grown.
         @param onSilent: called with the GUID of a node that has stopped answering.
         @param onUnknownNode: called with the GUID of a node whose LID belongs to another node.
@@ -199,7 +199,7 @@ class CounterReader:
         self._error: Exception | None = None
 
     def change(self, intervalSeconds: float, timeoutSeconds: float, maxOutstanding: int) -> None:
-        """Use other times from the next round on."""
+        """Use other timeouts from the next round on."""
         self.backOff.change(intervalSeconds)
         self._timeoutSeconds = timeoutSeconds
         self._maxOutstanding = maxOutstanding
@@ -229,7 +229,7 @@ class CounterReader:
             self.backOff.answered(guid)
 
     def missed(self) -> None:
-        """Record that no port can be read at present."""
+        """Record that no port can be read now."""
         for meter in self.meters.values():
             meter.missed()
 
@@ -271,7 +271,7 @@ class CounterReader:
                         yield visit
 
     def _visitTo(self, node: Node, version: int, isWhole: bool) -> _Visit:
-        """Return the visit to a node, with what is read of it in this round."""
+        """Return the visit to a node, with the requests of this round."""
         guid = node.guid
         visit = self._visits.get(guid)
         if visit is None:
@@ -400,7 +400,7 @@ class CounterReader:
 
     @_step
     def _collected(self, visit: _Visit, count: int, ports: Sequence[bytes | None], isSilent: bool) -> None:
-        """Store the readings of a collector, which was asked for a number of ports."""
+        """Store the readings of a collector for a requested number of ports."""
         kind = visit.reading
         assert kind is not None  # it was known when the collector was asked
         visit.asking = visit
@@ -494,7 +494,7 @@ class CounterReader:
         self._identified(visit, isKnown=True)
 
     def _identified(self, visit: _Visit, isKnown: bool) -> None:
-        """Accept the readings at a LID, or drop them: another node's counters say nothing about this one."""
+        """Accept the readings at a LID, or drop them: another node's counters are irrelevant."""
         visit.asking = visit
         lid = visit.doubted[0].path.dlid
         here = [stop for stop in visit.doubted if stop.path.dlid == lid]

@@ -1,5 +1,5 @@
 """
-Reads the optional counters that say why packets were dropped, at ports that have dropped some.
+Reads the optional counters of causes of dropped packets, at ports that have dropped some.
 
 Follows InfiniBand Architecture vol. 1, 16.1.4.1 (PortRcvErrorDetails) and 16.1.4.2 (PortXmitDiscardDetails).
 Few ports drop packets, so there are few requests: only where PortRcvErrors or PortXmitDiscards has grown.
@@ -73,7 +73,7 @@ class DetailReader:
         return any(self._wanted(node))
 
     def _wanted(self, node: Node) -> Iterator[tuple[Port, str, int]]:
-        """Yield ports that have dropped packets, the counters that show it, and how many they are."""
+        """Yield ports that have dropped packets, the counters that show it, and their number."""
         guid = node.guid
         for port in countingPorts(node):
             portKey = (guid, port.number)

@@ -2,8 +2,8 @@
 Reads the counters of forward error correction, of all ports with fast links, in rotation with their states.
 
 Follows InfiniBand Architecture vol. 1, 16.1.4.13 (PortExtendedSpeedsCounters). The attribute is optional: a
-node that does not support it, or does not answer only this request, is not queried for it again while it is
-in the fabric. Other errors may be temporary: the port is queried again after pauses.
+node that does not support it, or answers all requests except this one, is not queried for it again while it
+is in the fabric. Other errors may be temporary: the port is queried again after pauses.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class CorrectionReader:
             forget(guids, lambda guid, _: guid not in known)
 
     def missed(self) -> None:
-        """Record that no port can be read at present."""
+        """Record that no port can be read now."""
         for meter in self.meters.values():
             meter.missed()
 

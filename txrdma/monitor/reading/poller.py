@@ -77,7 +77,7 @@ MOST_NEW: Final = 4096
 """Maximum number of unknown nodes of which notices are remembered; with more of them, a sweep follows."""
 
 MOST_UNPLANNED: Final = 4
-"""Most sweeps in a row that notices, silences and other signs of change may cause; further ones wait."""
+"""Maximum number of consecutive sweeps that notices and other signs of change may cause; others wait."""
 
 UNPLANNED_SECONDS: Final = 30.0
 """Seconds after which signs of change may cause another sweep."""
@@ -90,7 +90,7 @@ _MOST_DOUBLINGS: Final = 10
 
 RETRIES: Final = 2
 _LATER_SHARE: Final = 4
-"""Part of the datagrams on their way that sweeps after the first one may take."""
+"""Share of the outstanding datagrams that sweeps after the first one may use."""
 
 _PIECE: Final = 2000
 """Number of nodes beyond which the processing of a sweep has pauses."""
@@ -103,7 +103,7 @@ _FREED: Final = 200
 
 _LEAST_OUTSTANDING: Final = 8
 UNSUBSCRIBED_SECONDS: Final = 60.0
-"""Seconds without a standing subscription after which that is reported."""
+"""Seconds without a subscription after which this is reported."""
 
 
 DEFAULT_RULES: Final = FindingRules({_SWEEP: 1.0, _MANAGERS: 1.0, "tables": 1.0, _CONGESTION: 120.0})
@@ -119,9 +119,9 @@ class FabricPoller:
 
     @ivar fabric: latest model of the fabric; None before the first sweep.
     @ivar meters: meters of all ports whose counters were read, by GUID and port number. C{details} has the
-        causes of dropped packets, C{corrections} the counters of error correction, C{congestion} what ports
-        wait for credits.
-    @ivar findingLog: findings. C{presence} has nodes and links that are gone, C{manager} the master SM.
+        causes of dropped packets, C{corrections} the counters of error correction, C{congestion} the waits of
+        ports for credits.
+    @ivar findingLog: findings. C{presence} has missing nodes and links, C{manager} the master SM.
     @ivar journal: changes of the fabric and of its findings.
     @ivar statistics: work so far.
     @ivar supervisor: supervises all loops of the monitor; C{sweeps} and C{rounds} are loops of the poller.
@@ -151,10 +151,10 @@ class FabricPoller:
             waits for its Deferred or coroutine.
         @param check: yields the faults that the answers to a sweep show, and None for pauses.
         @param supervisor: supervises the loops of the poller beside others; it runs while the poller does.
-        @param collectors: processes that read counters and states of ports for the poller, which connects
-            to them while it runs. Sweeps are its own.
-        @param turn: lock that pollers of one process share, since each processes what it has found in pieces
-            that a reactor iteration has time for; None for one poller.
+        @param collectors: processes that read counters and states of ports for the poller, which connects to
+            them while it runs. The poller makes sweeps itself.
+        @param turn: lock that pollers of one process share, because each processes its results in pieces that
+            fit into a reactor iteration; None for one poller.
         """
         self.fabric: Fabric | None = None
         self.findingLog = FindingLog(rules)
@@ -231,7 +231,7 @@ class FabricPoller:
         """
         Sweep, subscribe to notices, and poll from now on.
 
-        @raise txrdma.error.ResourceExhausted: another program on this host gets the notices.
+        @raise txrdma.error.ResourceExhausted: another program on this host receives the notices.
         """
         self._isStarted = True
         self._unwatchPort = self._agent.watch(self._portChanged)
@@ -249,7 +249,7 @@ class FabricPoller:
         self._refreshes.start(None)
 
     def change(self, settings: PollerSettings, rules: FindingRules, check: Check) -> None:
-        """Use other settings from the next round on, except for the subscription to notices."""
+        """Apply new settings from the next round on, except for the subscription to notices."""
         self._settings = settings
         self._check = check
         self.findingLog.change(rules)
@@ -260,7 +260,7 @@ class FabricPoller:
         """
         Continue from the state of another process; a sweep shows what has changed since.
 
-        All answers so far may be older than that state, and do not refute it: a sweep may have begun before.
+        Answers so far may be older than that state, and do not contradict it: a sweep may have begun before.
         """
         self._cancelAll()
         findingLog.inherit(self.findingLog)
@@ -319,7 +319,7 @@ class FabricPoller:
         self._reportSelf()
 
     def _markUnread(self) -> None:
-        """Record that no port can be read at present."""
+        """Record that no port can be read now."""
         self._reader.missed()
         self.corrections.missed()
 
@@ -394,14 +394,14 @@ class FabricPoller:
         self.sweeps.runIn(at - now)
 
     async def _sweptAlone(self, fabric: Fabric) -> None:
-        """Handle a sweep that found the local node only: its link is down, and no other node is gone."""
+        """Handle a sweep that found only the local node: its link is down, so no node is reported missing."""
         self._isIsolated = True
         self._markUnread()
         with self.sweeps.step("checking the fabric"):
             self.report(_SWEEP, await self._checked(fabric), isUnknown=lambda key: True)
 
     def _sweepTruncated(self, fabric: Fabric) -> None:
-        """Handle a sweep that reached its bounds: nodes that it did not find need not be gone."""
+        """Handle a sweep that reached its bounds: nodes that it did not find need not be missing."""
         self._isResuming = False
         found = [Finding(one.kind, one.where, one.text) for one in fabric.problems if one.kind == LEFT_OUT]
         self.report(_SWEEP, found, isUnknown=lambda key: True)
@@ -508,7 +508,7 @@ class FabricPoller:
     # Signs of change.
 
     def _noticeReceived(self, notice: Notice, request: MADRequest) -> None:
-        """Query the node that a notice is about; sweep if it is unknown."""
+        """Query the node of a notice; sweep if it is unknown."""
         self.statistics.notices += 1
         if notice.trapNumber not in _CHANGES or self.fabric is None:
             return
@@ -747,7 +747,7 @@ class FabricPoller:
         return chosen
 
     async def _readState(self, refresh: Refresh, node: Node) -> None:
-        """Store what has changed at a node's ports."""
+        """Store the changes of a node's ports."""
         with self.rounds.step("reading states"), suppress(MADFailure):  # counters show whether it is silent
             await refresh.refresh(node)
 
@@ -796,9 +796,9 @@ class FabricPoller:
         Report the findings of a part of the monitor.
 
         @param source: name of that part.
-        @param found: all of its present findings; earlier ones that are missing are cleared in time.
-        @param silent: GUIDs of nodes that did not answer, as text: their findings stay.
-        @param isUnknown: returns True for other findings that could not be checked, and stay.
+        @param found: all of its current findings; earlier ones that are missing are cleared in time.
+        @param silent: GUIDs of nodes that did not answer, as text: their findings remain.
+        @param isUnknown: returns True for other findings that could not be checked, and remain.
         """
         now = self._reactor.seconds()
         events = self.findingLog.observe(
@@ -810,4 +810,4 @@ class FabricPoller:
             try:
                 self._notify(event)
             except Exception:
-                _log.failure("while {event!r} was reported", event=event)
+                _log.failure("reporting {event!r} failed", event=event)

@@ -17,8 +17,7 @@ class PollerStatistics:
     @ivar stateReads: ports whose states were read between sweeps.
     @ivar refreshes: number of refreshes of nodes that may have changed.
     @ivar notices: notices that the SA has reported.
-    @ivar requests: requests sent since the local port was opened; C{timeouts}: those without an answer in
-        time.
+    @ivar requests: requests sent since the local port was opened; C{timeouts}: those that timed out.
     """
 
     readings: int = 0

@@ -18,7 +18,7 @@ from txrdma.kit.lease import FileLease, Lease, RowLease
 
 
 class HistoryRefused(DeviceUnavailable):
-    """The database is used by another monitor, or its history cannot be read here: waiting does not help."""
+    """The database is used by another monitor, or its history is incompatible: retrying does not help."""
 
 
 Columns = Mapping[str, type]
@@ -128,7 +128,7 @@ class Database:
         raise NotImplementedError
 
     def change(self, table: str, columns: Columns, renamed: Mapping[str, str]) -> None:
-        """Add missing columns to a table, and rename old ones; those that are not known remain."""
+        """Add missing columns to a table, and rename old ones; unknown columns remain."""
         known = self.columns(table)
         for old, new in renamed.items():
             if old in known and new not in known:
@@ -153,7 +153,8 @@ class Database:
 
 def _create(path: str) -> None:
     """
-    Create an empty file, unless there is one, without rights for other users: who can open it can lock it.
+    Create an empty file, unless there is one, without rights for other users: whoever can open it can lock
+    it.
 
     SQLite's other files have its rights. It is opened only if it is new: closing a descriptor would end all
     locks of the process on the file.
@@ -192,7 +193,7 @@ class SQLite(Database):
             undo.pop_all()
 
     def version(self) -> int:
-        """Version in the head of the file, or in the table that a history through SQLAlchemy had."""
+        """Version in the header of the file, or in the table of a history created through SQLAlchemy."""
         ((found,),) = self.execute("PRAGMA user_version")
         return int(found) or super().version()
 
@@ -211,7 +212,7 @@ class SQLite(Database):
         return int(self.execute(statement)[0][0])
 
     def octets(self, table: str) -> int:
-        """Measure a table, which reads it, or estimate it where SQLite was compiled without C{dbstat}."""
+        """Measure a table by reading it, or estimate it if SQLite was compiled without C{dbstat}."""
         try:
             ((octets,),) = self.execute("SELECT sum(pgsize) FROM dbstat WHERE name = ?", table)
         except sqlite3.OperationalError:
@@ -224,7 +225,7 @@ class SQLite(Database):
         self.make(period, columns, _KEY, " WITHOUT ROWID")
 
     def put(self, table: str, columns: Columns, rows: Iterable[Sequence[Any]], key: Sequence[str]) -> None:
-        """Store rows one by one, which is what SQLite does fastest."""
+        """Store rows one by one, which is fastest in SQLite."""
         marks = ", ".join("?" * len(columns))
         statement = f"INSERT OR REPLACE INTO {table} ({_quoted(columns)}) VALUES ({marks})"
         self._connection.executemany(statement, rows)
@@ -287,13 +288,13 @@ class PostgreSQL(Database):
         return int(self.execute("SELECT pg_total_relation_size(CAST(? AS regclass))", table)[0][0])
 
     def makePeriod(self, series: str, period: str, begin: int, end: int, columns: Columns) -> None:
-        """Create a partition. Tables of version 1 are none, since to attach them would read them all."""
+        """Create a partition. Tables of version 1 are not partitions: attaching them would read all rows."""
         self.make(series, columns, _KEY, " PARTITION BY RANGE (at)")
         self.makeIndex(series, ("at",))  # BRIN would read what autovacuum has not summarized yet
         self.execute(f"CREATE TABLE {period} PARTITION OF {series} FOR VALUES FROM ({begin:d}) TO ({end:d})")
 
     def put(self, table: str, columns: Columns, rows: Iterable[Sequence[Any]], key: Sequence[str]) -> None:
-        """Copy rows into a temporary table, and from there into theirs."""
+        """Copy rows into a temporary table, and from there into the destination."""
         several = {row[: len(key)]: row for row in rows}  # the key comes first
         if several:
             names, staged = _quoted(columns), f"incoming_{table.rpartition('_')[0] or table}"
@@ -321,7 +322,7 @@ class PostgreSQL(Database):
 
 
 def _settingsOf(url: str) -> dict[str, Any]:
-    """Return the parameters of a connection. An invalid URL, or no psycopg, raises L{HistoryRefused}."""
+    """Return the parameters of a connection; raise L{HistoryRefused} for an invalid URL, or without psycopg."""
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
@@ -339,7 +340,7 @@ def _fileOf(where: str) -> str:
 
     @param where: path of a file, or a URL: C{postgresql://...} or C{sqlite:///PATH}; the name of a driver
         after C{+} is ignored.
-    @raise HistoryRefused: it is a URL of another database.
+    @raise HistoryRefused: the URL is of another database.
     """
     scheme, isURL, rest = where.partition("://")
     kind = scheme.partition("+")[0]

@@ -1,11 +1,11 @@
 """
 Table of all events of a fabric, to which rows are only appended.
 
-When the answer to a COMMIT is lost, the events may be stored, and their writer appends them again. So what
-was stored since the last append that is known to be committed is read, and is not stored twice.
+When the answer to a COMMIT is lost, the events may be stored, and their writer appends them again. So events
+stored since the last append that is known to be committed are read, and not stored twice.
 
 The state of a subject is its last event. So an event is deleted, when it is old or the table is too large,
-only if its subject has a later one, or no state any more.
+only if its subject has a later one, or no longer has a state.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class EventTable:
     """Table of the events of one fabric, in transactions of its caller."""
 
     def __init__(self, retention: Level) -> None:
-        """@param retention: limits of age and size, and the interval at which old events are looked for."""
+        """@param retention: limits of age and size, and the interval of searches for old events."""
         self._retention = retention
         self._number = 0
         self._confirmed: int | None = None
@@ -66,10 +66,8 @@ class EventTable:
 
     def prepare(self, database: Database) -> None:
         """
-        Create the table, unless it exists, and read where it ends.
-
-        It is called first, and again after each failed transaction, of which it is not known whether it was
-        committed.
+        Create the table, unless it exists, and find its end. Call this first, and again after each failed
+        transaction, which may or may not have been committed.
         """
         database.make(_TABLE, _COLUMNS, ("number",))
         database.makeIndex(_TABLE, ("subject", "number"))

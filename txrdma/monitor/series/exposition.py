@@ -35,7 +35,7 @@ _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def guidText(guid: GUID) -> str:
-    """Return a GUID as infiniband-diags and exporters write it: C{"0x0002c90300010002"}."""
+    """Return a GUID in the format of infiniband-diags and exporters: C{"0x0002c90300010002"}."""
     return f"{int(guid):#018x}"
 
 
@@ -55,7 +55,7 @@ class Family(NamedTuple):
 
     @ivar name: name of the metric.
     @ivar head: lines with its description and type.
-    @ivar isAlways: whether a scrape has the head without series, too.
+    @ivar isAlways: whether a scrape has the head even without series.
     @ivar pieces: lines of its series, each piece with those of at most L{PIECE} ports, made when it is taken.
     """
 
@@ -191,7 +191,7 @@ class _Group:
         return template.replace(_NAME, shown.name).replace(_LANE, lane) % tuple(values)
 
     def _made(self, portKeys: list[PortKey]) -> str:
-        """Return the lines of a counter, made anew if other ports answer than before."""
+        """Return the lines of a counter, regenerated if the answering ports have changed."""
         if self._portKeys != portKeys:
             self._portKeys = portKeys
             made = [_ofPort(portKey, self._common)[:-1] for portKey in portKeys]
@@ -220,7 +220,7 @@ class CounterExposition:
         self._groups: dict[tuple[CounterLayout, int], _Group] = {}
 
     def families(self, meters: Mapping[PortKey, Meter]) -> Iterator[Family | None]:
-        """Yield each family, with the readings of now, and None for pauses."""
+        """Yield each family, with the current readings, and None for pauses."""
         byLayout: dict[CounterLayout, list[tuple[PortKey, Meter]]] = {}
         for number, one in enumerate(zip(list(meters), list(meters.values()), strict=True), 1):
             byLayout.setdefault(one[1].layout, []).append(one)

@@ -1,7 +1,7 @@
 """
 The history of a fabric, written in batches by a separate thread.
 
-Events go with them, and do not wait for the next batch. A full disk stops history, and not monitoring.
+Events are written with it, and do not wait for the next batch. A full disk stops the history, not monitoring.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class BatchWriter:
     """
     Writes rows in batches, from L{start} to L{stop}.
 
-    @cvar batchSeconds: seconds between batches, of which a process that is killed loses at most one.
+    @cvar batchSeconds: seconds between batches; a killed process loses at most one batch.
     @ivar loop: writes the batches; a batch that fails is written in the next run.
     """
 
@@ -72,7 +72,7 @@ class BatchWriter:
         await self._close()
 
     async def _finish(self) -> object:
-        """Write what remains."""
+        """Write the remaining rows."""
         raise NotImplementedError
 
     async def _close(self) -> None:
@@ -123,7 +123,7 @@ class HistoryWriter(BatchWriter):
             self.dropped += excess
 
     def append(self, events: Iterable[FabricEvent]) -> None:
-        """Append events, soon; at most L{MOST_EVENTS} wait for the disk, and the oldest are dropped."""
+        """Append events in the thread; at most L{MOST_EVENTS} wait for the disk, and the oldest are dropped."""
         self._events.extend(events)
         if self._events and not self.loop.problem:
             self.loop.runIn(_SOON_SECONDS)
@@ -142,7 +142,7 @@ class HistoryWriter(BatchWriter):
         """
         Append events after queued ones, and after those of a batch that is being written.
 
-        Fires when they are written, or fails when they are not; queued ones remain queued then.
+        Fires when they are written, or fails, and queued ones remain queued.
         """
         return Deferred.fromCoroutine(self._appendNow(events))
 
@@ -168,7 +168,7 @@ class HistoryWriter(BatchWriter):
         return [Finding("history-stopped", "history", problem)] if problem else []
 
     async def _write(self) -> bool:
-        """Write a batch; if that fails, retain it for the next run, within bounds."""
+        """Write a batch; if that fails, retain it for the next run, up to a limit."""
         async with self._turn:
             rows, self._rows = self._rows, []
             try:

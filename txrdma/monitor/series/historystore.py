@@ -107,7 +107,7 @@ class HistoryStore:
         """
         @param where: path of a file, or URL of a database.
         @param levels: levels of detail, the finest first.
-        @param mostPorts: most ports that are known; readings of others are dropped.
+        @param mostPorts: maximum number of known ports; readings of others are dropped.
         @param lease: lease that each transaction needs, and which is taken first. With it, a database that
             cannot be opened now, because the disk is full or its server is not reachable, is opened by the
             next call that needs it.
@@ -189,7 +189,7 @@ class HistoryStore:
                 raise
 
     def _prepare(self, database: Database) -> None:
-        """Migrate the database to this version, and read what is known."""
+        """Migrate the database to this version, and read its contents."""
         version, tables = database.version(), [one for one in database.tables() if one != LEASE_TABLE]
         if version > VERSION:
             raise HistoryRefused(f"it has version {version}, but this monitor knows versions up to {VERSION}")
@@ -216,7 +216,7 @@ class HistoryStore:
         self._next = max(self._ports.values(), default=0) + 1
 
     def _arrange(self, database: Database, tables: list[str], family: ColumnFamily, level: Level) -> None:
-        """Add or rename columns, so that the tables of a level have those of this release."""
+        """Add or rename columns, so that the tables of a level have the columns of this release."""
         head = family.head + level.name
         periods = {name: int(name[len(head) + 1 :]) for name in tables if name.startswith(f"{head}_")}
         for name in ([head] if head in tables else []) + list(periods):  # the partitioned table first
@@ -251,8 +251,7 @@ class HistoryStore:
 
     def write(self, rows: Iterable[Row], now: int, events: Iterable[FabricEvent] = ()) -> int:
         """
-        Store readings and events, all or nothing; compute what of minutes and hours is over; drop what is
-        old.
+        Store readings and events, all or nothing; compute complete minutes and hours; drop old rows.
 
         @param now: current time, in seconds since 1970; readings must be in order of time.
         @return: number of readings that were dropped because there are too many ports.
@@ -302,7 +301,7 @@ class HistoryStore:
         return number
 
     def _makeSpace(self, at: int) -> bool:
-        """Drop the history of ports that came last and are not read any more; False if there are none."""
+        """Drop the history of ports that were added last and are no longer read; False if there are none."""
         quiet = at - _IDLE_SECONDS
         if self._since is None or self._since > quiet or at - self._fullAt < _FULL_SECONDS:
             return False

@@ -20,7 +20,7 @@ _LINK_KINDS: Final = {"links": "link-came", "links-gone": "link-gone"}
 
 def eventsOfVersion1(database: Database) -> list[FabricEvent]:
     """
-    Return what version 1 has stored for the next process, as events; drop its table.
+    Return the state that version 1 has stored for the next process, as events; drop its table.
 
     States that have no time in version 1 get that of the last roll-up or change.
     """

@@ -2,7 +2,7 @@
 Reads the history of a counter from a time series engine, with the same results as from a database.
 
 All engines give the same answers: samples have whole seconds, and ranges begin and end between two of them,
-so that no sample is at an edge; sums need no extrapolation.
+so that no sample is at a boundary; sums need no extrapolation.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class PromQLReader:
         covered = step * _MOST_STEPS or _READINGS_SECONDS
         starts = range(begin, end, covered)
         if len(starts) > MOST_QUERIES:
-            raise InvalidRequest("that is too long for this level: choose a coarser one")
+            raise InvalidRequest("the time is too long for this level: choose a coarser one")
         port = f"{matcher('guid', guidText(portKey[0]))},{matcher('port', str(portKey[1]))}{self._labels}"
         columns = (family.seriesNames[0], counter, family.peaks.get(counter, ""))
         found: list[Point] = []

@@ -16,7 +16,7 @@ class RemoteSettings:
     A time series engine: Prometheus, or one with the same interfaces.
 
     @ivar url: URL for remote write.
-    @ivar spill: path of the folder of what could not be sent yet; C{mostOctets} limits its size.
+    @ivar spill: path of the folder of unsent requests; C{mostOctets} limits its size.
     @ivar queryURL: URL of the engine's API, without C{/api/v1}; C{""} to read from the history's database.
     @ivar timeoutSeconds: time for each request.
     @ivar labels: labels of all series, such as the name of the fabric.

@@ -31,7 +31,7 @@ class RemoteWriter(BatchWriter):
     """
     Sends rows to an engine, first those that a previous process has not sent; L{stop} stores the others.
 
-    @ivar sender: sends the requests, and counts what was sent and lost.
+    @ivar sender: sends the requests, and counts sent and lost samples.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class ColumnFamily:
     @ivar bounded: counters whose growth is unknown while they are at their maximum: those with peaks, or all
         without any, such as those of error correction, which reach it within hours at HDR.
     @ivar columns: columns of the tables; C{names} are the same in SQL. C{summed} are those of a coarser row
-        in SQL, and C{replaced} says how an existing row is changed.
+        in SQL, and C{replaced} is the clause that updates an existing row.
     @ivar seriesNames: names of the series of a row's values in another engine, in their order.
     """
 

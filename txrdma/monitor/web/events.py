@@ -1,5 +1,5 @@
 """
-Events for browsers: rounds, findings and changes of a fabric, as they come, by server-sent events.
+Events for browsers: rounds, findings and changes of a fabric, as server-sent events.
 
 Follows WHATWG HTML, 9.2 (Server-sent events). An event is encoded once for all readers. A reader that is slow
 has a bounded queue: when it is full, the queue is dropped, and the reader is instructed to reload everything
@@ -56,7 +56,7 @@ _ALIVE: Final = b": alive\n\n"
 
 
 def encoded(number: int, kind: str, content: object) -> bytes:
-    """Event as it goes over the wire; JSON has no line breaks."""
+    """Return an event as sent; JSON has no line breaks."""
     return f"id: {number}\nevent: {kind}\ndata: {json.dumps(content)}\n\n".encode()
 
 
@@ -73,7 +73,7 @@ class Reader:
     """
     Reader of events: one request that does not end.
 
-    @ivar dropped: number of events that were dropped, as the reader was too slow.
+    @ivar dropped: number of events that were dropped, because the reader was too slow.
     """
 
     def __init__(self, hub: EventHub, request: Request) -> None:
@@ -103,7 +103,7 @@ class Reader:
             transport.abortConnection()  # to lose it would wait for the reader
 
     def alive(self) -> None:
-        """Send a comment, so that proxies and browsers see that the connection lives."""
+        """Send a comment, so that proxies and browsers notice that the connection is alive."""
         if self._pausedAt is None:
             self._request.write(_ALIVE)
 
@@ -129,15 +129,15 @@ class Reader:
             self._request.write(event)
 
     def stopProducing(self) -> None:
-        """Forget the reader: its connection is gone."""
+        """Forget the reader: its connection is lost."""
         self._hub.remove(self)
 
 
 class EventHub:
     """
-    Hub of events: takes them from a watch, and sends them to all readers.
+    Sends the events of a watch to all readers.
 
-    @ivar readers: readers at present.
+    @ivar readers: current readers.
     """
 
     def __init__(self, reactor: IReactorTime, watch: Watch) -> None:
@@ -184,7 +184,7 @@ class EventHub:
                     reader.send(event, self.seconds())
 
     def resync(self) -> bytes:
-        """Event that makes a reader reload everything."""
+        """The event that makes a reader reload everything."""
         return encoded(self._number, "resync", {})
 
     def findingChanged(self, event: FindingEvent) -> None:
@@ -215,7 +215,7 @@ class EventHub:
     def _broke(self, failure: Failure) -> None:
         self._work = None
         if not failure.check(SchedulerStopped):
-            _log.failure("while a round was sent to browsers", failure)
+            _log.failure("sending a round to browsers failed", failure)
 
     def _sendRound(self, context: PageContext, isRound: bool) -> Iterator[None]:
         """
@@ -244,12 +244,12 @@ class EventHub:
             self.publish("round", {**overview(context), "edges": rows})
 
     def alive(self) -> None:
-        """Send all readers a sign of life."""
+        """Send all readers a keepalive comment."""
         for reader in list(self.readers):
             reader.alive()
 
     def answer(self, request: Request) -> bytes | int:
-        """Begin to answer with events, from the one behind C{Last-Event-ID} on: the answer goes on."""
+        """Begin a response of events, from the one after C{Last-Event-ID} on, which does not end."""
         if request.args:
             return sendJSON(request, 400, {"error": "events have no parameters"})
         if len(self.readers) >= MOST_READERS:
@@ -285,7 +285,7 @@ class EventHub:
         return [event for number, event in self._last if number > lastNumber]
 
     def remove(self, reader: Reader) -> None:
-        """Forget a reader whose connection is gone."""
+        """Remove a reader whose connection is lost."""
         self.readers.pop(reader, None)
         reader.release()
 

@@ -1,6 +1,6 @@
 """
 Site of several fabrics: a page that lists them and their open findings, the pages of each below
-C{/fabrics/NAME/}, and listings by REST and metrics of all.
+C{/fabrics/NAME/}, and REST listings and metrics of all.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FabricsSite:
     """
     Site of several fabrics.
 
-    @ivar factory: speaks HTTP on connections.
+    @ivar factory: serves HTTP on connections.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class FabricsSite:
         self.factory = MonitorFactory(reactor, root, access, self.livenessProblem, self.readinessProblem)
 
     def stop(self) -> None:
-        """End all answers that go on."""
+        """End all responses in progress."""
         self._scrapes.stop()
 
     def livenessProblem(self) -> str:
@@ -76,7 +76,7 @@ class FabricsSite:
         return _joined({name: site.watch.livenessProblem() for name, site in self._sites.items()})
 
     def readinessProblem(self) -> str:
-        """Return why another monitor should be asked instead; C{""} if not."""
+        """Return why another monitor should be used instead; C{""} if there is no reason."""
         return _joined({name: site.watch.readinessProblem() for name, site in self._sites.items()})
 
     # Answers.
@@ -123,7 +123,7 @@ class FabricsSite:
 
     async def _sendRows(self, route: WebRoute, rows: RowSource, request: Request) -> None:
         if request.postpath:
-            raise Missing("this is below /fabrics/NAME/api/v1")
+            raise Missing("this resource is below /fabrics/NAME/api/v1")
         values = inQuery(route.parameters, request.args)
         page = await rows.page(list(self._contexts().values()), values)
         request.write(sendJSON(request, 200, page))

@@ -26,7 +26,7 @@ _SHARED_SECONDS: Final = 2.0
 
 
 def answerPage(watch: Watch, request: Request) -> bytes | int:
-    """Answer a request with a page, when it is made or the fabric has answered."""
+    """Answer a request with a page, at once or when the fabric has answered."""
     return answerLater(request, _send(watch, request), failed)
 
 
@@ -99,10 +99,10 @@ def _mistake(context: PageContext, heading: str, text: str) -> Tag:
 
 
 def failed(failure: Failure, request: Request) -> None:
-    """Tell who asked for a page that it failed, and log why."""
+    """Answer that a page has failed, and log the reason."""
     broken: Any = failure.value
     if failure.check(FlattenerError) and broken.args:  # which has the whole page in its text
         failure = Failure(broken.args[0])
-    _log.failure("while {path} was shown", failure, path=request.path)
+    _log.failure("showing {path} failed", failure, path=request.path)
     request.write(sendText(request, 500, "The monitor failed; its log tells why."))
     request.finish()

@@ -1,4 +1,4 @@
-"""Frame and parts of the monitor's pages, by C{twisted.web.template}, which escapes all that it is given."""
+"""Frame and parts of the monitor's pages, by C{twisted.web.template}, which escapes all text."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Part = Any
 """Part of a page: a tag, a text, a number, or a list of these; Twisted has no type for it."""
 
 Row = dict[str, Any]
-"""Row of a listing, as REST has it."""
+"""Row of a listing in REST."""
 
 
 class _Tags:
-    """Elements of HTML by their names: C{twisted.web.template.tags} lacks those of this century."""
+    """Elements of HTML by their names: C{twisted.web.template.tags} lacks newer ones."""
 
     def __getattr__(self, name: str) -> Tag:
         return Tag(name)
@@ -43,7 +43,7 @@ MENU: Final = (
     ("/topology", "Topology"),
     ("/trace", "Path"),
 )
-"""Pages that each page has links to."""
+"""Pages to which each page has links."""
 
 _FOR_PROGRAMS: Final = (
     ("/api/v1/openapi.json", "REST"),
@@ -54,7 +54,7 @@ _FOR_PROGRAMS: Final = (
 _SCRIPTS: Final = ("vendor/graphology.umd.min.js", "vendor/sigma.min.js", "topology.js")
 _CHARTS: Final = ("vendor/uPlot.iife.min.js", "charts.js")
 SCRIPTS: Final = {"topology": _SCRIPTS, "charts": _CHARTS}
-"""Scripts of pages with a drawing, beside the one that all pages have."""
+"""Scripts of pages with a drawing, in addition to the common one."""
 
 ROWS_AT_A_TIME: Final = 30
 """Rows of a table between two pauses; to make and to flatten them takes some milliseconds."""
@@ -66,14 +66,14 @@ _UNITS: Final = ("", "k", "M", "G", "T", "P")
 
 
 def timeTag(at: float, now: float) -> Tag:
-    """Time of an event: how long ago, and exactly in its tooltip."""
+    """Time of an event: its age, with the exact time in the tooltip."""
     exact = datetime.fromtimestamp(at, timezone.utc)
     text = exact.strftime("%Y-%m-%d %H:%M:%S UTC")
     return tags.time(f"{ago(now - at)} ago", datetime=exact.isoformat(timespec="seconds"), title=text)
 
 
 def ago(seconds: float) -> str:
-    """Duration in words: C{"3 min"}."""
+    """Duration as text: C{"3 min"}."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{int(seconds // size)} {unit}"
@@ -114,7 +114,7 @@ def badge(word: str) -> Tag:
 
 
 def errors(rate: float | None) -> Part:
-    """Errors each second, in their colour where there are some."""
+    """Errors per second, coloured if there are any."""
     if not rate:
         return amount(rate)
     return tags.span(f"{rate:.2g}", class_="badge warning")
@@ -135,7 +135,7 @@ def portLink(guid: str, number: int, text: str = "") -> Tag:
 
 
 def subjectLink(context: PageContext, guid: GUID | None, number: int | None, where: str) -> Part:
-    """Link to the node or port that something is about; its name alone where that is gone."""
+    """Link to the node or port of a subject; only its name if it no longer exists."""
     node = None if guid is None else context.fabric.nodes.get(guid)
     if node is None:
         return printable(where)
@@ -145,7 +145,7 @@ def subjectLink(context: PageContext, guid: GUID | None, number: int | None, whe
 
 
 def title(node: Node) -> str:
-    """Name of a node, or its GUID where it has none."""
+    """Name of a node, or its GUID if it has none."""
     return printable(node.description).strip() or guidText(node.guid)
 
 
@@ -215,7 +215,7 @@ def searchForm(path: str, query: dict[str, Any], label: str, *more: Part) -> Tag
 
 
 def choose(name: str, label: str, now: str | None, options: Iterable[str]) -> Tag:
-    """A form's choice among several options, or all of them."""
+    """A form's selection of one of several options, or of all."""
     several = [
         tags.option(value.replace("-", " ") or "all", value=value)(
             **({"selected": "selected"} if value == (now or "") else {})
@@ -226,7 +226,7 @@ def choose(name: str, label: str, now: str | None, options: Iterable[str]) -> Ta
 
 
 def facts(*pairs: tuple[str, Part]) -> Tag:
-    """List of facts: their names, and what they are."""
+    """List of facts, with names and values."""
     return tags.dl([tags.div(tags.dt(name), tags.dd(_shown(value))) for name, value in pairs], class_="facts")
 
 
@@ -234,7 +234,7 @@ def section(heading: str, *parts: Part, name: str, isLive: bool = True) -> Tag:
     """
     Section of a page with a heading.
 
-    @param name: its identifier, by which a script puts a newer one in its place.
+    @param name: its identifier, by which a script replaces it with a newer version.
     @param isLive: whether a script may do that.
     """
     more = {"aria-labelledby": f"{name}-heading", **({"data-live": "yes"} if isLive else {})}
@@ -249,7 +249,7 @@ LINK_HEADS: Final = ["From", "To", "Mode", "State", "Load", "Load back", "Errors
 
 
 def findingRows(context: PageContext, entries: list[Entry]) -> Iterator[list[Part]]:
-    """Cells of findings: severity, place, what and what to do, and since when."""
+    """Cells of findings: severity, location, description and advice, and time."""
     return (
         [
             badge(entry.severity.name.lower()),
@@ -266,7 +266,7 @@ def findingRows(context: PageContext, entries: list[Entry]) -> Iterator[list[Par
 
 
 def findingTable(context: PageContext, entries: list[Entry]) -> Part:
-    """Table of findings that are there."""
+    """Table of open findings."""
     return table("Findings", [*FINDING_HEADS, "Since"], findingRows(context, entries), "No findings.")
 
 
@@ -329,7 +329,7 @@ def drawing(isLarge: bool) -> Tag:
 
 
 def health(context: PageContext) -> tuple[str, str]:
-    """Answer to the question whether all is well, in words, and the class of its colour."""
+    """State of health as text, and the class of its colour."""
     if context.knownAt is not None:
         return f"Discovering the fabric: last known {ago(context.now - context.knownAt)} ago", "info"
     if context.poller.fabric is None:
@@ -342,7 +342,7 @@ def health(context: PageContext) -> tuple[str, str]:
 
 
 def _menu(label: str, links: Iterable[tuple[str, str]], now: str) -> Tag:
-    """Links to pages, with the present one marked."""
+    """Links to pages, with the current one marked."""
     shown = [
         tags.li(tags.a(text, href=link, **({"aria-current": "page"} if link == now else {})))
         for link, text in links
@@ -351,7 +351,7 @@ def _menu(label: str, links: Iterable[tuple[str, str]], now: str) -> Tag:
 
 
 def fabricMenu(watch: Watch, path: str) -> Part:
-    """Links to the same page of all fabrics, where there are several."""
+    """Links to the same page of all fabrics, if there are several."""
     links = {name: f"{OUTSIDE}fabrics/{name}{path or '/'}" for name in watch.fabrics}
     if not links:
         return ""
@@ -373,7 +373,7 @@ def head(heading: str, *more: Part) -> Tag:
 
 def frame(context: PageContext, path: str, heading: str, parts: Part, drawing: str = "") -> Tag:
     """
-    Page as a whole, with its frame.
+    A whole page with its frame.
 
     @param path: path of the page in the menu.
     @param drawing: one of L{SCRIPTS}; C{""} for none.

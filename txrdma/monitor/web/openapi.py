@@ -54,7 +54,7 @@ _FABRICS: Final = _get(
 
 def description(prefix: str = "", fabrics: Sequence[str] = ()) -> dict[str, Any]:
     """
-    Return the description of all routes, as JSON can carry it.
+    Return the description of all routes for JSON.
 
     @param prefix: path below which the site is served.
     @param fabrics: names of the fabrics, for the site of several; each has all routes.

@@ -1,4 +1,4 @@
-"""Pages of the monitor for people: tables that work without JavaScript, and places for what scripts draw."""
+"""Pages of the monitor for people: tables that work without JavaScript, and placeholders for scripts."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _SWITCH_LINKS: Final = RowSource(
 @frozen
 class Page:
     """
-    Page for people at one path.
+    A page for people at one path.
 
     @ivar path: path with the names of parameters in braces.
     @ivar make: makes the page.
@@ -285,7 +285,7 @@ def _share(rate: float | None) -> str:
 
 
 def _counterRows(meter: Meter | None, meanings: Mapping[str, str]) -> list[list[Part]]:
-    """Rows for the counters of a meter that have a meaning; none without a meter."""
+    """Rows for the valid counters of a meter; none without a meter."""
     return [
         [shownName(name), text, amount(meter.value(name)), amount(meter.rate(name), "/s")]
         + [f"{meter.total(name):,}"]
@@ -365,7 +365,7 @@ async def _topology(context: PageContext, values: Values) -> Tag:
 
 
 async def _resolved(context: PageContext, text: str) -> tuple[Node | None, str]:
-    """Node that a text names by GUID or by name; else None, and why."""
+    """Return the node with a GUID or name; else None and the reason."""
     wanted = text.strip()
     try:
         node = context.fabric.nodes.get(GUID.fromString(wanted))

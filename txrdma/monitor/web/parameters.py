@@ -1,4 +1,4 @@
-"""Parameters of requests: declared once, for their description and for their reading."""
+"""Parameters of requests: declared once, for their description and for parsing."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Parameter:
 
     @ivar schema: JSON schema of its value.
     @ivar text: meaning of the value, for its description.
-    @ivar isInPath: it is a segment of the path, and not a part of the query.
-    @ivar isNeeded: a request without it has no meaning.
+    @ivar isInPath: whether it is a segment of the path, instead of a part of the query.
+    @ivar isNeeded: whether a request without it is invalid.
     """
 
     name: str
@@ -82,10 +82,10 @@ class Parameter:
 
 def inQuery(parameters: Sequence[Parameter], query: Mapping[bytes, Sequence[bytes]]) -> dict[str, Any]:
     """
-    Values of all parameters that are not in a path; None for those that are not given and have no default.
+    Values of all parameters that are not in a path; None for missing ones without a default.
 
     @param query: query of a request, decoded, with a list of values for each name.
-    @raise Wrong: a parameter is unknown, is given twice, is missing, or has no such value.
+    @raise Wrong: a parameter is unknown, given twice, missing, or invalid.
     """
     known = {one.name: one for one in parameters if not one.isInPath}
     values = {name: one.schema.get("default") for name, one in known.items()}
@@ -113,7 +113,7 @@ def inPath(
 
     @param template: path with the names of parameters in braces: C{"/nodes/{guid}"}.
     @param segments: segments of a request's path, decoded or not.
-    @raise Wrong: a parameter has no such value.
+    @raise Wrong: a parameter is invalid.
     """
     parts = template.strip("/").split("/")
     if len(parts) != len(segments):

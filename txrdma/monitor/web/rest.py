@@ -37,12 +37,12 @@ def sendText(request: Request, code: int, text: str) -> bytes:
 
 
 class ReadOnly(Resource):
-    """A resource without others below it, which can only be read: other methods are refused."""
+    """A read-only resource without children: other methods are refused."""
 
     isLeaf = True
 
     def __init__(self, answer: Callable[[Request], bytes | int]) -> None:
-        """@param answer: answers a request by GET or HEAD, at once or later."""
+        """@param answer: answers a GET or HEAD request, at once or later."""
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._answer = answer
 
@@ -56,7 +56,7 @@ class ReadOnly(Resource):
 def answerLater(
     request: Request, answer: Coroutine[Any, Any, None], fail: Callable[[Failure, Request], None]
 ) -> int:
-    """Let a coroutine answer a request, until who asked has gone; C{fail} answers if it raises."""
+    """Answer a request by a coroutine, until the client disconnects; C{fail} answers if it raises."""
     done = Deferred.fromCoroutine(answer)
     request.notifyFinish().addErrback(lambda _: done.cancel())
     done.addErrback(lambda failure: None if failure.check(CancelledError) else fail(failure, request))
@@ -90,13 +90,13 @@ def _routed(request: Request) -> tuple[WebRoute, dict[str, Any]]:
 
 
 def failed(failure: Failure, request: Request) -> None:
-    """Send the reason why there is no answer, in JSON."""
+    """Send the reason of a failure as JSON."""
     codes = {Wrong: 400, Missing: 404, DeviceUnavailable: 503}
     known = failure.check(*codes)
     if known is not None:
         code, text = codes[known], failure.getErrorMessage()
     else:
-        _log.failure("while {path} was answered", failure, path=request.path)
+        _log.failure("answering {path} failed", failure, path=request.path)
         code, text = 500, "internal error; see the log of the monitor"
     request.write(sendJSON(request, code, {"error": text}))
     request.finish()

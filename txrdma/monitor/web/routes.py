@@ -1,4 +1,4 @@
-"""Routes of the REST interface: what each answers, by which parameters, in which schema."""
+"""Routes of the REST interface: their answers, parameters and schemas."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class Missing(Exception):
 @frozen
 class RowSource:
     """
-    Where the rows of a listing come from.
+    The source of a listing's rows.
 
-    @ivar take: takes the rows from the state of a fabric.
+    @ivar take: returns the rows from the state of a fabric.
     @ivar rank: see L{Table.search}.
     """
 
@@ -123,7 +123,7 @@ def listingRoute(path: str, text: str, parameters: tuple[Parameter, ...], rows: 
 
 
 def overview(context: PageContext) -> Answer:
-    """Answer to the question whether all is well, as JSON can carry it."""
+    """Return the state of health for JSON."""
     poller, fabric = context.poller, context.fabric
     worst = poller.findingLog.worst()
     found = dict.fromkeys(SEVERITIES, 0)
@@ -202,7 +202,7 @@ def _findings(context: PageContext, values: Values) -> Iterable[Entry]:
 
 
 def _findingRank(entry: Entry) -> tuple[float, ...]:
-    """Rank findings as each fabric lists its own: those that are there first, and the worst of them."""
+    """Rank findings as each fabric lists its own: open ones first, and the worst of these."""
     if entry.clearedAt is None:
         return 1, entry.severity, entry.firstSeen
     return 0, entry.clearedAt

@@ -2,8 +2,8 @@
 C{/metrics}: the metrics of one or several fabrics, made in pieces between which the reactor serves others.
 
 A scrape of a large fabric has hundreds of megabytes. It is compressed while it is made, once for all scrapers
-that ask for the same within L{SHARED_SECONDS} and a round of readings, and each scraper is sent the pieces at
-its own speed.
+that request the same within L{SHARED_SECONDS} and a round of readings, and each scraper receives the pieces
+at its own speed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _GZIP: Final = 31
 
 
 class _Scrape:
-    """A scrape while it is made, and afterwards: compressed pieces, and the scrapers that are sent them."""
+    """A scrape, complete or in progress: compressed pieces, and the scrapers that receive them."""
 
     def __init__(self, request: object, state: object, at: float) -> None:
         self.request, self.state, self.at = request, state, at
@@ -110,7 +110,7 @@ class _Scraper:
             self._request.finish()
 
     def abort(self) -> None:
-        """Close the connection before the end, so that the scraper does not take it for a whole scrape."""
+        """Close the connection before the end, so that the scraper does not mistake it for a whole scrape."""
         self.stopProducing()
         transport: Any = self._request.transport
         transport.abortConnection()
@@ -124,7 +124,7 @@ class _Scraper:
         self.send()
 
     def stopProducing(self) -> None:
-        """Forget the scraper: it has all, or its connection is gone."""
+        """Remove the scraper: it has received everything, or its connection is lost."""
         self._scrape.scrapers.pop(self, None)
 
 
@@ -202,7 +202,7 @@ class Scrapes(Resource):
 
     def _failed(self, failure: Failure, scrape: _Scrape) -> None:
         if not failure.check(SchedulerStopped, TaskStopped):
-            _log.failure("while metrics were made", failure)
+            _log.failure("making metrics failed", failure)
             self._scrapes.remove(scrape)
             scrape.task = None
             scrape.abort()

@@ -1,5 +1,5 @@
 """
-Searches of large tables: in pieces between which the reactor serves others, and once for equal requests.
+Searches of large tables: in pieces between which the reactor runs other work, and once for equal requests.
 
 Pages are made once for equal requests, too: 500 browsers that show the same page request it after each round.
 """
@@ -78,7 +78,7 @@ class Searches:
         self._cooperator.stop()
 
     async def result(self, request: Hashable, state: object, search: Search[T]) -> T:
-        """Return the result of a search, at once if that is known, or short; equal requests share it."""
+        """Return the result of a search, at once if it is known or quick to find; equal requests share it."""
         if not self._isKnown(request, state):
             try:
                 next(search)

@@ -1,4 +1,4 @@
-"""Site of a monitor: its pages, REST, events, metrics and files, with the heads that all answers have."""
+"""Site of a monitor: its pages, REST, events, metrics and files, with the headers of all answers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ HEADS: Final = {
 
 
 def _filesIn(folder: Path) -> ReadOnly:
-    """Return the files of a folder, which are read once: no path leads out of it, and there is no list."""
+    """Return the files of a folder, which are read once: no path leads out of it, and it has no listing."""
     files = {
         str(path.relative_to(folder)): (path.suffix, path.read_bytes())
         for path in sorted(folder.rglob("*"))
@@ -110,7 +110,7 @@ class _Root(Resource):
 
 
 class _WrongHost(Resource):
-    """Answer to a browser that was led here under the name of another site."""
+    """Answer to a browser that was directed here under the name of another site."""
 
     isLeaf = True
 
@@ -138,7 +138,7 @@ class _DiscardedBody(BytesIO):
 
 class _BodilessRequest(Request):
     """
-    Request without a body, as nothing here takes one: another is refused before it is stored or authorized.
+    Request without a body: no resource accepts one, so others are refused before being stored or authorized.
 
     Twisted stores request bodies before it looks up the resource, long ones in a file.
     """
@@ -176,7 +176,7 @@ def _clientOf(address: IAddress | None) -> str:
 
 
 class MonitorFactory(Site):
-    """Site with the heads of all answers, those that refuse included."""
+    """Site that adds headers to all answers, including refusals."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class MonitorFactory(Site):
             self.admit(request)
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """Protocol for another connection; None for too many, of all clients or of this one."""
+        """Protocol for another connection; None if there are too many, in total or from this client."""
         client = _clientOf(addr)
         if self._connections >= MOST_CONNECTIONS or (client and self._clients[client] >= MOST_OF_CLIENT):
             return None
@@ -236,7 +236,7 @@ class MonitorFactory(Site):
         return protocol
 
     def getResourceFor(self, request: Request) -> IResource:
-        """Resource for a request, which has its heads then."""
+        """Return the resource for a request, whose headers are set."""
         for head, value in HEADS.items():
             request.setHeader(head, value)
         if self._isOpen and not isLocalName(request.getHeader(b"host") or b""):
@@ -250,7 +250,7 @@ class MonitorSite:
     """
     Site of one monitor, from L{start} to L{stop}.
 
-    @ivar factory: speaks HTTP on connections. C{root}, C{watch}, C{metrics}: what it shows.
+    @ivar factory: serves HTTP on connections. C{root}, C{watch}, C{metrics}: what it shows.
     @ivar hub: events for browsers.
     """
 
@@ -264,7 +264,7 @@ class MonitorSite:
     ) -> None:
         """
         @param counters: names of the counters exported to Prometheus.
-        @param access: authenticates requests; None lets everybody read.
+        @param access: authenticates requests; None permits everybody to read.
         @param garbage: measures the garbage collections of the process, or None.
         """
         self.hub = EventHub(reactor, watch)
@@ -281,7 +281,7 @@ class MonitorSite:
         self.factory = MonitorFactory(reactor, root, access, watch.livenessProblem, watch.readinessProblem)
 
     def start(self) -> None:
-        """Send browsers periodic signs of life."""
+        """Send browsers periodic keepalive comments."""
         self._timer.start(_ALIVE_SECONDS, self._alive)
 
     def _alive(self) -> None:
@@ -289,7 +289,7 @@ class MonitorSite:
         self.hub.alive()
 
     def stop(self) -> None:
-        """End all answers that go on."""
+        """End all responses in progress."""
         self._timer.stop()
         self.hub.close()
         self.watch.searches.stop()
@@ -297,7 +297,7 @@ class MonitorSite:
 
 
 class _Versioned(Resource):
-    """C{/api/v1}: events go on, and are not compressed; all else ends, and is."""
+    """C{/api/v1}: responses of events do not end, and are not compressed; all others are compressed."""
 
     def __init__(self, api: ReadOnly, events: ReadOnly) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
@@ -308,7 +308,7 @@ class _Versioned(Resource):
         return sendJSON(request, 404, {"error": f"{BASE}/openapi.json describes all there is"})
 
     def getChild(self, name: bytes, request: Request) -> IResource:
-        """The events, or all else, which has the whole path."""
+        """Return the resource of events, or that of all other paths."""
         if name == b"events" and not request.postpath:
             return self._events
         assert request.postpath is not None  # it has one from when it is routed

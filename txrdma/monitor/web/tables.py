@@ -1,8 +1,8 @@
 """
 Tables of the monitor: their rows, the meaning of their columns, and pages selected by filter and order.
 
-Values are taken from the model when a row is shown, and filters and orders read only their own columns, since
-a large fabric has sixty thousand ports.
+Values are taken from the model when a row is shown, and filters and sorting read only their own columns,
+since a large fabric has sixty thousand ports.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Column(Generic[Row]):
     @ivar name: name of the value in JSON.
     @ivar schema: JSON schema of the value.
     @ivar text: description of the value.
-    @ivar value: takes the value from a row.
+    @ivar value: returns the value of a row.
     """
 
     name: str
@@ -133,9 +133,9 @@ class Table(Generic[Row]):
 
         @param parts: context and rows of each fabric.
         @param wanted: values of columns by their names, C{search} for a text in the searched columns,
-            C{sort}: the name of a column, with a dash in front for the highest first, C{limit} and C{offset}.
+            C{sort}: the name of a column, with a leading dash for the highest first, C{limit} and C{offset}.
             Values of None are ignored.
-        @param rank: key by which the rows of each fabric are sorted without another order, the highest first.
+        @param rank: key by which the rows of each fabric are sorted by default, the highest first.
         @return: the number of rows that were found, and those from C{offset} on, with their contexts.
         """
         offset, most = wanted["offset"], wanted["offset"] + wanted["limit"]
@@ -225,7 +225,7 @@ def _rate(counter: str) -> Callable[[PageContext, Port], float | None]:
 
 
 def _firmware(of: Callable[[Firmware], Any]) -> Callable[[PageContext, Node], Any]:
-    """Return a function that takes a value from the firmware of a node; None if that is unknown."""
+    """Return a function that returns a value of a node's firmware; None if that is unknown."""
 
     def value(context: PageContext, node: Node) -> Any:
         known = context.poller.firmware.get(node.guid)

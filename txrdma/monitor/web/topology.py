@@ -1,8 +1,8 @@
 """
-Topology of a fabric as a picture needs it: switches with their hosts counted, and bundles of links.
+Topology of a fabric for a drawing: switches with numbers of hosts, and bundles of links.
 
 Switches of a fat tree have levels: those with hosts are the lowest, and no link joins two of one level. Other
-fabrics have none, and are drawn by adjacency.
+fabrics have no levels, and are drawn by adjacency.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def positions(
 
 
 def edge(context: PageContext, ports: list[Port]) -> dict[str, Any]:
-    """State of the links between two switches, as JSON can carry it: what changes while they are there."""
+    """Return the variable state of the links between two switches for JSON."""
     ends = [end for port in ports for end in (port, port.peer) if end is not None]
     loads = [load for load in map(context.load, ends) if load is not None]
     errors = [rate for rate in (linkErrors(context, port) for port in ports) if rate is not None]

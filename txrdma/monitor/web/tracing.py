@@ -33,7 +33,7 @@ TRACE_SCHEMA: Final = record(
 
 async def traced(context: PageContext, begin: Node, end: Node) -> dict[str, Any]:
     """
-    Path from one node to another by the forwarding tables of the switches, as JSON can carry it.
+    Return the path from one node to another by the forwarding tables of the switches, for JSON.
 
     Each hop costs several MADs, so few paths are traced at a time, and each once between two rounds of
     readings.

@@ -72,7 +72,7 @@ class Watch:
 
     @property
     def reader(self) -> PromQLReader | HistoryWriter | None:
-        """What reads the history for charts: that of the engine, or of the database."""
+        """The reader of the history for charts: from the engine, or from the database."""
         return self.engine or self.history
 
     def livenessProblem(self) -> str:
@@ -80,7 +80,7 @@ class Watch:
         return "" if self.poller.supervisor.isAlive() else "a loop of the monitor hangs"
 
     def readinessProblem(self) -> str:
-        """Return why another monitor should be asked instead; C{""} if not."""
+        """Return why another monitor should be used instead; C{""} if there is no reason."""
         if not self.isActive:
             return "standby"
         isKnown = self.poller.fabric is not None or self.poller.presence.remembered is not None
@@ -96,7 +96,7 @@ class PageContext:
     The state of the fabric that pages show while one request is answered.
 
     @ivar fabric: the last known fabric; before the first sweep that of a former process, or empty.
-    @ivar knownAt: time of the last event of a former process, if C{fabric} is from it; else None.
+    @ivar knownAt: time of the last event of a former process, if C{fabric} is from that process; else None.
     """
 
     def __init__(self, watch: Watch) -> None:
@@ -110,7 +110,7 @@ class PageContext:
 
     @property
     def state(self) -> tuple[object, ...]:
-        """Return what is equal until there are newer readings, nodes, links or findings."""
+        """Return a value that is equal until there are newer readings, nodes, links or findings."""
         poller, changes = self.poller, self.poller.journal.changes
         return poller.version, poller.statistics.turns, changes[-1] if changes else None, self.knownAt
 
@@ -164,7 +164,7 @@ class PageContext:
         return self.poller.load(port)
 
     def waitShare(self, port: Port) -> float | None:
-        """Return the share of time for which a port waits for credits; None if that is none or unknown."""
+        """Return the share of time for which a port waits for credits; None if zero or unknown."""
         wait = self.poller.congestion.waits.get((port.node.guid, port.number))
         return None if wait is None else wait.share
 
