@@ -58,7 +58,7 @@ class CommandOptions(BaseOptions):
 
 
 class PingAnswering(MessageProtocol):
-    """The protocol of a server, which sends the data of each ping back."""
+    """The protocol of a server, which echoes the data of each ping."""
 
     def connectionMade(self) -> None:
         self.transport.setHandler(_PING, lambda data: self.transport.post(_PONG, bytes(data)))
@@ -75,7 +75,7 @@ class Pinging(MessageProtocol):
         self.ended: Deferred[None] = Deferred()
 
     async def ping(self, data: bytes) -> None:
-        """Send data, and wait until the server has sent it back."""
+        """Send data, and wait until the server has echoed it."""
         self.transport.post(_PING, data)
         await self.transport.receive(_PONG)
 

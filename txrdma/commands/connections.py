@@ -23,7 +23,7 @@ class CommandOptions(WatchingOptions):
 
 
 def flat(answers: Sequence[ControlAnswer]) -> list[dict[str, Any]]:
-    """Return entries for JSON and tables: of connections, silent peers, and what did not answer."""
+    """Return entries for JSON and tables: connections, silent peers, and processes that did not answer."""
     return entriesBy(answers, lambda answer: [*answer.connections, *answer.silent])
 
 

@@ -32,7 +32,7 @@ _MOST_SEGMENTS: Final = 1 << 16
 
 
 class Found(NamedTuple):
-    """A MAD, the headers in front of it, and the packet of a capture that contains it."""
+    """A MAD, the headers before it, and the packet of a capture that contains it."""
 
     where: str
     inside: Inside
@@ -173,7 +173,7 @@ class DecodedTables:
 
 
 def _clcIn(arguments: tuple[str, ...]) -> Message | None:
-    """Return the CLC message in hexadecimal arguments, or None if they are something else."""
+    """Return the CLC message in hexadecimal arguments, or None if they are not one."""
     text = "".join(arguments).lower().removeprefix("0x")
     if not text.startswith((SMCR.hex(), SMCD.hex())):
         return None

@@ -127,7 +127,7 @@ def described(
     dataOnly: bool = False,
     withLinks: bool = False,
 ) -> Iterator[str]:
-    """Yield the lines of a report, as ibqueryerrors prints them."""
+    """Yield the lines of a report, in the format of ibqueryerrors."""
     last = None
     for each in report.ports:
         name = names.name(each.node.guid, each.node.description)

@@ -232,7 +232,7 @@ async def _setFDR10(session: Session, path: IBPath, port: int, isOn: bool) -> No
     """Switch FDR10 on or off by ExtendedPortInfo; nodes without this attribute return an error status."""
     results = await session.agent.SubnGet(ExtendedPortInfo, path, port)
     if isOn and not results.linkSpeedSupported & 1:
-        raise InvalidRequest(f"fdr10 on: port {port} of {where(path)} cannot do that")
+        raise InvalidRequest(f"fdr10 on: port {port} of {where(path)} does not support it")
     fields = {"stateChangeEnable": "1", "linkSpeedEnabled": str(int(isOn))}
     await session.agent.SubnSet(assigned(ExtendedPortInfo, fields.items(), results), path, port)
 

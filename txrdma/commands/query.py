@@ -79,7 +79,7 @@ def _kind(options: CommandOptions, rpc: RPC) -> type[Attribute]:
     if options["class"] is None:
         return attributefields.rawAttribute(rpc, number)
     if rpc.managementClass is not ManagementClass.VENDOR_09:
-        raise InvalidRequest(f"--class: {rpc.name} goes to a class of its own")
+        raise InvalidRequest(f"--class: {rpc.name} has a fixed class")
     if not any(options["class"] in classes for classes in _VENDORS):
         raise InvalidRequest(f"--class {options['class']:#x}: vendors' are 0x09 to 0x0f and 0x30 to 0x4f")
     return attributefields.rawAttribute(rpc, number, ManagementClass(options["class"]), options["oui"])

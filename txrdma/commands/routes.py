@@ -67,7 +67,7 @@ def span(text: str) -> range:
     except ValueError:
         low = high = -1
     if not 0 <= low <= high <= 0xFFFF:
-        raise ValueError("expected a LID, or a range as 3-9")
+        raise ValueError("expected a LID, or a range such as 3-9")
     return range(low, high + 1)
 
 

@@ -139,7 +139,7 @@ def described(
     isNumbered: bool = False,
 ) -> Iterator[str]:
     """
-    Yield lines as ibtracert prints them; hops of a multicast tree are indented by their depth.
+    Yield lines in the format of ibtracert; hops of a multicast tree are indented by their depth.
 
     @param isNumbered: only GUIDs and port numbers, as C{ibtracert -n}.
     """

@@ -1,1 +1,1 @@
-"""What several commands share: options, choice of devices, sessions with a fabric, tables."""
+"""Shared code of commands: options, choice of devices, sessions with a fabric, tables."""

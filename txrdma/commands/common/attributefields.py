@@ -166,7 +166,7 @@ def _oneOf(field: Field, values: Any, index: int, text: str) -> Any:
     """Return the values of an array with one element replaced, whose index must be in range."""
     many = field.count or (len(values) if isinstance(values, bytes) else 0)
     if index >= many:
-        raise InvalidRequest(f"{field.name}[{index}]: there are {many} of them, from 0 on")
+        raise InvalidRequest(f"{field.name}[{index}]: there are {many}, from 0 on")
     if isinstance(values, bytes) and field.count is None:
         number = _numbered(field.name, text, 8)
         return values[:index] + bytes((number,)) + values[index + 1 :]
@@ -254,7 +254,7 @@ def _readOne(field: Field, text: str) -> Any:
     kind = field.type
     if isinstance(kind, type) and issubclass(kind, Layout):
         inner = ", ".join(f"{field.name}.{one.name}" for one in kind.fields if not one.reserved)
-        raise InvalidRequest(f"{field.name} has fields of its own: {inner}")
+        raise InvalidRequest(f"{field.name} has inner fields: {inner}")
     try:
         if kind is bytes:
             return _readBytes(field, text)

@@ -1,4 +1,4 @@
-"""Which kind of txrdma is installed: with its cores compiled by mypyc, or pure Python."""
+"""The kind of the installation: with cores compiled by mypyc, or pure Python."""
 
 from __future__ import annotations
 

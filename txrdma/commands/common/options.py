@@ -30,7 +30,7 @@ class IReactor(IReactorCore, IReactorFDSet, IReactorTCP, IReactorThreads, IReact
 
 
 def discardOutput() -> None:
-    """Discard further and buffered output, which would fail at exit because nobody reads it."""
+    """Discard further and buffered output, which would fail at exit because its reader has gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -56,7 +56,7 @@ class BaseOptions(usage.Options):
         raise SystemExit(0)
 
     def getUsage(self, width: int | None = None) -> str:
-        """Return Twisted's help without empty defaults, and without those that an option's text has."""
+        """Return Twisted's help without empty defaults, and without those that an option's text contains."""
         if not width:
             columns = os.environ.get("COLUMNS", "")
             width = max(int(columns), _NARROWEST) if columns.isdecimal() else 80

@@ -1,5 +1,5 @@
 """
-Finds management datagrams in packets: a MAD, and the headers in front of it.
+Finds management datagrams in packets: a MAD, and the headers before it.
 
 Follows InfiniBand Architecture vol. 1, 7.7 (LRH), chapters 8 and 9, annexes A16 and A17 (RoCE), and the
 kernel's C{ib_user_mad.h}.
@@ -36,19 +36,19 @@ _UMAD: Final = (64, 56)
 
 
 class Inside(NamedTuple):
-    """A MAD, and a line of text for each header in front of it."""
+    """A MAD, and a line of text for each header before it."""
 
     datagram: bytes
     front: tuple[str, ...] = ()
 
     def behind(self, *front: str) -> Inside:
-        """Return a copy of this MAD with more headers in front."""
+        """Return a copy of this MAD with more headers before it."""
         return Inside(self.datagram, (*front, *self.front))
 
 
 def inBytes(data: bytes) -> Inside:
     """
-    Return the MAD in bytes that begin with it, or with headers in front of it.
+    Return the MAD in bytes that begin with it, or with headers before it.
 
     @raise InvalidRequest: the bytes do not contain a MAD.
     """
@@ -67,7 +67,7 @@ def inBytes(data: bytes) -> Inside:
     for length in _UMAD:  # umad data may be longer, or the start of an unanswered request
         if _isMAD(data[length:]):
             return Inside(data[length:], (_umadLine(data[:length]),))
-    raise InvalidRequest(f"these {len(data)} bytes are no management datagram")
+    raise InvalidRequest(f"these {len(data)} bytes are not a management datagram")
 
 
 def inPacket(data: bytes, linkType: int) -> Inside | None:

@@ -143,14 +143,14 @@ class PortChange:
         wanted = _wanted(mask, value)
         can = getattr(info, mask.supported)
         if wanted != mask.everything and wanted & ~can and not (operation == "espeed" and wanted == 30):
-            raise InvalidRequest(f"{operation} {value}: the port can {mask.supported} {can} only")
+            raise InvalidRequest(f"{operation} {value}: the port supports only {mask.supported} {can}")
         return {mask.enabled: str(wanted)}
 
     def _number(self, info: PortInfo) -> int:
         number = _NUMBERS[self.operation].read(self.operation, self.value)
         most = {"vls": info.vlCap, "mtu": int(info.mtuCap)}.get(self.operation, number)
         if number > most:
-            raise InvalidRequest(f"{self.operation} {self.value}: the port can {most} at most")
+            raise InvalidRequest(f"{self.operation} {self.value}: the port supports {most} at most")
         return number
 
 

@@ -35,7 +35,7 @@ def showRows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def hexGUID(guid: GUID) -> str:
-    """Return a GUID as infiniband-diags writes it: C{"0x0002c90300010002"}."""
+    """Return a GUID in the format of infiniband-diags: C{"0x0002c90300010002"}."""
     return f"0x{guid.raw.hex()}"
 
 

@@ -107,7 +107,9 @@ class ChangeTests(SharedFabricTestCase):
         self.assertEqual(reported["mkey"], "0x0000000000001234")
 
     def test_fdr10(self) -> None:
-        self.assertIn("cannot do that", str(self.output("portstate", "9", "3", "fdr10", "on", "-y").status))
+        self.assertIn(
+            "does not support it", str(self.output("portstate", "9", "3", "fdr10", "on", "-y").status)
+        )
         self.fabric.runFDR10("h00002")
         for word, number in (("off", 0), ("on", 1)):
             self.assertEqual(self.output("portstate", "9", "3", "fdr10", word, "-y").status, None)
