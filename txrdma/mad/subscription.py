@@ -98,7 +98,7 @@ class Subscription:
             self._subscribe()
 
     def stop(self) -> Deferred[None]:
-        """End the subscription; fires when the SA has answered or the call has timed out, or after L{start}."""
+        """End the subscription; fires when the SA has answered or timed out, or after L{start}."""
         if self._unlisten is None:
             return succeed(None)
         self._unlisten()
