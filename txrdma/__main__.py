@@ -1,7 +1,7 @@
 """
 The C{txrdma} command as a program: C{python -m txrdma} and the console script.
 
-Ctrl-C ends it without a word from the beginning on, while all that it consists of is still being imported.
+Ctrl-C ends it silently even while its modules are still being imported.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import signal
 
 
 def main() -> None:
-    """Carry out the command line."""
+    """Run the command line."""
     usual = signal.getsignal(signal.SIGINT)
     isInterruptible = usual is signal.default_int_handler  # else a shell in the background has it ignored
     if isInterruptible:

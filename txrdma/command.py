@@ -151,7 +151,7 @@ def _nameOf(options: TxrdmaOptions) -> str:
 
 
 def _openStreams() -> None:
-    """Replace closed standard streams by the null device; write characters that an encoding lacks escaped."""
+    """Replace closed standard streams by the null device; escape characters that their encodings lack."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))

@@ -9,7 +9,7 @@ A process that publishes metrics of its own already adds a collector to their re
 
     registry.register(SMCCollector(reactor))
 
-L{txrdma.telemetry} has them for OpenTelemetry.
+L{txrdma.telemetry} exports them to OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class MetricsResource(Resource):
             self._registry.register(SMCCollector(reactor))
 
     def render_GET(self, request: IRequest) -> bytes:
-        """Return the present values."""
+        """Return the current values."""
         request.setHeader(b"content-type", CONTENT_TYPE_LATEST.encode())
         page: bytes = generate_latest(self._registry)
         return page
@@ -70,7 +70,7 @@ class SMCCollector:
 
 
 def _converted(family: Family) -> Any:
-    """Return a family as prometheus_client has it."""
+    """Convert a family to one of prometheus_client."""
     name = _PREFIX + family.name
     if family.kind is MetricKind.SIZES:
         buckets, below = [], 0.0

@@ -5,7 +5,7 @@ The numbers are those of C{txrdma smc-stats}. A program that has set a meter pro
 
     instrument(reactor)
 
-L{txrdma.metrics} has them for Prometheus.
+L{txrdma.metrics} exports them to Prometheus.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-HTTP over SMC-R: what C{twisted.web}'s agent, and so treq, connect by::
+HTTP over SMC-R, for the agent of C{twisted.web} and for treq::
 
     agent = Agent.usingEndpointFactory(reactor, SMCAgentEndpointFactory(reactor))
     client = treq.client.HTTPClient(agent)
@@ -24,10 +24,10 @@ from txrdma.smc.terms.options import Options
 @implementer(IAgentEndpointFactory)
 class SMCAgentEndpointFactory:
     """
-    Endpoints for C{http:} and C{https:} addresses: SMC-R where the server speaks it, TCP elsewhere.
+    Endpoints for C{http:} and C{https:} addresses: SMC-R where the server supports it, TCP elsewhere.
 
     @param policy: how the certificates of C{https:} servers are checked; needs Twisted's C{tls} extra.
-    @param options: what may be chosen for the endpoints.
+    @param options: options of the endpoints.
     """
 
     def __init__(
