@@ -1,7 +1,7 @@
 """
 The sources that a reader of completions polls, and their handlers.
 
-Every poll passes here, so this is compiled with the cores. Nothing here reads a clock or a descriptor; see
+Every poll runs this code, so it is compiled with the cores. Nothing here reads a clock or a descriptor; see
 L{txrdma.verbs.completions} for the timing.
 """
 
@@ -46,7 +46,7 @@ class Sources:
         self._first = poll
 
     def disarmBy(self, disarm: Callable[[], None]) -> None:
-        """Call this when something was found while C{isArmed}."""
+        """Call this function when completions are found while C{isArmed}."""
         self._disarms.append(disarm)
 
     def poll(self) -> bool:

@@ -79,8 +79,8 @@ class CompletionReader:
     logged, and C{failed} is called.
 
     Where the reactor does not poll queues itself, and polling finds everything, as in shared memory and for
-    datagrams of the software device, the reader busy-polls for a while before it arms: as long as
-    L{BusyPoll} says, and in slices, between which the reactor runs others.
+    datagrams of the software device, the reader busy-polls for a while before it arms: as long as L{BusyPoll}
+    decides, and in slices, between which the reactor runs others.
 
     @ivar poll: L{Sources.poll <txrdma.verbs._sources.Sources.poll>} itself: hands over completions, and
         returns whether there were any.
@@ -97,7 +97,7 @@ class CompletionReader:
         sleepSeconds: float = SLEEP_SECONDS,
     ) -> None:
         """
-        @param queues: those of the channel that are to be read.
+        @param queues: the channel's queues to read.
         @param handler: called with a batch of completions of one queue, oldest first.
         @param failed: called once, when an error has stopped the reader.
         @param busyPolls: whether to busy-poll at all.
@@ -238,11 +238,9 @@ class CompletionReader:
 
     def _turn(self) -> None:
         """
-        Read in a delayed call.
-
-        If that finds something, sleep only after another call: readers are called after delayed calls, and
-        what the handler has delayed by no time is to run before it is called again, as between two reads of a
-        socket.
+        Read in a delayed call. If that finds something, sleep only after another call: readers are called
+        after delayed calls, and calls that the handler has delayed by 0 seconds must run before it is called
+        again, as between two reads of a socket.
         """
         self._isContinuing = False
         if self._isEnding():
@@ -374,7 +372,7 @@ class CompletionReader:
             return  # the reader has stopped: its queues are being closed
         failure = Failure()
         _log.failure(
-            "Unexpected error: completions of an RDMA device are not read any more, for {handler!r}",
+            "Unexpected error: completions of an RDMA device are no longer read for {handler!r}",
             failure,
             handler=self._handler,
         )

@@ -1,8 +1,8 @@
 """
 Devices by name: C{"soft"}, C{"soft:192.0.2.1:pcap=trace.pcap"}.
 
-The text before the first colon selects a plugin (L{txrdma.interfaces.IVerbsDeviceStringParser}); the rest
-is for the plugin, written as in Twisted's endpoint strings: colons between arguments, C{key=value}, and a
+The text before the first colon selects a plugin (L{txrdma.interfaces.IVerbsDeviceStringParser}); the rest is
+for the plugin, in the syntax of Twisted's endpoint strings: colons between arguments, C{key=value}, and a
 backslash before a literal colon, equals sign or backslash.
 """
 
@@ -67,7 +67,7 @@ def prepareDevice(description: str) -> None:
 
 def sharedDevice(reactor: object, description: str) -> IVerbsDevice:
     """
-    A share of this process's device for a string; the device is closed with its last share.
+    Return a share of this process's device for a string; the device is closed with its last share.
 
     Strings are compared by the optional method C{canonical} of their parser, which has the parameters of
     C{parseDevice}.
@@ -95,7 +95,7 @@ def oneOf(
     make: Callable[[IVerbsDevice, Callable[[], None]], _ThingT],
 ) -> _ThingT:
     """
-    The single object of a kind for a device and a reactor, made on first use.
+    Return the single object of a kind for a device and a reactor, created on first use.
 
     @param things: all such objects, by reactor and device.
     @param spec: a device string, whose device is opened and closed with the object, or an open device.
@@ -146,17 +146,17 @@ def _malformed() -> Iterator[None]:
 
 
 def availableDevices() -> list[str]:
-    """Device strings that could be opened now."""
+    """Return the device strings that could be opened now."""
     return [name for parser in _parsers() for name in parser.available()]
 
 
 def deviceKinds() -> list[str]:
-    """The known prefixes of device strings, such as C{soft} and C{pyverbs}."""
+    """Return the known prefixes of device strings, such as C{soft} and C{pyverbs}."""
     return sorted(parser.prefix for parser in _parsers())
 
 
 class _Holding:
-    """A shared device, with counts of its holders, and of those that need it on the reactor."""
+    """A shared device, with the number of its holders, and of those that need it on the reactor."""
 
     def __init__(self, device: IVerbsDevice, key: _Key) -> None:
         self.device = device
@@ -286,13 +286,13 @@ def _parsers() -> Iterator[IVerbsDeviceStringParser]:
 
 
 def _builtIn() -> Iterator[IVerbsDeviceStringParser]:
-    """The parsers of this package, found where L{getPlugins} finds them."""
+    """The parsers of this package, which L{getPlugins} also finds."""
     dropin = import_module("twisted.plugins.txrdma_devices")
     return (each for each in vars(dropin).values() if IVerbsDeviceStringParser.providedBy(each))
 
 
 def _understood(description: str) -> tuple[IVerbsDeviceStringParser, list[str], dict[str, str]]:
-    """The parser of a device string, with its arguments; raises ValueError if it is malformed."""
+    """Return the parser of a device string, with its arguments; raises ValueError if it is malformed."""
     args, kwargs = parseString(description)
     prefix, *args = args
     for parser in chain(_builtIn(), _parsers()):  # scanning all plugins takes 10 ms

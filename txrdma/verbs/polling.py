@@ -1,9 +1,9 @@
 """
 A reactor that busy-polls completion queues before it sleeps.
 
-A wakeup takes tens of microseconds, shared memory takes one. So while messages come quickly this reactor
-does not sleep, but spins over the pollables for a bounded time. When spinning finds nothing it spins less and
-less, with a full try at intervals; an idle process sleeps as on any other reactor.
+A wakeup takes tens of microseconds, shared memory takes one. So while messages arrive in quick succession,
+this reactor does not sleep, but spins over the pollables for a bounded time. When spinning finds nothing it
+spins less and less, with a full try at intervals; an idle process sleeps as on any other reactor.
 
 A pollable without results for a while is armed, and not polled until its descriptor wakes: of a thousand link
 groups only the active ones are polled.
@@ -45,7 +45,7 @@ class PollingReactor(EPollReactor):
     """
     A reactor on epoll(7) that spins for a while before it sleeps.
 
-    @ivar spinSeconds: most seconds to spin since the last result.
+    @ivar spinSeconds: maximum seconds to spin after the last result.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class PollingReactor(EPollReactor):
             self._polls = tuple(self._live)
 
     def doPoll(self, timeout: float | None) -> None:
-        """Spin, then sleep unless the main loop has something to do."""
+        """Spin, then sleep unless the main loop has work."""
         self._rounds += 1
         if self._rounds > _ROUNDS:
             self._sweep()
@@ -96,7 +96,7 @@ class PollingReactor(EPollReactor):
         super().doPoll(timeout)  # type: ignore[no-untyped-call]  # Twisted's
 
     def _spin(self, timeout: float | None) -> bool:
-        """Poll until nothing was found for a while; True when the main loop has something to do."""
+        """Poll until nothing was found for a while; return True if the main loop has work."""
         now = perf_counter()
         until = now + self._window()
         due = float("inf") if timeout is None else now + timeout
@@ -138,14 +138,14 @@ class PollingReactor(EPollReactor):
             self._misses = 0 if found else self._misses + 1
 
     def _window(self) -> float:
-        """Seconds to spin without a result: less, the more spins had none."""
+        """Return the seconds to spin without a result: less after each spin without one."""
         misses = self._misses
         if misses < _EMPTY_POLLS or misses % _PROBE == 0:
             return self.spinSeconds
         return self.spinSeconds / (1 << min(misses - _EMPTY_POLLS + 1, _LEAST_SHIFT))
 
     def _pollSources(self) -> bool:
-        """Poll each once; return whether there was a result."""
+        """Poll each source once; return whether there was a result."""
         found = False
         for poll in self._polls:
             try:
@@ -157,7 +157,7 @@ class PollingReactor(EPollReactor):
         return found
 
     def _arm(self, polls: Iterable[_Poll]) -> None:
-        """Arm the pollables of these, so that their descriptors wake the reactor."""
+        """Arm the pollables of these sources, so that their descriptors wake the reactor."""
         for poll in polls:
             pollable = self._live.get(poll)
             if pollable is not None:
@@ -167,7 +167,7 @@ class PollingReactor(EPollReactor):
                     self._drop(poll)
 
     def _sweep(self) -> None:
-        """Arm pollables without results since the last sweep, and stop polling them if still empty."""
+        """Arm pollables without results since the last sweep, and stop polling those that are still empty."""
         quiet = [poll for poll in self._polls if poll not in self._hits]
         self._hits.clear()
         self._rounds = 0
@@ -187,7 +187,7 @@ class PollingReactor(EPollReactor):
             self.removePollable(pollable)
 
     def _calledAway(self) -> bool:
-        """Whether the main loop has something to do."""
+        """Return whether the main loop has work."""
         if self.threadCallQueue or self._justStopped:
             return True
         left = self.timeout()
@@ -195,5 +195,5 @@ class PollingReactor(EPollReactor):
 
 
 def install() -> None:
-    """Install it as the process's reactor."""
+    """Install this reactor as the process's reactor."""
     installReactor(PollingReactor())

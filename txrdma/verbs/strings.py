@@ -1,7 +1,7 @@
 """
 The device strings C{pyverbs:NAME}: RDMA devices of this host's kernel.
 
-Twisted loads this module whenever it looks for device plugins, so it imports next to nothing.
+Twisted loads this module whenever it looks for device plugins, so it imports little.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEVICES = "/sys/class/infiniband"
 
 @implementer(IPlugin, IVerbsDeviceStringParser)
 class PyverbsDeviceStringParser:
-    """C{pyverbs:NAME}, where C{NAME} is what C{ibv_devices} and C{rdma link} call the device."""
+    """C{pyverbs:NAME}, where C{NAME} is the device's name in C{ibv_devices} and C{rdma link}."""
 
     prefix = "pyverbs"
 
@@ -31,12 +31,12 @@ class PyverbsDeviceStringParser:
 
         for key, value in kwargs.items():
             if key != "name":
-                raise ValueError(f"pyverbs: {key}={value} has no meaning; the only key is name")
+                raise ValueError(f"pyverbs: {key}={value} is unknown; the only key is name")
         names = [*args, *kwargs.values()]
         if not names or not names[0]:
             raise ValueError("pyverbs: name a device, as pyverbs:NAME; ibv_devices lists them")
         if len(names) > 1:
-            raise ValueError(f"pyverbs: {names[1]!r} is one too many after {names[0]!r}")
+            raise ValueError(f"pyverbs: {names[1]!r} is one name too many after {names[0]!r}")
         if "/" in names[0]:
             raise ValueError(f"pyverbs: {names[0]!r} is not a device name")
         return openPyverbsDevice(reactor, names[0])

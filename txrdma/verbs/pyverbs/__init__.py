@@ -1,1 +1,1 @@
-"""Devices of the kernel by pyverbs, which only this package imports, and only on demand."""
+"""Kernel devices through pyverbs, which only this package imports, and only on demand."""

@@ -1,5 +1,5 @@
 """
-Attributes of queue pairs and paths, translated to the words of libibverbs and back.
+Attributes of queue pairs and paths, converted to those of libibverbs and back.
 
 Follows InfiniBand Architecture vol. 1, 11.2.4.2; the bits are those of C{ibv_qp_attr_mask(3)}.
 """
@@ -22,7 +22,7 @@ _PORT_LIMIT: Final = 255
 
 
 class _Word(NamedTuple):
-    """A numeric attribute: its bit, its name in pyverbs, its maximum and its name here."""
+    """A numeric attribute: its bit, its name in pyverbs, its maximum, and its name in txrdma."""
 
     bit: int
     name: str
@@ -55,9 +55,9 @@ _ALTERNATE: Final = 1 << 14
 
 def toPyverbs(verbs: Pyverbs, attributes: QPAttributes) -> tuple[Any, int]:
     """
-    The attributes for pyverbs, and the mask of those that are set; the kernel checks the combination.
+    Return the attributes for pyverbs, and the mask of set ones; the kernel checks the combination.
 
-    @raise InvalidRequest: a value can't be.
+    @raise InvalidRequest: a value is out of range.
     """
     attr = verbs.QPAttr()
     mask = 0
@@ -87,7 +87,7 @@ def toPyverbs(verbs: Pyverbs, attributes: QPAttributes) -> tuple[Any, int]:
 
 
 def fromPyverbs(attr: Any, names: frozenset[str]) -> QPAttributes:
-    """The attributes of these names."""
+    """Return the attributes with these names."""
     values: dict[str, Any] = {}
     for name, word in _WORDS.items():
         if name in names:
@@ -103,7 +103,7 @@ def fromPyverbs(attr: Any, names: frozenset[str]) -> QPAttributes:
 
 def addressToPyverbs(verbs: Pyverbs, address: AddressVector) -> Any:
     """
-    The address of a port, without the next hop's MAC address, which the kernel resolves.
+    Return the address of a port, without the next hop's MAC address, which the kernel resolves.
 
     Without a destination GID it has no GRH, as on InfiniBand.
     """
@@ -128,7 +128,7 @@ def addressToPyverbs(verbs: Pyverbs, address: AddressVector) -> Any:
 
 
 def addressFromPyverbs(attr: Any, port: int | None = None) -> AddressVector:
-    """The address vector of an address of pyverbs."""
+    """Convert an address of pyverbs to an address vector."""
     port = attr.port_num if port is None else port
     if not attr.is_global:
         return AddressVector(
@@ -153,7 +153,7 @@ def addressFromPyverbs(attr: Any, port: int | None = None) -> AddressVector:
 
 
 def gidText(gid: GID) -> str:
-    """A GID as text for pyverbs: eight groups of four digits."""
+    """Return a GID as text for pyverbs: eight groups of four digits."""
     digits = gid.toBytes().hex()
     return ":".join(digits[i : i + 4] for i in range(0, 32, 4))
 

@@ -1,8 +1,9 @@
 """
-The one door to pyverbs, the Python bindings of rdma-core's libibverbs, and what its errors mean here.
+Access to pyverbs, the Python bindings of rdma-core's libibverbs, and translation of its errors.
 
-pyverbs is imported when a device is opened, not before: it is optional, and it speaks to the system.
-Its release has to be that of the system's libibverbs; releases 44 and 59 were read, 44 is tested.
+pyverbs is imported when a device is opened, not before: it is optional, and importing it accesses the system.
+Its release has to be that of the system's libibverbs; the source of releases 44 and 59 was read, and 44 is
+tested.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _EXHAUSTED: Final = frozenset(
 
 @dataclass(frozen=True)
 class Pyverbs:
-    """The classes of pyverbs, which have no annotations: every C{Any} of these modules is one of them."""
+    """The classes of pyverbs, which have no annotations: each C{Any} in these modules is one of them."""
 
     Error: type[Exception]
     Context: Any
@@ -129,7 +130,7 @@ def _loggingUntouched() -> Iterator[None]:
 
 
 def translated(error: Exception, what: str) -> RDMAError:
-    """The L{RDMAError} for an exception of pyverbs; C{what} is the operation that failed."""
+    """Return the L{RDMAError} for an exception of pyverbs; C{what} is the operation that failed."""
     code = abs(getattr(error, "error_code", 0) or 0)
     text = f"{what}: {error}"
     if code in _GONE:

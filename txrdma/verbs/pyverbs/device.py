@@ -1,5 +1,5 @@
 """
-RDMA devices of the kernel, through pyverbs: what C{pyverbs:NAME} opens.
+RDMA devices of the kernel, through pyverbs, which C{pyverbs:NAME} opens.
 
 Follows InfiniBand Architecture vol. 1, 10.2.3 (protection domains) and 11.2.1.
 """
@@ -189,7 +189,7 @@ class PyverbsProtectionDomain:
     # For queue pairs and the device.
 
     def _handleOf(self, address: Addressed) -> Any:
-        """The address handle of pyverbs."""
+        """Return the address handle of pyverbs."""
         if not isinstance(address, PyverbsAddressHandle) or address not in self._handles:
             raise InvalidRequest(f"{address!r} is not an address handle of this domain, or closed")
         return address.raw
@@ -464,7 +464,7 @@ class PyverbsDevice:
                 try:
                     listener(event)
                 except Exception:
-                    _log.failure("while {listener!r} handled {event}", listener=listener, event=event)
+                    _log.failure("{listener!r} failed to handle {event}", listener=listener, event=event)
 
     # Closing.
 
@@ -501,7 +501,7 @@ _open: WeakSet[PyverbsDevice] = WeakSet()
 
 @atexit.register
 def _closeAll() -> None:
-    """Close all open devices when the interpreter exits, which collects in any order."""
+    """Close all open devices when the interpreter exits, because it collects objects in any order."""
     for device in tuple(_open):
         device.close()
 

@@ -2,7 +2,7 @@
 Asynchronous events of a device of libibverbs, on the reactor.
 
 Follows InfiniBand Architecture vol. 1, 11.6.3. pyverbs would block for an event, and hold the interpreter
-meanwhile; with a descriptor that does not block, it fails instead when there is none.
+meanwhile; with a non-blocking descriptor, it raises an error instead if there is none.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _CompletionQueue(ctypes.Structure):
 
 def read(event: Any) -> Notification | None:
     """
-    The kind and the object of an event of pyverbs; None for an unknown kind.
+    Return the kind and the object of an event of pyverbs; None for an unknown kind.
 
     pyverbs reports the kind only. The affected object is read from the C structure at the end of the event,
     which must have the same kind.

@@ -1,5 +1,5 @@
 """
-Attributes and limits of devices and ports, translated from the words of libibverbs.
+Attributes and limits of devices and ports, converted from those of libibverbs.
 
 Follows InfiniBand Architecture vol. 1, 11.2.1.2 and 14.2.5.6.
 """
@@ -52,7 +52,7 @@ _INLINE_SIZES: Final = (4096, 2048, 1024, 512, 256, 128, 64)
 
 
 def deviceAttributes(name: str, known: Any) -> DeviceAttributes:
-    """The attributes of a device; C{known} is from C{query_device}."""
+    """Return the attributes of a device; C{known} is from C{query_device}."""
     return DeviceAttributes(
         nodeType=_nodeType(name),
         nodeGUID=_guid(known.node_guid),
@@ -68,7 +68,7 @@ def deviceAttributes(name: str, known: Any) -> DeviceAttributes:
 
 
 def deviceLimits(verbs: Pyverbs, context: Any, known: Any) -> DeviceLimits:
-    """The limits of a device; C{known} is from C{query_device}."""
+    """Return the limits of a device; C{known} is from C{query_device}."""
     return DeviceLimits(
         maxQueuePairs=known.max_qp,
         maxQueuePairRequests=known.max_qp_wr,
@@ -116,7 +116,7 @@ def _maxInline(verbs: Pyverbs, context: Any) -> int:
 
 
 def gidTable(context: Any, port: int) -> tuple[GIDEntry, ...]:
-    """The GIDs of a port, holes included, up to the last that is one."""
+    """Return the GIDs of a port up to the last one, including empty entries."""
     found: dict[int, GIDEntry] = {}
     ports = context.query_device().phys_port_cnt
     entries = sum(context.query_port(number).gid_tbl_len for number in range(1, ports + 1))
@@ -134,7 +134,7 @@ def pkeyTable(context: Any, port: int) -> tuple[PKey, ...]:
 
 
 def portAttributes(name: str, context: Any, port: int) -> PortAttributes:
-    """The present attributes of a port, as the kernel reports them."""
+    """Return the current attributes of a port, as the kernel reports them."""
     known = context.query_port(port)
     netdev = next((entry.netdev for entry in gidTable(context, port) if entry.netdev), "")
     width = _WIDTHS.get(known.active_width, 0)
@@ -167,7 +167,7 @@ _LINK_LAYERS: Final = {layer.value: layer for layer in LinkLayer}
 
 
 def _raw(number: int) -> bytes:
-    """Eight bytes in network order, which pyverbs read as a native number."""
+    """Return eight bytes in network order, which pyverbs has read as a native number."""
     return number.to_bytes(8, sys.byteorder)
 
 

@@ -70,7 +70,7 @@ class PyverbsMemoryRegion:
         onClosed(self)
 
     def lost(self) -> None:
-        """Deregister the memory; its bytes stay."""
+        """Deregister the memory; its bytes remain."""
         raw, self._raw = self._raw, None
         if raw is not None:
             self._tracker.close(raw)

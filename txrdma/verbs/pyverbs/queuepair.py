@@ -1,8 +1,8 @@
 """
-Queue pairs of libibverbs, as L{IQueuePair} has them.
+Queue pairs of libibverbs, as L{IQueuePair} specifies them.
 
-Follows InfiniBand Architecture vol. 1, 10.2.4 and 10.3. What was posted is remembered: so a queue that is
-full is known before anything is posted, and what the device forgets (it was unplugged) ends, too.
+Follows InfiniBand Architecture vol. 1, 10.2.4 and 10.3. Posted requests are recorded: so a full queue is
+detected before anything is posted, and requests that the device drops (it was unplugged) end, too.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Posted(NamedTuple):
     """
     A request in one of the queues.
 
-    @ivar wanted: a success is reported; otherwise its completion only frees an entry of the queue.
+    @ivar wanted: success is reported; otherwise the completion only frees an entry of the queue.
     @ivar late: posted in ERR, and unknown to the device.
     """
 
@@ -74,7 +74,7 @@ class _Posted(NamedTuple):
 
 @implementer(IQueuePair)
 class PyverbsQueuePair:
-    """A queue pair of a real device. When that is destroyed, it stays in ERR."""
+    """A queue pair of a real device. After the device is destroyed, it stays in ERR."""
 
     def __init__(
         self,

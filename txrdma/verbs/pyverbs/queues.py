@@ -1,8 +1,8 @@
 """
 Completion channels and completion queues of libibverbs.
 
-Follows InfiniBand Architecture vol. 1, 10.2.5 and 11.4.2. pyverbs takes an event only for the queue that it
-expects one of, so every queue has its own channel, and one epoll descriptor covers all of them.
+Follows InfiniBand Architecture vol. 1, 10.2.5 and 11.4.2. pyverbs accepts an event only for the expected
+queue, so every queue has its own channel, and one epoll descriptor covers all of them.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ class PyverbsCompletionQueue:
     """
     A completion queue of libibverbs, which holds finished work requests until they are polled.
 
-    Besides those of the device it holds completions of our own, for queue pairs that the device has
-    destroyed, or that take no more.
+    Besides those of the device it holds locally generated completions, for queue pairs that the device has
+    destroyed, or that accept no more.
     """
 
     isLive = False
@@ -237,7 +237,7 @@ class PyverbsCompletionQueue:
             self._made = deque(c for c in self._made if c.qpn != member.number)
 
     def drain(self) -> None:
-        """Move all completions from the device's queue to the local one, unless they are of the parent."""
+        """Move all completions from the device's queue to the local one, but not the parent process's."""
         if self.raw is None or self._tracker.isInherited:
             return
         made, self._made = self._made, deque()
@@ -249,7 +249,7 @@ class PyverbsCompletionQueue:
         self._made = made
 
     def forget(self, member: QueueMember) -> None:
-        """Drop the completions of a queue pair that are here so far."""
+        """Drop the queued completions of a queue pair."""
         self.drain()
         self._made = deque(c for c in self._made if c.qpn != member.number)
 
@@ -281,7 +281,7 @@ class PyverbsCompletionQueue:
         self._tracker.close(self._bell)
 
     def _take(self, limit: int) -> list[Completion]:
-        """Take up to so many completions from the device."""
+        """Take up to this many completions from the device."""
         if self.raw is None:
             return []
         taken: list[Completion] = []

@@ -1,10 +1,10 @@
 """
-Converts our work requests to those of libibverbs and posts them.
+Converts work requests to those of libibverbs and posts them.
 
 Follows InfiniBand Architecture vol. 1, 10.8. The device's library copies what is posted, so pyverbs' work
 requests and segments are reused: new ones are created only for requests with several segments.
-pyverbs copies its arguments, and does not free the copies when they are collected: so our code closes each
-of them exactly once, or keeps it until the process ends.
+pyverbs copies its arguments, and does not free the copies when they are collected: so this code closes each
+of them exactly once, or retains it until the process ends.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ def checkSend(request: SendRequest, kind: QPKind, capacity: Capacity) -> None:
         raise InvalidRequest(f"at most {capacity.maxSendSegments} segments, not {len(request.segments)}")
     if kind is QPKind.UD:
         if operation not in _SENDS:
-            raise InvalidRequest(f"{operation!r} can't be done by datagrams")
+            raise InvalidRequest(f"{operation!r} is not possible with datagrams")
         if request.address is None:
             raise InvalidRequest("a datagram needs an address")
     if request.inline:
         if request.segments:
             raise InvalidRequest("either segments or inline bytes")
         if operation in _READING:
-            raise InvalidRequest(f"{operation!r} needs registered memory to answer into")
+            raise InvalidRequest(f"{operation!r} needs registered memory for the answer")
         length = sum(len(memoryview(piece).cast("B")) for piece in request.inline)
         if length > capacity.maxInline:
             raise InvalidRequest(f"at most {capacity.maxInline} bytes inline, not {length}")
     if operation in _ATOMICS and (len(request.segments) != 1 or request.segments[0].length < 8):
-        raise InvalidRequest("an atomic operation answers into one segment of 8 bytes")
+        raise InvalidRequest("an atomic operation needs one segment of 8 bytes for the answer")
 
 
 class _WorkRequest:
-    """A send request of libibverbs, its one segment, and memory for bytes that go inline."""
+    """A send request of libibverbs, its only segment, and memory for inline bytes."""
 
     __slots__ = ("_address", "_entries", "request", "segment")
 
@@ -153,7 +153,7 @@ class SendWorkRequests:
         return _posted(self._verbs, workRequests[len(requests) - 1].request, post)
 
     def close(self) -> None:
-        """Leave the work requests to other queue pairs. Idempotent."""
+        """Release the work requests to other queue pairs. Idempotent."""
         workRequests, self._workRequests = self._workRequests, []
         if workRequests:
             _idle[self._verbs.SendWR].append(workRequests)
@@ -240,7 +240,7 @@ class ReceiveWorkRequests:
         return workRequest
 
     def close(self) -> None:
-        """Free them; idempotent."""
+        """Free the work requests. Idempotent."""
         cache, self._cache = self._cache, {}
         for workRequest in cache.values():
             workRequest.close()
@@ -249,7 +249,7 @@ class ReceiveWorkRequests:
 def _describe(
     made: Any, request: SendRequest, token: int, signaled: bool, handleOf: Callable[[Addressed], Any]
 ) -> None:
-    """Copy the fields of our request, except the segments, to one of libibverbs."""
+    """Copy the fields of a request, except the segments, to one of libibverbs."""
     operation = request.operation
     made.wr_id = token
     made.opcode = int(operation)
@@ -287,19 +287,19 @@ def _posted(verbs: Pyverbs, first: Any, post: Callable[[Any, Any], None]) -> int
 
 
 def _misfit(error: Exception) -> InvalidRequest:
-    """The error for a number that does not fit into its field of libibverbs."""
+    """Return the error for a number that does not fit into its field of libibverbs."""
     return InvalidRequest(f"a number of a request does not fit: {error}")
 
 
 def _pieces(verbs: Pyverbs, segments: Sequence[Segment], made: list[Any]) -> list[Any]:
-    """Scatter/gather elements of pyverbs for segments: at least one, of no bytes where there is none."""
+    """Return scatter/gather elements of pyverbs for segments; an empty one if there are no segments."""
     for segment in segments or [Segment(0, 0, _NO_KEY)]:
         made.append(verbs.SGE(*segment))
     return made[-max(len(segments), 1) :]
 
 
 def _inlined(request: SendRequest, scratch: list[Any]) -> Segment:
-    """A segment of the inline bytes of a request, copied to memory that lives as long as C{scratch}."""
+    """Return a segment of a request's inline bytes, copied to memory that exists as long as C{scratch}."""
     held = bytearray().join(request.inline)
     length = len(held)
     anchor = ctypes.c_char.from_buffer(held or bytearray(1))
@@ -311,7 +311,7 @@ _bad: dict[type, Any] = {}
 
 
 def _badRequest(verbs: Pyverbs, kind: type) -> Any:
-    """Takes a copy of the request that failed, which shares its pieces: so it is never closed."""
+    """Receives a copy of the failed request, which shares its elements and therefore is never closed."""
     if kind not in _bad:
         _bad[kind] = kind(num_sge=1, sg=[verbs.SGE(0, 0, 0)])
     return _bad[kind]

@@ -1,8 +1,9 @@
 """
 Closing objects of pyverbs, and finding their descriptors.
 
-pyverbs closes collected objects in any order, and closes those whose close failed again, in freed memory. So
-we close everything explicitly, children first, and never let an object be collected that can't be closed.
+pyverbs closes collected objects in any order, and if a close failed, closes the object again, in freed
+memory. So everything is closed explicitly, children first, and an object that can't be closed is never
+collected.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def closeEach(*things: Any) -> None:
         try:
             resource.close()
         except Exception:
-            _log.failure("Unexpected error while {resource!r} was closed", resource=resource)
+            _log.failure("Unexpected error while closing {resource!r}", resource=resource)
 
 
 def keep(resource: object) -> None:
@@ -74,11 +75,13 @@ def keep(resource: object) -> None:
 
 
 def openContext(verbs: Pyverbs, name: str) -> tuple[Any, int | None]:
-    """The device, and the descriptor of its asynchronous events, which does not block."""
+    """Open the device; return it and the non-blocking descriptor of its asynchronous events."""
     with _newEvents() as new, _disassociatedDestroy():
         context = verbs.Context(name=name)
     if len(new) != 1:
-        _log.warn("no asynchronous events of {name}: their descriptor is one of {new}", name=name, new=new)
+        _log.warn(
+            "no asynchronous events of {name}: their descriptor is ambiguous: {new}", name=name, new=new
+        )
         return context, None
     os.set_blocking(new[0], False)
     return context, new[0]
@@ -86,9 +89,9 @@ def openContext(verbs: Pyverbs, name: str) -> tuple[Any, int | None]:
 
 def openChannel(verbs: Pyverbs, context: Any) -> tuple[Any, int]:
     """
-    A completion channel, and its descriptor, which does not block.
+    Open a completion channel; return it and its non-blocking descriptor.
 
-    Later releases of pyverbs report the descriptor; for 44 it is the one that is new.
+    Later releases of pyverbs report the descriptor; for 44 it is the only new one.
     """
     with _newEvents() as new:
         channel = verbs.CompChannel(context)
@@ -96,7 +99,7 @@ def openChannel(verbs: Pyverbs, context: Any) -> tuple[Any, int]:
     if descriptor is None:
         if len(new) != 1:
             channel.close()
-            raise DeviceUnavailable(f"the descriptor of a completion channel is one of {new}")
+            raise DeviceUnavailable(f"the descriptor of a completion channel is ambiguous: {new}")
         descriptor = new[0]
     os.set_blocking(descriptor, False)
     return channel, descriptor
@@ -117,7 +120,7 @@ def _disassociatedDestroy() -> Iterator[None]:
 
 @contextmanager
 def _newEvents() -> Iterator[list[int]]:
-    """The event descriptors of libibverbs that are opened in this context."""
+    """Yield the event descriptors of libibverbs that are opened in this context."""
     new: list[int] = []
     with _opening:
         before = _events()

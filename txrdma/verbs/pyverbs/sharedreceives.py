@@ -122,7 +122,7 @@ class PyverbsSharedReceiveQueue:
         return self._receives.pop(token, None)
 
     def limitReached(self) -> bool:
-        """Whether this queue has raised the limit event: it was armed, and is not any more."""
+        """Whether this queue has raised the limit event: it was armed, and no longer is."""
         if self.raw is None or not self._armed:
             return False
         try:
