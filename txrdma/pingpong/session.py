@@ -239,7 +239,7 @@ async def connect(endpoint: IStreamClientEndpoint, side: TestSide) -> Client:
 
 
 def _localAddress(conversation: Conversation) -> object:
-    """Return the local address of the transport; None if it has none, as that to a child process."""
+    """Return the local address of the transport; None if it has none, such as that of a child process."""
     try:
         return None if conversation.transport is None else conversation.transport.getHost()
     except NotImplementedError:
@@ -362,7 +362,7 @@ class _Service(_End):
     async def _run(self, test: Test) -> None:
         conversation, link = self._conversation, self._link
         if link is None:
-            raise WireError("pingpong message", 0, "a test before there is a link")
+            raise WireError("pingpong message", 0, "a test before a link is open")
         checkFit(test, link.settings)
         self._activity = activity = answering(link, test)
         activity.start()
@@ -386,6 +386,6 @@ class _Service(_End):
 def checkFit(test: Test, settings: LinkSettings) -> None:
     """Raise L{InvalidRequest} if a link is not suitable for a test."""
     if test.transfer.kind is not settings.kind or test.size > settings.size:
-        raise InvalidRequest(f"the link is not made for {test.transfer.value} of {test.size} bytes")
+        raise InvalidRequest(f"the link does not support {test.transfer.value} of {test.size} bytes")
     if (test.transfer is Transfer.ATOMIC and not settings.atomics) or (test.check and not settings.check):
-        raise InvalidRequest("the link is not made for such a test")
+        raise InvalidRequest("the link does not support such a test")

@@ -72,7 +72,7 @@ class Samples:
             self._compress()
 
     def percentiles(self, *shares: Fraction) -> list[int]:
-        """Return, for each share from 0 to 1, the smallest sample that such a share does not exceed."""
+        """Return, for each share from 0 to 1, the smallest sample that this share of them does not exceed."""
         table, count = self._table(), len(self)
         if not count:
             raise ValueError("there are no samples")
