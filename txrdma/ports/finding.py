@@ -1,4 +1,4 @@
-"""Finds the end port that a text names."""
+"""Finds the end port with a name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIRST_MULTICAST_LID: Final = 0xC000
 
 def getEndPort(spelling: str | None = None, root: str | Path = SYS) -> EndPort:
     """
-    Return the end port that a text names:
+    Return the end port with a name:
 
       - nothing: the first active port, else the first that has a link
       - C{"mlx5_0/1"} or C{"mlx5_0:1"}: device and port
@@ -97,7 +97,7 @@ def _having(has: Callable[[EndPort], bool], ports: list[EndPort]) -> list[EndPor
 
 
 def portsOf(device: RDMADevice) -> list[EndPort]:
-    """Return the ports of a device; none if it has just gone."""
+    """Return the ports of a device; none if it was just removed."""
     try:
         return device.ports
     except DeviceUnavailable:

@@ -87,8 +87,8 @@ def view(root: str | Path = SYS, known: Mapping[str, DeviceView] | None = None) 
     """
     Read all devices and ports once.
 
-    @param known: result of the previous call; a device that vanishes while it is read stays unchanged, until
-        it is found missing.
+    @param known: result of the previous call; a device that is removed while it is read remains unchanged,
+        until it is found missing.
     """
     seen: dict[str, DeviceView] = {}
     for device in devices(root):
@@ -173,7 +173,7 @@ class EndPortWatcher:
         self._schedule((self._interval,))
 
     def poll(self) -> None:
-        """Read all devices now and again soon: a change may be under way."""
+        """Read all devices now, and again shortly after: a change may be in progress."""
         self._poll()
         self._schedule((*_AGAIN, self._interval))
 

@@ -2,7 +2,7 @@
 The network interfaces of this host, and notifications when they or RDMA devices change.
 
 Uses netlink (rtnetlink(7)), so on Linux only. A netlink socket belongs to the network namespace in which it
-was created, whatever its process does later; so does a L{HostNetwork}.
+was created, even if its process changes the namespace later; so does a L{HostNetwork}.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ Listener = Callable[[], None]
 
 class HostNetwork:
     """
-    View of the network interfaces in the network namespace in which the calling thread was at creation.
+    View of the network interfaces in the calling thread's network namespace at creation.
 
     It must be closed by its creator.
     """
@@ -105,7 +105,7 @@ class HostNetwork:
         """
         if sys.platform != "linux":
             raise DeviceUnavailable(
-                f"network interfaces are followed by netlink, which {sys.platform} has not"
+                f"network interfaces are observed by netlink, which {sys.platform} does not have"
             )
         opened: list[socket.socket] = []
         try:
@@ -293,7 +293,7 @@ class _Reader:
     def connectionLost(self, reason: Failure) -> None:
         """Log an error if the reactor has stopped reading because C{doRead} raised, not because it stops."""
         if not reason.check(ConnectionLost, ConnectionDone):
-            _log.error("changes of network interfaces go unnoticed: {reason}", reason=reason.value)
+            _log.error("changes of network interfaces are not noticed: {reason}", reason=reason.value)
 
     def close(self) -> None:
         self._socket.close()

@@ -1,8 +1,8 @@
 """
 Physical networks of this host: reads the tables, the network interfaces and the RDMA ports.
 
-L{txrdma.ports.pnettable} has the rules. The tables are the file that C{TXRDMA_PNET} of the environment
-names, or C{/etc/txrdma/pnet.conf}, and behind it the kernel's own, which it keeps for AF_SMC sockets.
+L{txrdma.ports.pnettable} has the rules. The tables are the file that the environment variable C{TXRDMA_PNET}
+names, or C{/etc/txrdma/pnet.conf}, and after it the kernel's table for AF_SMC sockets.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _DEEPEST: Final = 8
 
 
 def tableFile() -> Path:
-    """Return the path of the table: C{TXRDMA_PNET} of the environment, or L{USUAL_FILE}."""
+    """Return the path of the table: the environment variable C{TXRDMA_PNET}, or L{USUAL_FILE}."""
     return Path(os.environ.get("TXRDMA_PNET") or USUAL_FILE)
 
 

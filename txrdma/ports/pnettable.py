@@ -2,9 +2,9 @@
 Physical networks: the RDMA ports of network interfaces, by a table or by the hardware.
 
 Follows the Linux kernel's rules for SMC, see smc_pnet(8): an interface with the name of a physical network
-(its PNET ID) goes with the ports of that name only; any other one with the ports that are on it.
+(its PNET ID) uses the ports with the same name only; any other one uses the ports on it.
 
-The table is a text. Each line has the name of a network, and what belongs to it::
+The table is a text. Each line has the name of a network, and its members::
 
     # network  interfaces, and ports as DEVICE/PORT
     NET1  eth0 mlx5_0/1

@@ -42,7 +42,7 @@ def _canShare(address: str) -> bool:
 
 
 def unmapped(address: str) -> str:
-    """Return an IP address; of a mapped one, as of IPv4 clients of a listener at C{::}, the IPv4 address."""
+    """Return an IP address; for a mapped one, such as an IPv4 client's at C{::}, the IPv4 address."""
     return address.rpartition(":")[2] if address.startswith("::ffff:") and "." in address else address
 
 

@@ -2,8 +2,8 @@
 RDMA devices and their ports in sysfs.
 
 Follows the kernel's description of C{/sys/class/infiniband}: Documentation/ABI/stable/sysfs-class-infiniband.
-Nothing is cached: every attribute is read on access. What a kernel or a driver does not report is
-None, zero or empty; a device that is gone is L{DeviceUnavailable}.
+Nothing is cached: every attribute is read on access. Values that a kernel or a driver does not report are
+None, zero or empty; a removed device raises L{DeviceUnavailable}.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class RDMADevice(_Folder):
     """
     An RDMA device of this host.
 
-    @ivar name: as the kernel calls it: C{"mlx5_0"}.
+    @ivar name: its name in the kernel: C{"mlx5_0"}.
     """
 
     def __init__(self, name: str, root: Path = SYS) -> None:
@@ -195,7 +195,7 @@ class RDMADevice(_Folder):
 
     @property
     def hardwareType(self) -> str:
-        """The type of the device as its driver names it: C{"MT4119"}."""
+        """The driver's name of the device's type: C{"MT4119"}."""
         return self._read("hca_type")
 
     @property
@@ -377,7 +377,7 @@ class EndPort(_Folder):
 
     @property
     def smName(self) -> str:
-        """Name of the device that marks the port as one with an SM while it is open: C{"issm0"}."""
+        """Name of the device that, while open, announces an SM at the port: C{"issm0"}."""
         return _characterDevice(
             self._root / "class" / "infiniband_mad", "issm", self.device.name, self.number
         )
@@ -387,7 +387,7 @@ class EndPort(_Folder):
         return self._counters("counters")
 
     def hardwareCounters(self) -> dict[str, int]:
-        """The driver's other counters."""
+        """Driver-specific counters of the port."""
         return self._counters("hw_counters")
 
     def attributes(self) -> EndPortAttributes:
