@@ -24,7 +24,7 @@ class Check:
     The result of one check.
 
     @ivar part: part of the run, such as C{verbs}.
-    @ivar text: why it failed or was skipped, in a line; else what was measured, or nothing.
+    @ivar text: reason of the failure or skip, in a line; else the measurement, or nothing.
     @ivar detail: traceback, or transcript of a conversation.
     """
 
@@ -46,7 +46,7 @@ class Measured:
     """
     One measured value.
 
-    @ivar over: what was measured, such as C{tcp:}, C{write} or C{ib_write_lat}.
+    @ivar over: subject of the measurement, such as C{tcp:}, C{write} or C{ib_write_lat}.
     @ivar unit: C{us} or C{MB/s}.
     """
 
@@ -79,7 +79,7 @@ class Reporter:
         self._write(started=name)
 
     def check(self, check: Check) -> None:
-        """Report a result."""
+        """Report the result of a check."""
         self._write(check=asdict(check))
 
     def measured(self, measured: Measured) -> None:
@@ -91,7 +91,7 @@ def decoded(line: bytes) -> int | str | Check | Measured:
     """
     Return the content of a message: the total, the name of a check that begins, a result, or a measurement.
 
-    @raise ValueError: the line is no message.
+    @raise ValueError: the line is not a message.
     """
     match json.loads(line):
         case {"total": int(count)}:

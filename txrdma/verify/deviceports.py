@@ -37,7 +37,7 @@ def deviceProblems(host: Host, device: RDMADevice, isLinked: bool) -> Iterator[P
 
 
 def fileProblems(host: Host, kind: str, where: str, path: str) -> Iterator[Problem]:
-    """Yield the problem of a device file that is missing, or that this user must not open."""
+    """Yield the problem of a device file that is missing, or that this user may not open."""
     if not host.has(path):
         fix = f"start the container with --device /{path}" if host.isContainer else "sudo udevadm trigger"
         yield problem(kind, where, f"/{path} does not exist", fix=fix)
@@ -77,7 +77,7 @@ def _isUp(host: Host, netdev: str) -> bool:
 
 
 def _addressProblems(port: EndPort, now: EndPortAttributes) -> Iterator[Problem]:
-    """The GIDs of a RoCE port: Linux makes them of the IP addresses and the MAC of its interface."""
+    """The GIDs of a RoCE port, which Linux derives from the IP and MAC addresses of its interface."""
     netdev = now.netdev or "INTERFACE"
     gids = [entry for entry in now.gidTable if any(entry.gid.raw)]
     routable = [entry for entry in gids if entry.type == GIDType.ROCE_V2]

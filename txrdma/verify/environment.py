@@ -41,7 +41,7 @@ _NETWORK_ADMINISTRATOR, _IPC_LOCK = 12, 14
 
 
 def examine(host: Host) -> list[Problem]:
-    """Return the problems of a host: first those because of which something does not work."""
+    """Return the problems of a host: first those that prevent something from working."""
     devices = host.devices()
     found = [*_moduleProblems(host, devices)]
     isLinked = any(_isActive(port) for device in devices for port in portsOf(device))
@@ -154,7 +154,7 @@ def _softwareDeviceProblems(host: Host) -> Iterator[Problem]:
 
 
 def _owners(host: Host, path: str, port: int) -> Iterator[int]:
-    """Yield the users that have sockets at a port, of a table of proc(5): its local address and UID."""
+    """Yield the users that have sockets at a port, from a table of proc(5): its local address and UID."""
     for line in host.text(path).splitlines()[1:]:
         fields = line.split()
         if len(fields) > 7 and int(fields[1].rpartition(":")[2], 16) == port:

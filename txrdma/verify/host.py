@@ -30,7 +30,7 @@ def openError(path: Path) -> OSError | None:
     """
     Open a device file for reading and writing, close it, and return the error if that fails.
 
-    For verbs, management datagrams and the connection manager this allocates something until it is closed.
+    For verbs, management datagrams and the connection manager this allocates resources until it is closed.
     """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
@@ -134,7 +134,7 @@ class Host:
 
     @property
     def memoryLimit(self) -> int | None:
-        """The smallest C{memory.max} of this process's control group (version 2) and those around it."""
+        """The smallest C{memory.max} of this process's control group (version 2) and its ancestors."""
         line = next(
             (each for each in self.text("proc/self/cgroup").splitlines() if each.startswith("0::")), ""
         )
@@ -144,7 +144,7 @@ class Host:
 
     @property
     def verbsRelease(self) -> int | None:
-        """The release of rdma-core that the installed libibverbs is of; None if it is unknown."""
+        """The release of rdma-core of the installed libibverbs; None if it is unknown."""
         releases = [
             int(found[1])
             for pattern in _LIBRARIES

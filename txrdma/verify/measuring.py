@@ -1,7 +1,7 @@
 """
 The client of a verification: exchanges data with a L{Serving<txrdma.verify.serving.Serving>}, and measures.
 
-What a protocol sees over each stream is compared with C{tcp:}; so are latency and bandwidth.
+The events that a protocol gets over each stream are compared with C{tcp:}; so are latency and bandwidth.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ _SECONDS: Final = 20.0
 
 
 class Mismatch(Exception):
-    """Raised if a stream or a message connection did not do what it has to."""
+    """Raised if a stream or a message connection did not behave as required."""
 
 
 class Received(Recorder):
-    """Records what the server sends, up to a limit, at which the connection is aborted."""
+    """Records data of the server, up to a limit, at which the connection is aborted."""
 
     def dataReceived(self, data: bytes) -> None:
         if len(self.received) + len(data) > MOST_RECEIVED:
@@ -71,7 +71,7 @@ class Received(Recorder):
 
 
 class _HalfCloseReceived(Received, HalfCloseRecorder):
-    """The same, on a connection that stays open when one direction is closed."""
+    """Like L{Received}, on a connection that stays open when one direction is closed."""
 
 
 class Timer(Protocol):
@@ -106,7 +106,7 @@ class Timer(Protocol):
 @frozen
 class Offer:
     """
-    What a server offers.
+    The offer of a server: its address and ports.
 
     @ivar address: IP address of its RDMA port; C{""} if it has none.
     @ivar ports: port numbers by the kind of connection.
@@ -122,7 +122,7 @@ def decodeOffer(line: bytes) -> Offer:
     """
     Decode the line of a server; its values become parts of endpoint strings.
 
-    @raise WireError: it is not an offer.
+    @raise WireError: the line is not an offer.
     """
     try:
         found = json.loads(line)
@@ -132,7 +132,7 @@ def decodeOffer(line: bytes) -> Offer:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise WireError("offer", 0, f"not an offer: {error!r}") from None
     if not isinstance(missing, dict) or not all(isinstance(reason, str) for reason in reasons.values()):
-        raise WireError("offer", 0, "its reasons are not texts")
+        raise WireError("offer", 0, "its reasons are not text")
     if not isinstance(address, str) or not _ADDRESS.fullmatch(address):
         raise WireError("offer", 0, f"{address!r} is not an IP address")
     for port in ports.values():
@@ -213,7 +213,7 @@ class Client:
         calls = await self._echoed(kind, endpoint)
         self._calls = self._calls or calls  # those of tcp: come first
         if calls != self._calls:
-            raise Mismatch(f"the protocol saw {', '.join(calls)}; over TCP {', '.join(self._calls)}")
+            raise Mismatch(f"the protocol got {', '.join(calls)}; over TCP {', '.join(self._calls)}")
         timer = await connectProtocol(endpoint, Timer(self._seconds))
         times = await timer.done
         self._measured(f"{kind}:", _SMALL, median(times) / 2 * 1e6, "us")
@@ -221,7 +221,7 @@ class Client:
         await self._bandwidth(kind, endpoint)
 
     async def _echoed(self, kind: str, endpoint: Any) -> list[str]:
-        """Send data, compare its echo, close one direction, and return what the protocol saw."""
+        """Send data, compare its echo, close one direction, and return the events that the protocol got."""
         recorder = await connectProtocol(endpoint, _HalfCloseReceived())
         used = servedBy(recorder.transport)
         data = Random(kind).randbytes(_ECHOED)
@@ -235,7 +235,7 @@ class Client:
         if not used.startswith(_SERVED[kind]):
             raise Mismatch(f"served by {used} instead of {_SERVED[kind]}")
         if recorder.received != data:
-            raise Mismatch(f"{len(recorder.received)} bytes came back, or other ones, of {_ECHOED}")
+            raise Mismatch(f"the echo of {_ECHOED} bytes is wrong: {len(recorder.received)} bytes")
         ends = ("readEnded", "writeEnded")
         seen = [name for name in ends if getattr(recorder, name).called]
         return [*seen, recorder.reason.type.__name__]
@@ -267,7 +267,7 @@ class Client:
             client.transport.sendMessage(data, immediate)
         await client.done
         if client.messages != sent:
-            raise Mismatch("messages came back changed, or in another order")
+            raise Mismatch("echoed messages were changed or reordered")
         client.transport.loseConnection()
 
     async def _verbs(self, kind: str, host: str, port: int) -> None:
@@ -285,7 +285,7 @@ class Client:
 
     def _verbsMeasured(self, found: Measurement) -> None:
         if found.wrong:
-            raise Mismatch(f"{found.wrong} of {found.messages} messages had other contents")
+            raise Mismatch(f"{found.wrong} of {found.messages} messages had wrong contents")
         if not found.messages:
             return  # the host was too busy for one message in this time
         if found.test.measure is Measure.LATENCY:
@@ -309,7 +309,7 @@ class _Counting(MessageRecorder):
                 self.done.callback(None)
 
     def writeReceived(self, length: int, immediate: int) -> None:
-        """The server does not write; do not record that it does."""
+        """Do nothing: the server does not write."""
 
     def connectionLost(self, reason: Any) -> None:
         super().connectionLost(reason)

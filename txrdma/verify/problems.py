@@ -15,7 +15,7 @@ class Problem:
     @ivar kind: a key of L{REMEDIES}; stable, for programs.
     @ivar where: the device, port, file or limit; empty for the host.
     @ivar text: the observation.
-    @ivar fix: a shell command; a sentence where no command of this host helps.
+    @ivar fix: a shell command; a sentence if no command on this host helps.
     """
 
     kind: str
@@ -25,7 +25,7 @@ class Problem:
 
     @property
     def isNeeded(self) -> bool:
-        """Whether something does not work; otherwise it is slow, or an option is unavailable."""
+        """Whether something does not work; otherwise something is slow, or an option is unavailable."""
         return REMEDIES[self.kind].isNeeded
 
     @property
@@ -48,7 +48,7 @@ class Problem:
 @frozen
 class Remedy:
     """
-    What is known about one kind of problem.
+    The remedy of one kind of problem.
 
     @ivar fix: the command, with fields for C{str.format}.
     """

@@ -14,7 +14,7 @@ from txrdma.verify.checks import Check
 @frozen
 class Known:
     """
-    A symptom that is known, and its explanation. Empty fields match everything.
+    A known symptom, and its explanation. Empty fields match everything.
 
     @ivar driver: name of the kernel's driver, as a file name pattern.
     @ivar nodeType: name of a L{txrdma.iba.verbs.NodeType}, such as C{RNIC}.

@@ -88,7 +88,7 @@ def _distribution(host: Host) -> str:
 
 
 def namesOf(ends: Sequence[TestedPort], host: Host) -> dict[str, str]:
-    """Return the names that must not be in a report, and what stands for each."""
+    """Return the names that must not be in a report, each with its replacement."""
     names = {str(Path(txrdma.__file__).parent.parent): "...", str(Path.home()): "~", os.getcwd(): "."}
     for name in (socket.gethostname(), socket.gethostname().partition(".")[0]):
         names[name] = "HOST"

@@ -1,4 +1,4 @@
-"""The server of a verification: streams, messages and measurements for clients elsewhere."""
+"""The server of a verification: streams, messages and measurements for remote clients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ECHO, SINK = b"E", b"S"
 
 @implementer(IHalfCloseableProtocol)
 class StreamService(Protocol):
-    """Echoes or counts what one client writes, and does not read while the client does not."""
+    """Echoes or counts the data of one client, and does not read while the client does not."""
 
     transport: Any
     _mode = b""
@@ -68,11 +68,11 @@ class StreamService(Protocol):
         self.transport.loseConnection()
 
     def writeConnectionLost(self) -> None:
-        """Nothing more can be written."""
+        """Do nothing: the echo has ended."""
 
 
 class MessageService(RDMAProtocol):
-    """Echoes messages, and takes none while the client does not."""
+    """Echoes messages, and receives none while the client does not."""
 
     def connectionMade(self) -> None:
         self.transport.registerProducer(self.transport, True)
@@ -82,7 +82,7 @@ class MessageService(RDMAProtocol):
 
 
 class _Control(Protocol):
-    """Tells a client what is served, as a line of JSON."""
+    """Sends a client the offer, as a line of JSON."""
 
     def __init__(self, offer: dict[str, Any]) -> None:
         self._offer = offer
@@ -108,7 +108,7 @@ class Serving:
         self.offer: dict[str, Any] = {"version": __version__, "address": end.address, "missing": {}}
 
     async def start(self, port: int) -> int:
-        """Listen, and return the TCP port of the control connection. Kinds that cannot listen are noted."""
+        """Listen, and return the TCP port of the control connection. Record kinds that cannot listen."""
         reactor, end = self._reactor, self._end
         for kind, description in listening(end, self._address).items():
             streams = serverFromString(reactor, description)

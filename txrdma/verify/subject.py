@@ -1,4 +1,4 @@
-"""The devices and ports that are verified, and what identifies them in a report."""
+"""The verified devices and ports, and their identification in a report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TestedPort:
     @ivar device: its device string.
     @ivar driver: name of the kernel's driver, C{rxe}, or C{soft}.
     @ivar address: an IP address of the port or of its network interface; empty if it has none.
-    @ivar gid6: a GID of the port that is no IPv4 address, preferably link-local; None if it has none.
+    @ivar gid6: a GID of the port that is not an IPv4 address, preferably link-local; None if it has none.
     """
 
     device: str
@@ -47,7 +47,7 @@ class TestedPort:
     @classmethod
     def read(cls, reactor: object, device: str, port: int) -> TestedPort:
         """
-        Open a device, and read what is known about it and one of its ports.
+        Open a device, and read its attributes and those of one of its ports.
 
         @raise txrdma.error.RDMAError: the device cannot be opened, or has no such port.
         """
@@ -110,7 +110,7 @@ def kernelName(device: str) -> str:
 
 
 def kernelDevice(device: str, root: str | Path = SYS) -> RDMADevice | None:
-    """Return the kernel's device of a device string; None for other devices, and if there is none."""
+    """Return the kernel's device of a device string; None for other or missing devices."""
     return next((each for each in devices(root) if each.name == kernelName(device)), None)
 
 

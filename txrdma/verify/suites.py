@@ -37,14 +37,14 @@ _SETTLING_STEPS: Final = 5
 
 
 def quirksOf(driver: str) -> Quirks:
-    """Return what a driver may do differently: Linux resolves addresses for RTR, adapters drop silently."""
+    """Return a driver's permitted deviations: Linux resolves addresses for RTR, adapters drop silently."""
     known = {"soft": OURS, SOFTWARE_ROCE: RXE}
     return known.get(driver) or replace(OURS, needsPeerForRTR=True, longDatagramFails=False)
 
 
 class OnDevices(RealTime):
     """
-    A test case with two devices, which may be one and the same.
+    A test case with two devices, which may be the same.
 
     @cvar subject: the devices and ports.
     """
@@ -66,7 +66,7 @@ class VerbsTests(OnDevices, contracts.VerbsDeviceContract, SynchronousTestCase):
     """Queue pairs, memory and completions."""
 
     def setUp(self) -> None:
-        """Skip what the device does not have."""
+        """Skip tests of features that the device does not have."""
         contract = getattr(type(self), self._testMethodName).__qualname__
         if "Atomic" in contract and not all(end.hasAtomics for end in self.subject):
             raise SkipTest("the device has no atomics")
@@ -86,7 +86,7 @@ class VerbsTests(OnDevices, contracts.VerbsDeviceContract, SynchronousTestCase):
 
 @cache
 def _sharedReactor() -> Any:
-    """Return the reactor of all tests of connections, as managers and modules outlive them."""
+    """Return the reactor of all tests of connections, because managers and modules outlive the tests."""
     return EPollReactor()
 
 
@@ -101,7 +101,7 @@ class Connections(OnDevices, contracts.RemoteMemoryContract, contracts.MessageCo
         self.runUntil(condition, seconds / _SLOWNESS)
 
     def connectedBy(self, one: MessageRecorder, other: MessageRecorder) -> None:
-        """Connect two protocols by a port that listens only for that."""
+        """Connect two protocols through a temporary port."""
         port = self.result(self.server().listen(MessageFactory(lambda: other)))
         self.addCleanup(self._end, port, one, other)
         self.result(self.client(port.getHost()).connect(MessageFactory(lambda: one)))

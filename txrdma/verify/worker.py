@@ -1,7 +1,7 @@
 """
 A process that runs one part of a verification: C{python -m txrdma.verify.worker TASK}.
 
-If a driver crashes or hangs, only this process is lost, and all that it has opened is released with it. It is
+If a driver crashes or hangs, only this process is lost, and everything that it has opened is released. It is
 killed when its parent ends.
 """
 
@@ -40,7 +40,7 @@ _MODULE: Final = "txrdma.verify.worker"
 @frozen
 class Task:
     """
-    What a worker does.
+    The task of a worker.
 
     @ivar part: a key of L{txrdma.verify.suites.SUITES}, C{streams}, C{peer}, or C{serve}.
     @ivar devices: both device strings; C{ports}: numbers of their ports.
