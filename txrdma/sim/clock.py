@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 
 
 class SimulatedClock(Clock):
-    """A C{Clock} that inserts each call in order: sorting all takes most of a simulation's time."""
+    """A C{Clock} that inserts each call in order: sorting all of them takes most of a simulation's time."""
 
     def callLater(
         self, delay: float, callable: Callable[..., Any], *args: object, **kw: object

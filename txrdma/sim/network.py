@@ -109,7 +109,7 @@ class _Direction:
 
 
 class _Filter:
-    """Packets to drop on purpose, and their number."""
+    """Packets to drop intentionally, and their number."""
 
     def __init__(self, matches: Callable[[RoCEPacket], bool], times: int) -> None:
         self.matches = matches
@@ -190,12 +190,12 @@ class SimulatedNetwork:
         self._cut.clear()
 
     def sleep(self, *addresses: str) -> None:
-        """Let the processes of a host with these addresses read nothing until L{wake}."""
+        """Stop the processes of a host with these addresses from reading until L{wake}."""
         for carrier in self._at(addresses):
             carrier.sleep()
 
     def wake(self, *addresses: str) -> None:
-        """Let the processes of a host with these addresses read again, first what has arrived meanwhile."""
+        """Let the processes of a host with these addresses read again, first datagrams that have arrived."""
         for carrier in self._at(addresses):
             carrier.wake()
 
@@ -355,11 +355,11 @@ class SimulatedCarrier:
         self._network.forget(self)
 
     def sleep(self) -> None:
-        """Let the process read nothing: the buffer fills, and datagrams beyond it are lost."""
+        """Stop reading: the buffer fills, and datagrams beyond it are lost."""
         self._isAsleep = True
 
     def wake(self) -> None:
-        """Let the process read again, first what has arrived meanwhile, several datagrams at a time."""
+        """Resume reading, first of datagrams that have arrived meanwhile, several at a time."""
         self._isAsleep = False
         unread, self._unread = self._unread, []
         for begin in range(0, len(unread), ANSWERED):

@@ -79,7 +79,7 @@ class SimulatedMemory:
         carrier: DatagramCarrier | None = None,
     ) -> SoftDevice:
         """
-        Return a software device of the process with this reactor.
+        Return a new software device in the process with this reactor.
 
         @param ring: size of each queue pair's ring in bytes.
         @param carrier: the UDP socket of datagrams; without one the device has reliable connections only.
@@ -216,7 +216,7 @@ class _Listening(_Inbox):
     ) -> None:
         super().__init__(reactor)
         if name in memory.listening:
-            raise OSError(f"{name} is taken")
+            raise OSError(f"{name} is in use")
         memory.listening[name] = self
         self.pid = pid
         self._memory = memory
@@ -283,7 +283,7 @@ class _Line(_Inbox):
         """Do nothing: the simulated system takes every message, so none is queued."""
 
     def receiveNow(self) -> None:
-        """Read what has arrived, without waiting for the reactor."""
+        """Read pending messages, without waiting for the reactor."""
         self._read()
 
     def came(self, message: bytes, descriptors: list[int]) -> None:

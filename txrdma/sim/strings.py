@@ -1,7 +1,7 @@
 """
 Parser of the strings of simulated management ports (C{sim...}), which makes simulated fabrics.
 
-Twisted loads this module whenever it searches for port plugins, so it imports very little.
+Twisted loads this module whenever it searches for port plugins, so it imports little.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ _held: dict[tuple[object, SimulatedFabricOptions], _Holding] = {}
 
 
 def fabricOf(port: IMADPort) -> SimulatedFabric:
-    """Return the fabric to which a port belongs that was opened by a string."""
+    """Return the fabric of a port that was opened by a string."""
     return next(holding.fabric for holding in _held.values() if port in holding.ports)
 
 

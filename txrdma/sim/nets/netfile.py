@@ -1,5 +1,5 @@
 """
-Net files: fabrics as text, in the form that ibsim reads and ibnetdiscover writes.
+Net files: fabrics as text, in the format that ibsim reads and ibnetdiscover writes.
 
 A file lists each node with its type, number of ports and identifier, and each port that has a link with the
 other end of the link::
@@ -189,9 +189,11 @@ class _Parser:
         elif (match := _SETTING.match(line)) is not None:
             self._setting(number, match[1].lower(), match[2])
         elif line.split()[0] not in ("module", "include", "do"):
-            raise NetFileError(self._name, number, f"{line!r} has no meaning")
+            raise NetFileError(self._name, number, f"{line!r} is invalid")
         else:
-            raise NetFileError(self._name, number, f"{line.split()[0]!r} is ibsim's own, and not done here")
+            raise NetFileError(
+                self._name, number, f"{line.split()[0]!r} is specific to ibsim, and not supported"
+            )
 
     def _header(self, number: int, kind: str, ports: str, identifier: str, rest: str) -> None:
         if not 1 <= int(ports) <= MOST_OF_NODE:

@@ -185,7 +185,7 @@ class PerformanceManagementAgents:
 
 
 def tickOf(port: SimulatedPort) -> int:
-    """Return the length of a port's tick as the field Tick of PortSamplesControl has it (IBA 16.1.3.2)."""
+    """Return the length of a port's tick, encoded as the field Tick of PortSamplesControl (IBA 16.1.3.2)."""
     return max(0, min(255, round(CLOCK_NANOSECONDS * (laneGigabits(port) or 2.5) / 10) - 1))
 
 
@@ -200,7 +200,7 @@ def _selected(port: SimulatedPort, number: int) -> list[SimulatedPort]:
 
 
 def _encoded(group: _Group, counted: list[SimulatedCounters], now: float) -> bytes:
-    """Return the encoded attribute, with sums over the ports. A counter stops at its highest value."""
+    """Return the encoded attribute, with sums over the ports. A counter stops at its maximum."""
     values: dict[str, int | list[int]] = {}
     first, *others = counted
     for name, key, element, highest, _selector, _bit in group.counters:

@@ -1,7 +1,7 @@
 """
 Set of PortInfo at a simulated port: fields that change, values that are refused, and the effect on the link.
 
-Follows InfiniBand Architecture vol. 1, 14.2.5.6 (which fields can be set, and what 0 means in them) and 7.2.7
+Follows InfiniBand Architecture vol. 1, 14.2.5.6 (settable fields, and the meaning of 0) and 7.2.7
 (the states of a port).
 """
 

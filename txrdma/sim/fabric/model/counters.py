@@ -2,7 +2,7 @@
 Counters of a simulated port: numbers that are set, and numbers that grow with time.
 
 Follows InfiniBand Architecture vol. 1, 16.1.3.5 (PortCounters) and 16.1.4.11 (PortCountersExtended). Both
-read one set of numbers; a counter of 8, 16 or 32 bits stops at its highest value.
+read one set of numbers; a counter of 8, 16 or 32 bits stops at its maximum.
 """
 
 from __future__ import annotations

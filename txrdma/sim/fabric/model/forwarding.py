@@ -34,9 +34,8 @@ def outOf(switch: SimulatedNode, lid: int) -> SimulatedPort | None:
 def exits(start: SimulatedPort, lid: int) -> Iterator[SimulatedPort]:
     """
     Yield the ports by which packets from a port to a LID leave nodes, as far as the forwarding tables lead.
-
-    The path ends behind the last of these ports, or at the start without one: at the port with the LID, at
-    a node that does not forward the packets, or at a link that is down.
+    The path ends after the last of these ports, or at the start without one: at the port with the LID, at a
+    node that does not forward the packets, or at a link that is down.
     """
     port = start
     for hop in range(_MOST_LINKS):

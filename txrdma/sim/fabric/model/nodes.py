@@ -108,7 +108,7 @@ class PortAttachment:
         return (managementClass, method) in self._served
 
     def detach(self) -> None:
-        """Receive no more datagrams."""
+        """Stop receiving datagrams."""
         self._served.clear()
         self.port.attachments = tuple(other for other in self.port.attachments if other is not self)
 
@@ -307,7 +307,7 @@ class _Builder:
         self._templates: dict[tuple[bool, bool, int, int, int], bytes] = {}
 
     def node(self, declared: NetNode) -> SimulatedNode:
-        """Return a node of the net file, its ports without links."""
+        """Return a node of the net file, with ports without links."""
         isSwitch = declared.kind is NodeType.SWITCH
         guid = GUID.fromInt(self._next[declared.kind]) if declared.guid is None else declared.guid
         self._next[declared.kind] = int(guid) + (1 if isSwitch else declared.ports + 1)
@@ -364,7 +364,7 @@ _PORT: Final = PortInfo(
 
 
 def _portInfo(isSwitch: bool, isCabled: bool, width: int, speed: int, extended: int) -> PortInfo:
-    """Return the PortInfo of a port without a link; without a cable it can less, as in ibsim."""
+    """Return the PortInfo of a port without a link; without a cable it supports less, as in ibsim."""
     if not isCabled:
         extended = 0
     return _PORT.replace(

@@ -164,7 +164,7 @@ class SubnetAdministration:
     def _pathsOf(self, wanted: sa.PathRecord, mask: int) -> Iterator[sa.PathRecord]:
         given = componentNames(sa.PathRecord, mask)
         if not given & {"sgid", "slid", "dgid", "dlid"}:
-            raise MADRefusal(SAStatus.INSUFFICIENT, "a path has ends")
+            raise MADRefusal(SAStatus.INSUFFICIENT, "a path needs two ends")
         yield from self.paths.find(wanted, mask)
 
     def _several(self, wanted: sa.MultiPathRecord, mask: int, data: bytes) -> Iterator[sa.PathRecord]:
@@ -201,7 +201,7 @@ class SubnetAdministration:
             raise MADRefusal(SAStatus.NO_RECORDS, "there is no such block")
         first = masks["guids"] & -masks["guids"]
         if mask & first and wanted.blockNum == 0:
-            raise MADRefusal(SAStatus.INVALID, "the first of all is the port's own")
+            raise MADRefusal(SAStatus.INVALID, "the first alias GUID is the port's GUID")
         stored = self._fabric.sma.attributeOf(port, GUIDInfo.attributeID, wanted.blockNum)
         before = GUIDInfo.decode(stored).guids
         guids = [
@@ -261,7 +261,7 @@ def _hasBits(wanted: Any, record: Any) -> bool:
 def _atMost(found: Iterator[Attribute]) -> list[Attribute]:
     records = list(islice(found, MOST_PATHS + 1))
     if len(records) > MOST_PATHS:
-        raise MADRefusal(SAStatus.NO_RESOURCES, f"there are more than {MOST_PATHS} of them")
+        raise MADRefusal(SAStatus.NO_RESOURCES, f"there are more than {MOST_PATHS} paths")
     return records
 
 

@@ -51,7 +51,7 @@ class MulticastGroup:
 
     @ivar record: MCMemberRecord with the components that all members share.
     @ivar members: MCMemberRecords by port GID.
-    @ivar isPermanent: whether the group is kept without members.
+    @ivar isPermanent: whether the group exists without members.
     """
 
     record: MCMemberRecord
@@ -129,7 +129,7 @@ class Groups:
     def _made(self, wanted: MCMemberRecord, given: set[str]) -> MulticastGroup:
         if not set(_TO_CREATE) <= given:
             raise MADRefusal(
-                SAStatus.INSUFFICIENT, "there is no such group, and that is too little to create one"
+                SAStatus.INSUFFICIENT, "there is no such group, and components for its creation are missing"
             )
         if not wanted.joinState & FULL_MEMBER:
             raise MADRefusal(SAStatus.INVALID, "the creator of a group must be a full member")
@@ -267,7 +267,7 @@ class Subscriptions:
         key = (path.dlid, about.encode())
         if not wanted.subscribe:
             if self._subscriptions.pop(key, None) is None:
-                raise MADRefusal(SAStatus.INVALID, "it was no subscriber")
+                raise MADRefusal(SAStatus.INVALID, "there is no such subscription")
         else:
             self._subscriptions[key] = (about, path, gid)
         return wanted

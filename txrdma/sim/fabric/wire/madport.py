@@ -41,7 +41,7 @@ class SimulatedEnvelope(NamedTuple):
         return self._replace(isAnswer=True)
 
     def path(self) -> IBPath:
-        """Return the path that the datagram took, as its receiver sees it."""
+        """Return the path of the datagram, as its receiver sees it."""
         sent = self.sent
         path = IBPath(
             slid=self.lid,

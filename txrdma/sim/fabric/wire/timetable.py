@@ -21,7 +21,7 @@ class SimulatedTimetable:
     Scheduled calls in the order of their times; calls with equal times in the order in which they were added.
 
     A real reactor's timers are late. So all calls that are due are made together, and calls that they add are
-    scheduled relative to the time when the adding call was due. Lateness does not add up.
+    scheduled relative to the time when the adding call was due. Delays do not accumulate.
     """
 
     def __init__(self, clock: IReactorTime) -> None:

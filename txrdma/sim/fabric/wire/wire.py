@@ -1,5 +1,5 @@
 """
-Transport of management datagrams through a simulated fabric, also past nodes with faults, and their dispatch
+Transport of management datagrams through a simulated fabric, including nodes with faults, and their dispatch
 to agents.
 
 Follows InfiniBand Architecture vol. 1, 14.2.2 (directed routes) and 13.5 (dispatch to agents). A datagram's
