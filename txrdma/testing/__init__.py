@@ -1,1 +1,1 @@
-"""Contracts, simulations and test doubles for users' and our own tests."""
+"""Contracts, simulations and test doubles for tests of txrdma and of programs that use it."""

@@ -62,7 +62,7 @@ def plain(*interfaces: Any) -> list[str]:
 
 
 def call(transport: Any, name: str) -> None:
-    """Call a method of a transport without arguments; what is paused is resumed at once."""
+    """Call a method of a transport without arguments; resume at once if it pauses."""
     getattr(transport, name)()
     if name == "pauseProducing":
         transport.resumeProducing()

@@ -135,8 +135,8 @@ class DescriptorTrace:
     """
     Finds functions of txrdma that open descriptors by calls that L{FailingCalls} does not watch.
 
-    While it is entered, the lowest free descriptor is compared at the begin and at the end of each call of
-    txrdma's functions: it rises if one is opened.
+    While it is entered, the lowest free descriptor is compared at the beginning and at the end of each call
+    of txrdma's functions: it rises if one is opened.
 
     @ivar unwatched: file and name of these functions.
     """

@@ -92,7 +92,7 @@ class MessageContract(MessageEnds):
         self.assertEqual(other.messages, output)
 
     def test_contractInvalidMessages(self) -> None:
-        """What has no bytes, and immediate data of more than 32 bits, is refused and has no effect."""
+        """Objects without bytes, and immediate data of more than 32 bits, are refused without effect."""
         one, other = self.connectedEnds()
         invalid: list[tuple[Any, ...]] = [(5,), ([1],), ("text",), (None,), (memoryview(b"abcd")[::2],)]
         invalid += [(b"x", number) for number in (1 << 32, -1, 1.5, "7")]
@@ -104,7 +104,7 @@ class MessageContract(MessageEnds):
         self.assertEqual((one.ends, other.ends), ([], []))
 
     def test_contractLongMessages(self) -> None:
-        """Long messages arrive in order among short ones, in both directions, also before a close."""
+        """Long and short messages arrive in order, in both directions, also before a close."""
         one, other = self.connectedEnds()
         content = Random(3).randbytes(1_000_000)
         lengths = (5, 100_000, 7, self.longest + 1, 64, 1_000_000, 20_000, 0)
@@ -347,7 +347,7 @@ class RemoteMemoryContract(MessageEnds):
         self.assertEqual((one.ends, other.ends), ([], []))
 
     def test_contractResized(self) -> None:
-        """A buffer cannot be made longer while its write is queued, to write more than was checked."""
+        """A buffer cannot be enlarged while its write is queued, which would write more than was checked."""
         one, other = self.connectedEnds()
         shared, data = one.transport.share(60_000), bytearray(b"short")
         requests = [other.transport.write(shared.name, bytes(30_000)) for _ in range(100)]
@@ -401,7 +401,7 @@ class RemoteMemoryContract(MessageEnds):
         self.assertEqual((one.ends, other.ends), (["ConnectionDone"], ["ConnectionDone"]))
 
     def test_contractReleasedViews(self) -> None:
-        """A program may release the view of shared memory, as C{with} does, which the peer still accesses."""
+        """A program may release the view of shared memory, as C{with} does, while the peer accesses it."""
         one, other = self.connectedEnds()
         for buffer in (100, bytearray(100)):
             shared = one.transport.share(buffer)
@@ -416,7 +416,7 @@ class RemoteMemoryContract(MessageEnds):
         self.assertEqual((one.ends, other.ends), ([], []))
 
     def test_contractInvalidMemory(self) -> None:
-        """What is not within shared memory, is not a name, or cannot be shared raises C{InvalidRequest}."""
+        """Ranges outside of shared memory, invalid names and unsharable memory raise C{InvalidRequest}."""
         one, other = self.connectedEnds()
         name, transport = one.transport.share(100).name, other.transport
         for arguments in ((name, 101), (name, 1, 100), (name, 1, -1), (name, -1, 5), (b"", 0), (name[1:], 5)):

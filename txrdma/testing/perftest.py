@@ -94,11 +94,11 @@ class Test(Enum):
 @frozen
 class Result:
     """
-    What an end has seen.
+    The result of an end.
 
     @ivar seconds: duration of the transfers, of a client.
     @ivar memory: the contents of this end's memory at its end.
-    @ivar read: what a client of C{READ} has read last.
+    @ivar read: the last bytes that a client of C{READ} has read.
     @ivar messages: lengths of the messages that a server of C{SEND} has received.
     @ivar reported: at a server of C{WRITE}, bytes of a message and number of messages, as the client counts.
     """
@@ -112,14 +112,14 @@ class Result:
 
 class Link(RDMAProtocol):
     """
-    A connection: what it receives is queued if it is the control connection, or counted otherwise.
+    A connection: received messages are queued if it is the control connection, otherwise counted.
 
     @ivar made: fires when it is established; fails if the control connection is lost before.
     @ivar lengths: lengths of the messages received, unless this is the control connection.
     """
 
     def __init__(self, isControl: bool, data: Link | None = None) -> None:
-        """@param data: of a server's control connection, the data connection that follows."""
+        """@param data: for a server's control connection, the data connection that follows."""
         self.isControl = isControl
         self._data = data
         self.made: Deferred[None] = Deferred()
@@ -185,7 +185,7 @@ class _Peer:
         self.remote = Ends.decode(await self.exchange(self._local.encode()))
 
     async def begin(self) -> None:
-        """Exchange what precedes the data connection."""
+        """Exchange the messages before the data connection."""
         version = await self.exchange(_VERSION)
         if len(version) != len(_VERSION):
             raise InvalidRequest(f"the peer's version has {len(version)} bytes")
@@ -196,7 +196,7 @@ class _Peer:
         await self.exchangeEnds()
 
     async def share(self, data: Link, contents: bytes) -> None:
-        """Exchange what follows the data connection, and share memory with these first bytes."""
+        """Exchange the messages after the data connection, and share memory with these first bytes."""
         await self.exchangeEnds()
         self.memory = data.transport.share(MEMORY)
         self.memory.view[: len(contents)] = contents
@@ -208,7 +208,7 @@ class _Peer:
             await self.exchangeEnds()
 
     async def end(self, length: int, count: int, seconds: float) -> tuple[int, int] | None:
-        """Exchange what follows the transfers; return the peer's length and number of messages."""
+        """Exchange the messages after the transfers; return the peer's length and number of messages."""
         reported = None
         if self._test.hasReport:
             await self.exchangeEnds()

@@ -75,7 +75,7 @@ class Greeter(Recorder):
 
 
 class Echo(Recorder):
-    """A recorder that sends back all data that it receives."""
+    """A recorder that echoes all data."""
 
     echoes = True
 

@@ -24,7 +24,7 @@ else:
 
 
 def unqueuedSeconds() -> float:
-    """Monotonic seconds, without those that this process waited for a processor: for limits in tests."""
+    """Return monotonic seconds for limits in tests, without waits of this process for a processor."""
     return time.monotonic() - runQueueWait()
 
 

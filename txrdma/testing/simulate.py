@@ -251,7 +251,7 @@ class SimulateOptions(Options):
         """Store the names of generators; by default, all without a hostile peer."""
         for name in names:
             if name not in GENERATORS:
-                raise UsageError(f"{name} is none of {', '.join(GENERATORS)}")
+                raise UsageError(f"{name} is not one of {', '.join(GENERATORS)}")
         self["names"] = names or _USUAL
 
 

@@ -14,7 +14,7 @@ T = TypeVar("T", bound=Layout)
 
 
 def layouts(layout: type[T], **chosen: st.SearchStrategy[Any]) -> st.SearchStrategy[T]:
-    """Return a strategy for any value of C{layout}, reserved bits included; C{chosen} overrides fields."""
+    """Return a strategy for any value of C{layout}, including reserved bits; C{chosen} overrides fields."""
     values = {field.name: chosen.pop(field.name, _values(field)) for field in layout.fields}
     if chosen:
         raise TypeError(f"{layout.__name__} has no {', '.join(chosen)}")

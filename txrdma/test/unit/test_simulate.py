@@ -182,7 +182,7 @@ class CommandTests(SynchronousTestCase):
     def test_wrong(self) -> None:
         """Invalid arguments are errors that name them."""
         for arguments, part in (
-            (("tossing",), "tossing is none of"),
+            (("tossing",), "tossing is not one of"),
             (("--seeds", "-1"), "below zero"),
             (("--minutes", "0"), "not above zero"),
             (("--plan", "missing.json"), "missing.json"),

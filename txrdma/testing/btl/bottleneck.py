@@ -27,13 +27,13 @@ class Bottleneck:
         self._freeAt = 0.0
 
     def mark(self, codepoint: int, now: float) -> int:
-        """Return the codepoint with which a packet leaves that arrives now."""
+        """Return the ECN codepoint with which a packet that arrives now is sent on."""
         isMarked = codepoint == ECT and (self._freeAt - now) * self.rate > self.markFrom
         return CE if isMarked else codepoint
 
     def delay(self, length: int, now: float) -> float | None:
         """
-        Queue a packet of so many bytes, without the headers around it.
+        Queue a packet of this many bytes, not counting outer headers.
 
         @return: seconds until its last byte has left; None if it is lost.
         """
@@ -50,8 +50,7 @@ class Bottleneck:
 
 class CubicFlow:
     """
-    A sender that shares a bottleneck as TCP does, with the window of CUBIC (RFC 9438) and no other details
-    of it.
+    A sender that shares a bottleneck like TCP: a model of CUBIC's window (RFC 9438) only.
 
     @ivar delivered: packets that have arrived.
     """
@@ -74,7 +73,7 @@ class CubicFlow:
         self._epoch = self._recovered = 0.0
 
     def fill(self, now: float) -> None:
-        """Send what the window allows."""
+        """Send as many packets as the window allows."""
         while self._inFlight < self._window:
             self._inFlight += 1
             wait = self._bottleneck.delay(self._length, now)

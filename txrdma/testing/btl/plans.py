@@ -79,7 +79,7 @@ class OrderPlan:
 
 @dataclass(frozen=True)
 class BurstPlan:
-    """The plan of what one host sends to another in one iteration, C{at} seconds after the start."""
+    """The plan of messages from one host to another in one iteration, C{at} seconds after the start."""
 
     at: float
     sender: int

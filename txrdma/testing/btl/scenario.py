@@ -78,7 +78,7 @@ class Order:
 
     @ivar outcome: result reported to its sender; C{deliveries}: number of its deliveries to the receiver.
     @ivar isStale: whether it is a put that must be refused.
-    @ivar isInOrder: whether it must be delivered behind messages sent before; C{given}: its position.
+    @ivar isInOrder: whether it must be delivered after messages sent before; C{given}: its position.
     @ivar mayWait: whether its receiver queues it until everything sent before has arrived, even if urgent.
     """
 
@@ -206,7 +206,7 @@ class Scenario:
         return order
 
     def _give(self, burst: list[Order]) -> None:
-        """Have a host send all these in one iteration."""
+        """Send all these from a host in one iteration."""
         host = self.world.hosts[burst[0].sender]
         if not host.isDead:
             for order in burst:

@@ -57,7 +57,8 @@ class World:
     """
     The hosts, the network between them, and the clock.
 
-    @ivar alter: returns the packet to transmit, from the sending host's number and its packet; for liars.
+    @ivar alter: returns the packet to transmit, from the sending host's number and its packet; for lying
+        hosts.
     """
 
     def __init__(self, random: Random, network: BadNetwork) -> None:
@@ -208,7 +209,7 @@ class Host:
         self, random: Random, interval: float, shortest: float = 0.001, longest: float = 0.02
     ) -> None:
         """
-        Let other programs take the processor again and again, as on a busy machine.
+        Let other programs take the processor repeatedly, as on a busy machine.
 
         @param interval: mean seconds from the end of a pause to the next one.
         @param shortest: seconds of the shortest pause; C{longest}: of the longest one.

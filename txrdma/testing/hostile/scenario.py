@@ -248,7 +248,7 @@ class HostileScenario:
             check(isinstance(each.lost, ConnectionDone), f"an honest connection ends by {each.lost!r}")
 
     def _talk(self, pair: Pair) -> None:
-        """Have both ends of the hostile connection send messages, once it is established."""
+        """Send messages from both ends of the hostile connection, once it is established."""
         plan = self.plan
         content = Random(plan.seed).randbytes(plan.size)
         step = min(plan.seconds, 1.0) / (plan.rounds + 1)

@@ -1,4 +1,4 @@
-"""Mutations of messages: what a hostile host sends instead of each of its messages."""
+"""Mutations of messages: the replacements of each message of a hostile host."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ class MADPortContract(Base):
         self.assertEqual(answers.count, 2)
 
     def wrongSources(self) -> Sequence[IBPath]:
-        """Return paths to others than the second port."""
+        """Return paths to ports other than the second one."""
         path = self.pathTo(1)
         if path.dgid is None:
             return (replace(path, dlid=LID(path.dlid ^ 0x80)),)
@@ -270,7 +270,7 @@ class MADPortContract(Base):
             self.assertFalse(self.ports[0].isFrom(envelope, unknownPeer))
 
     def test_badDestination(self) -> None:
-        """A path that leads nowhere causes an error of its own datagrams only, however many are sent."""
+        """A path without a destination causes errors of its own datagrams only, however many are sent."""
         nowhere = IBPath(dlid=LID(0xBFFF), dqpn=QPN(1))
         for number in range(1, 400):
             try:

@@ -1,4 +1,4 @@
-"""Watched memory, which detects writes of a peer to places that it must not write."""
+"""Watched memory, which detects forbidden writes of a peer."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ class Canary:
         at = 0
         for begin, end in [*sorted(self.granted), (self.length, 0)]:
             if self.region.view[at:begin] != self.content[at:begin]:
-                raise Violation(f"somebody wrote outside of the rings, between {at} and {begin}")
+                raise Violation(f"a peer wrote outside of the rings, between {at} and {begin}")
             at = max(at, end)

@@ -40,7 +40,7 @@ class TurnClock(Clock):
     def callLater(
         self, delay: float, callable: Callable[..., object], *args: object, **kw: object
     ) -> IDelayedCall:
-        """Schedule a call, behind calls of the same time."""
+        """Schedule a call, after calls of the same time."""
         call = DelayedCall(
             self.rightNow + delay,
             callable,
@@ -403,7 +403,7 @@ class Wire:
         self.ends: tuple[MemorySocket, ...] = ()
 
     def carry(self, to: MemorySocket, arrive: Callable[[], None]) -> None:
-        """Call C{arrive} at an end after a delay, behind everything else in flight to it."""
+        """Call C{arrive} at an end after a delay, after everything else in flight to it."""
         now = self._clock.rightNow
         at = now + self._latency * (0.5 + self._random.random())
         at = max(at, self._latest.get(to, 0.0) + 1e-9)  # behind the latest, by more than a rounding error

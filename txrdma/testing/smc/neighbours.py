@@ -135,7 +135,7 @@ class MemoryScenario(StreamScenario):
         """Leave the memory of a dead process unchanged, as systems do; L{judge} releases it."""
 
     def judge(self) -> None:
-        """Check the promises after all connections have ended, then close what dead processes had open."""
+        """Check the promises after all connections have ended, then close resources of dead processes."""
         super().judge()
         for host in self.hosts:
             if host.isDead:

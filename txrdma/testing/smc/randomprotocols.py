@@ -36,7 +36,7 @@ _ABORT_TIMEOUT: Final = 120.0
 @dataclass(frozen=True, slots=True)
 class EndPlan:
     """
-    The plan of one end: how much it writes, how, and how it ends.
+    The plan of one end: the amount and manner of its writes, and its end.
 
     @ivar total: number of bytes that it writes.
     @ivar most: largest number of bytes of one write.
@@ -194,7 +194,7 @@ class Talker(Protocol):
             self._close()
 
     def writeConnectionLost(self) -> None:
-        """Check that the end of writing comes only after a half-close, and before the connection's end."""
+        """Check that writing ends only after a half-close, and before the connection's end."""
         self.claim(self.hasHalfClosed, "no half-close was asked for")
         self.claim(self.lostAt is None, "the end of writing behind the end")
 

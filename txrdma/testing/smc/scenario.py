@@ -378,7 +378,7 @@ class StreamScenario:
         host.die(silently)
 
     def bury(self, host: Host) -> None:
-        """Close what a dead process had open."""
+        """Close the open resources of a dead process."""
         with mock.patch.object(Talker, "claim", lambda *args: None):  # a dead process checks nothing
             closeLinkGroups(host)
 
@@ -540,7 +540,7 @@ class StreamScenario:
 
 @contextmanager
 def _tamed(plan: StreamPlan) -> Iterator[None]:
-    """Derive random numbers from the seed of the noise, and limit the rings of a buffer as the plan says."""
+    """Derive random numbers from the seed of the noise, and limit the rings of a buffer by the plan."""
     noise = Random(f"chance {plan.seed}")
 
     def bits(count: int) -> int:

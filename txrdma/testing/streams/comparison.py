@@ -1,5 +1,5 @@
 """
-Comparison of what protocols see over another stream with what they see over TCP.
+Comparison of the events of protocols over another stream with those over TCP.
 
 TCP may end a conversation in several ways because of races, and each of them is accepted. All bytes that TCP
 delivers must be delivered, in order and with the same content; additional bytes are accepted. This module
@@ -87,7 +87,7 @@ class _Allowed:
 
     @ivar also: further outcomes that are possible over TCP.
     @ivar unlike: declared differences of the route.
-    @ivar enough: number of bytes after which the end leaves, so that it is chance how many more it receives.
+    @ivar enough: number of bytes after which the end leaves; the number of further received bytes is random.
     @ivar late: seconds by which an end may be later.
     """
 

@@ -54,7 +54,7 @@ class _End:
 
     @property
     def text(self) -> str:
-        """The script of this end, as L{txrdma.testing.streams.script} reads it."""
+        """The script of this end, in the language of L{txrdma.testing.streams.script}."""
         return "\n".join(f"{occasion}: {'; '.join(steps)}" for occasion, steps in self._rules.items())
 
     @property

@@ -68,12 +68,12 @@ def prepare() -> None:
 
 
 def dieWithParent() -> None:
-    """Have the kernel kill this process when its parent process ends (prctl(2))."""
+    """Request that the kernel kills this process when its parent process ends (prctl(2))."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Nursery:
-    """The players that were forked and have not ended."""
+    """The forked players that have not ended."""
 
     def __init__(self) -> None:
         self._orders: dict[int, Order] = {}
@@ -147,7 +147,7 @@ class Nursery:
 
 def _be(order: Order) -> NoReturn:
     """
-    Run a player, and exit as a process does, but without the interpreter's finalization, which takes longer
+    Run a player, and exit like a process, but without the interpreter's finalization, which takes longer
     than most conversations.
     """
     from txrdma.testing.streams.player import play

@@ -56,7 +56,7 @@ class _Errors:
 
 
 def play(order: Order) -> None:
-    """Run the process that an order describes: returns, or ends the process, as that does."""
+    """Run the process that an order describes; it returns, or ends the process."""
     log = os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for descriptor in (1, 2):
         os.dup2(log, descriptor)

@@ -41,7 +41,7 @@ class _Producing:
         self._isOver = False
 
     def _produce(self) -> None:
-        """Write once, and unregister behind the last byte."""
+        """Write once, and unregister after the last byte."""
         performer = self._performer
         length = min(CHUNK, self._left)
         self._left -= length
@@ -142,7 +142,7 @@ class _File:
 
 
 def sendFile(performer: Producing, length: int) -> None:
-    """Have Twisted's L{FileSender} write this many bytes."""
+    """Write this many bytes by Twisted's L{FileSender}."""
     file: Any = _File(performer, length)  # FileSender only reads it
     sending = FileSender().beginFileTransfer(file, performer.transport)
     sending.addCallbacks(lambda _: performer.sent(), lambda _: performer.report(transcript.PRODUCER_STOPPED))

@@ -214,5 +214,5 @@ def replaceIn(page: Path, what: str, text: str) -> None:
     before, found, rest = page.read_text().partition(begin)
     _, foundEnd, after = rest.partition(end)
     if not found or not foundEnd:
-        raise ValueError(f"{page} has no place for {what}")
+        raise ValueError(f"{page} has no marks for {what}")
     page.write_text(f"{before}{begin}\n\n{text}\n{end}{after}")

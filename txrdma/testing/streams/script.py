@@ -1,5 +1,5 @@
 """
-Scripts: a small language for what one end of a conversation does, and when.
+Scripts: a small language for the actions of one end of a conversation.
 
 A line begins with an occasion; steps follow, separated by semicolons::
 
@@ -87,7 +87,7 @@ class ScriptError(ValueError):
 
 
 def size(text: str) -> int:
-    """Return the number of bytes that C{5}, C{300kB} or C{5MB} stands for."""
+    """Return the number of bytes in C{5}, C{300kB} or C{5MB}."""
     found = _SIZE.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is not a size: 5, 300kB, 5MB")
@@ -144,7 +144,7 @@ class Script:
     rules: tuple[Rule, ...]
 
     def on(self, occasion: str) -> tuple[Step, ...]:
-        """Return the steps after an event, such as C{made} or C{lost}; C{received} has steps of its own."""
+        """Return the steps after an event, such as C{made} or C{lost}; C{received} has separate steps."""
         return tuple(step for rule in self.rules if rule.occasion == occasion for step in rule.steps)
 
     @property
@@ -157,7 +157,7 @@ class Script:
         """
         Number of received bytes after which the end leaves, or None if it never leaves on received data.
 
-        How many bytes arrive together with these is chance.
+        The number of bytes that arrive together with these is random.
         """
         received = [rule for rule in self.rules if rule.occasion in ("received", "data")]
         return min(
@@ -211,7 +211,7 @@ def _matched(text: str, forms: Mapping[str, str], line: str) -> tuple[str, tuple
                 return _constant(form), tuple(_taken(parts, words))
             except ValueError as error:
                 raise ScriptError(f"{line!r}: {error}") from error
-    raise ScriptError(f"{line!r}: {text!r} is none of: {'; '.join(forms)}")
+    raise ScriptError(f"{line!r}: {text!r} is not one of: {'; '.join(forms)}")
 
 
 def _constant(form: str) -> str:

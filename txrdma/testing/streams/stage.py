@@ -145,7 +145,7 @@ class Stage:
 
     def play(self, conversation: Conversation, provider: Provider, reactor: str = "epoll") -> Performance:
         """
-        Run a conversation; return when all its processes have ended, or time is up.
+        Run a conversation; return when all its processes have ended, or after its time limit.
 
         @raise Closed: the stage was closed meanwhile.
         """
@@ -256,7 +256,7 @@ class _Play:
     # Processes
 
     def _start(self, who: str, port: str = "0") -> None:
-        """Have a process forked; a client or proxy connects to C{port}."""
+        """Order a process to be forked; a client or proxy connects to C{port}."""
         if self._isLate:
             return
         conversation, provider = self._conversation, self._provider

@@ -1,5 +1,5 @@
 """
-Transcripts: lines in which a player reports everything that it saw and did, and entries for the comparison.
+Transcripts: lines in which a player reports all its events and actions, and entries for the comparison.
 
 A line is written with one system call, so that it is not lost when the player ends::
 

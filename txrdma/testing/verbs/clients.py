@@ -1,8 +1,8 @@
 """
 Several clients of one server in a simulation, which share its receives and its words for atomic operations.
 
-Messages must arrive once and in each client's order, whichever receives they consume. All results of atomic
-operations must be consistent with one sequential history.
+Messages must arrive once and in each client's order, regardless of the receives that they consume. All
+results of atomic operations must be consistent with one sequential history.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Atomic:
 @dataclass
 class History:
     """
-    Values that one word of memory has had, as far as the clients know.
+    Known values of one word of memory over time.
 
     @ivar operations: operations of each client, in order. Those without a known result come last; any number
         of the first of these may have been executed.

@@ -222,7 +222,7 @@ class TwoEnds(Base):
     ports: tuple[int, int] = (1, 1)
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
-        """Open two devices, which may be one and the same; the suite closes them at the end."""
+        """Open two devices, which may be the same; the suite closes them at the end."""
         raise NotImplementedError
 
     def runUntil(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:

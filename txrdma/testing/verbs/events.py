@@ -162,7 +162,7 @@ class PortEventContract(TwoEnds):
 
 class PortContract(PortEventContract):
     """
-    Promises about traffic through a port that goes down, and comes up again.
+    Promises about traffic through a port that goes down and comes up again.
 
     @cvar isOneWire: whether the ports are the ends of one wire: when one goes down, the other loses its link
         eventually, and the system may queue datagrams meanwhile.

@@ -36,7 +36,7 @@ class ProtectionContract(TwoEnds):
         """
         Assert that Bob refuses Alice's request, which ends the connection on both sides.
 
-        Requests posted behind it and Bob's receives are flushed.
+        Requests posted after it and Bob's receives are flushed.
         """
         statuses = statuses or (Status.REM_ACCESS_ERR,)
         bob.receive(bob.segment(60_000, 10), identifier=50)
@@ -229,7 +229,7 @@ class ReceiverContract(TwoEnds):
     """Promises about messages whose receiver is not ready, in error, or closed."""
 
     def test_receiveTooShort(self) -> None:
-        """A message longer than its receive fails on both sides, and writes nothing behind the receive."""
+        """A message longer than its receive fails on both sides, and writes nothing after the receive."""
         alice, bob = self.pair()
         bob.receive(bob.segment(0, 10), identifier=4)
         bob.receive(bob.segment(1000, 10), identifier=5)
@@ -263,7 +263,7 @@ class ReceiverContract(TwoEnds):
         self.assertEqual(bytes(region.view), bytes(4096))
 
     def test_notReady(self) -> None:
-        """A message that arrives before its receive waits for it, and so do the messages behind it."""
+        """A message that arrives before its receive waits for it, and so do later messages."""
         alice, bob = self.pair()
         for index in range(3):
             alice.send(alice.fill(b"%d" % index, index), identifier=index)

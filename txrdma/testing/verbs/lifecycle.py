@@ -37,7 +37,7 @@ _FLUSHED = Status.WR_FLUSH_ERR
 
 
 class StateContract(TwoEnds):
-    """Promises about the states of a queue pair, and about what is allowed in each."""
+    """Promises about the states of a queue pair, and about the permitted operations in each."""
 
     def test_reportedStates(self) -> None:
         """A queue pair reports its state on the way to RTS."""

@@ -89,7 +89,8 @@ class Planned:
     An operation: its request, and its expected result.
 
     @ivar plan: its part of the simulation's plan.
-    @ivar where: offset of the slice that changes: in the peer's memory, or here for a READ or an atomic.
+    @ivar where: offset of the slice that changes: in the peer's memory, or in the local one for a READ or an
+        atomic.
     @ivar words: values of the peer's words after an atomic operation.
     """
 
@@ -352,7 +353,7 @@ class Peer:
             check(peer.broken, f"{status!r}, but the peer goes on")
 
     def _done(self, planned: Planned, peer: Peer) -> None:
-        """Check the effect of a request that has succeeded, and note that it must not happen again."""
+        """Check the effect of a request that has succeeded, and record that it must not occur again."""
         check(not planned.done, f"{planned} ended twice")
         planned.done = True
         del self.unfinished[planned.request.identifier]

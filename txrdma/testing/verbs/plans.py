@@ -125,7 +125,7 @@ class PeerPlan:
 
 @dataclass(frozen=True)
 class DeparturePlan:
-    """The plan of one change of paths: the path is cut, or sides leave it by command in this order."""
+    """The plan of one change of paths: the path is cut, or the sides migrate by command, in this order."""
 
     isCut: bool
     sides: tuple[int, ...]

@@ -114,7 +114,7 @@ class TransitionContract(TwoEnds):
         self.assertEqual(alice.queuePair.state, QPState.RTS)
 
     def test_noWay(self) -> None:
-        """Transitions that a queue pair's state diagram does not have are refused."""
+        """Transitions that the state diagram of queue pairs lacks are refused."""
         alice, bob = self.end(0), self.end(1)
         self.refuses(alice, replace(self.towards(alice, bob), access=EVERYTHING))
         self.refuses(alice, self.SENDING)
@@ -210,7 +210,7 @@ class PostingContract(TwoEnds):
             self.assertRaises(InvalidRequest, end.queuePair.postSend, [good, request])
 
     def test_states(self) -> None:
-        """A queue pair refuses sends before RTS and receives before INIT, and retains nothing of them."""
+        """A queue pair refuses sends before RTS and receives before INIT, and does not retain them."""
         alice, bob = self.end(0), self.end(1)
         refused = SendRequest(1, Operation.SEND, inline=[b"refused"])
         for step in (lambda: None, lambda: alice.toInit(), lambda: alice.toRTR(bob)):

@@ -157,7 +157,7 @@ class SharedRefusalContract(SharedEnds):
     """Promises about requests that shared receive queues refuse, and about their events."""
 
     def test_noReceivesOfItsOwn(self) -> None:
-        """A queue pair with a shared receive queue refuses receives of its own, in every state."""
+        """A queue pair with a shared receive queue refuses separate receives, in every state."""
         hub, shared = self.hub()
         alice = self.end(0)
         bob = self.end(1, shared=shared, beside=hub)
@@ -196,7 +196,7 @@ class SharedRefusalContract(SharedEnds):
         self.assertEqual([c.identifier for c in bob.received], list(range(most + 1)))
 
     def test_sharedLimits(self) -> None:
-        """A shared receive queue beyond the device's limits, or of no receives, is refused."""
+        """A shared receive queue beyond the device's limits, or without receives, is refused."""
         domain, limits = self.end(1).domain, self.devices[1].limits
         for maxReceive, maxSegments in (
             (limits.maxSharedReceiveQueueRequests + 1, 1),

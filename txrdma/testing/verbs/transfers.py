@@ -228,7 +228,7 @@ class RDMAContract(TwoEnds):
         self.assertEqual(bytes(bob.memory.view[:8]), b"before.\0")
 
     def test_emptyWrite(self) -> None:
-        """A write of no bytes succeeds, whatever its address and key (IBA C9-88)."""
+        """A write of no bytes succeeds, regardless of its address and key (IBA C9-88)."""
         alice, bob = self.pair()
         keys = (bob.memory.rkey, RKey(bob.memory.rkey ^ 0x5A5A5A5A))
         alice.queuePair.postSend([SendRequest(1, Operation.RDMA_WRITE, rkey=key) for key in keys])
@@ -366,7 +366,7 @@ class DatagramContract(TwoEnds):
         sender.queuePair.postSend([request])
 
     def test_datagram(self) -> None:
-        """A datagram arrives behind 40 bytes for its GRH, and its completion names the sender."""
+        """A datagram arrives after 40 bytes for its GRH, and its completion names the sender."""
         alice, bob = self.datagrams()
         bob.receive(bob.segment(0, 40), bob.segment(40, 100), identifier=3)
         self.datagram(alice, bob, b"datagram")

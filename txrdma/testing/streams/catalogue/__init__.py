@@ -1,7 +1,7 @@
 """
 The conversations that compare streams with TCP, by chapters.
 
-To add one, write it into the chapter that it belongs to: its name, a sentence, and its two scripts
+To add one, write its name, a sentence, and its two scripts into its chapter
 (L{txrdma.testing.streams.conversation.conversations}). The expected result is not a part of it, since TCP
 defines that.
 """
@@ -47,6 +47,6 @@ def chosen(patterns: Sequence[str]) -> list[Conversation]:
             if fnmatchcase(conversation.name, pattern) or fnmatchcase(chapter, pattern)
         ]
         if not matching:
-            raise ValueError(f"no conversation is called {pattern}")
+            raise ValueError(f"no conversation matches {pattern}")
         found.update((each.name, each) for each in matching)
     return [each for each in everyConversation() if each.name in found]
