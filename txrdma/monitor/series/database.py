@@ -322,7 +322,7 @@ class PostgreSQL(Database):
 
 
 def _settingsOf(url: str) -> dict[str, Any]:
-    """Return the parameters of a connection; raise L{HistoryRefused} for an invalid URL, or without psycopg."""
+    """Return the parameters of a connection; raise L{HistoryRefused} for an invalid URL, or no psycopg."""
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict

@@ -123,7 +123,7 @@ class HistoryWriter(BatchWriter):
             self.dropped += excess
 
     def append(self, events: Iterable[FabricEvent]) -> None:
-        """Append events in the thread; at most L{MOST_EVENTS} wait for the disk, and the oldest are dropped."""
+        """Append events in the thread; at most L{MOST_EVENTS} are queued, and the oldest are dropped."""
         self._events.extend(events)
         if self._events and not self.loop.problem:
             self.loop.runIn(_SOON_SECONDS)
