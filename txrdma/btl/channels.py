@@ -66,7 +66,7 @@ when both slept, and 46 when both polled; over UDP 156 and 106.
 """
 
 Source = tuple[bytes, int]
-"""The sender of a packet: its IP address, or its GID where that is none of IPv4, and its queue pair."""
+"""The sender of a packet: its IP address, or its GID if that is not an IPv4 address, and its queue pair."""
 
 _RECEIVE: Final = CompletionOpcode.RECEIVE
 _SUCCESS: Final = Status.SUCCESS

@@ -32,16 +32,16 @@ from txrdma.error import RDMAError, WireError
 PREFIX: Final = "btl://"
 
 SHORT: Final = 64 << 10
-"""Length of the frames, together, that are copied into the first message."""
+"""Total length of the frames that are copied into the first message."""
 
 PIECE: Final = 4 << 20
 """Length of a piece of a long frame: the window of a tag."""
 
 MOST_FRAMES: Final = 1 << 20
-"""Frames of a message that is received."""
+"""Maximum number of frames of a received message."""
 
 CLOSE_SECONDS: Final = 10.0
-"""Seconds in which the peer must receive what was sent before a connection is closed."""
+"""Seconds in which the peer must receive all messages before a connection is closed."""
 
 _FIRST, _PIECE = 1, 2  # tags
 _COUNT: Final = Struct(">I")

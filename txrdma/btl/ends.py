@@ -17,7 +17,7 @@ from txrdma.verbs.devices import DeviceSpec
 
 DeviceSpecs = Union[DeviceSpec, Sequence[DeviceSpec], None]
 """
-A device, or the string that names one; several of them, all of which carry messages; or None, which is the
+A device, or the string that names one; several, which all carry messages; or None, which is the
 software device at the address of the TCP connection.
 """
 

@@ -118,7 +118,7 @@ class FrameKind(Code):
     """The server is connected: its probes have arrived."""
 
     FAILED = 2
-    """The sender gives up; the frame contains the reason in UTF-8."""
+    """The sender has failed; the frame contains the reason in UTF-8."""
 
     FAREWELL = 3
     """

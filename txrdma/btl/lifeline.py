@@ -94,7 +94,7 @@ TCP_OVERHEAD: Final = 120
 _GRACE_TURNS: Final = 3
 
 Done = Callable[[Exception | None], None]
-"""The outcome of a message: None when it has arrived, else why not."""
+"""The outcome of a message: None if it has arrived, else the error."""
 
 
 class User(Protocol):

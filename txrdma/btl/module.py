@@ -51,8 +51,7 @@ PINNED_SHARE: Final = 4
 """
 Largest fraction of C{ulimit -l} for the buffers of one module, on a device that pins memory.
 
-Both channels get queues of half the length until that is so; packets for which there is no receive are
-dropped, and sent again.
+The queues of both channels are halved until they fit; packets without a receive are dropped, and sent again.
 """
 
 MANY: Final = 8

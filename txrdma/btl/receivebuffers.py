@@ -79,7 +79,7 @@ MOST_WRITTEN: Final = 2 << 20
 LOSSY: Final = 12
 """
 Retransmissions in L{SAMPLE} packets for which datagrams are faster than RDMA writes: a reliable queue pair
-sends everything again from a lost packet on, a module only what was lost.
+sends everything again from a lost packet on, a module only lost packets.
 """
 
 SAMPLE: Final = 2048

@@ -34,11 +34,11 @@ MOST_CALLS: Final = 256
 MOST_CALL_BYTES: Final = 64 << 20
 """
 Bytes of unanswered calls, or one call of any length: further ones of this end are queued; of the peer, twice
-as many bytes are accepted. With so many bytes of answers under way, no further function is called.
+as many bytes are accepted. With this many bytes of unacknowledged answers, no further function is called.
 """
 
 REPORTED: Final = 1 << 16
-"""Bytes of answers of which only the last reports that it has arrived, which stands for the others."""
+"""Bytes of answers of which only the last one reports its arrival, for all of them."""
 
 LONGEST_TEXT: Final = 1024
 """Characters of the text of an exception that are sent to the caller."""
@@ -50,7 +50,7 @@ ANSWER: Final = Struct(">IB")
 """The head of an answer: the number of the call, and whether it has failed."""
 
 CANCEL: Final = Struct(">I")
-"""The number of a call whose answer is not needed any more."""
+"""The number of a call whose answer is no longer needed."""
 
 Function = Callable[[bytes], Any]
 """

@@ -71,7 +71,7 @@ ROUNDS: Final = 8
 """Rounds whose shortest round trip is used: pauses of processes lengthen most of them on a busy host."""
 
 _SHRUNK: Final = 0.4  # part of a window that a loss takes if all of its segments are queued
-_EMPTY: Final = 0.4  # queued share below which a loss takes nothing of that
+_EMPTY: Final = 0.4  # queued share below which a loss does not reduce the window
 _SHORT: Final = 0.5  # queued share below which the window grows by one in each round
 _GROWTH: Final = 0.007  # segments in a round otherwise, after a loss and for a window of one segment
 _RECENT: Final = 100  # rounds since a loss after which the growth is doubled

@@ -89,7 +89,7 @@ AMPLIFICATION: Final = 3
 """
 Bytes that may be sent to an address that is not validated, for each received byte (RFC 9000, 8.1).
 
-What is more is dropped as if the network had lost it, and sent again after a timeout.
+Excess packets are dropped as if the network had lost them, and sent again after a timeout.
 """
 
 MOST_EARLY_BYTES: Final = 1 << 18

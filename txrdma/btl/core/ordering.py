@@ -17,8 +17,9 @@ from txrdma.kit.wire import Buffer
 
 MOST_HELD: Final = 64 << 20
 """
-Bytes of messages of one peer that wait for their predecessors. More are taken in packets only, of which a
-window has few bytes; pieces in shared memory have to be sent again when the predecessors are here.
+Bytes of messages of one peer that wait for their predecessors. Beyond this only packets are accepted, of
+which a window has few bytes; pieces in shared memory have to be sent again when the predecessors have
+arrived.
 """
 
 

@@ -23,11 +23,11 @@ from txrdma.kit.logs import signalName
 
 GRACE_SECONDS: Final = 5.0
 """
-Seconds in which members end by themselves after one has failed; and until they are killed after SIGTERM.
+Seconds in which members must exit after one has failed; and until they are killed after SIGTERM.
 """
 
 INTERRUPT_SECONDS: Final = 1.0
-"""Seconds in which members end by themselves after an interrupt, which terminals send to all of them."""
+"""Seconds in which members must exit after an interrupt, which terminals send to all of them."""
 
 LONGEST_LINE: Final = 64 << 10
 """Bytes of output that are collected before they are written as a line."""

@@ -39,14 +39,14 @@ WORK_SECONDS: Final = 100e-6
 """The same for each unit of work (L{Slots}) of the step, which the other one may still have to do."""
 
 MOST_PAUSE: Final = 256
-"""Most waits without polling, after a poll that was in vain; the number doubles with each in a row."""
+"""Maximum number of waits without polling after a poll without a result; it doubles with each in a row."""
 
 TURN_WORK: Final = 64
 """Work of L{Slots} after which the result of an operation is reported in the next reactor iteration: at all
 members at the same time, so that none waits for long."""
 
 TURN_SECONDS: Final = 20e-3
-"""Seconds after which the reactor runs others in any case."""
+"""Seconds after which the reactor runs other work in any case."""
 
 
 @wire(72)
