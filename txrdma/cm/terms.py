@@ -27,7 +27,7 @@ REQ_MAGIC: Final = 0x74784D02
 """The last four bytes of a REQ's private data if it contains a greeting (version 2)."""
 
 REP_MAGIC: Final = 0x74784D03
-"""The same of a REP. It differs, since a peer that only returns our private data has sent no greeting."""
+"""The same of a REP. It differs, so that private data that a peer only returns is not a greeting."""
 
 LONGEST: Final = 16 << 20
 """Bytes of the longest message that an end accepts, if it reads long messages."""
@@ -36,7 +36,7 @@ _GREETING_BYTES: Final = 16
 _NAME_BYTES: Final = 16
 
 KEEPALIVE: Final = 15.0
-"""Seconds between probes of an idle peer, unless an endpoint is given others."""
+"""Seconds between probes of an idle peer, by default."""
 
 
 @wire(_GREETING_BYTES)

@@ -22,7 +22,7 @@ class LifeEventKind(Enum):
     """Kinds of completions."""
 
     REQUEST = "request"
-    """A request of this end has completed, well or not."""
+    """A request of this end has completed, with or without an error."""
 
     CREDIT = "credit"
     """The peer gives back credits."""
@@ -34,7 +34,7 @@ class LifeEventKind(Enum):
     """The name of a long message, which is read first and then delivered."""
 
     FAILURE = "failure"
-    """A receive has failed: the queue pair has."""
+    """A receive has failed, and so has the queue pair."""
 
 
 CompletionT = TypeVar("CompletionT")

@@ -591,7 +591,7 @@ class RDMATransport(RequestTransport):
         if completion.status is not Status.SUCCESS:
             failed = self._sends.posted.get(completion.identifier)
             if failed is not None and completion.status is Status.REM_ACCESS_ERR:
-                failed.fail(Failure(ProtectionError("the peer does not share this memory any more")))
+                failed.fail(Failure(ProtectionError("the peer no longer shares this memory")))
             self._broke(f"a request has failed: {Status(completion.status).name}")
             return
         if self._migration is not None:

@@ -48,7 +48,7 @@ _NO_LAP: Final = LAP()
 _NO_APR: Final = APR()
 
 LATE: Final = 1 << 16
-"""Distance from the newest LAP's transaction back to the oldest that is late: some number otherwise."""
+"""Maximum distance from the newest LAP's transaction back to a late one; others are unrelated numbers."""
 
 Refusal = tuple[APStatus, bytes]
 """A reason for which an end can't use a path, with its additional information."""

@@ -65,8 +65,8 @@ SLOT_SECONDS: Final = 0.01
 
 MOST_QUESTIONS: Final = 1024
 """
-Maximum number of stored answers to SIDR_REQs. The oldest one makes room for a new request, unless its service
-has not answered yet: then the new request gets no answer.
+Maximum number of stored answers to SIDR_REQs. The oldest one is replaced by a new request's, unless its
+service has not answered yet: then the new request gets no answer.
 """
 
 _AGAIN: Final = RetryPolicy(18, 18, 2)

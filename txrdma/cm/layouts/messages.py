@@ -16,7 +16,7 @@ from txrdma.mad.layouts.attributes import Attribute, attribute, key
 from txrdma.mad.layouts.values import PathMTU, Rate
 
 DREQ_PRIVATE_BYTES: Final = 220
-"""Octets of private data in a DREQ."""
+"""Bytes of private data in a DREQ."""
 
 
 def checkPrivateData(octets: bytes, maximum: int, what: str = "private data") -> None:

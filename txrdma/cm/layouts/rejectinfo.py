@@ -24,7 +24,7 @@ Information = Union[GID, GUID, ClassPortInfo, int]
 _Kind = Union[type[GID], type[GUID], type[ClassPortInfo], int]
 
 ROOM: Final = 72
-"""Bytes of additional information that a message has."""
+"""Bytes for additional information in a message."""
 
 _REASONS: Final[Mapping[Code, _Kind]] = {
     RejectReason.TIMEOUT: GUID,
@@ -61,7 +61,7 @@ _RESOLUTIONS: Final[Mapping[Code, _Kind]] = {
     SIDRStatus.REDIRECT: ClassPortInfo,
     SIDRStatus.VERSION_NOT_SUPPORTED: 1,
 }
-"""For each reason, the kind of its information; of a number, its bytes."""
+"""For each reason, the type of its information; for a number, its length in bytes."""
 
 
 def _kinds(reason: Code) -> Mapping[Code, _Kind]:

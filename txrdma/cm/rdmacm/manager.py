@@ -52,7 +52,7 @@ _BATCH: Final = 64
 _MOST_REJECTED: Final = 148
 _SPACES: Final = (PortSpace.TCP, PortSpace.IB)
 _NO_ID: Final = 0
-"""The id of a connection that has ended: a new connection may have the former one."""
+"""The ID of a connection that has ended: a new connection may have its former ID."""
 
 _NO_ALTERNATES: Final = "the kernel's communication manager has no alternate paths"
 

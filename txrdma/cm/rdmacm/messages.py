@@ -18,7 +18,7 @@ from txrdma.iba.types import DEFAULT_PKEY, LID
 from txrdma.mad.layouts.values import PathMTU
 
 HEADER: Final = 36
-"""Bytes of a REQ's private data that the kernel writes and takes by itself: addresses of both ends."""
+"""Bytes of a REQ's private data that the kernel itself writes and reads: addresses of both ends."""
 
 REQ_PRIVATE_BYTES: Final = 92
 REP_PRIVATE_BYTES: Final = 196

@@ -50,14 +50,14 @@ _NO_KEY: Final = RKey(0)
 
 
 SMALLEST_BUFFER: Final = 1 << 15
-"""Buffers of an end are not halved below that many bytes; without memory for them there is no connection."""
+"""Bytes below which buffers of an end are not halved; without memory for them the connection fails."""
 
 
 PINNED_SHARE: Final = 32
 """
 The buffers of one stream have at most this fraction of C{ulimit -l}, on a device that pins memory.
 
-They are halved until that is so, unless they are as small as L{SMALLEST_BUFFER} before.
+They are halved until they fit, but not below L{SMALLEST_BUFFER}.
 """
 
 

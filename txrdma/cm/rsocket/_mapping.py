@@ -19,10 +19,10 @@ from txrdma.iba.types import RKey
 from txrdma.kit.values import frozen
 
 OFFSETS: Final = 1 << 63
-"""Offsets are below this, as a C program's are."""
+"""Offsets are below this, as in C programs."""
 
 LONGEST: Final = (1 << 32) - 1
-"""The most bytes of a mapping."""
+"""Maximum length of a mapping in bytes."""
 
 
 class MappedRange(NamedTuple):

@@ -16,9 +16,8 @@ from txrdma.iba.verbs import Buffer, Operation, Segment, SendRequest
 
 SIGNAL_EVERY: Final = 8
 """
-On shared memory every eighth request is signaled: its completion is one of all requests before it, too.
-
-Elsewhere each is, since requests take long to complete, and a stream ends by what has completed.
+On shared memory every eighth request is signaled: its completion covers all requests before it. Elsewhere
+each one is, because requests take long to complete, and the end of a stream depends on completions.
 """
 
 _POOLED: Final = 8

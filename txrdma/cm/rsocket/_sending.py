@@ -25,7 +25,7 @@ from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Buffer
 
 LEAST: Final = 2048
-"""Bytes that the send buffer has to have free before a message is cut short by its end: few would be many."""
+"""Free bytes that the send buffer needs before a message is truncated at its end."""
 
 
 class Sending:

@@ -78,7 +78,7 @@ class RSocketOptions:
 
 
 USUAL: Final = RSocketOptions()
-"""The options of endpoints that are given no others."""
+"""The default options of endpoints."""
 
 
 @implementer(IStreamClientEndpoint)

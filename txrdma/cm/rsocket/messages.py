@@ -19,7 +19,7 @@ NETWORK_ORDER: Final = 0x01
 """The flag of an end whose table of targets is in network byte order."""
 
 MAPPINGS: Final = 0x02
-"""The flag of an end that knows of mapped memory (C{riomap})."""
+"""The flag of an end that supports mapped memory (C{riomap})."""
 
 SEQUENCE: Final = 0xFFFF
 """The bits of sequence numbers, and of the limit in a message that gives credits."""
@@ -77,7 +77,7 @@ MAPPED_BYTES: Final = 24
 """The length of an entry for mapped memory in a table."""
 
 MOST_MAPPINGS: Final = 128
-"""The most entries for mapped memory that connection data have unscaled."""
+"""Maximum number of entries for mapped memory that connection data represent without scaling."""
 
 
 @wire(40)
@@ -120,7 +120,7 @@ class ImmediateKind(Code):
 
 
 IGNORED: Final = 2
-"""The operation that librdmacm passes over."""
+"""The operation that librdmacm ignores."""
 
 
 class Control(Code):

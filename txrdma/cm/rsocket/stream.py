@@ -40,7 +40,7 @@ MEMORY_REQUESTS: Final = 8
 """Entries of the send queue for requests to shared memory."""
 
 REPOST: Final = 16
-"""Receives are posted again in batches of so many, so there are as many more than the peer may use."""
+"""Receives are posted again in batches of this number, so there are this many more than the peer may use."""
 
 
 def addressOf(address: MessageAddress) -> Address:
