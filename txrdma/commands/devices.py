@@ -34,7 +34,7 @@ class CommandOptions(TableOptions):
 
     def postOptions(self) -> None:
         if self["for"] and (self["device"] is not None or self["verbose"]):
-            raise usage.UsageError("--for HOST goes without DEVICE and --verbose")
+            raise usage.UsageError("--for HOST excludes DEVICE and --verbose")
 
     @property
     def showsTables(self) -> bool:

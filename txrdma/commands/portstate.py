@@ -166,7 +166,7 @@ async def _done(
         except MADTimeoutError as failure:
             if not isEntry:
                 raise
-            error = f"no answer any more after {', '.join(map(str, changes))}: {failure}"
+            error = f"no answer after {', '.join(map(str, changes))}: {failure}"
     warnings = _warnings(info, peer)
     if not session.options["json"]:
         name = "" if error else await session.nameAt(path)
@@ -378,4 +378,4 @@ _COMPARED: Final = (
     ("extended speed", "linkSpeedExtActive", "linkSpeedExtEnabled", _SPEEDS),
     ("second extended speed", "linkSpeedExtActive2", "linkSpeedExtEnabled2", _SPEEDS),
 )
-"""What may be below its best, its fields of PortInfo, and the bits of both fields, the best last."""
+"""Properties that may be below their best, their fields of PortInfo, and the bits of both, the best last."""
