@@ -43,7 +43,7 @@ FAMILIES: Final = {
     "qp1Dropped": ("qp1_dropped", "General management datagrams dropped for lack of buffers"),
     "portXmitWait": ("port_transmit_wait", "Ticks with data to send and no credits for it"),
 }
-"""Names of families without C{infiniband_} and C{_total}, and what each is, by the name of the counter."""
+"""Names of families without C{infiniband_} and C{_total}, and help text, by the name of the counter."""
 
 LANE_FAMILIES: Final = {
     "fecCorrectableSymbolCtrLanes": (

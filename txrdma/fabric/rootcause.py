@@ -21,7 +21,7 @@ OF_LINK: Final = (
     *("flapping", "fec-uncorrectable", "symbol-ber", "symbol-errors", "link-recoveries"),
     *("integrity-errors", "receive-errors"),
 )
-"""Kinds of findings that one bad link has at both of its ends, that which tells most first."""
+"""Kinds of findings that one bad link has at both of its ends, the most informative first."""
 
 
 def causesOfLoss(missing: Collection[GUID], links: Iterable[tuple[PortKey, PortKey]]) -> dict[GUID, GUID]:

@@ -11,7 +11,7 @@ from txrdma.iba.types import GID, GUID, LID
 from txrdma.mad.paths import parseTarget
 
 _COMBINED: Final = re.compile(r"(?:lid\s+)?(0x[0-9a-fA-F]{1,4}|\d+)\s+(?:DR\s*)?(0(?:,\d+)+)", re.IGNORECASE)
-"""A LID followed by a directed route, as smpquery -c takes them."""
+"""A LID followed by a directed route, as for smpquery -c."""
 
 
 def combined(target: str) -> tuple[LID, str] | None:
