@@ -234,4 +234,4 @@ def _extensions() -> dict[Opcode, _Extensions]:
 
 
 EXTENSIONS: dict[Opcode, _Extensions] = _extensions()
-"""The headers that follow a BTH, in order, for every opcode that we know (IBA 9.2.1 and 9.4)."""
+"""The headers that follow a BTH, in order, for every known opcode (IBA 9.2.1 and 9.4)."""

@@ -412,7 +412,7 @@ _BITS: Final[Mapping[str, int]] = {
     "qkey": 32,
     "packetLifeTime": 6,
 }
-"""How long each number is in its header."""
+"""The width of each number in its header, in bits."""
 
 _OF_ROUTES: Final = ("drSLID", "drDLID", "drPath")
 
@@ -437,11 +437,11 @@ def _worded(words: Iterable[str], text: str, isRoute: bool = False) -> dict[str,
 
 
 _UNREADABLE: Final = (SyntaxError, RecursionError, MemoryError)
-"""What Python's parser raises, depending on how deep its input is nested."""
+"""Exceptions of Python's parser, depending on the nesting depth of its input."""
 
 
 _MOST_CHARACTERS: Final = 4096
-"""Most characters of a C{repr}, more than any path has: Python 3.10 overflows its stack with a million."""
+"""Maximum length of a C{repr}, more than any path has: Python 3.10 overflows its stack with a million."""
 
 
 def _called(text: str) -> IBPath:

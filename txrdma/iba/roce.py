@@ -48,7 +48,7 @@ T = TypeVar("T", bound=Layout)
 ICRC_LENGTH = 4
 
 LARGEST = 65507
-"""The most bytes that a UDP datagram over IPv4 carries."""
+"""Maximum payload of a UDP datagram over IPv4, in bytes."""
 
 RESIDUE = 0x2144DF1C
 """The CRC-32 of anything that is followed by its own CRC-32."""
@@ -99,7 +99,7 @@ def _identificationChange(identification: int) -> int:
 
 IDENTIFICATION_CHANGES = tuple(_identificationChange(number) for number in range(128))
 """
-XOR one of these to a state of L{UDPFlow.states} for an IPv4 identification that is not zero.
+Values to XOR with a state of L{UDPFlow.states} for an IPv4 identification that is not zero.
 
 Linux counts up from zero in the segments of one UDP_SEGMENT send.
 """
@@ -168,7 +168,7 @@ class UDPFlow:
 
     In a hot loop, for packets whose BTH has zero in byte 4 (all sent ones; received ones without congestion
     marks), C{crc32(packet, flow.states[len(packet) + 4])} is the ICRC, to be stored little-endian, and
-    C{crc32(datagram, flow.states[len(datagram)]) == RESIDUE} tells that it is right.
+    C{crc32(datagram, flow.states[len(datagram)]) == RESIDUE} shows that it is right.
 
     @ivar states: length of the whole UDP payload, the ICRC included, to the state that L{crc32} starts from,
         for IPv4 identification 0.
