@@ -24,7 +24,7 @@ BURST: Final = 100
 """Events that may be written at once."""
 
 PER_SECOND: Final = 10.0
-"""Events per second that are written in the long run."""
+"""Average number of events per second that are written."""
 
 _TEXT: Final = (
     "{kind} connection with {peer} ended after {seconds} s: {ending}; {route}, {bytesSent} bytes sent, "

@@ -15,7 +15,7 @@ from txrdma.kit.strings import parseString
 
 _BUILT_IN: Final = frozenset(("tcp", "unix", "ssl"))
 _BY_ADDRESS: Final = {"tcp": ("port", "interface", "backlog"), "tcp6": ("port", "backlog", "interface")}
-"""Kinds of endpoints with a port and an interface, and the order of what they are given."""
+"""Kinds of endpoints with a port and an interface, and the order of their parameters."""
 
 
 def _partsOf(listen: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from twisted.logger import Logger, LogLevel
 MINUTE: Final = 60.0
 
 _MOST: Final = 64
-"""Most subjects that are tracked separately; all others share one entry."""
+"""Maximum number of subjects that are tracked separately; all others share one entry."""
 
 _OTHERS: Final = object()
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from txrdma.error import PeerViolation
 
 MOST_SERIES: Final = 1000
-"""Most series in an answer."""
+"""Maximum number of series in an answer."""
 
 _LATEST: Final = 1e12
 _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})

@@ -30,13 +30,13 @@ FIRST_PAUSE: Final = 5.0
 
 LONGEST_PAUSE: Final = 60.0
 LONGEST_RETRY_AFTER: Final = 3600.0
-"""Most seconds that a receiver can ask to wait."""
+"""Maximum seconds that a receiver can ask to wait."""
 
 MOST_QUEUED: Final = 64 << 20
-"""Most octets of requests in memory while the disk cannot be written; the oldest are dropped."""
+"""Maximum octets of requests in memory while the disk cannot be written; the oldest are dropped."""
 
 MOST_ANSWER: Final = 4096
-"""Most octets of the body of an answer; a longer one ends the connection, and the status counts."""
+"""Maximum octets of the body of an answer; a longer one ends the connection, and the status counts."""
 
 FULL: Final = "the spill was full"
 REFUSED: Final = "the receiver refused them"

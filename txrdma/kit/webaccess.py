@@ -31,23 +31,24 @@ from txrdma.error import InvalidRequest
 
 _REALM: Final = b"fabric monitor"
 FEWEST_CHARACTERS: Final = 16
-"""Fewest characters of a token: these cannot be guessed."""
+"""Minimum length of a token in characters, so that it cannot be guessed."""
 
 _OTHERS: Final = 0o007
 
 MOST_GUESSES: Final = 10
 """
-Most wrong passwords for a name from an address within L{GUESS_SECONDS}. After that, no password is compared
-until they are over, a right one included. Tokens cannot be guessed: programs that have one are not kept out.
+Maximum number of wrong passwords for a name from an address within L{GUESS_SECONDS}. After that, no password,
+not even a right one, is accepted until these have passed. Tokens cannot be guessed: programs with one are not
+affected.
 """
 
 GUESS_SECONDS: Final = 60.0
 
 MOST_GUESSERS: Final = 1000
-"""Most names and addresses with wrong passwords that are remembered; the oldest are forgotten for others."""
+"""Maximum number of stored names and addresses with wrong passwords; the oldest are dropped."""
 
 MOST_LOGGED: Final = 100
-"""Most lines about wrong passwords in the log within L{GUESS_SECONDS}; further ones are dropped."""
+"""Maximum number of log lines about wrong passwords within L{GUESS_SECONDS}; further ones are dropped."""
 
 _LONGEST_NAME: Final = 64
 _log = Logger()
