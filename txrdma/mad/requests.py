@@ -19,10 +19,10 @@ _log = Logger()
 
 TakeRequest = Callable[[bytes, bytes, IBPath, bool], bool]
 """
-Takes a request (True), or leaves it to the next server: see L{txrdma.mad.server.MADServer.requested}.
+Accepts a request (True), or passes it to the next server: see L{txrdma.mad.server.MADServer.requested}.
 
 The arguments are the request (or the first datagram of an RMPP transfer), the bytes of the attribute, the
-path that the request took, and True for the last server, which has to answer every request.
+path of the request, and True for the last server, which has to answer every request.
 """
 
 

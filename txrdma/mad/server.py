@@ -44,7 +44,7 @@ from txrdma.mad.rpcs import nameOf
 _log = Logger()
 
 ANSWER_SECONDS: Final = 20.0
-"""Seconds until a handler is given up: requesters have given up long before."""
+"""Seconds until a handler is cancelled: requesters have timed out long before."""
 
 MOST_PENDING: Final = 1024
 """Maximum number of unanswered requests; further ones are answered with BUSY."""
@@ -58,7 +58,7 @@ _NOBODYS: Final = (MADStatus.UNSUPPORTED_METHOD, MADStatus.UNSUPPORTED_METHOD_AT
 """Statuses that mean that another server may have a handler for the request."""
 
 NoticeListener = Callable[[Notice, MADRequest], None]
-"""Listener of notices: called with each, and the request that brought it, with its class and path."""
+"""Listener of notices: called with each notice, and its request with class and path."""
 
 _What = tuple[int, int, int]
 """Requests of one kind: class, method and OUI."""

@@ -31,7 +31,7 @@ RENEWAL_SECONDS: Final = 60.0
 """Seconds between renewals of a subscription: a new master SM does not know those of the old one."""
 
 RETRY_SECONDS: Final = 5.0
-"""Seconds until the next attempt after a refusal, or silence."""
+"""Seconds until the next attempt after a refusal or timeout."""
 
 EVERY_TRAP: Final = 0xFFFF
 EVERY_TYPE: Final = 0xFFFF

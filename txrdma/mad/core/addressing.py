@@ -14,7 +14,7 @@ from txrdma.iba.types import GID, PKey
 from txrdma.iba.verbs import GIDEntry, GIDType
 
 HOPS: Final = 64
-"""HopLimit of a GRH whose path gives none, where there are no LIDs."""
+"""HopLimit of a GRH whose path has none, if there are no LIDs."""
 
 _FULL: Final = 0x8000
 _MULTICAST: Final = 0xFF

@@ -87,7 +87,7 @@ def redirected(path: IBPath, datagram: bytes) -> IBPath | None:
 
 
 MOST_RECORDS: Final = 500_000
-"""Most records of a table: a subnet of 49,151 LIDs has some 450,000 ends of links at most."""
+"""Maximum number of records of a table: a subnet of 49,151 LIDs has at most some 450,000 ends of links."""
 
 
 class Records:

@@ -29,7 +29,7 @@ from txrdma.mad.layouts.messages import (
 )
 
 LONGEST_ROUTE: Final = 63
-"""Most hops of a directed route (IBA 14.2.2.1)."""
+"""Maximum number of hops of a directed route (IBA 14.2.2.1)."""
 
 _CONGESTION_LOG: Final = 0x0013
 _LOG_DATA: Final = 32

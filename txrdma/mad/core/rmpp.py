@@ -30,7 +30,7 @@ from txrdma.mad.layouts.messages import RMPPHeader, RMPPStatus, RMPPType
 
 WINDOW: Final = 256
 MOST_AHEAD: Final = 2 * WINDOW
-"""Segments that may be sent and not acknowledged, whatever window a peer opens; Linux opens one of 64."""
+"""Maximum number of unacknowledged segments, regardless of the peer's window; Linux opens one of 64."""
 
 RESEND_SECONDS: Final = 0.2
 """Seconds until a segment is sent again, while none was acknowledged."""

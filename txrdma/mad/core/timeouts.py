@@ -14,10 +14,10 @@ from txrdma.iba.path import IBPath, lifetimeSeconds, RESPONSE_TIME
 from txrdma.iba.types import GID, LID
 
 RETRIES: Final = 3
-"""Retransmissions of a request without a response, unless an agent or a call is given another number."""
+"""Retransmissions of a request without a response, by default."""
 
 MOST_RESPONSE_TIME: Final = 22
-"""Upper bound of a peer's response time, as a code: 17 seconds. Some report hours."""
+"""Upper bound of a peer's encoded response time: 17 seconds. Some report hours."""
 
 MOST_SLOW: Final = 4096
 """Maximum number of peers whose longer response times are remembered."""

@@ -23,19 +23,19 @@ from txrdma.mad.core.frames import Keys
 from txrdma.mad.layouts.attributes import Attribute, RPC
 
 SLOT_SECONDS: Final = 0.01
-"""Most seconds that a timeout may be late."""
+"""Maximum lateness of a timeout in seconds."""
 
 BUSY_PAUSE_SECONDS: Final = 0.1
 """
 Seconds until a request is sent again that was answered with BUSY.
 
-They double with each further BUSY, as long as their sum is no longer than the peer could be silent. BUSY
-takes no retry, as those are for datagrams that are lost; a request that has none left fails.
+They double with each further BUSY, as long as their sum does not exceed the time for which the peer could be
+silent. BUSY uses no retry, because retries are for lost datagrams; a request without retries left fails.
 """
 
 
 _DRAWN: Final = 4096
-"""Bytes that are drawn at a time: to draw each by itself would take a tenth of the time of a call."""
+"""Random bytes that are drawn at a time: drawing each one alone would take a tenth of a call's time."""
 
 _draw: Final = Struct(f"{_DRAWN // 8}Q").unpack
 

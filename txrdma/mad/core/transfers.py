@@ -42,16 +42,16 @@ LINGER_SECONDS: Final = 10.0
 """Seconds for which a completed transfer is remembered."""
 
 IDLE_SECONDS: Final = 40.0
-"""Seconds without a segment after which an incoming transfer is given up."""
+"""Seconds without a segment after which an incoming transfer is aborted."""
 
 LONGEST_REQUEST: Final = 1024 * 1024
-"""Most bytes of a message in a transfer that another node has begun."""
+"""Maximum length in bytes of a message that another node sends as a request."""
 
 MOST_REQUESTS: Final = 128
-"""Most transfers of requests that may be coming in at once."""
+"""Maximum number of concurrent incoming transfers of requests."""
 
 MOST_REMEMBERED: Final = 8192
-"""Most incoming transfers that are known, with those that have ended."""
+"""Maximum number of known incoming transfers, including ended ones."""
 
 MOST_ANSWERS: Final = 256
 """Maximum number of outgoing answers: a requester's address may be forged."""

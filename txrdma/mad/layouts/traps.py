@@ -228,7 +228,7 @@ _NAMES: Final[dict[tuple[int, int], str]] = {
     (ManagementClass.BM, 259): "BAD_BKEY",
     (ManagementClass.CONG_MGT, 0): "BAD_CC_KEY",
 }
-"""Names of the traps of other classes, which count from 0 again."""
+"""Names of the traps of other classes, which are numbered from 0."""
 
 _SUBNET: Final = (ManagementClass.SUBN_LID, ManagementClass.SUBN_DIRECTED, ManagementClass.SUBN_ADM)
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 MOST: Final = 32
-"""Most datagrams in one system call."""
+"""Maximum number of datagrams in one system call."""
 
 _DONT_WAIT: Final = 0x40
 

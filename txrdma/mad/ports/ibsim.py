@@ -35,7 +35,7 @@ _log = Logger()
 
 DEFAULT_NAME: Final = "sim"
 CONTROL_SECONDS: Final = 5.0
-"""Seconds to wait for ibsim when a port is opened; it answers at once, if it does at all."""
+"""Seconds to wait for ibsim when a port is opened; it answers at once, or not at all."""
 
 POLL_SECONDS: Final = 0.5
 """Seconds to wait for each answer when the port is read again, which blocks the reactor."""
@@ -51,10 +51,8 @@ _PERMISSIVE: Final = 0xFFFF
 _STATUS: Final = 19
 _BATCHES: Final = 8
 """
-Most batches that are read before other readers of the reactor have their turn.
-
-Requests that answers to one batch bring about are sent together: ibsim is woken for the first, which costs
-the most.
+Maximum number of batches that are read before other readers of the reactor run. Requests caused by the
+answers of one batch are sent together: only the first one wakes ibsim, which costs the most.
 """
 
 _BUFFER_BYTES: Final = 4 << 20
@@ -200,7 +198,7 @@ class IbsimPort(DescriptorPort):
             raise DeviceUnavailable(f"{self.name} is closed")
         info = PortInfo.decode(self._ask(ControlType.GET_PORT_INFO, b"\0"))
         node = NodeInfo.decode(self._ask(ControlType.GET_NODE_INFO))
-        # What it tells as GUID, and there as that of the port, is the node's; of ports it counts from there.
+        # The GUID that it reports, also as that of the port, is the node's; GUIDs of ports follow it.
         own = 0 if node.nodeType is NodeType.SWITCH else info.localPortNum
         guid = GUID.fromInt(int(node.nodeGUID) + own)
         pkeys = PKeyTable.decode(self._ask(ControlType.GET_PKEYS)).pkeys
@@ -342,7 +340,7 @@ class IbsimPort(DescriptorPort):
             while reply.type not in (kind, ControlType.ERROR):
                 reply = self._reply()
         except OSError as error:
-            if isinstance(error, ConnectionError):  # else a port that only serves never hears of it
+            if isinstance(error, ConnectionError):  # else a port that only serves never notices it
                 self._lost(error)
             raise DeviceUnavailable(f"ibsim does not answer {kind.name}: {error}") from error
         if reply.type is ControlType.ERROR:

@@ -41,7 +41,7 @@ _SHORTEST: Final = 16
 _LONGEST_READ: Final = _HEADER + 64 * 1024
 _BATCH: Final = 64
 _KERNEL_MILLISECONDS: Final = 900
-"""Milliseconds that the kernel waits for each second that we do."""
+"""Milliseconds that the kernel waits for each second of the program's wait."""
 
 _LONGEST_WAIT: Final = 0x7FFFFFFF
 """Longest timeout in milliseconds that the kernel can count."""
@@ -270,7 +270,7 @@ class UmadPort(DescriptorPort):
 
     def _refused(self, error: OSError, what: str) -> RDMAError:
         """Exception for an error of a system call; a port whose device was removed is reported as lost."""
-        # Before Linux 5.6 nothing else tells that: to read blocks for ever, and EINVAL says many things.
+        # Before Linux 5.6 nothing else shows that: reading blocks for ever, and EINVAL is ambiguous.
         if error.errno in _GONE or (error.errno == errno.EINVAL and self._sysfs.madName != self._madName):
             self._lost(error)
             return DeviceUnavailable(f"{self.name} is gone: {error}")
