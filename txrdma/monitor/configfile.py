@@ -22,7 +22,7 @@ _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
 _Check = Callable[[object], Any]
 
 _ANY: Final = "*"
-"""Name in a schema of what a table with names of the user's choice has."""
+"""Name in a schema for the contents of a table whose names the user chooses."""
 
 _WEBHOOK: Final = {
     "url": ("url", values.url),
@@ -102,7 +102,7 @@ SCHEMA: Final[Mapping[str, Any]] = {
 }
 """
 Keys of the file. A table is a mapping; a value is the name of the setting, and the function that checks and
-converts it. Behind L{_ANY} stands a function that checks the name, and what the name has.
+converts it. L{_ANY} has a function that checks the name, and the schema of its value.
 """
 
 
@@ -188,9 +188,7 @@ class ConfigReader:
         if history.get("file") and history.get("url"):
             self._mistake("history.url", "there is a history.file, too: which of them is it?")
         if history.get("standby") and not (history.get("file") or history.get("url")):
-            self._mistake(
-                "history.standby", "monitors share a history.file or history.url, of which there is none"
-            )
+            self._mistake("history.standby", "needs history.file or history.url, which the monitors share")
         poll = self.table("poll")
         if poll.get("collectors"):
             self._require("poll", poll, collectorKeyFile="collector-key-file")

@@ -31,7 +31,7 @@ from txrdma.monitor.reading.poller import FabricPoller
 _log = Logger()
 
 _FIT: Final = frozenset(("duplicate-name", "firmware", "remote-errors", "unbalanced"))
-"""Kinds of findings at a host or at the port that leads to it which are no reason to leave it alone."""
+"""Kinds of findings at a host, or at the port that leads to it, which do not make the host unfit."""
 
 _PIECE: Final = 50
 """Number of lines that are made between two pauses."""

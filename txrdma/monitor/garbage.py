@@ -135,7 +135,7 @@ class GarbageCollection(Service):
         """Collect all objects if the frozen ones have grown much."""
         self._completeAt = self._clock.seconds()
         frozen = gc.get_freeze_count()
-        if not self._frozen:  # what was frozen in the first hour is in use
+        if not self._frozen:  # objects frozen in the first hour are in use
             self._frozen = frozen
         elif frozen > MOST_GROWTH * self._frozen:
             gc.unfreeze()

@@ -33,13 +33,13 @@ from txrdma.monitor.collecting.connection import MessageConnection
 from txrdma.monitor.collecting.wire import Request, Result
 
 MOST_MONITORS: Final = 8
-"""Most monitors that are connected to a collector."""
+"""Maximum number of monitors that are connected to a collector."""
 
 MESSAGE_BYTES: Final = 65536
 """Bytes of results after which a message ends."""
 
 BEAT_SECONDS: Final = 1.0
-"""Seconds between signs of life while calls are under way."""
+"""Seconds between keepalive messages while calls are outstanding."""
 
 _MOST_TEXT: Final = 200
 
@@ -234,7 +234,7 @@ class CollectorProtocol(MessageConnection):
         for result in results:
             message.append(result)
             size += len(result.content)
-            if size >= MESSAGE_BYTES:  # the receiver copies what it has of a message with each further piece
+            if size >= MESSAGE_BYTES:  # the receiver copies the incomplete message with each further piece
                 self.send(wire.encodeResults(message))
                 message, size = [], 0
         if message:

@@ -49,7 +49,7 @@ FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 30.0
 
 MISSING_SECONDS: Final = 30.0
-"""Seconds without a collector after which that is reported."""
+"""Seconds without a collector after which it is reported missing."""
 
 
 _INDICES: Final = {(rpc, kind.attributeID): index for index, (rpc, kind) in enumerate(wire.READABLE)}

@@ -31,10 +31,10 @@ COLLECTOR, MONITOR = 0, 1
 """Ranks of the ends in their proofs."""
 
 MOST_CALLS: Final = 2048
-"""Most calls of a connection that have no result."""
+"""Maximum number of calls of a connection without a result."""
 
 MOST_BYTES: Final = 16 << 20
-"""Most bytes of a message: the results of some hundred switches."""
+"""Maximum length of a message in bytes: the results of some hundred switches."""
 
 READABLE: Final[tuple[tuple[str, type[Attribute]], ...]] = (
     ("PerformanceGet", ClassPortInfo),

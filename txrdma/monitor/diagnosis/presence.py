@@ -40,7 +40,7 @@ _PIECE: Final = 1000
 """Number of nodes or links that are compared between two pauses."""
 
 _FEWEST: Final = 2
-"""Minimum number of common nodes by which two models are taken for the same fabric."""
+"""Minimum number of common nodes for which two models count as the same fabric."""
 
 _MOST_HOST_PORTS: Final = 2
 """A node with more links counts as a switch: the events do not have its type."""

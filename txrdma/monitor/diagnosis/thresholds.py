@@ -47,11 +47,11 @@ _KINDS: Final = {counter: kind for counter, kind, _most, _seconds in _JUDGED}
 DEFAULT_LIMITS: Final = tuple(TallyLimit(counter, most, seconds) for counter, _, most, seconds in _JUDGED)
 """
 Maximum numbers of errors within a time that are not reported. PortRcvSwitchRelayErrors and PortXmitWait
-are missing, as they grow in healthy fabrics; LinkDowned has a rule of its own.
+are missing, as they grow in healthy fabrics; LinkDowned has a separate rule.
 """
 
 BER_LIMIT: Final = TallyLimit("symbolErrorCounter", 2, 720.0)
-"""Fewest symbol errors from which a bit error rate is computed, and the time in which they are counted."""
+"""Minimum number of symbol errors for computing a bit error rate, and the time in which they are counted."""
 
 _BER_LIMITS: Final = (BER_LIMIT, TallyLimit(UNCORRECTABLE, BER_LIMIT.most, BER_LIMIT.seconds))
 """
@@ -63,7 +63,7 @@ MOST_BIT_ERRORS: Final = 1e-14
 """Bit error rate above which a link is reported: UFM's rule, 3 errors in 12 minutes at 400 Gbit/s."""
 
 DEFAULT_FLAPS: Final = TallyLimit("linkDownedCounter", 1, 600.0)
-"""How many times a link may go down within a time without being reported as flapping."""
+"""Number of times that a link may go down within a time without being reported as flapping."""
 
 RESTART_SECONDS: Final = 300.0
 """Seconds before and after a node's restart in which its links may go down without being reported."""

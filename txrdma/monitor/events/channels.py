@@ -38,10 +38,10 @@ POST_SECONDS: Final = 10.0
 """Seconds to wait for the whole answer of a webhook."""
 
 REPEAT_SECONDS: Final = 300.0
-"""Seconds after which an Alertmanager is told again of what is still there."""
+"""Seconds after which open findings are sent to an Alertmanager again."""
 
 MOST_ANSWER: Final = 65_536
-"""Most octets of the body of a webhook's answer; a longer one ends the connection, and the status counts."""
+"""Maximum octets of a webhook's answer; a longer one ends the connection, and the status counts."""
 
 _SMTP_OK: Final = range(200, 300)
 _MOST_LINES: Final = 50

@@ -92,13 +92,13 @@ _OPTIONAL: Final = {
     "portXmitWait": PerformanceCapability.XMIT_WAIT,
     "qp1Dropped": PerformanceCapability.QP1_DROP,
 }
-"""Counters that not every agent has, and the capabilities that tell so."""
+"""Optional counters, and the capabilities that announce them."""
 
 NARROW: Final = ReadingKind((PortCounters, ERROR_COUNTERS + DATA_COUNTERS))
-"""Reading of a port that counts traffic in 32 bits alone."""
+"""Reading of a port that counts traffic only in 32 bits."""
 
 MIXED: Final = ReadingKind((PortCounters, ERROR_COUNTERS), (PortCountersExtended, DATA_COUNTERS))
-"""Reading of a port that counts traffic in 64 bits, but unicast and multicast not apart."""
+"""Reading of a port that counts traffic in 64 bits, but does not distinguish unicast and multicast."""
 
 MIXED_CASTS: Final = ReadingKind(
     (PortCounters, ERROR_COUNTERS), (PortCountersExtended, DATA_COUNTERS + UNICAST_COUNTERS)
@@ -106,7 +106,7 @@ MIXED_CASTS: Final = ReadingKind(
 """Reading of a port that counts traffic in 64 bits, and errors in fewer."""
 
 WIDE: Final = ReadingKind((PortCountersExtended, ERROR_COUNTERS + DATA_COUNTERS + UNICAST_COUNTERS))
-"""Reading of a port that counts everything in 64 bits: one datagram has it all."""
+"""Reading of a port that counts everything in 64 bits: one datagram contains all counters."""
 
 
 def kindOf(info: ClassPortInfo) -> ReadingKind:

@@ -28,7 +28,7 @@ CAUSES: Final[Mapping[str, Mapping[str, str]]] = {
         "portLocalPhysicalErrors": "Packets with errors of the link, as a bad CRC",
         "portMalformedPacketErrors": "Packets whose headers contradict themselves or their length",
         "portBufferOverrunErrors": "Packets for which there was no buffer",
-        "portDLIDMappingErrors": "Packets to a LID that leads nowhere from here",
+        "portDLIDMappingErrors": "Packets to a LID without a route from here",
         "portVLMappingErrors": "Packets whose service level has no virtual lane at the output port",
         "portLoopingErrors": "Packets whose output port is their input port",
     },
@@ -39,7 +39,7 @@ CAUSES: Final[Mapping[str, Mapping[str, str]]] = {
         "portSwHOQLifetimeLimitDiscards": "Packets that were first in their queue for too long",
     },
 }
-"""Causes and what each means, by the counter that has the sum of them."""
+"""Causes and their meanings, by the counter that contains their sum."""
 
 _ATTRIBUTES: Final[Mapping[str, type[Attribute]]] = {
     "portRcvErrors": PortRcvErrorDetails,

@@ -27,15 +27,15 @@ from txrdma.mad.rpcs import RPCs
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, forget, PortKey
 
 _MOST_FAILURES: Final = 3
-"""Looks in a row without an answer after which a node that answers otherwise is not asked any more."""
+"""Consecutive missing answers after which a node that answers other requests is no longer queried."""
 
 REFUSED_SECONDS: Final = 60.0
-"""Seconds until a port that was refused is asked again; then twice that, up to L{LONGEST_REFUSED_SECONDS}."""
+"""Seconds until a port that refused is queried again; then twice that, up to L{LONGEST_REFUSED_SECONDS}."""
 
 LONGEST_REFUSED_SECONDS: Final = 3600.0
 
 NO_ATTRIBUTE: Final = frozenset((MADStatus.UNSUPPORTED_METHOD, MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE))
-"""Statuses of a node that never answers this attribute; others may pass, as while a link trains."""
+"""Statuses of a node that never answers this attribute; others may be temporary."""
 
 layoutOf: Final = cache(lambda kind, lanes: CounterLayout(namesOf(kind, lanes)))
 """Layout of a form's counters, for a number of lanes in use: one for all ports that have it."""

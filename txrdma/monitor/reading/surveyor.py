@@ -114,6 +114,6 @@ class Surveyor:
             found: list[Finding] = tableFindings(fabric, tables) + routes
             self._poller.report(TABLES, found)
             findingLog = self._poller.findingLog
-            # what was found is made sure of by another survey, and so is what was not found any more
+            # another survey confirms findings, and the absence of earlier ones
             isNew = findingLog.settlesIn(TABLES, self._reactor.seconds()) is not None
             self._isAgain = isNew or findingLog.isClearing(TABLES)

@@ -35,7 +35,7 @@ _ROW_OCTETS: Final = 100
 """Octets of a row of a time series, where SQLite cannot measure tables: the mean of busy and idle ports."""
 
 _OWNER: Final = "-owner"
-"""End of the name of the file that is locked: to lock the database itself would end SQLite's own locks."""
+"""End of the name of the file that is locked: locking the database itself would end SQLite's own locks."""
 
 _CONNECT_SECONDS: Final = 10
 """Seconds to wait for a connection to PostgreSQL, where the URL has no C{connect_timeout}."""

@@ -41,7 +41,7 @@ _STATELESS: Final = (
     *("node-forgotten", "link-forgotten", "finding-cleared"),
     *("alert-cleared", "notification-sent", "notification-dropped"),
 )
-"""Kinds of events after which nothing has to be known of their subject."""
+"""Kinds of events after which their subject has no state."""
 
 _OVERHEAD: Final = 200
 """Octets of an event in the table and its indices, beside its texts."""

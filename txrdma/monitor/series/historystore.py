@@ -38,15 +38,15 @@ VERSION: Final = 2
 
 MOST_PORTS: Final = 250_000
 """
-Most ports that a history has; a fabric of 10,368 hosts has 65,000. When there are more, what is known of
-those that came last and have gone is dropped: a broken node may have another GUID each minute.
+Maximum number of ports in a history; a fabric of 10,368 hosts has 65,000. Beyond it, the history of ports
+that were added last and are missing is dropped: a broken node may have another GUID each minute.
 """
 
 _IDLE_SECONDS: Final = 3600
 """Seconds without a reading after which a port may be dropped for others."""
 
 _FULL_SECONDS: Final = 60
-"""Seconds until room is looked for again where there was none."""
+"""Seconds until the next search for space where there was none."""
 
 _AT_ONCE: Final = 500
 
@@ -185,7 +185,7 @@ class HistoryStore:
                         self._prepare(database)
                     yield
             except BaseException:
-                self._connections = 0  # what is known of the database may not be in it
+                self._connections = 0  # cached numbers may not be in the database
                 raise
 
     def _prepare(self, database: Database) -> None:

@@ -26,13 +26,13 @@ from txrdma.monitor.series.remotesettings import METRIC, RemoteSettings
 from txrdma.monitor.series.rows import familyOf
 
 MOST_ANSWER: Final = 8 << 20
-"""Most octets of an answer to a query."""
+"""Maximum octets of an answer to a query."""
 
 MOST_QUERIES: Final = 16
-"""Most queries for one request; a longer time needs a coarser level."""
+"""Maximum number of queries for one request; a longer time needs a coarser level."""
 
 MOST_AT_ONCE: Final = 8
-"""Most queries at a time; others wait."""
+"""Maximum number of queries at a time; others wait."""
 
 _MOST_STEPS: Final = 5000
 _READINGS_SECONDS: Final = 6 * 3600

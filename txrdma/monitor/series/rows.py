@@ -20,7 +20,7 @@ from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.series.database import Columns
 
 _MOST: Final = 1 << 50
-"""Growth in one reading beyond which a counter is not believed: sums of it would not fit."""
+"""Growth in one reading beyond which a counter is ignored: sums of it would not fit."""
 
 
 class ColumnFamily:
@@ -59,7 +59,7 @@ class ColumnFamily:
 
 
 COUNTERS: Final = tuple(FAMILIES)
-"""Counters of all ports that are kept, data in octets."""
+"""Stored counters of all ports, data in octets."""
 
 TRAFFIC: Final = ColumnFamily("", COUNTERS, {"portXmitData": "peakXmit", "portRcvData": "peakRcv"})
 """Columns of the counters that all ports have."""

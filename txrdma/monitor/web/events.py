@@ -32,20 +32,20 @@ from txrdma.monitor.web.watch import PageContext, Watch
 _log = Logger()
 
 MOST_READERS: Final = 1000
-"""Most readers at a time."""
+"""Maximum number of readers at a time."""
 
 MOST_WAITING: Final = 64
-"""Most events that wait for a reader; C{MOST_BYTES} is the most that these may be together."""
+"""Maximum number of events that wait for a reader; C{MOST_BYTES} limits their total length in bytes."""
 
 MOST_BYTES: Final = 1 << 20
 STALLED_SECONDS: Final = 60.0
 """Seconds without room for an event after which a reader's connection ends."""
 
 _REPEATED: Final = 256
-"""Events that are kept for readers that come back, and most events that are not yet sent to all."""
+"""Number of events stored for reconnecting readers, and maximum number of those not yet sent to all."""
 
 MOST_EDGES: Final = 1000
-"""Most links of a round, those whose state has changed most; others follow in the next rounds."""
+"""Maximum number of links of a round: those whose state changed most; others follow in the next rounds."""
 
 _EDGES_AT_A_TIME: Final = 20
 _OCTETS_AT_A_TIME: Final = 1 << 18

@@ -104,5 +104,5 @@ def failed(failure: Failure, request: Request) -> None:
     if failure.check(FlattenerError) and broken.args:  # which has the whole page in its text
         failure = Failure(broken.args[0])
     _log.failure("showing {path} failed", failure, path=request.path)
-    request.write(sendText(request, 500, "The monitor failed; its log tells why."))
+    request.write(sendText(request, 500, "The monitor failed; its log has the reason."))
     request.finish()

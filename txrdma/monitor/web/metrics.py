@@ -24,7 +24,7 @@ from txrdma.monitor.web.watch import Watch
 
 MOST_FINDINGS: Final = 1000
 """
-Largest number of findings with a series of their own: the most severe, then the oldest. A broken node may
+Largest number of findings with a separate series: the most severe, then the oldest. A broken node may
 have a new GUID each minute, and each GUID is a new series.
 """
 
@@ -40,7 +40,7 @@ _HEALTH: Final = (
     ("timeouts", "timeouts_total", "counter", "Requests without an answer in time"),
     ("notices", "notices_total", "counter", "Notices that the subnet administration has reported"),
 )
-"""Statistics of a poller, their names and types for Prometheus, and what they are."""
+"""Statistics of a poller, with their names, types and help text for Prometheus."""
 
 
 COLLECTORS: Final = ("monitor", "counters", "error-correction", "causes", "links", "congestion", "findings")

@@ -437,4 +437,4 @@ PAGES: Final = (
     Page("/topology", listing(LINKS, sort="-load"), _topology),
     Page("/trace", (Parameter("from", _NAME, "Node"), Parameter("to", _NAME, "Node")), _trace),
 )
-"""Pages for people; each can be kept as a bookmark."""
+"""Pages for people; each can be bookmarked."""

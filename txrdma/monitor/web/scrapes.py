@@ -29,7 +29,7 @@ from txrdma.monitor.web.rest import sendText
 _log = Logger()
 
 MOST_SCRAPES: Final = 4
-"""Most scrapes that are retained; for another one the oldest is dropped, with its connections."""
+"""Maximum number of retained scrapes; for another one the oldest is dropped, with its connections."""
 
 SHARED_SECONDS: Final = 10.0
 """Seconds for which a scrape is sent to further scrapers, unless there are newer readings."""

@@ -32,14 +32,14 @@ from txrdma.monitor.web.watch import Watch
 
 _ALIVE_SECONDS: Final = 15.0
 MOST_CONNECTIONS: Final = 2000
-"""Most connections at a time; further ones are closed at once. Twice L{MOST_READERS}: these have one each."""
+"""Maximum number of connections; further ones are closed. Twice L{MOST_READERS}: these have one each."""
 
 MOST_OF_CLIENT: Final = 1500
-"""Most connections of one address, or IPv6 network of 64 bits, at a time: a proxy on another host may have
+"""Maximum number of simultaneous connections per IPv4 address or IPv6 /64: a proxy on another host may have
 one for each of the L{MOST_READERS}, and those of requests. Loopback, where a proxy may be, is exempt."""
 
 MOST_AT_ONCE: Final = 25
-"""Most requests that are processed in a reactor iteration, each of which takes up to half a millisecond."""
+"""Maximum number of requests per reactor iteration, each of which takes up to half a millisecond."""
 
 _REFUSAL: Final = b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _HERE: Final = Path(__file__).parent
@@ -58,7 +58,7 @@ HEADS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-"""Heads of all answers: no script or style but ours, in no frame, and nothing is kept by others."""
+"""Heads of all answers: scripts and styles only of this site, no frames, and no caching."""
 
 
 def _filesIn(folder: Path) -> ReadOnly:

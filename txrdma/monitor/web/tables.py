@@ -34,7 +34,7 @@ TRUTH: Final[Schema] = {"type": "boolean"}
 SEVERITIES: Final = ("info", "warning", "critical")
 
 MOST_ROWS: Final = 1000
-"""Most rows of a page."""
+"""Maximum number of rows of a page."""
 
 PIECE: Final = 1000
 """Rows that are searched at a time, which takes some milliseconds."""
