@@ -25,7 +25,7 @@ INTERVAL: Final = 10.0
 """Seconds between two polls while no change is reported."""
 
 _AGAIN: Final = (0.3, 1.5)
-"""Seconds after a report at which devices are read again, as the kernel changes GID tables a little later."""
+"""Seconds after a report at which devices are read again: the kernel changes GID tables later."""
 
 _log = Logger()
 

@@ -33,7 +33,7 @@ GETADDR: Final = 22
 _REQUEST: Final = 0x001
 DUMP: Final = 0x300
 INTERRUPTED: Final = 0x010
-"""The flag of an answer that mixes what was before and after a change: ask again."""
+"""The flag of an answer that mixes states before and after a change: repeat the request."""
 
 _TYPE_MASK: Final = 0x3FFF
 _LOOPBACK_INDEX: Final = 1

@@ -27,7 +27,7 @@ _NO_ENTRY: Final = GIDEntry(_NO_GID, GIDType.INFINIBAND)
 _PAGE: Final = 4096
 _RATE: Final = re.compile(r"([0-9.]+) Gb/sec(?: \((\d+)X ?(\w*)\))?")
 _ROCE_OVERHEAD: Final = 96
-"""What kernels leave for headers when they choose the payload of RoCE packets by the interface's MTU."""
+"""Bytes that kernels reserve for headers when they derive the payload of RoCE packets from the MTU."""
 
 _LINK_LAYERS: Final = {"InfiniBand": LinkLayer.INFINIBAND, "Ethernet": LinkLayer.ETHERNET}
 
