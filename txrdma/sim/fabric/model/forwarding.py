@@ -12,7 +12,7 @@ from typing import Final
 from txrdma.sim.fabric.model.nodes import SimulatedNode, SimulatedPort
 
 _MOST_LINKS: Final = 64
-"""Largest number of links that are followed, as tables may lead in circles."""
+"""Largest number of links that are followed, because tables may contain loops."""
 
 
 def tableOf(switch: SimulatedNode) -> bytearray:

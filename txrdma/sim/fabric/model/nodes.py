@@ -360,7 +360,7 @@ _PORT: Final = PortInfo(
     vlArbitrationLowCap=8,
     operationalVLs=4,
 )
-"""What the PortInfos of all ports have in common."""
+"""The common fields of all ports' PortInfos."""
 
 
 def _portInfo(isSwitch: bool, isCabled: bool, width: int, speed: int, extended: int) -> PortInfo:
