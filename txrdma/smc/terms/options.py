@@ -17,7 +17,7 @@ USUAL_LINKS: Final = 2
 """Default limit of links in a link group if the device has more than one port, as on Linux."""
 
 LARGEST_RING: Final = SMALLEST_BUFFER << MAX_SIZE_CODE
-"""Bytes of the largest ring that the protocol has a code for: 512 MiB (Linux supports all 16 codes)."""
+"""Bytes of the largest ring for which the protocol has a code: 512 MiB (Linux supports all 16 codes)."""
 
 GROUPS: Final = 1000
 """Default limit of link groups in a process."""

@@ -19,7 +19,7 @@ SMCR = bytes.fromhex("e2d4c3d9")
 """The eyecatcher: "SMCR" in EBCDIC."""
 
 SMCD = bytes.fromhex("e2d4c3c4")
-"""The eyecatcher of messages about SMC-D."""
+"""The eyecatcher of SMC-D messages."""
 
 HEADER_LENGTH = 8
 TRAILER_LENGTH = 4
