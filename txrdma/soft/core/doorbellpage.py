@@ -23,7 +23,7 @@ from typing import Final
 from txrdma.unix.mapping import closeMapping, sealedMemory
 
 DOORBELL_BYTES: Final = 1 << 16
-"""The size of a page, and the limit of routes with a byte; what is unused takes no memory."""
+"""The size of a page, and the limit of routes with a byte; unused parts take no memory."""
 
 _SET: Final = b"\1"
 

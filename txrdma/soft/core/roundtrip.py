@@ -23,7 +23,7 @@ EXPECTED_AT_FIRST: Final = 0.001
 """Assumed round trip in seconds before the first measurement."""
 
 PATH_SECONDS: Final = 4.0
-"""Seconds without progress after which a path is given up if there is another one."""
+"""Seconds without progress after which a path is abandoned if there is another one."""
 
 LONGEST_TIMEOUT: Final = 1.0
 """Largest number of seconds between two attempts, so that a returning peer is noticed within this time."""

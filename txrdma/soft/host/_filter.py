@@ -17,7 +17,7 @@ from typing import Final
 from txrdma.soft.host._management import ATTRIBUTE, BODY, CLASS, CMAttribute, COMM_MGT, REMOTE_ID
 
 POSITION: Final = 12
-"""Offset in a probe of the position to which it goes. A probe has queue pair number 0."""
+"""Offset in a probe of the position to which it is sent. A probe has queue pair number 0."""
 
 _SO_ATTACH_REUSEPORT_CBPF: Final = 51
 

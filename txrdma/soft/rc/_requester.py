@@ -485,7 +485,7 @@ class Requester:
         reads = self._reads
         while reads and reads[0] <= oldest:
             reads.popleft()
-        if self._next < oldest:  # an answer to what we were about to send again
+        if self._next < oldest:  # an answer to packets that were about to be resent
             self._next = oldest
             self._cursor = 0
             while self._cursor < len(self._entries) and self._entries[self._cursor].end <= oldest:

@@ -135,7 +135,7 @@ class Responder:
         self._answers = Answers(keys, domain, mtu, batch)
         self._acknowledge = False
         self._nak: int | None = None
-        self._asked = False  # a NAK went out, and what it asked for has not come yet
+        self._asked = False  # a NAK was sent, and the requested packets have not arrived yet
         self._stopped = False
         self._finalEvents: list[Event] = []  # delivered when the final NAK is sent
         # The message that is arriving: SEND or WRITE by the opcode of its FIRST.
@@ -204,7 +204,7 @@ class Responder:
                 self._refuse(_forbidden())
                 break
         if not waiting:
-            if self._nak is not None:  # it acknowledges what was before it
+            if self._nak is not None:  # it acknowledges everything before it
                 runs.append(self._packet(self._expected, self._nak))
                 self._nak = None
             elif self._acknowledge:

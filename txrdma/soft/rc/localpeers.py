@@ -27,7 +27,7 @@ _START_LENGTH: Final = START.size
 _SOLICITED: Final = 1 << 55
 _FIXED: Final = 0xFF << 56 | 0xF << 48 | 0x7FFF << 32
 _PLAIN: Final = int(Opcode.UD_SEND_ONLY) << 56 | (int(DEFAULT_PKEY) & 0x7FFF) << 32
-"""First eight bytes of the BTH of a datagram without immediate, in the default partition."""
+"""First eight bytes of the BTH of a datagram without immediate data, in the default partition."""
 
 
 class LocalPeers:

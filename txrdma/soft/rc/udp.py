@@ -46,7 +46,7 @@ BUFFER = 8 << 20
 _ECN: Final = 3
 _TRUNCATED: Final = int(socket.MSG_TRUNC)
 _AT_ONCE: Final = 32
-"""Most reads per reactor iteration, for fairness."""
+"""Maximum number of reads per reactor iteration, for fairness."""
 
 ANSWERED: Final = 4
 """Reads after which packets are answered: senders wait for acknowledgements."""

@@ -54,7 +54,7 @@ POSITION: Final = (1 << 56) - 1
 LENGTH: Final = (1 << 24) - 1
 
 RESULT_COUNT: Final = FIRST - RESULTS
-"""Most atomics that may be outstanding in one direction."""
+"""Maximum number of outstanding atomics in one direction."""
 
 NOTICE_BYTES: Final = 24
 """The size of a WRITE_WITH_IMMEDIATE's content: length, address, key; C{u64} in this host's byte order."""

@@ -73,7 +73,7 @@ _SOLICITED_HEADER: Final = PLAIN_SOLICITED << 24
 _WHOLE_LINES: Final = -LINE
 _RDMA: Final = frozenset({Operation.RDMA_WRITE, Operation.RDMA_WRITE_WITH_IMMEDIATE, Operation.RDMA_READ})
 _ATOMICS: Final = frozenset({Operation.COMPARE_AND_SWAP, Operation.FETCH_AND_ADD})
-_LAST_OUTWARD: Final = int(Operation.SEND_WITH_IMMEDIATE)  # of those that send what is in our memory
+_LAST_OUTWARD: Final = int(Operation.SEND_WITH_IMMEDIATE)  # the last operation that sends local memory
 FOR_EVER: Final = 7
 
 # Statuses with which a receiver may refuse our oldest request.

@@ -20,7 +20,7 @@ from txrdma.soft.shared._layout import HEADER_BYTES, REMOTE_WRITE, RemoteRegion,
 from txrdma.unix.mapping import mapped, sealedLength, sealedMemory
 
 VERSION: Final = 7
-"""Of these messages and of the shared memory: processes with another one use UDP, or TCP."""
+"""Version of these messages and of the shared memory: processes with another version use UDP or TCP."""
 
 MOST_DATA: Final = 32768
 """Bytes of memory that one L{AccessRequest} or L{AccessReply} carries."""
