@@ -32,7 +32,7 @@ Address = IPv4Address | IPv6Address
 _log = Logger()
 
 _PULLS: Final = 16
-"""Most calls of a pull producer before its bytes are posted."""
+"""Maximum number of calls of a pull producer before its bytes are posted."""
 
 _TLS_METHODS: Final = ("write", "writeSequence", "loseConnection", "registerProducer", "unregisterProducer")
 
