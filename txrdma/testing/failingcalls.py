@@ -80,7 +80,7 @@ SYSTEM_CALLS: Final = [
 _RECEIVING: Final = {"unix/sockets.py: doRead", "soft/shared/unixpackets.py: _receive"}
 """
 Functions that receive descriptors of other processes: C{unix.test_sockets.ListenerTests} and
-C{soft.test_rendezvous} let these have no descriptors.
+C{soft.test_rendezvous} run these without descriptors.
 """
 
 

@@ -39,7 +39,7 @@ SPOILT: Final = {
 """Faults of requests, and the status with which each must end."""
 
 _LONGEST_NAP: Final = 0.05
-"""Seconds of the longest nap, which connections of these simulations do not take for a failure."""
+"""Seconds of the longest nap, which connections of these simulations do not treat as a failure."""
 
 
 @dataclass(frozen=True)
