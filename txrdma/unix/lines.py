@@ -20,16 +20,16 @@ from txrdma.kit.delayedcalls import Timer
 from txrdma.unix.sockets import Reactor
 
 _READ: Final = 1 << 16
-"""Most bytes that are read in one reactor iteration."""
+"""Maximum bytes that are read in one reactor iteration."""
 
 LONGEST: Final = 256
-"""Most bytes of a line; the connection is closed if the peer sends a longer one."""
+"""Maximum bytes of a line; the connection is closed if the peer sends a longer one."""
 
 MUCH: Final = 1024
 """Number of queued bytes from which they are sent immediately, so that the peer can process them."""
 
 MOST_UNREAD: Final = 1 << 20
-"""Most bytes that the peer may leave unread; the connection is closed if there are more."""
+"""Maximum bytes that the peer may leave unread; the connection is closed if there are more."""
 
 
 @implementer(IReadWriteDescriptor)

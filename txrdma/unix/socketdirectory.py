@@ -30,7 +30,7 @@ _rateLimited = RateLimitedLogger(_log)
 _SHARED: Final = stat.S_ISGID | stat.S_IRWXG
 _SO_PEERGROUPS: Final = 59
 _MOST_GROUPS: Final = 256
-"""Most groups of a peer that are read: getsockopt of Python returns at most 1024 bytes."""
+"""Maximum number of groups of a peer that are read: getsockopt of Python returns at most 1024 bytes."""
 
 _GROUP: Final = struct.Struct("=I")
 

@@ -34,7 +34,7 @@ SO_PEERCRED: Final[int] = getattr(socket, "SO_PEERCRED", 17)
 
 _CREDENTIALS: Final = struct.Struct("3i")
 _AT_ONCE: Final = 32
-"""Most connections that are accepted in one reactor iteration."""
+"""Maximum number of connections that are accepted in one reactor iteration."""
 
 _GONE: Final = (errno.ECONNABORTED, errno.EPERM, errno.EINTR)
 """Errors of accept that concern one connection only."""
