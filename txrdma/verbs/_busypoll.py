@@ -30,7 +30,7 @@ SLEEP_SECONDS: Final = 25e-6
 """Processor time that two processes need for a sleep and a wakeup."""
 
 MOST_SECONDS: Final = 100e-6
-"""Most seconds of busy-polling for one answer; L{LOW_LATENCY_SECONDS} where low latency is preferred."""
+"""Maximum seconds of busy-polling for one answer; L{LOW_LATENCY_SECONDS} if low latency is preferred."""
 
 LOW_LATENCY_SECONDS: Final = 400e-6
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence, Sized
 from typing import Any, Final
 
 Poll = Callable[[int], Sequence[Any]]
-"""Takes at most so many items from a source, oldest first."""
+"""Takes at most this many items from a source, oldest first."""
 
 Consumer = Callable[[Sequence[Any]], None]
 """Handles a batch of items, which is not empty."""

@@ -32,7 +32,7 @@ _SOLICITED: Final = 4
 _INLINE: Final = 8
 
 _CAPACITY: Final = 256
-"""Inline bytes that a request has memory for at first; it gets more when there are more."""
+"""Initial memory of a request for inline bytes; it grows when needed."""
 
 _NO_KEY: Any = 0
 _MISFITS: Final = (OverflowError, TypeError)

@@ -21,7 +21,7 @@ from txrdma.verbs.pyverbs.requests import ReceiveWorkRequests
 from txrdma.verbs.pyverbs.resourcetracker import ResourceTracker
 
 SHARED: Final = 2
-"""The lower bits of our numbers of receives of shared queues."""
+"""The lower bits of local numbers of receives of shared queues."""
 
 _LIMIT: Final = 1 << 1
 _CLOSED: Final = InvalidRequest("the shared receive queue is closed")
