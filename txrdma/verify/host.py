@@ -13,7 +13,7 @@ from txrdma.ports import devices, RDMADevice
 from txrdma.verbs.pyverbs.bindings import loadPyverbs
 
 UNLIMITED: Final = 1 << 63
-"""A limit that is none."""
+"""The value of a limit that is not set."""
 
 _CONTAINERS: Final = (".dockerenv", "run/.containerenv")
 _LIBRARIES: Final = ("usr/lib", "usr/lib64", "lib", "lib64", "usr/lib/*-linux-*")

@@ -46,7 +46,7 @@ _SERVED: Final = {"tcp": "TCP", "smc": "SMC-R", "rsocket": "RSocketTransport", "
 """The beginning of the name of the transport that must be used, and not another one silently."""
 
 MOST_RECEIVED: Final = 1 << 20
-"""Most bytes that are stored of a connection of a server: an offer, or an echo."""
+"""Maximum bytes that are stored of a connection of a server: an offer, or an echo."""
 
 _ECHOED: Final = 300_000
 _MESSAGES: Final = 200
