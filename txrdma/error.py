@@ -46,7 +46,7 @@ class DeviceUnavailable(RDMAError):
 
 
 class MalformedDevice(ValueError):
-    """A device string is malformed: correct what was configured. No other device is tried instead."""
+    """A device string is malformed: correct the configuration. No other device is tried instead."""
 
 
 class Refused(RDMAError):
