@@ -276,7 +276,7 @@ def readAccess(tokens: str, users: str) -> AccessControl:
         known[name] = password
     for path, content in ((tokens, found), (users, known)):
         if path and not content:
-            raise InvalidRequest(f"{path}: the file is empty")
+            raise InvalidRequest(f"{path}: the file has no entries")
     return AccessControl(found, known)
 
 

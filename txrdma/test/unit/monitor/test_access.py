@@ -169,7 +169,7 @@ class AccessTests(SiteTestCase):
         for tokens, users, why in (
             (self.file(TOKEN, 0o604), "", "everybody"),
             (self.file("short\n"), "", "line 1"),
-            (self.file("# none\n"), "", "nothing"),
+            (self.file("# none\n"), "", "no entries"),
             ("", self.file("alice:x\nbob\n"), "line 2"),
             ("", "/nothing/there", "No such file"),
         ):
