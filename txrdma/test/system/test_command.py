@@ -105,7 +105,7 @@ class OptionsTests(SynchronousTestCase):
             (["verify", "--tcp-port", "99999"], "0 to 65535"),
             (["verify", "--patience", "nan"], "0.01 to 1000"),
             (["verify", "--port", "first"], "--port first: expected a whole number"),
-            (["routes", "--lids", "x"], "a range as 3-9"),
+            (["routes", "--lids", "x"], "a range such as 3-9"),
             (["nodes", "--mkey", f"{1 << 64}"], "64 bits"),
             (["discover", "-f", ""], "--format : there are"),
             (["verify", "--output", "/nowhere/report"], "folder"),
@@ -185,7 +185,7 @@ class OptionsTests(SynchronousTestCase):
         """Closed standard streams, a full disk, and names that cannot be encoded cause no traceback."""
         for words, ending, status, errors in (
             ("devices", "<&- >&-", 0, ""),
-            ("decode", "<&-", 1, "no management datagram"),
+            ("decode", "<&-", 1, "not a management datagram"),
             ("pnet", ">/dev/full", 1, "txrdma pnet: [Errno 28] No space left"),
             ("pnet --help", ">/dev/full", 1, "txrdma pnet: [Errno 28] No space left"),
             ("--version", ">/dev/full", 1, "txrdma: [Errno 28] No space left"),

@@ -59,4 +59,4 @@ class DemonstrationTests(SynchronousTestCase):
         """Invalid options are refused."""
         done = subprocess.run(self.command("--large", "0"), capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 2)
-        self.assertIn("from 1 up", done.stderr)
+        self.assertIn("1 or more", done.stderr)

@@ -167,7 +167,7 @@ class FabricsTests(CommandTestCase):
         for target in ("2", "lid 2", "0x2", "0,1,2", "DR 0,1,2", "fe80::10:3", "0x0000000000100003"):
             self.assertEqual(self.output("smpquery", "ND", target).fields, {"nodeString": "h00001"}, target)
         self.assertEqual(self.output("smpquery", "ND").fields, {"nodeString": "h00000"})
-        self.assertIn("names no port", str(self.output("smpquery", "ND", "h00001!").status))
+        self.assertIn("is not a port", str(self.output("smpquery", "ND", "h00001!").status))
 
     def test_namedTargets(self) -> None:
         self.assertEqual(self.output("smpquery", "NI", "leaf0000", "--json").json["path"], "lid 9")
@@ -177,8 +177,8 @@ class FabricsTests(CommandTestCase):
         names = ("--node-names", str(path))
         self.assertEqual(self.output("smpquery", "ND", "login node", *names).fields, {"nodeString": "h00002"})
         self.assertIn("several nodes", str(self.output("smpquery", "ND", "twin", *names).status))
-        self.assertIn("names no port", str(self.output("smpquery", "ND", "nobody", *names).status))
-        self.assertIn("names no port", str(self.output("smpquery", "ND", "x" * 99).status))
+        self.assertIn("is not a port", str(self.output("smpquery", "ND", "nobody", *names).status))
+        self.assertIn("is not a port", str(self.output("smpquery", "ND", "x" * 99).status))
 
     def test_unmanaged(self) -> None:
         device = self.device + ":managed=no"

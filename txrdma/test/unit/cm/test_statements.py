@@ -72,7 +72,7 @@ CONSTANTS: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("the last # answers to SIDR_REQs are stored", (MOST_QUESTIONS,)),
     ("after the queue pair's retries: # times the timeout", (USUAL.retryCount + 1,)),
     ("and on a software device at least # seconds", (round(ackTimeoutSeconds(PATIENT_TIMEOUT), 1),)),
-    ("it gives a path up after # seconds without an acknowledgement", (PATH_SECONDS,)),
+    ("it abandons a path after # seconds without an acknowledgement", (PATH_SECONDS,)),
     # Programs that share an address
     ("has a *share*, one of # numbers", (SHARES,)),
     ("Its own UDP port is # plus the share", (portOfShare(1) - 1,)),

@@ -107,7 +107,7 @@ class TraceTests(NetFabricTestCase):
         self.assertIn("[FROM] TO", self.refusedOptions("trace", "1", "2", "3"))
         self.assertIn("[FROM [TO]]", self.refusedOptions("trace", "1", "2", "3", "--multicast=0xc000"))
         self.printed("trace", "\udcff", "1")  # a byte of the command line that is not UTF-8
-        self.assertIn("names no port", str(self.status))
+        self.assertIn("is not a port", str(self.status))
 
 
 class RoutesTests(NetFabricTestCase):

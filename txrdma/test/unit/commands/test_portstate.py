@@ -71,7 +71,7 @@ class ChangeTests(SharedFabricTestCase):
             output = self.output("portstate", "9", "3", operation, value, "--yes")
             self.assertEqual(output.fields[field], shown)
         self.assertIn(
-            "the port can", str(self.output("portstate", "9", "3", "espeed", "NDR", "--yes").status)
+            "the port supports", str(self.output("portstate", "9", "3", "espeed", "NDR", "--yes").status)
         )
 
     def test_together(self) -> None:
@@ -85,7 +85,7 @@ class ChangeTests(SharedFabricTestCase):
             (1, "MTU_1024", 2),
         )
         words = str(self.output("portstate", "9", "3", "mtu", "4096", "vls", "5", "-y").status)
-        self.assertIn("the port can", words)
+        self.assertIn("the port supports", words)
 
     def test_ends(self) -> None:
         self.output("portstate", "2", "1", "lid", "0x22", "lmc", "1", "smlid", "7", "mkeylease", "60", "-y")
@@ -177,7 +177,7 @@ class EverywhereTests(SharedFabricTestCase):
     def test_refusals(self) -> None:
         output = self.output("portstate", "--everywhere", "espeed", "NDR", "--yes", "--json")
         self.assertEqual(output.status, 1)
-        self.assertTrue(all("can" in each["error"] for each in output.json))
+        self.assertTrue(all("supports" in each["error"] for each in output.json))
 
     def test_silent(self) -> None:
         self.fabric.silence("h00039")

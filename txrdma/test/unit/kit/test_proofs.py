@@ -131,9 +131,9 @@ class ProofTests(SynchronousTestCase):
 
     def test_strangers(self) -> None:
         """Other bytes, other servers and impossible ranks are refused at once."""
-        self.assertRefused(self.client(1, 2, KEYS[1][2]), self.server(), "no member that connects")
-        self.assertRefused(self.client(0, 0, KEYS[0][0]), self.server(), "no member that connects")
-        self.assertRefused(self.client(9, 0, KEYS[0][0]), self.server(), "no member that connects")
+        self.assertRefused(self.client(1, 2, KEYS[1][2]), self.server(), "not a member that connects")
+        self.assertRefused(self.client(0, 0, KEYS[0][0]), self.server(), "not a member that connects")
+        self.assertRefused(self.client(9, 0, KEYS[0][0]), self.server(), "not a member that connects")
         server = self.server()
         self.connected(server)
         server.dataReceived(b"GET /index.html HTTP/1.1\r\n\r\n")

@@ -192,7 +192,7 @@ class CallTests(VerbsPortCase):
             (frame(ADMINISTRATION, 1, 1, 0x12, 0, b"")[:200], self.path, "256 bytes"),
             (b"\1\x81\1\1" + bytes(252), IBDRPath(drPath=(1,)), "subnet management"),
             (b"\1\1\1\1" + bytes(252), self.path, "subnet management"),
-            (gmp, IBPath(), "leads nowhere"),
+            (gmp, IBPath(), "neither a GID nor a LID"),
             (gmp, replace(self.path, pkey=PKey(0x8001)), "partition"),
         ):
             error = self.assertRaises(InvalidRequest, port.send, datagram, path)
