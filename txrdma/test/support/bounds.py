@@ -50,7 +50,7 @@ BOUNDS: Final = {
     """,
     "TURN": """
         btl.FastPath._events btl.Module._events btl.ModulePort._touched btl.Rendezvous._proved
-        cm.Dispatcher._sendings,_events,_freed cm.ExchangeCore._events,_outgoing
+        cm.Dispatcher._sendings,_events,_freed
         cm.Mappings.events cm.Requests.batch mad.Calls._packets,_events mad.RMPPReceiver._answers
         mad.RMPPTransfers._packets,_events smc.Lifecycle._pending smc.LinkGroupCore.output,pending
         smc._Core.output,pending soft.Coordinator._events soft.Datagrams._events soft.LocalPeers._written
@@ -164,6 +164,7 @@ BOUNDS: Final = {
     "monitor.series.history.MOST_ROWS": "monitor.HistoryWriter._rows",
     "monitor.series.historystore.MOST_PORTS": "monitor.HistoryStore._ports,_last",
     "monitor.series.remotewriter.MOST_ROWS": "monitor.RemoteWriter._rows",
+    "monitor.web.events._REPEATED": "monitor.EventHub._unsent",
     "monitor.web.events.MOST_READERS": "monitor.EventHub.readers",
     "monitor.web.scrapes.MOST_SCRAPES": "monitor.Scrapes._scrapes",
     "monitor.web.searches.MOST_RESULTS": "monitor.Searches._results",
