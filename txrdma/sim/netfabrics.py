@@ -13,6 +13,7 @@ from typing import Final
 from txrdma.fabric.linkspeeds import HAS_XDR, LaneSpeed
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.nodenames import NodeNames
+from txrdma.fabric.texts import printable
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType, PortState
 from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeInfo, SwitchInfo
@@ -102,7 +103,7 @@ def _add(fabric: Fabric, node: SimulatedNode, identifier: str) -> None:
         portGUID=(first or node.ports[-1]).guid, localPortNum=first.number if first is not None else 1
     )
     made, _ = fabric.add(info)
-    made.description = node.description
+    made.description = printable(node.description)
     if node.isSwitch:
         made.switchInfo = SwitchInfo.decode(bytes(node.switchInfo))
     for port in node.ports:

@@ -148,6 +148,12 @@ class RoundTripTests(FabricTestCase):
         self.assertIs(fabric.byLID(4), host.port(1))
         self.assertIs(fabric.byGUID(GUID.fromInt(0x99)), host.port(1))
 
+    def test_unprintableNames(self) -> None:
+        """Control characters in names are spaces, as in snapshots."""
+        fabric = readFabric('Hca 2 "h\0\1x"\n[1] "s"[1]\n\nSwitch 2 "s"\n')
+        self.assertEqual([node.description for node in fabric.nodes.values()], ["h  x", "s"])
+        self.assertEqual(dump(load(dump(fabric))), dump(fabric))
+
     def test_twoOfOne(self) -> None:
         text = 'switchguid=0x1\nSwitch 2 "a"\n[1] "b"[1]\n\nswitchguid=0x1\nSwitch 2 "b"\n'
         self.assertIn("same GUID", str(self.assertRaises(ValueError, readFabric, text)))
