@@ -97,14 +97,19 @@ def missing(expected: list[str], printed: str) -> list[str]:
     return []
 
 
-def withFreePorts(page: str) -> str:
-    """Return a page with free ports in place of those that it names, so that two runs do not meet."""
+def withFreePorts(page: str, reserved: ExitStack) -> str:
+    """
+    Return a page with free ports in place of those that it names, so that two runs do not meet.
+
+    @param reserved: holds the ports until it is closed, so that no other test gets them in the meantime.
+        Servers that set SO_REUSEADDR, as most do, can use them.
+    """
     ports: dict[str, str] = {}
-    with ExitStack() as stack:
-        for name in sorted(set(PORT.findall(page))):
-            each = stack.enter_context(socket.socket())
-            each.bind(("127.0.0.1", 0))
-            ports[name] = str(each.getsockname()[1])
+    for name in sorted(set(PORT.findall(page))):
+        each = reserved.enter_context(socket.socket())
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        each.bind(("127.0.0.1", 0))
+        ports[name] = str(each.getsockname()[1])
     return PORT.sub(lambda found: ports[found[0]], page)
 
 

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
@@ -41,7 +42,10 @@ class PageTests(SynchronousTestCase):
         environment: Mapping[str, str] = (
             {**os.environ, "PIP_FIND_LINKS": wheels, "PIP_QUIET": "1"} if wheels else installed()
         )
-        todo = [step for step in steps(withFreePorts(self.page(name))) if wheels or not isInstallation(step)]
+        reserved = ExitStack()
+        self.addCleanup(reserved.close)
+        page = withFreePorts(self.page(name), reserved)
+        todo = [step for step in steps(page) if wheels or not isInstallation(step)]
         folder = Path(self.mktemp()).absolute()
         folder.mkdir()
         reader = Reader(folder, environment)
