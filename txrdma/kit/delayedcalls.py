@@ -85,9 +85,11 @@ class NextCalls:
     def discard(self, call: Callable[[], object]) -> None:
         """Do not make a call. Idempotent."""
         self._running.pop(call, None)
-        if self._calls.pop(call, call) is None and not self._calls:
-            cancelCall(self._timer)
-            self._timer = None
+        if call in self._calls:
+            del self._calls[call]
+            if not self._calls:
+                cancelCall(self._timer)
+                self._timer = None
 
     def _run(self) -> None:
         self._timer = None
@@ -99,6 +101,7 @@ class NextCalls:
                     call()
                 except BaseException:  # as the reactor does
                     _log.failure("Unexpected error in {call}", call=call)
+        calls.clear()
 
 
 _nextCalls: Final[WeakValueDictionary[int, NextCalls]] = WeakValueDictionary()
