@@ -215,7 +215,7 @@ class RSocket:
         return self.backlog
 
     def drop(self) -> None:
-        """Drop everything that is not posted."""
+        """Discard queued bytes, and messages about mapped memory, that are not posted yet."""
         self._sending.drop()
         self.mappings.drop()
 

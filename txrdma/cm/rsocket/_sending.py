@@ -84,7 +84,7 @@ class Sending:
         return self.backlog
 
     def drop(self) -> None:
-        """Drop everything that is not posted."""
+        """Discard queued bytes that are not posted yet."""
         self._waiting.clear()
         self.backlog = 0
 
