@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -36,6 +37,7 @@ def machine() -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}",
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
         "congestion control": f"TCP by {_congestion()}",
+        "limits": _limits(),
         "packages": ", ".join(versions),
         "cores of txrdma": "compiled by mypyc" if areCoresCompiled() else "pure Python",
         "load average at the end": ", ".join(f"{load:.1f}" for load in os.getloadavg()),
@@ -48,6 +50,17 @@ def _congestion() -> str:
         return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     except OSError:
         return "what is not known"
+
+
+def _limits() -> str:
+    """Return whether this process has privileges, and the limits that restrict one without."""
+    user = "root" if os.geteuid() == 0 else "an unprivileged user"
+    buffers = min(int(Path(f"/proc/sys/net/core/{name}").read_text()) for name in ("rmem_max", "wmem_max"))
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    pinned = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    memory = "any amount" if pinned == resource.RLIM_INFINITY else f"{pinned >> 10:,} KiB"
+    allowed = f"{descriptors:,} descriptors, {memory} of pinned memory"
+    return f"{user}, {allowed}, socket buffers up to {buffers >> 10:,} KiB"
 
 
 def spread(values: Sequence[float]) -> str:
