@@ -191,7 +191,7 @@ def streams(quick: bool) -> list[Case]:
         _compared(
             "rocev2",
             "throughput over software RoCEv2 (UDP), 64 KiB writes, CRC by zlib-ng, with the largest "
-            "socket buffers that the system allows: 8 MiB with CAP_NET_ADMIN",
+            "socket buffers that the user may have, up to 8 MiB",
             *roce,
             tested=ROCE,
             atLeast=0.35,
@@ -199,7 +199,7 @@ def streams(quick: bool) -> list[Case]:
         ),
         _compared(
             "rocev2-default-buffers",
-            f"the same, with an unprivileged user's socket buffers: net.core.rmem_max of {RMEM_MAX:,} bytes",
+            f"the same, with socket buffers of Linux's default net.core.rmem_max of {RMEM_MAX:,} bytes",
             *roce,
             tested={**ROCE, "socketBuffer": RMEM_MAX},
             needs="zlib_ng",
