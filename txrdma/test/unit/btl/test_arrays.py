@@ -15,7 +15,7 @@ class ArrayTests(HostsCase):
     """Buffers whose items are not bytes."""
 
     def test_sent(self) -> None:
-        """All bytes of arrays, also of structures and of another byte order, are sent by every call."""
+        """Every call sends all bytes of arrays, including structures and other byte orders."""
 
         class Point(ctypes.BigEndianStructure):
             _fields_: ClassVar = [("x", ctypes.c_uint16), ("y", ctypes.c_double)]

@@ -35,7 +35,7 @@ class BatchTests(HostsCase):
         self.assertEqual(server.transport._inbox._bytes, 0)
 
     def test_between(self) -> None:
-        """A batch keeps its place between other messages of the tag, which may share its last packet."""
+        """A batch is delivered in order with other messages of its tag, which may share its last packet."""
         client, server = self.connected()
         self.pause(0.1)
         counters = self.counters()
@@ -72,7 +72,7 @@ class BatchTests(HostsCase):
         self.outcome(sent)
 
     def test_requests(self) -> None:
-        """The messages of a packet fire all kinds of requests that wait for them, in their order."""
+        """The messages of a packet fire pending requests of all kinds in order."""
         client, server = self.connected()
         into = bytearray(10)
         waiting: list[Deferred[object]] = [
@@ -113,7 +113,7 @@ class BatchTests(HostsCase):
             self.assertRaises(InvalidRequest, client.transport.sendMany, TAG, messages)
 
     def test_end(self) -> None:
-        """A batch fails once when the connection ends; after that none is sent."""
+        """A batch fails once when the connection ends; later batches are refused."""
         client, server = self.connected()
         failures: list[Failure] = []
         for tag in (ORDERED, WAITED):
@@ -129,4 +129,4 @@ class BatchTests(HostsCase):
 
 
 class OneHostBatchTests(test_receivebuffers.OneHostCase, BatchTests):
-    """The same between two processes of one host, where long messages use shared memory."""
+    """The tests between two processes of one host, where long messages use shared memory."""

@@ -16,7 +16,7 @@ from txrdma.test.support.btl.hosts import HostsCase, TAG, TagRecorder
 
 
 class BystanderTests(HostsCase):
-    """Whatever raises ends only its own connection."""
+    """An exception ends only the connection in which it is raised."""
 
     def setUp(self) -> None:
         super().setUp()

@@ -84,7 +84,7 @@ class ByteStreamTests(SynchronousTestCase):
         self.assertTrue(self.one.isOver and self.other.isOver)
 
     def test_close(self) -> None:
-        """A close delivers all earlier bytes; the peer knows whether its own bytes were cut off."""
+        """A close delivers all earlier bytes; the peer can detect whether its own bytes were discarded."""
         self.one.write(b"last")
         self.one.close()
         self.exchange(self.one, self.other)
@@ -96,7 +96,7 @@ class ByteStreamTests(SynchronousTestCase):
         self.assertTrue(self.other.wasCut)
 
     def test_cut(self) -> None:
-        """Bytes still queued when the peer closes are cut off; sent ones may still be acknowledged."""
+        """Bytes still queued when the peer closes are discarded; sent bytes may still be acknowledged."""
         for isSent in (True, False):
             self.setUp()
             self.other.write(b"on its way")

@@ -33,7 +33,7 @@ class Worker(TagRecorder):
 
     @answers(DOUBLE)
     def double(self, data: bytes) -> object:
-        """Answer at once, with an array."""
+        """Answer immediately, with an array."""
         self.seen.append(data)
         return array("d", [2 * each for each in array("d", data)])
 
@@ -98,7 +98,7 @@ class CallTests(CallsCase):
         self.assertNoCalls()
 
     def test_bothWays(self) -> None:
-        """Answers arrive at their calls, in whatever order, and both ends call each other."""
+        """Answers in any order arrive at their calls, and both ends can call each other."""
         calls = [self.call(LATER, b"%d" % number) for number in range(5)]
         other = self.server.transport.call(DOUBLE, array("d", [1.5]))
         self.assertEqual(array("d", self.outcome(other)), array("d", [3.0]))
@@ -127,7 +127,7 @@ class CallTests(CallsCase):
         self.assertIn("tag 9", str(self.failureResultOf(answer, CallFailed).value))
 
     def test_reported(self) -> None:
-        """Of many short answers some report that they have arrived, which stands for the others."""
+        """Not every short answer is acknowledged: one acknowledgement covers several answers."""
         self.patch(requests, "REPORTED", 100)
         self.patch(requests, "MOST_CALL_BYTES", 200)
         self.server.transport.answer(9, lambda data: bytes(40))
@@ -161,7 +161,7 @@ class CallTests(CallsCase):
         self.pause(1.0)
 
     def test_cancelledSoon(self) -> None:
-        """A call that is cancelled at once is withdrawn, or its function is cancelled, also behind others."""
+        """A call that is cancelled immediately is withdrawn, or its function cancelled, also when queued."""
         for length in (0, 20_000):
             for _ in range(10):
                 self.client.transport.post(TAG, bytes(900))
@@ -175,7 +175,7 @@ class CallTests(CallsCase):
             self.server.tagged.clear()
 
     def test_cancelledWaiting(self) -> None:
-        """The function of a call that is cancelled while long answers are under way is not called."""
+        """The function of a call that is cancelled while long answers are in flight is not called."""
         self.patch(requests, "MOST_CALL_BYTES", 250_000)
         self.server.transport.answer(9, lambda data: bytes(200_000))
         calls = [self.call(9) for _ in range(3)]
@@ -189,7 +189,7 @@ class CallTests(CallsCase):
         self.assertEqual(self.server.waiting, [])
 
     def test_limit(self) -> None:
-        """Calls beyond the limit wait; one that is cancelled meanwhile is never sent."""
+        """Calls beyond the limit wait; one that is cancelled while it waits is never sent."""
         self.patch(requests, "MOST_CALLS", 3)
         calls = [self.call(LATER, b"%d" % number) for number in range(6)]
         self.wait(lambda: len(self.server.waiting) == 3)
@@ -205,7 +205,7 @@ class CallTests(CallsCase):
         self.assertNoCalls()
 
     def test_bytes(self) -> None:
-        """Calls with many bytes wait for each other, and so do functions whose answers are under way."""
+        """Calls with many bytes wait for each other, and so do functions whose answers are in flight."""
         self.patch(requests, "MOST_CALL_BYTES", 50_000)
         self.server.transport.answer(9, lambda data: bytes(200_000))
         calls = [self.call(9, bytes(40_000)) for _ in range(5)]
@@ -262,7 +262,7 @@ class CallTests(CallsCase):
 
 
 class LiarTests(CallsCase):
-    """Peers that break the rules of calls lose their connection only."""
+    """Peers that violate the rules of calls lose only their own connection."""
 
     def test_tooMany(self) -> None:
         """A peer may not have too many calls that are not answered."""
@@ -277,7 +277,7 @@ class LiarTests(CallsCase):
         )
 
     def test_numbers(self) -> None:
-        """A peer may not use a number twice, nor answer what was not asked."""
+        """A peer may neither reuse the number of a pending call nor answer a call that was not sent."""
         self.assertRefused(*[(_CALL, CALL.pack(7, LATER))] * 2, ends=self.workers())
         self.assertRefused((_ANSWER, ANSWER.pack(7, False)), ends=self.workers())
         self.assertRefused((_ANSWER, b"?"), ends=self.workers())

@@ -58,7 +58,7 @@ class WindowTests(SynchronousTestCase):
         self.assertEqual(self.window.size, 2 * FIRST_WINDOW - 3)
 
     def test_longQueue(self) -> None:
-        """A loss takes a part of the queued segments, and then the window grows slowly."""
+        """With a long queue, a loss reduces the window by part of the queue; then it grows slowly."""
         for _each in range(3):
             self.round(seconds=10 * BASE)
         before = self.window.window
@@ -69,7 +69,7 @@ class WindowTests(SynchronousTestCase):
         self.assertTrue(after < self.window.window < after + 0.1)
 
     def test_marks(self) -> None:
-        """A mark ends the doubling and takes a fifth of the window, at most once in a round trip."""
+        """A congestion mark ends the doubling and reduces the window by a fifth, once per round trip."""
         self.round()
         for number in range(1, 4):
             before = self.window.window
@@ -78,7 +78,7 @@ class WindowTests(SynchronousTestCase):
             self.assertEqual(self.window.window, 0.8 * before if number % 2 else before)
 
     def test_pause(self) -> None:
-        """A round in which a process was not scheduled does not look like a queue."""
+        """A round in which a process was not scheduled is not taken for a queue."""
         for _each in range(2):
             self.round()
         before = self.window.window
@@ -100,7 +100,7 @@ class WindowTests(SynchronousTestCase):
         self.assertGreater(self.window.window * 0.9, 0.9 * WAITING)
 
     def test_notReady(self) -> None:
-        """A peer that does not answer its first segment in time later gets a window like another one."""
+        """A peer that answers its first segment late gets the same window as other peers."""
         self.window.silent()
         self.assertEqual(self.window.size, NARROWEST)
         while self.window.size < WIDEST:
@@ -109,7 +109,7 @@ class WindowTests(SynchronousTestCase):
             self.assertEqual(self.window.size, min(2 * before, WIDEST))
 
     def test_settles(self) -> None:
-        """Windows that share a queue without loss converge, whatever they began with."""
+        """Windows that share a queue without loss converge from any initial sizes."""
         windows = [Congestion() for _each in range(4)]
         for number, window in enumerate(windows, 1):
             for _each in range(number):
@@ -149,7 +149,7 @@ class WindowTests(SynchronousTestCase):
 
     @given(st.lists(st.tuples(st.integers(0, 40), st.floats(0.001, 0.1), st.booleans()), max_size=200))
     def test_bounds(self, rounds: list[tuple[int, float, bool]]) -> None:
-        """The window always stays within its bounds."""
+        """The window is always within its bounds."""
         self.window = Congestion()
         for lost, seconds, isSilent in rounds:
             if isSilent:
@@ -185,7 +185,7 @@ class BottleneckTests(SynchronousTestCase):
                 self.assertGreater(utilisation, 0.6 if pauses else 0.98)  # nothing is sent in most pauses
 
     def test_marks(self) -> None:
-        """Senders that get marks from a long queue keep it short, and lose nothing."""
+        """Senders that receive marks from a long queue shorten it, and lose nothing."""
         many = ManySenders(16, 100_000, 256, markFrom=20)
         lost, jain, utilisation = many.measure(0.05, 0.075)
         self.assertEqual(lost, 0)
@@ -195,13 +195,13 @@ class BottleneckTests(SynchronousTestCase):
             self.assertLess(peer.sent.paths[0].channels[DATA].roundTrip.smoothed, 0.001)
 
     def test_withoutLoss(self) -> None:
-        """On a busy machine without losses, windows grow as far as without pauses."""
+        """On a busy machine without losses, windows grow as much as without pauses."""
         many = ManySenders(1, 100_000, 5000, pauses=0.003, size=900)
         many.world.run(0.6)
         self.assertGreaterEqual(many.peers[0].sent.paths[0].congestion.size, FIRST_WINDOW)
 
     def test_cubic(self) -> None:
-        """Beside a sender with the window of CUBIC each gets from a quarter to three quarters."""
+        """Next to a sender with CUBIC's window, each gets between a quarter and three quarters."""
         many = ManySenders(1, 10_000, 50, 0.0005)
         other = CubicFlow(many.world.call, many.bottleneck, 0.001, MTU)
         many.world.call(0.2, lambda: other.fill(0.2))
@@ -212,7 +212,7 @@ class BottleneckTests(SynchronousTestCase):
         self.assertTrue(1 / 4 <= ours / (ours + others) <= 3 / 4, ours / (ours + others))
 
     def test_base(self) -> None:
-        """The base round trip changes by some packets only in half a minute with a full queue."""
+        """With a full queue, the base round trip grows by only a few packets in half a minute."""
         many = ManySenders(2, 200, 20_000, size=16 * 994)
         many.world.run(1.0)
         self.assertLess(self.base(many), 4 / 200)
@@ -221,7 +221,7 @@ class BottleneckTests(SynchronousTestCase):
         self.assertGreater(many.peers[0].sent.paths[0].channels[DATA].roundTrip.smoothed, 0.9)
 
     def test_receiveBuffer(self) -> None:
-        """Senders lose nothing in a small buffer of a busy receiver that advertises it, and else they do."""
+        """A busy receiver with a small buffer loses packets, unless it advertises its buffer."""
         self.assertEqual(self.lostByReceiver(True), 0)
         self.assertGreater(self.lostByReceiver(False), 100)
 
@@ -240,7 +240,7 @@ class BottleneckTests(SynchronousTestCase):
 
 
 class RandomLossTests(SynchronousTestCase):
-    """A path that loses packets at random is well used."""
+    """Utilization of a path that loses packets at random."""
 
     slowBecause = "it simulates some ten thousand packets"
 

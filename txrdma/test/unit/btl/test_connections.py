@@ -112,7 +112,7 @@ class MessageTests(HostsCase):
         self.assertEqual([channel._pair.capacity.maxInline for channel in channels], [64, 64])
 
     def test_credits(self) -> None:
-        """All but a few packets sent one by one are known to have left."""
+        """The sends of all but a few packets sent one by one have been reported as complete."""
         client, _server = self.connected()
         for _each in range(3 * MOST_UNREPORTED):
             self.outcome(client.transport.send(TAG, b"x"))
@@ -247,7 +247,7 @@ class MemoryTests(HostsCase):
 
 
 PRODUCED = 120
-"""Messages of 50,000 bytes: several times as many as may be queued."""
+"""Number of messages of 50,000 bytes: several times as many as may be queued."""
 
 
 class Producing(ProducerRecorder):
@@ -269,10 +269,10 @@ class Producing(ProducerRecorder):
 
 
 class PressureTests(HostsCase):
-    """An application that takes nothing pauses its peer's producer."""
+    """An application that does not receive pauses its peer's producer."""
 
     def test_pause(self) -> None:
-        """At most a window of messages arrives while they are not taken, and the rest afterwards."""
+        """At most a window of messages arrives while they are not received, and the rest afterwards."""
         client, server = self.connected()
         server.transport.pauseProducing()
         for number in range(PRODUCED):
@@ -324,7 +324,7 @@ class PressureTests(HostsCase):
 
 class EndTests(HostsCase):
     def test_busy(self) -> None:
-        """A receiver that was busy for two minutes gets all messages, and no end gives up."""
+        """A receiver that was busy for two minutes gets all messages, and neither end loses its peer."""
         client, server = self.connected()
         self.hosts[1].sleep()
         for number in range(500):
@@ -369,7 +369,7 @@ class EndTests(HostsCase):
         self.assertNothingLeft()
 
     def test_vanished(self) -> None:
-        """A host that disappears silently is lost after three minutes."""
+        """The connection to a host that stops responding is lost after three minutes."""
         client, _server = self.connected()
         self.hosts[1].die(silently=True)
         outcome = client.transport.send(TAG, b"x")
@@ -415,7 +415,7 @@ class EndTests(HostsCase):
         return server.why()
 
     def test_lostReports(self) -> None:
-        """A peer that has closed needs no reports, so that their loss does not matter."""
+        """A lost report to a peer that has closed does not turn the end into an error."""
         self.assertEqual(self._closedWithLoss([1]), "ConnectionDone")
         self.assertEqual(self._closedWithLoss([1, 2, 3]), "ConnectionDone")
 
@@ -462,9 +462,9 @@ class EndTests(HostsCase):
 
     def test_noRoom(self) -> None:
         """
-        A device without resources for a module reports it, and can succeed later.
+        A device without resources for a module raises an error, and can succeed later.
 
-        Without a descriptor nothing is tried with smaller buffers, nor is more pinned memory advised.
+        Without descriptors no attempt is made with smaller buffers, and more pinned memory is not advised.
         """
         host = self.hosts[0]
         none = Mock(side_effect=ResourceExhausted("no more"))
@@ -477,7 +477,7 @@ class EndTests(HostsCase):
         self.connected()
 
     def test_handles(self) -> None:
-        """Address handles of former peers are closed, but for a few, while their module lives."""
+        """While a module exists, it closes the address handles of former peers, except a few."""
         self.connected()
         module = moduleOf(self.hosts[0], self.hosts[0].device)
         for _each in range(2 * MOST_UNREPORTED):
@@ -498,7 +498,7 @@ class EndTests(HostsCase):
 
 class TimerTests(HostsCase):
     def test_replaced(self) -> None:
-        """Deadlines that messages have replaced are removed, although the last one is half a minute away."""
+        """Deadlines that messages have replaced are removed long before the last one expires."""
         client, server = self.connected()
         timetable = self.lifeline(client).module.core._times
         most = 0
@@ -517,7 +517,7 @@ class BurstTests(HostsCase):
     faults = Faults(delaySeconds=0.01)
 
     def test_resends(self) -> None:
-        """All lost segments are sent again at once, not a few with each acknowledgement."""
+        """All lost segments are retransmitted together, not a few with each acknowledgement."""
         client, server = self.connected()
         transport, peer = client.transport, client.transport._peer
         self.pause(0.1)  # until the ends know each other's handlers
@@ -538,7 +538,7 @@ class ExchangeTests(HostsCase):
 
     def test_lateProbes(self) -> None:
         """
-        A server waits for the client's probes after its own ones have passed.
+        A server whose own probes have passed waits for the client's probes.
 
         Its application may block the reactor as soon as it is connected: by then the client has its echoes.
         """
@@ -592,7 +592,7 @@ class ExchangeTests(HostsCase):
         self.assertNothingLeft()
 
     def test_unreachable(self) -> None:
-        """An error names the interface and the peer between which long packets, or none, do not pass."""
+        """The error of a path that drops long packets, or all packets, names the interface and the peer."""
         for shortest, text in (
             (1000, "packets of 1024 bytes, the MTU, do not pass from "),
             (0, "no packet passes from "),
@@ -624,7 +624,7 @@ class ExchangeTests(HostsCase):
         self.assertEqual(max(lengths), 256)
 
     def test_atOnce(self) -> None:
-        """Packets that arrive before the introduction of their sender are kept: no probe is repeated."""
+        """Packets that arrive before their sender's introduction are queued: no probe is repeated."""
         for number, delay in enumerate((10e-6, 1e-3, 20e-3)):
             self.hosts.append(self.host(f"10.0.2.{number}"))
             began = self.world.clock.seconds()
@@ -637,7 +637,7 @@ class ExchangeTests(HostsCase):
             self.wait(lambda c=client, s=server: c.lost and s.lost)  # type: ignore[misc]  # a lambda
 
     def test_noProtocol(self) -> None:
-        """A factory may refuse: its own end fails, and the other end is connected and lost."""
+        """If a factory returns no protocol, its endpoint fails, and the peer's connection is lost."""
         client = TagRecorder()
         openings = self.open(client, None)
         self.wait(lambda: client.lost)
@@ -646,7 +646,7 @@ class ExchangeTests(HostsCase):
         self.assertNothingLeft()
 
     def test_cancel(self) -> None:
-        """A cancelled attempt leaves nothing at either end."""
+        """A cancelled attempt releases everything at both ends."""
         openings = self.open(TagRecorder(), TagRecorder())
         self.pause(0.00002)
         openings[0].answer.cancel()
@@ -681,7 +681,7 @@ class ExchangeTests(HostsCase):
         self.assertNothingLeft()
 
     def test_turns(self) -> None:
-        """Exchanges beyond the limit wait, and clients that leave are forgotten."""
+        """Exchanges beyond the limit wait, and clients that disconnect are removed."""
         self.patch(connections, "MOST_OPENING", 2)
         self.patch(connections, "MOST_WAITING", 4)
         server, answers = Recorders(TagRecorder), []
@@ -728,7 +728,7 @@ class ExchangeTests(HostsCase):
         return failure
 
     def test_invalidPeers(self) -> None:
-        """Peers that send something else, or nothing, are rejected."""
+        """Peers that send no introduction, or an invalid one, are rejected."""
         self.patch(probes, "_prefixLength", lambda gid: 24)  # else from this host
         good = self.introduction(self.hosts[0])
         self.unknownPeer(b"GET / HTTP/1.1\r\nHost: a.example.org\r\nAccept: */*\r\n\r\n").trap(WireError)
@@ -749,7 +749,7 @@ class ExchangeTests(HostsCase):
         self.assertIn("there is no module", failure.getErrorMessage())
 
     def test_noModule(self) -> None:
-        """An end that cannot create a module fails immediately, and the other one gets the reason."""
+        """An end that cannot create a module fails immediately, and the peer receives the reason."""
         self.patch(lifeline, "moduleOf", Mock(side_effect=OSError("there are no descriptors left")))
         ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], 40001, 50e-6)
         opening = connections.PeerOpening(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder), False)

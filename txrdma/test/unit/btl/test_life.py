@@ -1,6 +1,6 @@
 """
-The lifecycle of a connection: a search through all short sequences of what an application and its peer can
-do, and one through the orders in which two ends close while any packet is lost.
+The lifecycle of a connection: a search through all short sequences of steps of an application and its peer,
+and one through the orders in which two ends close while any packet is lost.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STEPS = 5
 """Length of the sequences, of which there are 16,807."""
 
 MESSAGES = [bytes(1500), b"last"]
-"""What both ends send before they close, in four packets or more."""
+"""The messages that both ends send before they close, in four packets or more."""
 
 CLOSE_TIMES = (0.0, 15e-6, None)
 """When an end closes, in seconds: before its packets are delivered, meanwhile, or not at all."""
@@ -47,7 +47,7 @@ def ignored(*words: object, **named: object) -> None:
 
 
 class Lifeline:
-    """What a transport needs of its L{PeerConnection<txrdma.btl.lifeline.PeerConnection>}."""
+    """A stub of the transport's L{PeerConnection<txrdma.btl.lifeline.PeerConnection>}."""
 
     def __init__(self) -> None:
         order = SimpleNamespace(tags=set(), isOrdered=True)
@@ -122,7 +122,7 @@ class Play:
 
 
 class SearchTests(SynchronousTestCase):
-    """What holds after every sequence."""
+    """Properties that hold after every sequence of steps."""
 
     slowBecause = "there are 16,807 sequences"
 
@@ -224,7 +224,7 @@ class ClosingTests(HostsCase):
 
 
 class ClosingByPathsTests(ClosingTests):
-    """The same over two paths, whose packets overtake each other."""
+    """The tests of L{ClosingTests} over two paths, whose packets overtake each other."""
 
     delays = TCP_DELAYS[:1]
 

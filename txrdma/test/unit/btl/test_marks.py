@@ -35,26 +35,25 @@ class CountTests(SynchronousTestCase):
         self.assertEqual((self.marks.received, self.marks.marked), (3, 1))
 
     def test_increases(self) -> None:
-        """Each increase of the peer's marks is reported once, whatever became of earlier acknowledgements."""
+        """Each increase of the peer's marks is reported once, even if acknowledgements were lost."""
         reported = [self.acknowledge(4, *counts) for counts in ((4, 0), (8, 1), (12, 1), (20, 3))]
         self.assertEqual(reported, [False, True, False, True])
         self.assertTrue(self.marks.isUsed)
 
     def test_wraps(self) -> None:
-        """Counts wrap."""
         for number in range(1, 100):
             self.assertEqual(self.acknowledge(1000, 1000 * number & 0xFFFF, 999 * number & 0xFFFF), True)
         self.assertTrue(self.marks.isUsed)
 
     def test_old(self) -> None:
-        """Counts of an acknowledgement that was overtaken change nothing."""
+        """Counts of an acknowledgement that arrives late change nothing."""
         self.acknowledge(10, 10, 2)
         self.assertFalse(self.marks.echoed(9, 1))
         self.assertFalse(self.acknowledge(1, 11, 2))
         self.assertTrue(self.marks.isUsed)
 
     def test_cleared(self) -> None:
-        """If segments arrive uncounted in several acknowledgements, no more marks are expected."""
+        """If segments arrive uncounted in several acknowledgements, marks are not used any more."""
         self.acknowledge(10, 10)
         for number in range(MOST_FAILURES):
             self.assertTrue(self.marks.isUsed)
@@ -63,32 +62,32 @@ class CountTests(SynchronousTestCase):
         self.assertFalse(self.acknowledge(10, 100, 9))
 
     def test_oneInvalid(self) -> None:
-        """A single acknowledgement with too small counts is excused."""
+        """Single acknowledgements with too small counts are tolerated."""
         for number in range(1, 20):
             self.acknowledge(10, 10 * number - (5 if number % 2 else 0))
         self.assertTrue(self.marks.isUsed)
 
     def test_impossible(self) -> None:
-        """More marks than datagrams are no marks."""
+        """Counts with more marks than datagrams are invalid."""
         for number in range(MOST_FAILURES):
             self.assertFalse(self.marks.echoed(10 + number, 20 * number + 20))
         self.assertFalse(self.marks.isUsed)
 
     def test_allMarked(self) -> None:
-        """A path that marks all of the first datagrams does so regardless of congestion."""
+        """If a path marks all of the first datagrams, its marks are ignored."""
         self.acknowledge(FIRST_DATAGRAMS - 1, FIRST_DATAGRAMS - 1, FIRST_DATAGRAMS - 1)
         self.assertTrue(self.marks.isUsed)
         self.assertFalse(self.acknowledge(1, FIRST_DATAGRAMS, FIRST_DATAGRAMS))
         self.assertFalse(self.marks.isUsed)
 
     def test_longQueue(self) -> None:
-        """A path that has transmitted a datagram without a mark may mark all others."""
+        """If a path has transmitted a datagram without a mark, it may mark all others."""
         self.acknowledge(1, 1)
         self.assertTrue(self.acknowledge(1000, 1001, 1000))
         self.assertTrue(self.marks.isUsed)
 
     def test_timeouts(self) -> None:
-        """A path on which nothing arrives may drop what has a codepoint, unless some of it has arrived."""
+        """Marks are not used on a path with timeouts, unless datagrams with a codepoint have arrived."""
         proven = Marks()
         proven.echoed(1, 0)
         for _each in range(MOST_FAILURES):
@@ -124,13 +123,13 @@ class PathTests(SynchronousTestCase):
         return peer.sent.paths[0].marks
 
     def test_transmitted(self) -> None:
-        """On a good path counts stay valid, whatever it loses, duplicates and reorders."""
+        """If a path transmits codepoints, counts are valid despite losses, duplicates and reordering."""
         for network in (BadNetwork(), BadNetwork(loss=0.05, duplication=0.05, jitter=0.001)):
             self.assertTrue(self.play(network).isUsed)
             self.assertEqual(self.unmarked, [])
 
     def test_changed(self) -> None:
-        """ECT(0) is given up on a path that clears it, marks everything, or drops it; messages arrive."""
+        """ECT(0) is disabled on a path that clears it, marks everything, or drops it; messages arrive."""
         for changed in (NOT_ECT, 1, CE, None):
             remarks = {ECT: changed}
             network = BadNetwork(remark=lambda codepoint: remarks.get(codepoint, codepoint))  # noqa: B023

@@ -1,5 +1,5 @@
 """
-Two modules as a state machine: each message is delivered once or reported as failed, whatever happens to
+Two modules as a state machine: each message is delivered once or reported as failed, with any faults of
 packets.
 """
 
@@ -124,7 +124,7 @@ class TwoModules(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, 400), keeps=st.booleans())
     def deliver(self, at: int, keeps: bool) -> None:
-        """Deliver a packet, and possibly keep a duplicate."""
+        """Deliver a packet, and possibly store a duplicate."""
         if self.wire:
             at %= len(self.wire)
             side, channel, packet = self.wire[at] if keeps else self.wire.pop(at)
@@ -155,7 +155,7 @@ class TwoModules(RuleBasedStateMachine):
         self.turn(side)
 
     def turn(self, side: int) -> None:
-        """Take the events and packets of a module."""
+        """Process the events and packets of a module."""
         module = self.modules[side]
         for event in module.events():
             self.eventReceived(side, event)
@@ -168,7 +168,7 @@ class TwoModules(RuleBasedStateMachine):
         if isinstance(event, (MessageReceived, PackReceived)):
             messages = event.messages if isinstance(event, PackReceived) else [event[1:]]
             for tag, data in messages:
-                assert tag not in self.came[side], f"message {tag} came twice"
+                assert tag not in self.came[side], f"message {tag} was delivered twice"
                 self.came[side][tag] = bytes(data)
         elif isinstance(event, (SendCompleted, SendFailed)):
             assert isinstance(event.context, int)
@@ -187,13 +187,13 @@ class TwoModules(RuleBasedStateMachine):
             for number, data in self.came[other].items():
                 assert self.sent[side][number] == data, f"message {number} has changed"
             for number, hasArrived in self.reported[side].items():
-                assert not hasArrived or number in self.came[other], f"message {number} never came"
+                assert not hasArrived or number in self.came[other], f"message {number} was not delivered"
             assert not self.ended[side] or self.reported[side].keys() == self.sent[side].keys(), (
-                "an end before outcomes"
+                "an end before the outcomes of messages"
             )
 
     def teardown(self) -> None:
-        """Deliver packets until every message is reported: none waits forever."""
+        """Deliver packets until the outcome of every message has been reported."""
         if not hasattr(self, "wire"):
             return
         for _round in range(300):
@@ -210,16 +210,16 @@ class TwoModules(RuleBasedStateMachine):
         for side in (0, 1):
             assert self.reported[side].keys() == self.sent[side].keys(), "messages without an outcome"
             hasFailed = not all(self.reported[side].values())
-            assert not hasFailed or self.ended[side], "a message has failed, and its peer is there"
+            assert not hasFailed or self.ended[side], "a message has failed, although its peer is connected"
 
 
 class ModelTests(SynchronousTestCase):
-    """Hypothesis searches for steps that violate the promises."""
+    """Hypothesis searches for steps that violate the invariants."""
 
     slowBecause = "Hypothesis runs many examples"
 
     def test_twoModules(self) -> None:
-        """No order of packets, losses, times and calls violates the promises."""
+        """No order of packets, losses, times and calls violates the invariants."""
         machine = TwoModules.TestCase
         machine.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
         machine("runTest").debug()

@@ -116,7 +116,7 @@ class MessageTests(ModuleTestCase):
             self.assertEqual(used, {channel}, size)
 
     def test_room(self) -> None:
-        """All messages arrive although they fit only one by one, and later ones often start first."""
+        """All messages arrive although memory suffices for one only, and later ones often start first."""
         for seed in range(5):
             self.begin(BadNetwork(loss=0.05, delays=(0.02, 0.02), jitter=0.005), Budget(40_000, 30_000))
             self.world.random.seed(seed)
@@ -289,7 +289,7 @@ class EndTests(ModuleTestCase):
         self.assertEqual(last, PeerFailed(self.toBob, why))
 
     def test_nobodyConfirms(self) -> None:
-        """A peer that is silent after the last segment is closed, not lost: all messages have arrived."""
+        """If the peer is silent after the last segment, the connection closes in order, and is not lost."""
         self.send(b"x", "done")
         self.run_(0.1)
         self.bob.isDead = True
@@ -300,7 +300,7 @@ class EndTests(ModuleTestCase):
         )
 
     def test_keepAlive(self) -> None:
-        """Keepalive detects an idle peer that has died, and keeps one that answers."""
+        """Keepalive detects an idle peer that does not respond, and affects no peer that answers."""
         self.run_(10 * KEEP_ALIVE)
         self.assertEqual((self.eventReceived["alice"], self.eventReceived["bob"]), ([], []))
         self.bob.isDead = True
@@ -308,7 +308,7 @@ class EndTests(ModuleTestCase):
         self.assertEqual(self.eventReceived["alice"], [PeerFailed(self.toBob, "the peer does not answer")])
 
     def test_lose(self) -> None:
-        """A peer that the application gives up is forgotten, and reported once."""
+        """A peer that the application gives up is removed, and reported once."""
         self.send(bytes(9000), "lost")
         self.alice.module.lose(self.toBob, "why not")
         self.alice.module.lose(self.toBob, "again")
@@ -321,7 +321,7 @@ class EndTests(ModuleTestCase):
 
 
 class LiarTests(ModuleTestCase):
-    """Invalid input is counted, and affects nobody else."""
+    """Invalid input is counted, and affects no other peer."""
 
     def put(self, segment: Segment | bytes, source: tuple[int, int] = (0, 1), channel: int = DATA) -> None:
         raw = segment if isinstance(segment, bytes) else segment.encode()
@@ -330,7 +330,7 @@ class LiarTests(ModuleTestCase):
     def lie(self, **changes: int) -> Segment:
         """Return a valid segment of Alice, with these fields changed."""
         right = Segment(FRAG, self.toAlice.name, self.toAlice.received.following, payload=b"lie")
-        return right._replace(**changes)  # type: ignore[arg-type]  # mypy does not look into the names
+        return right._replace(**changes)  # type: ignore[arg-type]  # mypy does not check the names
 
     def counted(self, name: str) -> int:
         return self.bob.module.counters.named()[name]
@@ -349,7 +349,7 @@ class LiarTests(ModuleTestCase):
         self.assertEqual(self.eventReceived["bob"], [])
 
     def test_early(self) -> None:
-        """A few packets that arrive before their sender is known are accepted then, if its name was drawn."""
+        """A limited number of packets is stored before their sender is known, if its name was allocated."""
         module, counters = self.bob.module, self.bob.module.counters
         early = Segment(FRAG, 5, 100, payload=b"early").encode()
         module.received(DATA, "there", early, 0.0)
@@ -382,7 +382,7 @@ class LiarTests(ModuleTestCase):
         self.assertEqual(eventReceived, [b"first", b"second", b"third", b"fourth", b"fifth"])
 
     def test_earlyNames(self) -> None:
-        """Names that are drawn and never used are forgotten, the oldest first."""
+        """Names that are allocated and never used are dropped, oldest first."""
         module = self.bob.module
         for name in range(1, MOST_NAMES + 2):
             module.expected.expect(name)
@@ -416,7 +416,7 @@ class LiarTests(ModuleTestCase):
         self.assertEqual((segment.kind, segment.acknowledged), (ACK, first))
 
     def test_acknowledgements(self) -> None:
-        """An acknowledgement of what was never sent is rejected, alone or with a segment."""
+        """An acknowledgement of unsent segments is rejected, alone or with a segment."""
         never = self.toAlice.sent.following
         self.put(self.lie(acknowledged=never))
         self.put(self.lie(kind=ACK, acknowledged=(never - 1) & SEQUENCE_MASK))
@@ -426,7 +426,7 @@ class LiarTests(ModuleTestCase):
         self.assertEqual((self.counted("num_bad_ack_recvs"), self.eventReceived["bob"]), (3, []))
 
     def test_farewells(self) -> None:
-        """A farewell is ignored unless the connection closes, and then unless it is an acknowledgement."""
+        """A farewell is processed only if the connection is closing and it is an acknowledgement."""
         self.bob.module.send(self.toAlice, 7, b"lost", "lost")
         self.bob.module.outgoing(self.world.now)
         here = self.toAlice.name
@@ -487,14 +487,14 @@ class LiarTests(ModuleTestCase):
         self.assertEqual(self.of("bob", PeerFailed) + self.of("alice", PeerFailed), [])
 
     def test_refusals(self) -> None:
-        """Refusals are bounded, however much is refused in one iteration."""
+        """Refusals are bounded, however many segments are refused in one iteration."""
         for _each in range(5000):
             self.put(self.lie(kind=PUT, region=99))
         self.assertEqual(len(self.bob.module._owed.refusals), 256)
 
 
 class ReorderingTests(ModuleTestCase):
-    """The last section of the design: two channels, and reordering between them."""
+    """Two channels, and reordering between them."""
 
     def play(self, network: BadNetwork, size: int = 4000, count: int = 200) -> Peer:
         """Send large messages, each followed by very small ones that overtake it."""

@@ -44,7 +44,7 @@ class ObjectTests(HostsCase):
         self.assertLess(len(message), len(data) + 200)
 
     def test_numpy(self) -> None:
-        """Arrays of NumPy keep type and shape, and one that is not contiguous is copied by NumPy."""
+        """NumPy arrays have the same type and shape when received; non-contiguous arrays are copied."""
         try:
             import numpy
         except ImportError:

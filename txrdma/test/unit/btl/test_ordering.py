@@ -1,5 +1,5 @@
 """
-Order by tag: ordered tags deliver messages as they were sent, whatever the network does; others immediately.
+Order by tag: ordered tags deliver messages as they were sent, on any bad network; others immediately.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class OrderingTests(SynchronousTestCase):
     )
     @settings(max_examples=200, deadline=None)
     def test_beginsAnew(self, first: int, order: list[int]) -> None:
-        """Sequence numbers that wrap make no difference, in whatever order segments arrive."""
+        """Messages are delivered in order when sequence numbers wrap."""
         received, ordering, came = ReceiveWindow(first), Ordering(), []
         for number in order:
             sequence = (first + number) & SEQUENCE_MASK

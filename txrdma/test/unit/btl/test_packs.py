@@ -67,7 +67,7 @@ class WireTests(ModuleTestCase):
 
 
 class SendTests(ModuleTestCase):
-    """What is combined, and what senders learn."""
+    """Which messages are combined, and what is reported to senders."""
 
     def kinds(self) -> list[tuple[int, int, int]]:
         """Return kind, channel and length of the packets that Alice sends now."""
@@ -75,7 +75,7 @@ class SendTests(ModuleTestCase):
         return [(each.head[0] & 15, each.channel, len(each.head) + len(each.payload)) for each in packets]
 
     def sendAll(self, count: int, size: int = 8, isUrgent: bool = False) -> list[bytes]:
-        """Send so many numbered messages whose outcomes are reported."""
+        """Send this many numbered messages whose outcomes are reported."""
         output = [bytes((number,)) * size for number in range(count)]
         for data in output:
             self.send(data, data, isUrgent, tag=data[0])
@@ -180,7 +180,7 @@ class SendTests(ModuleTestCase):
         self.assertEqual(self.eventReceived["alice"], [*failed, SendCompleted(self.toBob, b"behind")])
 
     def test_unheard(self) -> None:
-        """A message that reports failures only does not report success."""
+        """For a message that reports only failures, success is not reported."""
         for _each in range(3):
             self.send(b"x", FAILURES_ONLY)
         self.run_(0.01)
@@ -196,13 +196,13 @@ class ReceiveTests(ModuleTestCase):
     """Packs received by Bob's module."""
 
     def put(self, count: int, payload: bytes, ahead: int = 0) -> None:
-        """Deliver a pack of Alice, that many segments ahead of the next one."""
+        """Deliver a pack of Alice, this many segments ahead of the next one."""
         sequence = (self.toAlice.received.following + ahead) & SEQUENCE_MASK
         raw = Segment(PACK, self.toAlice.name, sequence, tag=count, payload=payload).encode()
         self.bob.module.received(DATA, (0, DATA), raw, self.world.now)
 
     def test_bad(self) -> None:
-        """A pack that contradicts itself is counted and refused, and nothing is delivered."""
+        """An inconsistent pack is counted and refused, and nothing is delivered."""
         good = packed([(1, b"a"), (2, b"bb")])
         for count, payload in (
             (1, good),

@@ -1,4 +1,4 @@
-"""Several paths to one peer: their sum of rates, and the loss of one of them."""
+"""Several paths to one peer: their combined rate, and failover."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PathsCase(SynchronousTestCase):
         self.back.order.isOrdered = True
 
     def advance(self, until: float) -> None:
-        """Let time pass while ten messages are always on the way."""
+        """Let time pass with always ten messages in flight."""
         if not self.world.now:
             for _each in range(10):
                 self.next()
@@ -90,12 +90,12 @@ class RateTests(PathsCase):
 
 
 class LostPathTests(PathsCase):
-    """A path on which nothing arrives any more."""
+    """Paths that stop delivering."""
 
     slowBecause = "it simulates some ten thousand packets"
 
     def test_failover(self) -> None:
-        """What is in flight on a path that fails is sent again on the other one after a round trip."""
+        """Segments in flight on a failed path are retransmitted on the other one after a round trip."""
         self.connect(RATE, RATE)
         self.advance(0.2)
         failed, other = self.peer.sent.paths
@@ -110,7 +110,7 @@ class LostPathTests(PathsCase):
         self.assertGreater((self.received - before) * MESSAGE, 0.7 * 0.2 * RATE)
 
     def test_returns(self) -> None:
-        """A path that works again is found by probes, without harm to messages meanwhile."""
+        """Probes detect that a failed path works again, and do not affect messages."""
         self.connect(RATE, RATE)
         self.advance(0.2)
         self.network.failedPorts.add(1)
@@ -129,7 +129,7 @@ class LostPathTests(PathsCase):
         self.assertGreater(self.network.bottlenecks[1, 1].sent - sent, 0.7 * 0.15 * RATE / (MTU + OVERHEAD))
 
     def test_all(self) -> None:
-        """A peer is lost when all paths are silent for the time after which a peer is given up."""
+        """A peer is lost when all paths have been silent for the timeout of a peer."""
         self.connect(RATE, RATE)
         self.advance(0.1)
         self.network.failedPorts.update((0, 1))

@@ -38,7 +38,7 @@ class _Case(HostsCase):
 
 class GrowthTests(_Case):
     def test_grows(self) -> None:
-        """When a probe of that length has passed, messages use it, also those that are being sent."""
+        """When a probe of the interface's MTU has passed, messages use it, even those being sent."""
         client, server = self.connected()
         self.assertEqual(self.peer(client).mtu, _USUAL)
         data = Random(1).randbytes(7000)
@@ -60,7 +60,7 @@ class GrowthTests(_Case):
         self.close(client, server)
 
     def test_dropped(self) -> None:
-        """A path that drops long packets keeps the usual MTU, without delay."""
+        """A path that drops long packets uses the usual MTU, without delay."""
         dropped: list[int] = []
 
         def isLong(packet: RoCEPacket) -> bool:

@@ -48,7 +48,7 @@ class ReceiveBufferTests(SynchronousTestCase):
         return self.isReached
 
     def test_places(self) -> None:
-        """Fragments never overlap, in whatever order they are released."""
+        """Fragments never overlap, in any order in which they are released."""
         random, buffer = Random(1), ReceiveBuffer(_SIZE, self.write)
         pieces: dict[int, bytes] = {}
         refused = 0
@@ -181,7 +181,7 @@ class SegmentTests(SegmentCase):
         self.assertEqual((self.counters.rdmaSends, self.bob.module.counters.refusedRecvs), (2, 1))
 
     def test_asks(self) -> None:
-        """The first long message requests the buffer once; further bytes wait for the answer."""
+        """The first long message requests a receive buffer once; further bytes wait for the answer."""
         self.toBob.receiveBuffer, self.toBob.mayRequest = None, True
         self.send(bytes(LONG - 1))
         self.assertEqual(self.alice.module.events(), [])
@@ -254,7 +254,7 @@ class OneHostCase(HostsCase):
             die(silently)
             self.memory.kill(process)
 
-        process.die = dies  # type: ignore[method-assign]  # what is more than a host dies with a process
+        process.die = dies  # type: ignore[method-assign]  # shared memory belongs to the process
         return process
 
     def receiveBuffer(self, end: TagRecorder) -> ReceiveBuffer | None:
@@ -266,7 +266,7 @@ class OneHostCase(HostsCase):
 
 class LongTests(HostsCase):
     """
-    Long messages and memory by receive buffers; between two hosts RDMA writes them.
+    Long messages and remote memory by receive buffers, into which RDMA writes between two hosts.
 
     @cvar route: the path of the reliable queue pairs.
     @cvar mostFailing: bytes of all receive buffers, and the number and bytes of the messages, of a connection
@@ -354,7 +354,7 @@ class OneHostMessageTests(OneHostCase, test_connections.MessageTests):
     """Sent messages arrive, long ones through shared memory."""
 
     def test_untold(self) -> None:
-        """Nothing is acknowledged before the application had its bytes, however much arrives at once."""
+        """Bytes are acknowledged only after the application has received them."""
         client, server = self.connected()
         self.outcome(client.transport.send(TAG, bytes(WORTH_WAITING)))
         seen: list[int] = []
@@ -439,7 +439,7 @@ class OneHostMemoryTests(OneHostCase, test_connections.MemoryTests):
 
 
 class OneHostPressureTests(OneHostCase, test_connections.PressureTests):
-    """An application that takes nothing pauses its peer, though memory is free."""
+    """An application that does not receive pauses its peer, even if memory is free."""
 
 
 class OneHostEndTests(OneHostCase, test_connections.EndTests):

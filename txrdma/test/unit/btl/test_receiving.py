@@ -142,7 +142,7 @@ class ReceiveTests(HostsCase):
         self.assertRaises(InvalidRequest, server.transport.receive, WAITED)
 
     def test_givenBack(self) -> None:
-        """Messages that were given back are received again first, or handled, and windows stay correct."""
+        """Messages that were given back are received again first, or handled, and windows remain correct."""
         client, server = self.connected()
         everything = [bytes([number]) * 1_000_000 for number in range(10)]
         for each in everything:
@@ -217,7 +217,7 @@ class EndTests(HostsCase):
         self.failureResultOf(server.transport.receive(WAITED), MessageFailed)
 
     def test_closing(self) -> None:
-        """A connection closes in order when the peer has received what waits for its window."""
+        """A connection closes in order when the peer has received the messages that wait for its window."""
         client, server = self.connected()
         for _ in range(10):
             client.transport.post(WAITED, bytes(1_000_000))
@@ -248,19 +248,19 @@ class HandlerOrderTests(HostsCase):
 
 
 class LiarTests(HostsCase):
-    """Peers that break the rules of windows lose their connection only."""
+    """Peers that violate the rules of windows lose only their own connection."""
 
     def test_window(self) -> None:
         """A peer may not exceed the window of a tag."""
         self.assertRefused(*[(WAITED, bytes(1_000_000))] * 10)
 
     def test_tags(self) -> None:
-        """A peer may not send in too many tags that nobody receives."""
+        """A peer may not use too many tags that the program does not receive."""
         self.patch(inbox, "MOST_TAGS", 10)
         self.assertRefused(*[(100 + number, b"x") for number in range(11)])
 
     def test_receivedTags(self) -> None:
-        """Tags of which the program has received a message, or which have got a handler, do not count."""
+        """Tags with a handler, or with a received message, are not counted."""
         self.patch(inbox, "MOST_TAGS", 10)
         client, server = self.connected()
         for tag in range(100, 121):
@@ -273,16 +273,16 @@ class LiarTests(HostsCase):
         self.assertRefused(*[(200 + number, b"x") for number in range(11)], ends=ends)
 
     def test_bytes(self) -> None:
-        """A peer may not send too many bytes that nobody receives, in whatever number of tags."""
+        """A peer may not send more bytes than the limit before they are received, in any number of tags."""
         self.patch(inbox, "MOST_UNRECEIVED", 10_000)
         self.assertRefused(*[(100 + number, bytes(1000)) for number in range(11)])
 
     def test_reports(self) -> None:
-        """A peer may not report what was not sent, nor handlers of invalid tags."""
+        """A peer may not report messages that were not sent, nor handlers of invalid tags."""
         self.assertRefused((_RECEIVED, struct.pack(">HQ", WAITED, 1)))
         self.assertRefused((_RECEIVED, b"short"))
         self.assertRefused((_UNLIMITED, struct.pack(">H", _UNLIMITED)))
 
 
 class OneHostReceiveTests(test_receivebuffers.OneHostCase, ReceiveTests):
-    """The same between two processes of one host, where long messages use shared memory."""
+    """The tests between two processes of one host, where long messages use shared memory."""

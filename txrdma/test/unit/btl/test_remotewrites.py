@@ -26,7 +26,7 @@ class RemoteBufferTests(SynchronousTestCase):
     """A receive buffer to which RDMA writes."""
 
     def test_waits(self) -> None:
-        """Bytes that cannot be written yet take no space, and wait."""
+        """Bytes that cannot be written yet wait, and use no space."""
         answers = [False, True]
         buffer = ReceiveBuffer(_SIZE, lambda position, data: answers.pop(0), LONG_REMOTE)
         self.assertEqual([buffer.allocate(bytes(_SIZE)), buffer.allocate(bytes(_SIZE))], [FULL, 0])
@@ -52,7 +52,7 @@ class RemoteSegmentTests(test_receivebuffers.SegmentCase):
         self.assertEqual((self.counters.rdmaSends, self.counters.chunkSends), (1, 0))
 
     def test_failure(self) -> None:
-        """What was not written when RDMA fails is sent in datagrams: once, and in order."""
+        """Messages not written when RDMA fails are sent in datagrams, once and in order."""
         for seed in range(4):
             self.begin(BadNetwork(loss=0.05 * seed, jitter=0.001))
             self.toAlice.order.tags.add(7)
@@ -90,7 +90,7 @@ class RemoteWriteTests(HostsCase):
     """RDMA writes long messages."""
 
     def test_short(self) -> None:
-        """Messages that are shorter use datagrams, although the peer has a receive buffer."""
+        """Messages below the threshold use datagrams, although the peer has a receive buffer."""
         client, server = self.connected()
         for size in (300_000, LONG_REMOTE - 1):
             self.outcome(client.transport.send(TAG, bytes(size)))
@@ -215,7 +215,7 @@ class RemoteLossTests(HostsCase):
             self.assertLess(seconds, 8 / 30)
 
     def test_resumes(self) -> None:
-        """After a pause RDMA writes again, because the path may have become better."""
+        """RDMA writes are used again after a pause, because the path may have improved."""
         client, server = self.connected()
         self.world.network.faults = Faults(loss=0.05)
         for _each in range(3):

@@ -14,12 +14,12 @@ class ScenarioTests(SynchronousTestCase):
     """Every message is delivered once, or reported to its sender as failed; C{make simulate} has more."""
 
     def test_seeds(self) -> None:
-        """Simulations of fixed seeds keep all promises."""
+        """Simulations of fixed seeds violate no invariant."""
         counts = playSeeds("btl", range(6))
         self.assertGreater(counts["completed"], counts["failed"])
 
     def test_moreSeeds(self) -> None:
-        """Simulations of more fixed seeds keep all promises."""
+        """Simulations of more fixed seeds violate no invariant."""
         counts = playSeeds("btl", range(6, 12))
         self.assertGreater(counts["completed"], counts["failed"])
 

@@ -1,4 +1,4 @@
-"""Programs that send: they wait until little is queued, and withdraw messages."""
+"""Programs that send: they wait until few bytes are queued, and cancel messages."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ WAITED = 7
 
 
 class ReadyTests(HostsCase):
-    """C{ready} fires when little is queued."""
+    """C{ready} fires when few bytes are queued."""
 
     def test_posted(self) -> None:
-        """It fires when half of the limit is left, although no message reports its arrival."""
+        """C{ready} fires when half of the limit is free, although no message reports its arrival."""
         client, server = self.connected()
         for _ in range(30):
             client.transport.post(TAG, bytes(100_000))
@@ -32,7 +32,7 @@ class ReadyTests(HostsCase):
         self.wait(lambda: len(server.tagged) == 30)
 
     def test_loop(self) -> None:
-        """A coroutine that waits before each message queues little, even if its peer does not receive."""
+        """A coroutine that waits before each message queues few bytes, even if its peer does not receive."""
         client, server = self.connected()
         most: list[int] = []
 
@@ -52,7 +52,7 @@ class ReadyTests(HostsCase):
         self.assertLessEqual(max(most), FULL + 100_000)
 
     def test_withdrawn(self) -> None:
-        """It fires, and a producer is resumed, when the messages that were queued have been cancelled."""
+        """C{ready} fires, and a producer is resumed, when queued messages have been cancelled."""
         client, _server = self.connected()
         producer = ProducerRecorder()
         client.transport.registerProducer(producer, True)
@@ -69,7 +69,7 @@ class ReadyTests(HostsCase):
         self.assertEqual(producer.calls, ["pause", "resume"])
 
     def test_withdrawnCalls(self) -> None:
-        """It fires when the calls that were queued have been cancelled."""
+        """C{ready} fires when queued calls have been cancelled."""
         client, server = self.connected()
         server.transport.answer(TAG, lambda data: Deferred())
         client.transport.call(TAG, bytes(requests.MOST_CALL_BYTES // 2)).addErrback(lambda _: None)
@@ -83,7 +83,7 @@ class ReadyTests(HostsCase):
         self.successResultOf(ready)
 
     def test_end(self) -> None:
-        """It fails at the end of the connection, and can be cancelled."""
+        """C{ready} fails at the end of the connection, and can be cancelled."""
         client, server = self.connected()
         for _ in range(100):
             client.transport.post(WAITED, bytes(100_000))
@@ -98,7 +98,7 @@ class ReadyTests(HostsCase):
 
 
 class BufferTests(HostsCase):
-    """What programs send."""
+    """Buffers of messages."""
 
     def test_changed(self) -> None:
         """A buffer that fits into a packet may be changed and resized while its message is queued."""
@@ -119,7 +119,7 @@ class BufferTests(HostsCase):
         self.assertEqual([data for _tag, data in server.tagged if len(data) < 900], [b"short"] * 3)
 
     def test_resized(self) -> None:
-        """A buffer that does not fit into a packet keeps its length until the peer has its message."""
+        """A buffer that does not fit into a packet cannot be resized until the peer has its message."""
         client, server = self.connected()
         data = bytearray(b"x" * 100_000)
         outcomes = [client.transport.send(TAG, bytes(1 << 20)) for _ in range(3)]
@@ -175,7 +175,7 @@ class BufferTests(HostsCase):
 
 
 class WithdrawTests(HostsCase):
-    """A cancelled message is not sent, if nothing of it was sent before."""
+    """A cancelled message is not sent, unless part of it was sent before."""
 
     def cancel(self, sent: Deferred[None]) -> None:
         sent.cancel()
@@ -235,7 +235,7 @@ class WithdrawTests(HostsCase):
 
 
 class RecordTests(HostsCase):
-    """What counts as sent and received bytes of a connection, for the log."""
+    """Sent and received bytes of a connection, as reported in the log."""
 
     def test_bytes(self) -> None:
         """The bytes of messages, calls and answers count; those of reads, writes and the transport do not."""
@@ -262,4 +262,4 @@ class RecordTests(HostsCase):
 
 
 class OneHostReadyTests(test_receivebuffers.OneHostCase, ReadyTests, WithdrawTests, RecordTests):
-    """The same between two processes of one host, where long messages use shared memory."""
+    """The tests between two processes of one host, where long messages use shared memory."""

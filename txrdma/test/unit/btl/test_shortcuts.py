@@ -97,7 +97,7 @@ class SendTests(SynchronousTestCase):
         self.assertEqual(self.module.outgoing(0.002), [])  # the acknowledgement was sent with the answer
 
     def test_others(self) -> None:
-        """Without credits, behind others, to a closed peer or with a bad tag, nothing is sent immediately."""
+        """Without credits, after others, to a closed peer, or with a bad tag nothing is sent immediately."""
         self.module.credits[COMMAND] = 1
         self.assertIsNone(self.send())
         self.module.credits[COMMAND] = 8
@@ -123,7 +123,7 @@ class SendTests(SynchronousTestCase):
         self.assertEqual(again.payload, b"before")
 
     def test_timer(self) -> None:
-        """The first message sets a timer; later ones do not move it, and each is retransmitted in time."""
+        """The first message sets a timer; later ones do not change it, and each is retransmitted in time."""
         self.send()
         first = self.module.deadline()
         self.assertEqual(first, FIRST_TIMEOUT)
@@ -207,7 +207,7 @@ class ReceiveTests(SynchronousTestCase):
             self.assertEqual(quickPeer.sent.base, usualPeer.sent.base)
 
     def test_alone(self) -> None:
-        """The next message takes the fast path, but not from another address or behind other packets."""
+        """The next message takes the fast path, unless its address differs or it follows other packets."""
         module, _peer = _module()
         packet = memoryview(Segment(FRAG, _NAMES[0], _FIRST, _FIRST - 1, 3, b"ping").encode())
         self.assertIsNone(module.receiveFast(COMMAND, _HERE, packet, 0.0))
@@ -223,8 +223,8 @@ class ReceiveTests(SynchronousTestCase):
 
     def test_settled(self) -> None:
         """
-        A module is settled when a message was answered. It is not if an acknowledgement or a result is left,
-        or when a deadline has changed, or its timer has not expired.
+        A module is settled when a message was answered, unless an acknowledgement or a result is pending,
+        a deadline has changed, or its timer has not expired.
         """
         module, peer = _module()
 
@@ -294,7 +294,7 @@ _STEPS = st.tuples(
     st.sampled_from((0, 0, 0, 1, 2, -1, -2)),
     st.sampled_from((b"", b"\1", b"\2", b"\5")),
 )
-"""What happens, after how many seconds, on which channel, and which segments are acknowledged."""
+"""Steps: event, seconds before it, channel, and acknowledged segments."""
 
 
 class ArrivalTests(SynchronousTestCase):
@@ -302,7 +302,7 @@ class ArrivalTests(SynchronousTestCase):
 
     @given(st.lists(_STEPS, min_size=4, max_size=25))
     def test_same(self, steps: list[tuple[str, float, int, int, bytes]]) -> None:
-        """A window that uses the fast path has the same state as one that never does."""
+        """A window that uses the fast path has the same state as one that does not."""
         counters = ModuleCounters(), ModuleCounters()
         quick, usual = windows = SendWindow(_FIRST, counters[0], 5.0), SendWindow(_FIRST, counters[1], 5.0)
         now = 0.0

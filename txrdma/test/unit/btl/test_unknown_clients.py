@@ -1,4 +1,4 @@
-"""Unknown clients: what they can make a listener send, store, or wait for."""
+"""Unknown clients: limits of what a listener sends, stores, and waits for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from txrdma.testing.smc.hosts import connectedSockets, MemorySocket, MemoryTCP
 
 
 class Pushing(TagRecorder):
-    """A server that sends much as soon as it is connected."""
+    """A server that sends many bytes as soon as it is connected."""
 
     def connectionMade(self) -> None:
         super().connectionMade()
@@ -174,7 +174,7 @@ class SilentTests(HostsCase):
         self.assertEqual((reports, transport.disconnected), ([waiting], False))
 
     def test_log(self) -> None:
-        """Failed exchanges of one address are logged once a minute, like introductions that never came."""
+        """Failed exchanges of one address are logged once a minute, like missing introductions."""
         self.patch(connections, "_rateLimited", RateLimitedLogger(connections._log))
         accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
         with capturedLogs() as events:
@@ -188,7 +188,7 @@ class SilentTests(HostsCase):
         self.assertEqual(logged, ["Rejecting a connectio", "Closing a connection "])
 
     def test_earlierVersion(self) -> None:
-        """A client whose introduction has an earlier version, and is shorter, gets the reason at once."""
+        """A client with a shorter introduction of an earlier version gets the reason immediately."""
         accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
         client = self.client(accepting, answer := AccumulatingProtocol(), "192.0.2.66", 40_000)
         client.write(self.introduction(self.hosts[0]).replace(version=5).encode()[:46])
@@ -196,7 +196,7 @@ class SilentTests(HostsCase):
         self.assertIn(b"the peer speaks version 5, not 6", answer.data)
 
     def test_oneAddress(self) -> None:
-        """Clients of one address leave exchanges to other addresses, and beyond a number are closed."""
+        """Clients of one address cannot use all exchanges; those beyond a number are closed."""
         self.patch(connections, "MOST_OPENING_PER_ADDRESS", 2)
         self.patch(connections, "MOST_WAITING_PER_ADDRESS", 5)
         accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
@@ -216,7 +216,7 @@ class KeepAliveTests(HostsCase):
     """Keepalive of the TCP connection of two peers."""
 
     def test_options(self) -> None:
-        """The system probes before a middlebox drops the state, and gives up later than the module."""
+        """Probes prevent middleboxes from dropping the connection, and fail later than the module does."""
         options: dict[object, Any] = {}
         self.patch(
             MemorySocket, "setsockopt", lambda _each, _level, name, value: options.update({name: value})
@@ -228,7 +228,7 @@ class KeepAliveTests(HostsCase):
 
 
 class BesideTests(SynchronousTestCase):
-    """The reserve of messages that all peers share beyond their own."""
+    """The reserve of messages that all peers share in addition to their own."""
 
     def test_bound(self) -> None:
         """All peers together have a limited reserve, which is free again at their end."""
@@ -294,7 +294,7 @@ class AddressTests(HostsCase):
         return attacker, Introduction.decode(reports.data), opening
 
     def acknowledge(self, attacker: MemoryTCP, victimIntroduction: Introduction, count: int) -> None:
-        """Acknowledge that many segments in farewells."""
+        """Acknowledge this many segments in farewells."""
         for number in range(count):
             sequence = (victimIntroduction.sequence + number) & SEQUENCE_MASK
             content = encodeHead(ACK, victimIntroduction.name, 0, sequence, 0, 0)

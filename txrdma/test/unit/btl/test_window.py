@@ -119,7 +119,7 @@ class SendWindowTests(SynchronousTestCase):
 
     @given(st.data())
     def test_model(self, data: st.DataObject) -> None:
-        """Each segment arrives once whatever acknowledgements come; invalid ones change nothing."""
+        """With any acknowledgements each segment arrives once; invalid ones change nothing."""
         window = SendWindow(data.draw(_SEQUENCES), ModuleCounters())
         first, sent, arrived = window.base, list[Sent](), set[int]()
         for _step in range(data.draw(st.integers(1, 20))):
@@ -225,7 +225,7 @@ class SendWindowTests(SynchronousTestCase):
         self.assertEqual(self.counters.spuriousResends, 1)
 
     def test_late(self) -> None:
-        """A segment that arrives after its timeout, without retransmission, slows nothing down."""
+        """A segment that arrives after its timeout restores the window from before the timeout."""
         self.window.paths[0].congestion.filled()
         for number in range(8):  # of a known path
             self.add(1, now=number * 0.001)
@@ -246,7 +246,7 @@ class SendWindowTests(SynchronousTestCase):
         self.assertEqual((self.window.inFlight, self.window.deadline()), (0, None))
 
     def test_lostNevertheless(self) -> None:
-        """A segment that timed out is lost in the end, though others of its time were late."""
+        """A segment that timed out is lost in the end, even if others sent with it were late."""
         sent = self.add(4)
         self.window.expired(FIRST_TIMEOUT)
         self.receive(0, FIRST_TIMEOUT + 0.001)

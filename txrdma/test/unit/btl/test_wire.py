@@ -71,7 +71,7 @@ class SegmentTests(SynchronousTestCase):
     """A segment is decoded as it was encoded."""
 
     def test_bytes(self) -> None:
-        """The bytes of a chunk and of an acknowledgement, written by hand from the layouts."""
+        """The bytes of a chunk and of an acknowledgement equal literals derived from the layouts."""
         chunk = Segment(CHUNK, 0x0102030405060708, 0x1112, 0x2122, 0x3132, b"abc", 0, 0x41, 0x51, 0, 0x61)
         expected = "33 80 3132 0102030405060708 00001112 00002122 0003 00000041 00000051 00000061 616263"
         self.assertEqual(chunk.encode(), bytes.fromhex(expected))
@@ -100,12 +100,12 @@ class SegmentTests(SynchronousTestCase):
 
     @given(segments(), st.binary(max_size=5))
     def test_roundTrip(self, segment: Segment, padding: bytes) -> None:
-        """Whatever is encoded is decoded, except for padding."""
+        """Decoding restores every encoded segment, except padding."""
         self.assertEqual(decodeSegment(segment.encode() + padding), segment)
 
     @given(segments())
     def test_layouts(self, segment: Segment) -> None:
-        """The declared layouts, which are other code, read the same from the bytes."""
+        """The declared layouts, which are separate code, decode the same values."""
         raw = segment.encode()
         header = Header.decode(raw)
         self.assertEqual(
@@ -164,7 +164,7 @@ class SegmentTests(SynchronousTestCase):
 
     @given(st.binary(max_size=80) | segments().map(Segment.encode), st.data())
     def test_anyBytes(self, raw: bytes, data: st.DataObject) -> None:
-        """Arbitrary bytes are a segment, or raise a WireError."""
+        """Decoding arbitrary bytes returns a segment or raises a WireError."""
         raw = raw[: data.draw(st.integers(0, len(raw)))]
         try:
             segment = decodeSegment(raw)
@@ -180,7 +180,7 @@ class SegmentTests(SynchronousTestCase):
         self.assertRaises(WireError, decodeSegment, short)
 
     def test_foreign(self) -> None:
-        """Another version, and unknown kinds, are rejected."""
+        """Segments with another version or of unknown kinds are rejected."""
         raw = Segment(int(SegmentKind.FRAG), 1).encode()
         for first in (0x02, 0x12, 0x22, 0xF2, 0x30, 0x3B, 0x3F):
             self.assertRaises(WireError, decodeSegment, bytes((first,)) + raw[1:])

@@ -22,22 +22,22 @@ from txrdma.btl.groups.reductions import Elements
 
 SIZES = st.integers(1, 9)
 LENGTHS = st.one_of(st.integers(0, 40), st.sampled_from([8191, 8192, 8199, 40_000]))
-"""Numbers of elements of 8 bytes, on both sides of the lengths where other algorithms begin."""
+"""Numbers of 8-byte elements, on both sides of each threshold at which the algorithm changes."""
 
 
 class Play:
     """
     Executes the schedules of all members.
 
-    @ivar results: what they return, by rank.
-    @ivar steps: how many steps each has; C{sentBytes}: how many bytes it sends.
+    @ivar results: return values of the schedules, by rank.
+    @ivar steps: number of steps of each member; C{sentBytes}: number of bytes that it sends.
     """
 
     def __init__(
         self, size: int, make: Callable[[int], SharedSchedule], seed: int = 0, slots: Sequence[Slots] = ()
     ) -> None:
         """
-        @param slots: of each member, if they share memory.
+        @param slots: shared-memory slots by rank, if members share memory.
         """
         self._slots = slots
         self.results: list[Any] = [None] * size
@@ -54,11 +54,11 @@ class Play:
                 raise AssertionError(f"deadlock: {self._waiting}")
             rank = random.choice(ready)
             self._continue(rank, self._receive(rank, self._waiting.pop(rank)))
-        assert not any(self._messages.values()), "messages that nobody receives"
+        assert not any(self._messages.values()), "messages that no member receives"
 
     def _continue(self, rank: int, received: list[Any] | None) -> None:
         try:
-            step = self._schedules[rank].send(received)  # type: ignore[arg-type]  # None at the beginning
+            step = self._schedules[rank].send(received)  # type: ignore[arg-type]  # None at first
         except StopIteration as end:
             self.results[rank] = end.value
             return
@@ -103,7 +103,7 @@ class AlgorithmTests(SynchronousTestCase):
 
     @given(SIZES, st.integers(0, 8))
     def test_barrierHolds(self, size: int, missing: int) -> None:
-        """Nobody passes a barrier to which one member does not come."""
+        """No member passes a barrier that another member has not reached."""
         missing %= size
         passed: list[int] = []
 
@@ -119,7 +119,7 @@ class AlgorithmTests(SynchronousTestCase):
 
     @given(SIZES, st.integers(0, 8), st.one_of(st.integers(0, 99), st.sampled_from([262_143, 262_151])))
     def test_broadcast(self, size: int, root: int, length: int) -> None:
-        """All have the bytes of the root."""
+        """A broadcast delivers the root's bytes to all members."""
         root %= size
         data = bytes(Random(length).randbytes(length))
         buffers = [bytearray(data if rank == root else length) for rank in range(size)]
@@ -128,7 +128,7 @@ class AlgorithmTests(SynchronousTestCase):
 
     @given(SIZES, LENGTHS, st.sampled_from(["sum", "min", "max"]), st.integers(0, 99))
     def test_allreduce(self, size: int, length: int, operation: str, seed: int) -> None:
-        """All have the sum, minimum or maximum of all elements."""
+        """An allreduce gives all members the sum, minimum or maximum of each element."""
         found = [Elements(numbers(rank, length), operation) for rank in range(size)]
 
         def make(rank: int) -> Schedule:
@@ -144,7 +144,7 @@ class AlgorithmTests(SynchronousTestCase):
 
     @given(SIZES, st.integers(0, 8), LENGTHS, st.integers(0, 99))
     def test_reduce(self, size: int, root: int, length: int, seed: int) -> None:
-        """The root has the sum."""
+        """A reduce gives the root the sum."""
         root %= size
         found = [Elements(numbers(rank, length), "sum") for rank in range(size)]
 
@@ -168,14 +168,14 @@ class AlgorithmTests(SynchronousTestCase):
 
     @given(SIZES, st.integers(0, 99))
     def test_alltoall(self, size: int, seed: int) -> None:
-        """Each member gets what each one has for it."""
+        """An alltoall delivers each member's item to every member."""
         sent = [[b"%d to %d" % (here, there) for there in range(size)] for here in range(size)]
         play = Play(size, lambda rank: _algorithms.alltoall(rank, size, sent[rank]), seed)
         self.assertEqual(play.results, [list(column) for column in zip(*sent, strict=True)])
 
 
 class CostTests(SynchronousTestCase):
-    """How many steps and bytes the algorithms take."""
+    """Numbers of steps and bytes of the algorithms."""
 
     def allreduce(self, size: int, length: int) -> Play:
         def make(rank: int) -> Schedule:
@@ -185,12 +185,12 @@ class CostTests(SynchronousTestCase):
         return Play(size, make)
 
     def test_short(self) -> None:
-        """A short reduction takes the logarithm of the size in steps, and two more at most."""
+        """A short reduction takes the logarithm of the group's size in steps, and at most two more."""
         self.assertEqual(self.allreduce(8, 1).steps, [3] * 8)
         self.assertEqual(max(self.allreduce(7, 1).steps), 4)
 
     def test_long(self) -> None:
-        """In a long reduction each member sends less than twice the data, whatever the size."""
+        """In a long reduction each member sends less than twice the data, for any size of the group."""
         for size in (3, 4, 8, 9):
             sent = self.allreduce(size, 9072).sentBytes
             self.assertEqual(sent, [2 * 9072 * 8 * (size - 1) // size] * size)
@@ -202,7 +202,7 @@ class CostTests(SynchronousTestCase):
         self.assertEqual((play.sentBytes[3], sum(play.sentBytes)), (30, 70))
 
     def test_split(self) -> None:
-        """Parts contain whole elements, and differ by one at most."""
+        """Data is split between elements, into parts whose lengths differ by at most one element."""
         parts = split(memoryview(bytes(range(40))), 3, 8)
         self.assertEqual([len(each) for each in parts], [8, 16, 16])
         self.assertEqual(b"".join(parts), bytes(range(40)))

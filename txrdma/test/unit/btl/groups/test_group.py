@@ -1,4 +1,4 @@
-"""Groups of simulated hosts: operations, and what happens when a member fails."""
+"""Groups of simulated hosts: operations, and failures of members."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class GroupCase(HostsCase):
 
 
 class SharedMixin:
-    """Runs the tests of a case in a group whose members share memory, and never find others by polling."""
+    """Runs a case's tests in a group whose members share memory, and whose polls always time out."""
 
     def setUp(self) -> None:
         super().setUp()  # type: ignore[misc]  # of a GroupCase
@@ -80,7 +80,7 @@ class OperationTests(GroupCase):
     """Operations of a group in which nothing fails."""
 
     def test_allreduce(self) -> None:
-        """All members get the sum, of short and long arrays, also in place."""
+        """All members get the sum of short and long arrays, also in place."""
         for length in (1, 1000, 50_000):
             data = [array("d", [rank + 1.0]) * length for rank in range(SIZE)]
             expected = array("d", [6.0]) * length
@@ -91,7 +91,7 @@ class OperationTests(GroupCase):
             self.assertEqual(data, [expected] * SIZE)
 
     def test_reduce(self) -> None:
-        """The root gets the result of a function."""
+        """The root gets the result of a reduction by a function."""
 
         def larger(one: Any, other: Any) -> list[int]:
             return [max(pair) for pair in zip(one, other, strict=True)]
@@ -110,25 +110,25 @@ class OperationTests(GroupCase):
             self.assertIs(found[0], buffers[0])
 
     def test_gather(self) -> None:
-        """Data of different lengths is gathered, and keeps its type."""
+        """Data of different lengths is gathered, and has the same type when received."""
         data = [array("h", range(rank)) for rank in range(SIZE)]
         self.assertEqual(self.together(lambda each: each.allgather(data[each.rank])), [data] * SIZE)
         self.assertEqual(self.together(lambda each: each.gather(data[each.rank], 1)), [None, data, None])
         data[0].append(5)  # the result is no view of the data
 
     def test_scatter(self) -> None:
-        """Each member gets its item."""
+        """A scatter delivers one item to each member."""
         items = [b"zero", b"", bytes(100_000)]
         found = self.together(lambda each: each.scatter(items if each.rank == 0 else None))
         self.assertEqual(found, items)
 
     def test_alltoall(self) -> None:
-        """Each member gets an item of each."""
+        """An alltoall delivers one item of each member to each member."""
         found = self.together(lambda each: each.alltoall([b"%d%d" % (each.rank, to) for to in range(SIZE)]))
         self.assertEqual(found, [[b"%d%d" % (to, rank) for to in range(SIZE)] for rank in range(SIZE)])
 
     def test_barrier(self) -> None:
-        """Nobody passes before the last one has come."""
+        """No member passes a barrier before the last one has reached it."""
         early = [each.barrier() for each in self.groups[:2]]
         self.pause(0.1)
         self.assertFalse(any(each.called for each in early))
@@ -136,7 +136,7 @@ class OperationTests(GroupCase):
             self.assertIsNone(self.outcome(each))
 
     def test_ahead(self) -> None:
-        """A member that calls many operations at once gets each result, in order."""
+        """A member that calls many operations without waiting gets their results in order."""
         ahead = [self.groups[0].allreduce(array("q", [number])) for number in range(20)]
         for number in range(20):
             others = [each.allreduce(array("q", [1])) for each in self.groups[1:]]
@@ -154,14 +154,14 @@ class OperationTests(GroupCase):
         self.assertEqual(found, [b"\x09"] * SIZE)
 
     def test_transport(self) -> None:
-        """Members send each other messages with tags of their own, beside operations."""
+        """Members can exchange messages with application tags while operations run."""
         self.groups[0].transport(2).post(1, b"hello")
         self.together(lambda each: each.barrier())
         self.assertEqual(self.outcome(self.groups[2].transport(0).receive(1)), b"hello")
         self.assertRaises(InvalidRequest, self.groups[0].transport, 0)
 
     def test_invalid(self) -> None:
-        """Wrong calls raise an exception, and do not disturb the group."""
+        """Invalid calls raise an exception, and the group continues to work."""
         group = self.groups[0]
         self.assertRaises(InvalidRequest, group.allreduce, b"abc", "xor")
         self.assertRaises(InvalidRequest, group.allreduce, b"abc", "sum", bytearray(2))
@@ -191,7 +191,7 @@ class OperationTests(GroupCase):
             self.assertEqual(list(map(self.outcome, called)), [array("q", [expected])] * SIZE)
 
     def test_close(self) -> None:
-        """A group in which all members close leaves nothing behind, and later operations fail."""
+        """A group in which all members close releases everything, and later operations fail."""
         self.together(lambda each: each.barrier())
         self.together(lambda each: each.close())
         self.assertFails(self.groups[0].barrier(), 0, "rank 0 has left")
@@ -199,7 +199,7 @@ class OperationTests(GroupCase):
         self.assertNothingLeft()
 
     def test_closeEarly(self) -> None:
-        """A member may close as soon as it is finished, while others still wait for its data."""
+        """A member may close as soon as its operation is complete, while others still wait for its data."""
         late = array("q", [1]) * 100_000
 
         async def reduceAndClose(group: Group) -> Any:
@@ -214,10 +214,10 @@ class OperationTests(GroupCase):
 
 
 class SharedOperationTests(SharedMixin, OperationTests):
-    """The same in shared memory."""
+    """The tests of L{OperationTests} in shared memory."""
 
     def test_ownCopy(self) -> None:
-        """Data can be changed as soon as a reduction has been called, and the result may overlap with it."""
+        """A reduction's input may be changed after the call, and its result may overlap the input."""
         data = [array("q", range(1000)) for _ in range(SIZE)]
         called = [each.allreduce(data[each.rank]) for each in self.groups[:2]]
         data[0][0] = data[1][0] = 99
@@ -231,7 +231,7 @@ class SharedOperationTests(SharedMixin, OperationTests):
         self.assertEqual(data[1][:-1], array("q", [3 * number for number in range(1, 1000)]))
 
     def test_recursion(self) -> None:
-        """A chain of callbacks that call the next operation does not exceed the depth of recursion."""
+        """A chain of callbacks that call the next operation does not exceed the recursion limit."""
         counted = [0] * SIZE
 
         def again(_: object, group: Group) -> Any:
@@ -245,10 +245,10 @@ class SharedOperationTests(SharedMixin, OperationTests):
 
 
 class FailureTests(GroupCase):
-    """Members that fail, and those that break rules."""
+    """Members that fail, and members that violate the protocol."""
 
     def test_died(self) -> None:
-        """When a member dies, all pending and later operations fail within 100 ms."""
+        """When a member's process is killed, all pending and later operations fail within 100 ms."""
         pending = [self.groups[rank].barrier() for rank in range(2)]
         queued = self.groups[0].barrier()
         self.pause(0.01)
@@ -259,14 +259,14 @@ class FailureTests(GroupCase):
             self.assertFails(each, 2, "rank 2 was lost")
 
     def test_left(self) -> None:
-        """When a member leaves in order, the operations that need it fail everywhere."""
+        """When a member closes in order, the operations that need its data fail at all others."""
         pending = [self.groups[rank].allreduce(b"1") for rank in range(2)]
         self.groups[2].close()
         for each in pending:
             self.assertFails(each, 2, "rank 2 has left the group, but rank [01] needs it")
 
     def test_cancelledByOther(self) -> None:
-        """An operation that fails may cancel others, which fail as well, and the group can be closed."""
+        """The errback of a failed operation may cancel others, and then the group can be closed."""
         ways: list[Callable[[], object]] = [self.groups[0].close, lambda: self.groups[2].close()]
         for rank, end in enumerate(ways):
             pending = [self.groups[rank].barrier() for _ in range(3)]
@@ -298,7 +298,7 @@ class FailureTests(GroupCase):
             self.assertFails(each, 1, r"rank 1: allreduce failed: ZeroDivisionError\('wrong'\)")
 
     def test_mismatch(self) -> None:
-        """Different lengths are noticed, and reported to all members."""
+        """Data of different lengths is detected, and reported to all members."""
         pending = [each.allreduce(bytes(3 + each.rank)) for each in self.groups]
         self.wait(lambda: all(each.called for each in pending))
         for each in pending:
@@ -306,13 +306,13 @@ class FailureTests(GroupCase):
             self.assertRegex(text, "allreduce with rank .*: the message has .*same length")
 
     def test_mismatchLong(self) -> None:
-        """A message that is too long for its buffer is noticed."""
+        """A message that is too long for its buffer is detected."""
         pending = [each.broadcast(bytearray(5 - each.rank)) for each in self.groups]
         self.assertFails(pending[1], 0, "broadcast with rank 0: the message has 5 bytes, and the buffer 4")
         self.assertFails(pending[2], 0, "broadcast with rank 0: the message has 5 bytes, and the buffer [34]")
 
     def test_cancel(self) -> None:
-        """A cancelled operation withdraws its request for messages, and fails those of the others."""
+        """Cancelling an operation withdraws its receive requests; the operation fails at all others."""
         mine = self.groups[0].broadcast(bytearray(2), 1)
         self.pause(0.01)
         buffer = bytearray(b"12")
@@ -321,16 +321,16 @@ class FailureTests(GroupCase):
         mine.addErrback(lambda _: None)
         self.assertFails(waiting, 0, "rank 0 has cancelled broadcast")
         self.assertFails(self.groups[1].barrier(), 0, "rank 0 has cancelled broadcast")
-        buffer.append(1)  # raises while it is in use
+        buffer.append(1)  # # raises while a receive request uses the buffer
         self.assertEqual(self.groups[0]._receives | self.groups[2]._receives, set())
 
     def test_closed(self) -> None:
-        """Closing the group fails its unfinished operations, and nothing is left behind."""
+        """Closing the group fails its unfinished operations and releases everything."""
         mine = self.groups[0].barrier()
         self.groups[0].close()
         self.assertFails(mine, 0, "rank 0 has left the group")
         for group in self.groups[1:]:
-            group.barrier().addErrback(lambda _: None)  # may need nothing more of rank 0
+            group.barrier().addErrback(lambda _: None)  # # may already have all data of rank 0
         for group in self.groups[1:]:
             self.assertFails(group.barrier(), 0, "rank 0 has left the group")
             group.close()
@@ -338,7 +338,7 @@ class FailureTests(GroupCase):
         self.assertNothingLeft()
 
     def test_closeTwice(self) -> None:
-        """The errback of an operation that the end of the group fails can close the group again."""
+        """The errback of an operation that fails when the group ends can close the group again."""
         closed = []
         self.groups[0].barrier().addErrback(lambda _: closed.append(self.groups[0].close()))
         closed.append(self.groups[0].close())
@@ -349,20 +349,20 @@ class FailureTests(GroupCase):
         self.assertEqual(len(closed), 2)
 
     def test_liar(self) -> None:
-        """The reason of a failure has limited length, and names a member."""
+        """A failure report with an invalid rank and text fails the group with the readable text."""
         self.groups[0].transport(1).post(FAILED, b"\xff\xffwrong \xff")
         pending = self.groups[1].barrier()
         self.assertFails(pending, None, "wrong")
 
     def test_longReason(self) -> None:
-        """A member that sends a reason of excessive length is closed."""
+        """The connection to a member that sends a failure reason of excessive length is lost."""
         pending = self.groups[1].barrier()
         self.groups[0].transport(1).post(FAILED, bytes(LONGEST_TEXT + 3))
         self.assertFails(pending, 0, "rank 0 was lost")
         self.assertEqual(len(self.flushLoggedErrors()), 1)
 
     def test_early(self) -> None:
-        """What a member sends before others call an operation waits at the sender, beyond a window."""
+        """Data of an operation that the receiver has not called is queued at the sender beyond a window."""
         for _ in range(10):
             self.groups[0].transport(1).post(DATA, bytes(1 << 20))
         self.pause(0.5)
@@ -375,7 +375,7 @@ class LengthTests(GroupCase):
     """Data that does not fit into a message."""
 
     def test_tooLong(self) -> None:
-        """An operation that needs messages of excessive length fails at all members, as later ones do."""
+        """An operation whose messages are too long fails at all members, as all later operations do."""
         self.patch(_algorithms, "LONG_BROADCAST", 2 * LONGEST)
         pending: Deferred[Any] = self.groups[0].broadcast(bytes(LONGEST + 1))
         for each in (pending, *(each.barrier() for each in self.groups)):
@@ -383,10 +383,10 @@ class LengthTests(GroupCase):
 
 
 class SharedFailureTests(SharedMixin, FailureTests):
-    """The same in shared memory."""
+    """The tests of L{FailureTests} in shared memory."""
 
     def test_leftLater(self) -> None:
-        """What a member has contributed before it left is still used; what needs it later fails."""
+        """Data that a member contributed before it left is used; operations that need more data fail."""
         pending = self.groups[0].reduce(array("q", [1]))
         self.groups[2].reduce(array("q", [1]))
         self.groups[2].close()
@@ -396,7 +396,7 @@ class SharedFailureTests(SharedMixin, FailureTests):
         self.assertFails(self.groups[0].broadcast(bytearray(1)), 2, "rank 2 has left")
 
     def test_corrupted(self) -> None:
-        """A member that writes nonsense into its slot fails the group, and nothing else."""
+        """Invalid values in a member's slot fail the group, and nothing else."""
         pending = [each.allreduce(b"1") for each in self.groups[:2]]
         memory = self.groups[2]._memory
         assert memory is not None
@@ -420,7 +420,7 @@ class MembersTests(SynchronousTestCase):
         self.assertRaises(Refused, members.admit, 2)
 
     def test_repeatedProof(self) -> None:
-        """A member that proves its rank several times before it connects is remembered once."""
+        """A member that proves its rank several times before it connects is stored once."""
         device: Any = None
         keys = (bytes(16),) * (SIZE + 1)
         joining = Joining(Clock(), GroupTerms(1, SIZE, "10.0.1.1", 1, keys), device, "10.0.1.2")
@@ -432,7 +432,7 @@ class MembersTests(SynchronousTestCase):
         self.assertIsInstance(joining.build(addresses[-1]), Member)
 
     def test_unreachable(self) -> None:
-        """A member that cannot reach the rendezvous in time fails as one that waits for others does."""
+        """A member that cannot reach the rendezvous fails at the timeout of members that wait for others."""
         keys = (bytes(16),) * (SIZE + 1)
         reactor = MemoryReactorClock()
         joining = Group.join(reactor, GroupTerms(1, SIZE, "10.0.1.1", 1, keys), timeout=2)

@@ -1,4 +1,4 @@
-"""Processes of a group, on a simulated reactor that starts none."""
+"""Launching the processes of a group, on a simulated reactor that starts no processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZE = 3
 
 
 class Process:
-    """A process that was not started."""
+    """A simulated process."""
 
     def __init__(self, protocol: Any, command: list[str], environment: dict[str, str], fds: object) -> None:
         self.pid = 100 + int(environment["TXRDMA_GROUP_RANK"])
@@ -64,7 +64,7 @@ class ProcessReactor(MemoryReactorClock):
 
 
 class LaunchTests(SynchronousTestCase):
-    """The end of processes, and of all of them together."""
+    """The exit of processes, and the end of the whole group."""
 
     def launch(self, isPrefixed: bool = False) -> None:
         self.reactor = ProcessReactor()
@@ -75,7 +75,7 @@ class LaunchTests(SynchronousTestCase):
         self.processes = self.reactor.processes
 
     def test_start(self) -> None:
-        """Each process has its own terms; the first one has the standard input."""
+        """Each process gets its own environment; only the first one inherits the standard input."""
         self.launch()
         self.assertEqual([each.command for each in self.processes], [["/bin/program", "x"]] * SIZE)
         terms = [GroupTerms.fromEnvironment(each.environment) for each in self.processes]
@@ -85,7 +85,7 @@ class LaunchTests(SynchronousTestCase):
         self.assertEqual(self.processes[0].environment["PATH"], "/bin")
         names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
         found = ["".join(each.environment[name] for name in names) for each in self.processes]
-        self.assertEqual(found, ["0033", "1133", "2233"])  # as torchrun has it
+        self.assertEqual(found, ["0033", "1133", "2233"])  # as in torchrun
 
     def test_status(self) -> None:
         """The first failure is reported once; those that it causes are not."""
@@ -99,7 +99,7 @@ class LaunchTests(SynchronousTestCase):
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def test_endsWhileStarting(self) -> None:
-        """The end of processes is noticed even if they end before the call that starts them returns."""
+        """The exit of processes is detected even if they exit before C{spawnProcess} returns."""
         self.patch(ProcessReactor, "isHasty", True)
         self.launch()
         self.assertEqual(len(self.processes), SIZE)
@@ -107,7 +107,7 @@ class LaunchTests(SynchronousTestCase):
         self.assertIsNone(self.launched.failed)
 
     def test_realTimeSignal(self) -> None:
-        """A process that is ended by a signal without a name has failed like others."""
+        """A process that is killed by a signal without a name is reported as failed."""
         self.launch()
         for process in self.processes:
             process.end(signal=40)
@@ -115,7 +115,7 @@ class LaunchTests(SynchronousTestCase):
         self.assertEqual(self.failures, [End(0, 100, 168, "its process was ended by signal 40")])
 
     def test_escalation(self) -> None:
-        """Processes that stay after a failure get SIGTERM, and later SIGKILL."""
+        """Processes that still run after a failure get SIGTERM, and later SIGKILL."""
         self.launch()
         self.processes[1].end(status=3)
         self.processes[2].hasEnded = True  # not reported yet
@@ -131,7 +131,7 @@ class LaunchTests(SynchronousTestCase):
         self.assertEqual(self.failures[0].status, 3)
 
     def test_interrupt(self) -> None:
-        """After an interrupt, processes that stay are terminated sooner."""
+        """After an interrupt, processes that still run are terminated sooner."""
         self.launch()
         self.processes[1].end(status=130)
         self.launched.interrupt()
@@ -143,7 +143,7 @@ class LaunchTests(SynchronousTestCase):
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def test_prefix(self) -> None:
-        """Output is written behind the rank."""
+        """Each line of output is prefixed with the rank."""
         out, error = (io.TextIOWrapper(io.BytesIO()) for _ in range(2))
         self.patch(sys, "stdout", out)
         self.patch(sys, "stderr", error)
@@ -159,7 +159,7 @@ class LaunchTests(SynchronousTestCase):
         self.assertEqual(error.buffer.getvalue(), b"[0] bad\n")
 
     def test_longLine(self) -> None:
-        """A process that writes no end of line cannot fill the memory."""
+        """Output without a line end is buffered only up to a limit."""
         written: list[bytes] = []
         prefixer = Prefixer(7, written.append)
         prefixer.received(b"x" * LONGEST_LINE)
@@ -177,7 +177,7 @@ class OptionsTests(SynchronousTestCase):
         return options
 
     def test_program(self) -> None:
-        """Options behind the program belong to it; Python runs files with its name."""
+        """Options after the program's name are passed to it; Python files are run with Python."""
         options = self.parsed("-n", "3", "-p", "sh", "-n", "--json")
         self.assertEqual((options["members"], options["prefix"]), (3, 1))
         self.assertEqual(options["command"], ["sh", "-n", "--json"])
@@ -185,7 +185,7 @@ class OptionsTests(SynchronousTestCase):
         self.assertGreaterEqual(self.parsed("sh")["members"], 1)
 
     def test_wrong(self) -> None:
-        """A missing program, an unknown one and a wrong number are reported."""
+        """A missing program, an unknown program and an invalid number are reported."""
         for words, text in (
             ([], "expected a program"),
             (["/no/such/program"], "no program /no/such/program"),

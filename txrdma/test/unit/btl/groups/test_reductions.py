@@ -24,7 +24,7 @@ def reduced(first: Any, second: Any, operation: Operation) -> Any:
 
 
 class PythonTests(SynchronousTestCase):
-    """Where NumPy is not installed."""
+    """Reductions without NumPy."""
 
     def setUp(self) -> None:
         self.patch(reductions, "_numpy", lambda: None)
@@ -39,7 +39,7 @@ class PythonTests(SynchronousTestCase):
         self.assertEqual(one, array("d", [1, 5, -2]))
 
     def test_function(self) -> None:
-        """A function gets all items."""
+        """A reduction function is called with all items."""
 
         def either(one: Any, other: Any) -> list[int]:
             return [a | b for a, b in zip(one, other, strict=True)]
@@ -47,20 +47,20 @@ class PythonTests(SynchronousTestCase):
         self.assertEqual(reduced(array("I", [1, 4]), array("I", [2, 4]), either), array("I", [3, 4]))
 
     def test_memoryview(self) -> None:
-        """Bytes stay bytes, and other items a memoryview."""
+        """The result is bytes for bytes, and a memoryview for other items."""
         self.assertEqual(reduced(b"\x01\x05", b"\x02\x03", "max"), b"\x02\x05")
         found = reduced(memoryview(array("h", [1, 2])), array("h", [3, 4]), "sum")
         self.assertEqual((found.format, found.tolist()), ("h", [4, 6]))
 
     def test_formats(self) -> None:
-        """Items of C{ctypes} are native ones; those of formats that Python cannot read are bytes."""
+        """Results have native C{ctypes} formats, and are bytes if Python cannot read the format."""
         kind = (ctypes.c_double * 2)(1, 2)
         self.assertEqual(alike(kind, bytearray(kind)).tolist(), [1, 2])
         other = (ctypes.c_double.__ctype_be__ * 2)(1, 2)
         self.assertEqual(alike(other, bytearray(other)), bytes(other))
 
     def test_invalid(self) -> None:
-        """Unknown operations, sums that do not fit, and objects without a usable buffer are refused."""
+        """Unknown operations, sums that overflow, and objects without a usable buffer are refused."""
         self.assertRaises(InvalidRequest, Elements, b"", "xor")
         self.assertRaises(InvalidRequest, Elements, 3.5, "sum")
         self.assertRaises(InvalidRequest, Elements, (ctypes.c_double * 2)(1, 2), "sum")
@@ -68,7 +68,7 @@ class PythonTests(SynchronousTestCase):
 
 
 class NumPyTests(SynchronousTestCase):
-    """Where NumPy is installed."""
+    """Reductions with NumPy."""
 
     def setUp(self) -> None:
         self.numpy: Any = reductions._numpy()
@@ -76,7 +76,7 @@ class NumPyTests(SynchronousTestCase):
             raise SkipTest("NumPy is not installed")
 
     def test_operations(self) -> None:
-        """Arrays keep type and shape."""
+        """Reduced arrays have the type and shape of the input."""
         numpy = self.numpy
         one = numpy.array([[1, 5], [7, 2]], "<f4")
         for operation, function in reductions._UFUNCS.items():
@@ -96,12 +96,12 @@ class NumPyTests(SynchronousTestCase):
             self.assertTrue(numpy.array_equal(reduced(each, each, "sum"), each + each))
 
     def test_function(self) -> None:
-        """A function gets arrays."""
+        """A reduction function is called with arrays."""
         found = reduced(self.numpy.array([1, 4]), self.numpy.array([3, 4]), self.numpy.bitwise_xor)
         self.assertEqual(found.tolist(), [2, 0])
 
     def test_otherBuffers(self) -> None:
-        """Other buffers are reduced by NumPy as well, but not arrays of Python objects."""
+        """NumPy also reduces other buffers; arrays of Python objects are refused."""
         self.assertRaises(InvalidRequest, Elements, self.numpy.array([None]), "sum")
         self.assertEqual(reduced(array("d", [1, 2]), array("d", [3, 0]), "max"), array("d", [3, 2]))
         self.assertEqual(reduced(b"\x01\x05", b"\x02\x03", operator.add), b"\x03\x08")
@@ -120,7 +120,7 @@ class NumPyTests(SynchronousTestCase):
         self.assertEqual(self.numpy.asarray(reduced(half, half, "prod")).tolist(), [2.25, 4])
 
     def test_alike(self) -> None:
-        """Received bytes have the type of the data; the number of rows may differ."""
+        """Received bytes become an array of the data's type; the number of rows may differ."""
         kind = self.numpy.zeros((1, 2), "i2")
         self.assertEqual(alike(kind, bytearray(8)).shape, (2, 2))
         self.assertRaises(ValueError, alike, kind, bytearray(6))

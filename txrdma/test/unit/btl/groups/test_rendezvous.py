@@ -46,7 +46,7 @@ class RendezvousTests(SynchronousTestCase):
             self.members[rank][0].dataReceived(b'{"port": %d}\n' % (6000 + rank))
 
     def test_complete(self) -> None:
-        """When all have reported, each gets the addresses of all."""
+        """When all members have reported, each gets the addresses of all."""
         self.report(2, 0)
         self.assertEqual(self.received(0), [])
         self.report(1)
@@ -55,7 +55,7 @@ class RendezvousTests(SynchronousTestCase):
             self.assertEqual(self.received(rank), [{"members": addresses}])
 
     def test_ended(self) -> None:
-        """The first member that ends is reported to the others, also to those that come later."""
+        """The first member that ends is reported to all others, including those that connect later."""
         self.members[1][0].connectionLost()
         self.members[2][0].connectionLost()
         self.assertEqual(self.received(0), [{"failed": 1, "text": self.rendezvous.failure[1]}])  # type: ignore[index]
@@ -75,7 +75,7 @@ class RendezvousTests(SynchronousTestCase):
         self.assertEqual((self.received(0), self.rendezvous.failure), ([], None))
 
     def test_dissolve(self) -> None:
-        """When members are connected, the rendezvous can end: the end of a member is no failure any more."""
+        """Once members are connected, the rendezvous can end, and a member's disconnection is no failure."""
         closed: list[bool] = []
         self.rendezvous._port.stopListening = lambda: closed.append(True)
         self.successResultOf(self.rendezvous.dissolve())
@@ -92,7 +92,7 @@ class RendezvousTests(SynchronousTestCase):
         self.assertRaises(Refused, self.rendezvous._admit, 1, None)
 
     def test_badLines(self) -> None:
-        """A member that sends something else is closed."""
+        """A member that sends an invalid line is disconnected."""
         for rank, line in enumerate((b"[" * 16000, b'{"port": 70000}', b"[]")):
             self.members[rank][0].dataReceived(line + b"\n")
             self.assertTrue(self.members[rank][1].disconnected, line)
@@ -120,18 +120,18 @@ class ClientTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(self.client.members), [("a", 1), ("b", 2)])
 
     def test_wrongNumber(self) -> None:
-        """A list of another length closes the connection."""
+        """An address list of the wrong length closes the connection."""
         self.client.dataReceived(b'{"members": [["a", 1]]}\n')
         self.assertTrue(self.transport.disconnected)
 
     def test_failedBefore(self) -> None:
-        """A failure before the addresses fails the Deferred."""
+        """A failure before the addresses have arrived fails the Deferred."""
         self.client.dataReceived(b'{"failed": 1, "text": "killed"}\n')
         error = self.failureResultOf(self.client.members, GroupFailed).value
         self.assertEqual((error.rank, str(error)), (1, "rank 1 has failed: killed"))
 
     def test_failedLater(self) -> None:
-        """A later failure, and the end of the rendezvous, are reported."""
+        """A failure after the addresses, and the end of the rendezvous, are reported."""
         self.test_members()
         self.client.dataReceived(b'{"failed": 1, "text": "killed"}\n')
         self.client.connectionLost()
@@ -139,7 +139,7 @@ class ClientTests(SynchronousTestCase):
         self.assertRegex(self.failures[1][1], "rendezvous was lost")
 
     def test_leave(self) -> None:
-        """After a member has left, the end of the connection is no failure."""
+        """When a member has left, the end of its connection is no failure."""
         self.test_members()
         self.transport.clear()
         self.client.leave()

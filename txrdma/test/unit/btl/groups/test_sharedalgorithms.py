@@ -25,7 +25,7 @@ LENGTHS = st.sampled_from([0, 1, 5, SHORT_REDUCTION // 8, SHORT_REDUCTION // 8 +
 """Numbers of elements of 8 bytes."""
 
 LONG = (AREA_BYTES + AREA_BYTES // 2) // 8 + 11
-"""A number of elements of 8 bytes that takes several pieces."""
+"""A number of 8-byte elements that are transferred in several pieces."""
 
 
 class Members:
@@ -38,7 +38,7 @@ class Members:
         self.algorithms = [SharedAlgorithms(each, size) for each in self.slots]
 
     def play(self, make: Any, seed: int = 0) -> list[Any]:
-        """Execute the schedules that a function makes of ranks and algorithms; return the results."""
+        """Execute the schedules that a function creates from ranks and algorithms; return the results."""
         play = Play(self.size, lambda rank: make(rank, self.algorithms[rank]), seed, self.slots)
         return play.results
 
@@ -56,13 +56,13 @@ def floats(rank: int, length: int) -> array[float]:
 
 
 class SharedAlgorithmTests(SynchronousTestCase):
-    """Sizes up to 9, in random orders, several operations one after the other."""
+    """Successive operations of groups of up to 9 members, in random orders."""
 
     slowBecause = "Hypothesis plays hundreds of groups"
 
     @given(SIZES, LENGTHS, st.sampled_from(["sum", "min", "max"]), st.integers(0, 99))
     def test_allreduce(self, size: int, length: int, operation: str, seed: int) -> None:
-        """All have the same bits: those of the elements combined in the order of ranks."""
+        """All members get identical bits: the elements combined in the order of ranks."""
         members = Members(size)
         data = [floats(rank, length) for rank in range(size)]
         function: Any = {"sum": lambda one, other: one + other, "min": min, "max": max}[operation]
@@ -71,7 +71,7 @@ class SharedAlgorithmTests(SynchronousTestCase):
             self.assertEqual(members.allreduce(data, operation, seed), [expected] * size)
 
     def test_long(self) -> None:
-        """Arrays that take several pieces are reduced, also in place and by functions, and without NumPy."""
+        """Arrays of several pieces are reduced, also in place and by functions, and without NumPy."""
 
         def plus(one: Any, other: Any) -> Any:
             return [first + second for first, second in zip(one, other, strict=True)]
@@ -92,7 +92,7 @@ class SharedAlgorithmTests(SynchronousTestCase):
 
     @given(SIZES, st.integers(0, 8), LENGTHS, st.integers(0, 99))
     def test_reduce(self, size: int, root: int, length: int, seed: int) -> None:
-        """The root has the sum; buffers of all members are unchanged."""
+        """The root gets the sum, and the buffers of all members are unchanged."""
         root %= size
         members = Members(size)
         data = [array("q", [rank]) * length for rank in range(size)]
@@ -108,7 +108,7 @@ class SharedAlgorithmTests(SynchronousTestCase):
 
     @given(SIZES, st.integers(0, 8), st.sampled_from([0, 1, 100]), st.integers(0, 99))
     def test_broadcast(self, size: int, root: int, length: int, seed: int) -> None:
-        """All have the bytes of the root, however far it is ahead."""
+        """All members get the root's bytes, however many operations the root is ahead."""
         root %= size
         members = Members(size)
 
@@ -134,7 +134,7 @@ class SharedAlgorithmTests(SynchronousTestCase):
 
     @given(SIZES, st.integers(0, 99))
     def test_barrier(self, size: int, seed: int) -> None:
-        """Nobody passes a barrier before all have come to it."""
+        """No member passes a barrier before all members have reached it."""
         begun: set[tuple[int, int]] = set()
         members = Members(size)
 
@@ -149,7 +149,7 @@ class SharedAlgorithmTests(SynchronousTestCase):
 
     @given(SIZES, st.integers(0, 8), st.integers(0, 99))
     def test_items(self, size: int, root: int, seed: int) -> None:
-        """Items of different lengths, of which some do not fit, are gathered, scattered and exchanged."""
+        """Items of different lengths, some too long for an area, are gathered, scattered and exchanged."""
         root %= size
         members = Members(size)
         items = [bytes([rank]) * (AREA_BYTES if rank == size - 2 else rank) for rank in range(size)]
@@ -165,14 +165,14 @@ class SharedAlgorithmTests(SynchronousTestCase):
 
 
 class RuleTests(SynchronousTestCase):
-    """Members that break rules, and those that sleep."""
+    """Members that violate the protocol, and members that sleep."""
 
     def setUp(self) -> None:
         self.members = Members(2)
         self.slots, self.others = self.members.slots
 
     def test_mismatch(self) -> None:
-        """Another operation, length, or type of elements is noticed."""
+        """A different operation, length, or element type is detected."""
         here, there = (Elements(array("i", [1, 2]), "sum"), Elements(array("q", [1]), "sum"))
         into, short = memoryview(bytearray(8)), Elements(array("i", [1]), "sum")
         for other, text in (
@@ -188,7 +188,7 @@ class RuleTests(SynchronousTestCase):
             self.assertEqual(caught.exception.rank, 1)
 
     def test_itemOutside(self) -> None:
-        """An item outside of the area of its member is noticed."""
+        """An item outside its member's area is detected."""
         for at, length in ((AREA_BYTES + 1, 0), (32, AREA_BYTES), (1 << 63, 1 << 63), (0, 1 << 40)):
             members = Members(2)
             next(members.algorithms[1].alltoall([b"a", b"b"]))
@@ -197,7 +197,7 @@ class RuleTests(SynchronousTestCase):
                 list(members.algorithms[0].alltoall([b"a", b"b"]))
 
     def test_changed(self) -> None:
-        """Data that its member changes while it is read is copied as it is, and nothing beyond it."""
+        """Arbitrary values in a slot raise Mismatch."""
         members = Members(2)
         members.slots[1].publish(3, 1 << 62)
         members.slots[1].publish((1 << 64) - 1, (1 << 64) - 1)
@@ -205,7 +205,7 @@ class RuleTests(SynchronousTestCase):
             list(members.algorithms[0].barrier())
 
     def test_sleep(self) -> None:
-        """A member that publishes a step wakes those that sleep until it does, and no others."""
+        """A member that publishes a step wakes only the members that sleep until then."""
         self.assertEqual(self.slots.missing(1, [1]), 1)
         self.slots.sleep(1)
         self.others.publish(1, 0)
@@ -218,7 +218,7 @@ class RuleTests(SynchronousTestCase):
         self.assertEqual([self.others.outgoing(), self.slots.outgoing()], [(), ()])
 
     def test_ahead(self) -> None:
-        """A member begins no step before the others have read its data of the step before the last."""
+        """A member starts a step only after the others have read its data of the step before the last."""
         reached = []
 
         def ahead() -> SharedSchedule:

@@ -23,7 +23,7 @@ YIELD = 10e-6
 
 
 class WaitingTests(SynchronousTestCase):
-    """A member of three, and the slots of the others."""
+    """One of three members; the tests write the slots of the other two."""
 
     def setUp(self) -> None:
         self.clock, self.now, self.yields = Clock(), 0.0, 0
@@ -48,14 +48,14 @@ class WaitingTests(SynchronousTestCase):
         return self.memory.poll(Wait(self.first.step + 1, self.slots.others))
 
     def test_found(self) -> None:
-        """Members that come soon are found by polling, so they need not wake anybody."""
+        """Members that arrive soon are found by polling, and need not send wakeups."""
         self.others = self.publish
         self.assertTrue(self.wait())
         self.assertEqual(self.yields, 1)
         self.assertEqual([self.first.outgoing(), self.second.outgoing()], [(), ()])
 
     def test_sleeps(self) -> None:
-        """A member that waits for too long sleeps until the missing one wakes it."""
+        """A member that has polled for the maximum time sleeps until a missing member wakes it."""
         self.first.publish(1, 0)
         self.assertFalse(self.memory.poll(Wait(1, [1, 2])))
         self.assertAlmostEqual(self.now, POLL_SECONDS, delta=2 * YIELD)
@@ -67,13 +67,13 @@ class WaitingTests(SynchronousTestCase):
         self.assertEqual(self.second.outgoing(), ())
 
     def test_pollSeconds(self) -> None:
-        """A member that continues slowly after a sleep can poll for longer."""
+        """A group can be set to poll for longer before it sleeps."""
         self.memory.pollSeconds = 4 * POLL_SECONDS
         self.assertFalse(self.wait())
         self.assertAlmostEqual(self.now, 4 * POLL_SECONDS, delta=2 * YIELD)
 
     def test_progress(self) -> None:
-        """While members come one after the other, each has the whole time, and more after long data."""
+        """The polling time restarts with each member that arrives, and is longer for long data."""
         self.slots.publish(1, AREA_BYTES)
         each = POLL_SECONDS + WORK_SECONDS * self.slots.lastWork
 
@@ -86,7 +86,7 @@ class WaitingTests(SynchronousTestCase):
         self.assertAlmostEqual(self.now, 1.8 * each, delta=3 * YIELD)
 
     def test_inVain(self) -> None:
-        """Members that come late are polled for ever more rarely; one that is found in time changes this."""
+        """Polling becomes rarer after late members, until a member is found in time."""
         for _ in range(MOST_PAUSE):
             self.assertFalse(self.wait())
         self.assertLess(self.now, 9 * (POLL_SECONDS + WORK_SECONDS))
@@ -99,7 +99,7 @@ class WaitingTests(SynchronousTestCase):
         self.assertGreater(self.now - before, POLL_SECONDS)
 
     def test_busyMachine(self) -> None:
-        """Where other processes take the processor for long, members sleep instead of yielding it."""
+        """If other processes occupy the processor, members sleep instead of yielding it."""
 
         def slow() -> None:
             self.now += 3e-3
@@ -111,7 +111,7 @@ class WaitingTests(SynchronousTestCase):
         self.assertLess(self.now, 10 * 3.1e-3)
 
     def test_turns(self) -> None:
-        """The reactor runs others after the same operation at all members, or after a time."""
+        """The reactor runs other calls after the same operation at all members, or after a time."""
         resumed: list[bool] = []
 
         def isOver(isComplete: bool) -> bool:

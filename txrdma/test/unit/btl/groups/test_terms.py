@@ -11,10 +11,10 @@ KEYS = makeKeys(3)
 
 
 class TermsTests(SynchronousTestCase):
-    """What a member gets in its environment."""
+    """The variables in a member's environment."""
 
     def test_keys(self) -> None:
-        """Each pair has a key of its own, which both have."""
+        """Each pair of members has its own key, which both members know."""
         keys = makeKeys(4)
         self.assertEqual([len(each) for each in keys], [5] * 5)
         for here in range(5):
@@ -23,7 +23,7 @@ class TermsTests(SynchronousTestCase):
         self.assertEqual(len({key for each in keys for key in each}), 15)
 
     def test_environment(self) -> None:
-        """Terms pass through an environment, and are not displayed with keys."""
+        """Terms are decoded as they were encoded into the environment; their repr contains no keys."""
         terms = GroupTerms(1, 3, "127.0.0.1", 4000, KEYS[1])
         self.assertEqual(GroupTerms.fromEnvironment(terms.environment()), terms)
         self.assertEqual({len(each) for each in KEYS[1]}, {KEY_LENGTH})
@@ -31,7 +31,7 @@ class TermsTests(SynchronousTestCase):
         self.assertIsNone(GroupTerms.fromEnvironment({}))
 
     def test_invalid(self) -> None:
-        """Incomplete and wrong variables are reported."""
+        """Incomplete and invalid variables are reported."""
         given = GroupTerms(1, 3, "127.0.0.1", 4000, KEYS[1]).environment()
         for name, value in (
             ("RANK", "3"),
@@ -46,7 +46,7 @@ class TermsTests(SynchronousTestCase):
         self.assertRaises(InvalidRequest, GroupTerms.fromEnvironment, given)
 
     def test_mostMembers(self) -> None:
-        """A group has a largest size."""
+        """The size of a group is limited."""
         keys = tuple([bytes(KEY_LENGTH)] * (MOST_MEMBERS + 2))
         GroupTerms(0, MOST_MEMBERS, "", 0, keys[1:])
         self.assertRaises(InvalidRequest, GroupTerms, 0, MOST_MEMBERS + 1, "", 0, keys)
