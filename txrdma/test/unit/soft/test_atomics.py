@@ -291,7 +291,7 @@ class ExecutionTests(ResponderCase):
 
 
 class PairTests(SynchronousTestCase):
-    """A requester and a responder together."""
+    """A requester and a responder connected to each other."""
 
     def setUp(self) -> None:
         self.here, self.there = Memory(), Memory()

@@ -123,7 +123,7 @@ class QueueTests(SynchronousTestCase):
         self.assertTrue(self.rung())
 
     def test_ringForMessageWithoutCompletion(self) -> None:
-        """A ring raises one event of an armed queue; of one armed for solicited completions, if it is."""
+        """A ring causes one event of an armed queue; for solicited completions, only a solicited ring."""
         self.queue.ring(True)
         self.assertFalse(self.rung())
         self.queue.arm(solicitedOnly=True)
@@ -184,7 +184,7 @@ class QueueTests(SynchronousTestCase):
                 self.assertEqual(list(queue.poll(10)), [])
 
     def test_quietLaneIsNotPolledUntilItRings(self) -> None:
-        """A quiet lane costs no polls and no arming; its peer's doorbell byte ends that."""
+        """A quiet lane is neither polled nor armed until its peer sets the lane's doorbell byte."""
         first, lane, other = (self.attached(self.queue) for _ in range(3))
         self.assertEqual((first.doorbell, lane.doorbell, other.doorbell), (0, 1, 2))
         self.sleep()
@@ -225,7 +225,7 @@ class QueueTests(SynchronousTestCase):
         self.assertIsNone(lane.wake)
 
     def test_waitingLaneIsPolled(self) -> None:
-        """A lane that waits for its peer is polled, however long."""
+        """A lane that waits for its peer is polled, and never becomes dormant."""
         _, lane = self.attached(self.queue), self.attached(self.queue)
         lane.isWaiting = True
         self.sleep()
@@ -246,7 +246,7 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual([c.identifier for c in other.poll(10)], [1])
 
     def test_solicitedArmIncludesDormantLanes(self) -> None:
-        """Lanes are not dormant while only solicited completions are to wake the reader."""
+        """Lanes do not become dormant while the reader is to be woken for solicited completions only."""
         _, lane = self.attached(self.queue), self.attached(self.queue)
         self.sleep()
         self.queue.poll(10)
@@ -271,7 +271,7 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual([lane.polls for lane in lanes], [polls[0] + 1, *(each + 1 for each in polls[1:])])
 
     def test_reusedDoorbellByte(self) -> None:
-        """The doorbell byte of a closed lane wakes the next lane that has it."""
+        """The doorbell byte of a closed lane wakes the next lane that uses it."""
         _, old = self.attached(self.queue), self.attached(self.queue)
         self.sleep()
         self.channel.releaseDoorbell(old.doorbell)

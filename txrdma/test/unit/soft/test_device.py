@@ -61,7 +61,7 @@ class AddressTests(SynchronousTestCase):
         self.assertEqual(activeMTU(None, False, None), MTU.MTU_1024)
 
     def test_longestDatagram(self) -> None:
-        """Datagrams between software devices have the interface's MTU, unless the device's is limited."""
+        """Datagrams between software devices have the interface's MTU, unless the device limits it."""
         self.assertEqual(longestDatagram(1500, False, None), 1500 - 20 - 44)
         self.assertEqual(longestDatagram(1500, True, None), 1500 - 40 - 44)
         self.assertEqual(longestDatagram(65536, False, None), LONGEST_DATAGRAM)
@@ -106,7 +106,7 @@ class DeviceTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 2)
 
     def test_removedListener(self) -> None:
-        """A listener that another one has removed gets no more events, not even the present one."""
+        """A listener that another listener has removed gets no more events, not even the current one."""
         stops: list[Callable[[], None]] = []
         self.device.subscribe(lambda event: stops[0]())
         removed: list[AsyncEvent] = []

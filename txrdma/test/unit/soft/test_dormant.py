@@ -34,7 +34,7 @@ class Sender:
         """@param due: for each step of the function, the number of accesses of the other side before."""
         self._due = deque(due)
         self._accesses = 0
-        self._steps: float = 0  # that may be run now
+        self._steps: float = 0  # number of steps that may run now
         self._go, self._stopped = threading.Lock(), threading.Lock()
         self._go.acquire()
         self._stopped.acquire()
@@ -80,7 +80,7 @@ class Sender:
         self._stopped.acquire()
 
     def finish(self) -> None:
-        """Run all steps that are left."""
+        """Run all remaining steps."""
         if not self._hasEnded:
             self._continue(inf)
         self._thread.join()
@@ -135,7 +135,7 @@ class Stepped:
 
 
 class Ring(Stepped):
-    """The ring of the sender. Clearing the next header is no step: no reader reads it before the other."""
+    """The sender's ring. Clearing the next header is no step, as it is not read before the other one."""
 
     def __setitem__(self, index: int, value: int) -> None:
         if value:
@@ -193,7 +193,7 @@ class World:
             side.meet(other)
         for number in range(4):
             self.here.receive(number, (0, 100))
-        channel.claimDoorbell()  # the first lane has none
+        channel.claimDoorbell()  # reserves the first lane's byte
         lane = self.here.lane
         lane.doorbell = channel.claimDoorbell()
         queue.attach(lane, self.here.arm)
@@ -238,12 +238,12 @@ class World:
         self.bell = bell
 
     def fence(self) -> None:
-        """A full fence of the side that runs."""
+        """Execute a full memory fence on the side that runs."""
         for memory in self.senders if self.sender.isRunning else self.readers:
             memory.drain()
 
     def read(self) -> None:
-        """Sleep as a reader does, and handle what is there when it is woken."""
+        """Sleep as a reader does, and handle all pending events when woken."""
         queue = self.queue
         queue.arm()
         while batch := queue.poll(10):
@@ -251,9 +251,9 @@ class World:
         self.fence()  # the system call
 
     def pollWithoutArming(self) -> None:
-        """Poll as a reader does that does not sleep yet."""
+        """Poll like a reader that is not going to sleep."""
         self.queue.disarm()
-        self.fence()  # long before
+        self.fence()  # executed long before
         self.take()
         self.queue._untilSweep = 1
         self.take()
@@ -293,9 +293,9 @@ class World:
 
 
 class InterleavingTests(SynchronousTestCase):
-    """A message wakes the reader, whatever the reader does while it is sent."""
+    """A message wakes the reader, in any order of the accesses of both sides."""
 
-    slowBecause = "Thousands of orders are played, in two threads each."
+    slowBecause = "thousands of orders are run, in two threads each"
 
     def setUp(self) -> None:
         if not (_wakeups.__file__ or "").endswith(".py"):
@@ -327,7 +327,7 @@ class InterleavingTests(SynchronousTestCase):
             self.assertEqual(ok(world.there.sent), taken, case)
 
     def test_everyOrderOfOneMessage(self) -> None:
-        """A reader polls a quiet lane, which becomes dormant, and sleeps; or it sleeps then."""
+        """A reader polls a quiet lane, which becomes dormant, and sleeps; or it sleeps when it is dormant."""
         for isDormant, does, accesses in (
             (False, (World.pollWithoutArming,), 10),
             (True, (World.take, World.read), 6),

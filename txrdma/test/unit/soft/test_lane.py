@@ -41,7 +41,7 @@ from txrdma.test.support.soft.lanes import (
 
 
 class LaneTests(LanesTestCase):
-    """The promises of a lane to its queue pair."""
+    """Invariants of a lane that its queue pair relies on."""
 
     def test_peerGoneDuringRegionRequestFlushesAll(self) -> None:
         for event in (None, AsyncEventKind.QP_FATAL):
@@ -51,7 +51,7 @@ class LaneTests(LanesTestCase):
             def requestRegion(_: RKey, one: Side = one, event: AsyncEventKind | None = event) -> None:
                 one.lane.peerEnded(event)
 
-            one.requestRegion = requestRegion  # type: ignore[method-assign,assignment]  # of this one
+            one.requestRegion = requestRegion  # type: ignore[method-assign,assignment]  # of this lane
             operation = Operation.RDMA_WRITE
             one.post(
                 *(
@@ -120,7 +120,7 @@ class LaneTests(LanesTestCase):
             self.assertEqual([each.status for each in self.one.sent], [Status.SUCCESS, Status.LOC_PROT_ERR])
 
     def test_dormantLaneUsesFewPages(self) -> None:
-        """A lane that becomes dormant between messages does not write all pages of its ring in the end."""
+        """A lane that becomes dormant between messages does not write to all pages of its ring."""
         one, other = pair(1 << 16)
         for number in range(400):
             other.receive(number, (0, 64))
@@ -134,7 +134,7 @@ class LaneTests(LanesTestCase):
         )
 
     def test_dormantLaneOfUnreadRecords(self) -> None:
-        """RDMA of a lane that was dormant completes without the peer, wherever its ring is."""
+        """RDMA of a lane that was dormant completes without the peer, at any position of its ring."""
         one, other = pair(1 << 16)
         for number in range(80):
             other.receive(number, (0, 64))
@@ -384,7 +384,7 @@ class LaneTests(LanesTestCase):
 
 
 class WeaklyOrderedTests(WeaklyOrderedMixin, LaneTests):
-    """The same with the memory fences of weakly ordered machines."""
+    """The tests of L{LaneTests} with the memory fences of weakly ordered machines."""
 
 
 class ScribbledTests(LanesTestCase):

@@ -180,11 +180,11 @@ class AtomicTests(AtomicCase):
 
 
 class WeaklyOrderedTests(WeaklyOrderedMixin, AtomicTests):
-    """The same with the memory fences of weakly ordered machines."""
+    """The tests of L{AtomicTests} with the memory fences of weakly ordered machines."""
 
 
 class RefusedTests(AtomicCase):
-    """Invalid atomics end as over RoCE v2."""
+    """Invalid atomics end with the same status as over RoCE v2."""
 
     def refused(self, request: SendRequest, status: Status) -> None:
         """Assert that the request ends with this status, both ends fail, and memory is unchanged."""
@@ -302,7 +302,7 @@ class ScribbledTests(AtomicCase):
                 self.assertEqual(view[begin:end], b"\xa5" * (end - begin), f"seed {seed}")
 
     def record(self, header: int, content: bytes = b"") -> None:
-        """Assert that the record fails its queue pair, and does not change our memory."""
+        """Assert that the record fails its queue pair, and does not change local memory."""
         one, other = pair()
         other.receive(1, (0, 100))
         content = content or _atomics.packed(other.memory.address, other.memory.rkey, 1, 0).tobytes()

@@ -67,7 +67,7 @@ class MessageTests(SynchronousTestCase):
         self.assertEqual(self.one.sent, [])
         self.take()
         for _ in range(20):
-            self.one.lane.takeMessages(64)  # there is time to look back
+            self.one.lane.takeMessages(64)  # the lane checks consumed messages at intervals
         self.assertEqual(ok(self.one.sent), [8])
         self.assertEqual(self.one.retirements, 8)
 
@@ -184,7 +184,7 @@ class MessageTests(SynchronousTestCase):
         self.assertEqual(self.one.lane.takeMessages(64), ())
 
     def test_isConsumedSignalsLatestRequest(self) -> None:
-        """Whoever asks whether unsignaled requests were consumed gets a completion when they are."""
+        """After a call of C{isConsumed}, unsignaled requests report one completion when they are consumed."""
         lane = self.one.lane
         self.assertTrue(lane.isConsumed())
         for number in (1, 2):
@@ -197,7 +197,7 @@ class MessageTests(SynchronousTestCase):
         self.assertFalse(lane.isConsumed())
 
     def test_isConsumedSignalsQueuedRequest(self) -> None:
-        """The latest request may be one that waits for the peer's memory."""
+        """The latest request, which reports the completion, may be queued for the peer's memory."""
         memory = self.other.memory
         write = SendRequest(5, Operation.RDMA_WRITE, inline=[b"x"], signaled=False)
         write.remoteAddress, write.rkey = memory.address, memory.rkey
@@ -208,7 +208,7 @@ class MessageTests(SynchronousTestCase):
         self.assertFalse(write.signaled)
 
     def test_writesWithImmediateKeepOrderAmongMessages(self) -> None:
-        """Writes with immediate data use receives in their place among SENDs, wherever the ring wraps."""
+        """Writes with immediate data use receives in order with SENDs, wherever the ring wraps."""
         chance = random.Random(3)
         memory = self.other.memory
         self.other.receives.clear()

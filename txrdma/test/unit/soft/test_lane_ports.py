@@ -69,7 +69,7 @@ class SharedTests(SynchronousTestCase):
             hub.lane.receivesPosted()
 
     def taken(self, identifier: int, length: int) -> bytes:
-        """Return what a receive got."""
+        """Return the bytes of the receive with this number."""
         return bytes(self.hubs[0].memory.view[identifier * 4000 : identifier * 4000 + length])
 
     def turn(self) -> None:
@@ -128,7 +128,7 @@ class SharedTests(SynchronousTestCase):
         self.assertGreater(2500, ring >> 2)
         box = self.senders[1].box.cast("Q")
         begin = HEADER_BYTES // 8
-        # The first part, and nothing more for a while:
+        # the first part of a message, without the rest
         self.senders[1].box[HEADER_BYTES + 8 : HEADER_BYTES + 108] = b"b" * 100
         box[begin] = (1 | 16) << 24 | 100
         self.hubs[1].lane.poll()

@@ -38,12 +38,12 @@ INIT = QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, access=Access.NONE)
 
 
 def little(**changes: int) -> DeviceLimits:
-    """Limits that a test can reach."""
+    """Return limits that are low enough for a test to reach."""
     return replace(LIMITS, **changes)
 
 
 class LimitTests(SynchronousTestCase):
-    """As many and as large objects are allowed as the device reports; closing frees resources."""
+    """The number and size of objects are limited as reported; closing frees resources."""
 
     def setUp(self) -> None:
         self.device = SoftDevice(Clock(), [SoftPort("127.0.0.1", 4791, [])])

@@ -40,7 +40,7 @@ class BellTests(SynchronousTestCase):
         self.assertFalse(self.isRung())
 
     def test_filledDoorbell(self) -> None:
-        """A doorbell that a peer has filled, which cannot be rung any more, disturbs nobody."""
+        """A doorbell that a peer has filled, so that it cannot be rung, causes no error."""
         for reader in self.reactor.readers:
             os.eventfd_write(reader.fileno(), (1 << 64) - 2)
         self.datagrams.arm()

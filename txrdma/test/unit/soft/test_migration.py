@@ -124,7 +124,7 @@ class MigrationCase(SynchronousTestCase):
                 seen.append((source.address, RoCEPacket.decode(data[at : at + segment])))
             carry(data, segment, source, destination)
 
-        self.network.carry = watched  # type: ignore[method-assign]  # it looks, and passes on
+        self.network.carry = watched  # type: ignore[method-assign]  # records, and calls the method
         return seen
 
 
@@ -240,7 +240,7 @@ class FailureTests(MigrationCase):
             self.assertEqual(self.kinds(end), [DONE])
 
     def test_patientQueuePairMigratesEarly(self) -> None:
-        """Before a queue pair that waits for minutes gives up, it migrates if it can."""
+        """A queue pair with a timeout of minutes migrates before the timeout, if it can."""
         self.alice, self.bob = connected(self.one, self.other, timeout=25)
         self.rearm(self.alice, self.bob, alternateTimeout=25)
         self.rearm(self.bob, self.alice)

@@ -1,7 +1,7 @@
 """
 Concurrent READs and atomics: L{txrdma.soft.rc._requester} and L{txrdma.soft.rc._responder} together.
 
-Each packet of a small exchange is lost, duplicated or reordered in turn, and each two of them.
+Each packet of a small exchange is lost, duplicated or reordered, and each pair of packets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Exchange:
     """
     A requester, a responder, and the packets between them.
 
-    @ivar faults: what happens to the n-th packet.
+    @ivar faults: the fault of each packet, by number.
     @ivar outstanding: the largest number of outstanding READs and atomics.
     """
 
@@ -53,7 +53,7 @@ class Exchange:
     def request(
         self, identifier: int, operation: Operation, here: int, there: int, length: int
     ) -> SendRequest:
-        """Return a request that is answered into C{here}."""
+        """Return a request whose answer is stored at C{here}."""
         return SendRequest(
             identifier,
             operation,
@@ -63,7 +63,7 @@ class Exchange:
         )
 
     def put(self, toResponder: bool, runs: list[Outgoing]) -> None:
-        """Put packets in flight, each separately."""
+        """Put each packet in flight separately."""
         for run in runs:
             whole = arrived(run)
             for number in range(whole.packets):
@@ -100,17 +100,17 @@ class Exchange:
                     return
                 self.now = deadline
                 self.requester.expired(deadline)
-        raise AssertionError(f"it never ends: {self.faults}")
+        raise AssertionError(f"the exchange does not end: {self.faults}")
 
 
 class FaultTests(SynchronousTestCase):
     """A READ of three packets, an addition, a READ of its result, a SEND, a swap, and a fenced READ."""
 
-    slowBecause = "every pair of packets is lost, doubled or overtaken once"
+    slowBecause = "every pair of packets is lost, duplicated or reordered once"
 
     def play(self, faults: dict[int, str]) -> int:
         """
-        Play; every request ends once, in order, with its effect.
+        Run the exchange, and assert that every request ends once, in order, and has been executed.
 
         @return: the number of packets.
         """

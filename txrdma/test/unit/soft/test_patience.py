@@ -26,7 +26,7 @@ class RoundTripTests(SynchronousTestCase):
         self.end = 0
 
     def measure(self, *samples: float) -> float:
-        """Send a packet for each sample, acknowledged after so many seconds."""
+        """Send a packet for each sample, acknowledged after this many seconds."""
         for seconds in samples:
             self.end += 1
             self.trip.sent(self.end, self.now)
@@ -110,7 +110,7 @@ class RoundTripTests(SynchronousTestCase):
 
 
 class PatienceTests(SynchronousTestCase):
-    """L{RetryTimer} gives up as the attributes say, whatever the round trip is."""
+    """L{RetryTimer} gives up when the attributes require it, with any round trip."""
 
     @given(timeout=st.integers(1, 22), retryCount=st.integers(0, 7), delay=st.floats(1e-5, 2))
     def test_endAfterRetryCount(self, timeout: int, retryCount: int, delay: float) -> None:

@@ -1,6 +1,4 @@
-"""
-Queue pairs of the software device: transitions, posting, and failure, on a route that does nothing.
-"""
+"""Queue pairs of the software device: transitions, posting, and failure, on a route that sends nothing."""
 
 from __future__ import annotations
 
@@ -199,7 +197,7 @@ class Host:
 
 
 class QueuePairTests(SynchronousTestCase):
-    """Promises that a queue pair keeps whatever its route does."""
+    """Invariants of a queue pair with any route."""
 
     def setUp(self) -> None:
         self.channel = SoftCompletionChannel()
@@ -293,7 +291,7 @@ class QueuePairTests(SynchronousTestCase):
         def datagram(identifier: int) -> SendRequest:
             request: Any = SendRequest(identifier, Operation.SEND)
             request.address = Handle()
-            return request  # type: ignore[no-any-return]  # Any, so that a handle needs no more than this
+            return request  # type: ignore[no-any-return]  # Any, because the handle is a stub
 
         def spoil(requests: Sequence[SendRequest]) -> None:
             status = Status.LOC_LEN_ERR
@@ -333,9 +331,9 @@ class QueuePairTests(SynchronousTestCase):
         self.assertEqual(self.route().calls.count("receivesPosted"), 2)
         self.assertEqual([receive.identifier for receive in queuePair.receives], [1, 2])
 
-    @skipUnless(hasattr(mmap, "MADV_REMOVE"), "this system can't free pages of shared memory")
+    @skipUnless(hasattr(mmap, "MADV_REMOVE"), "this system cannot free pages of shared memory")
     def test_trimKeepsWhatMayBeFilled(self) -> None:
-        """Memory of receives is returned, except that of the oldest while it is partly filled."""
+        """Memory of receives is released, except that of the oldest one while it is partly filled."""
         queuePair = self.make()
         region, foreign = [
             self.host.keys.allocate(domain, 4 * PAGE, Access.LOCAL_WRITE)
@@ -401,7 +399,7 @@ class Honest(Route):
 
 
 class LifeTests(SynchronousTestCase):
-    """Every request ends once, in order, whatever happens to a queue pair."""
+    """Every request ends once, in order, after any events of a queue pair."""
 
     ACTIONS = (
         *("send", "receive") * 4,

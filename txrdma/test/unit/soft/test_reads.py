@@ -70,7 +70,7 @@ class ReadTests(RequesterCase):
         count = 64
         self.read(count * MTU)
         asked = 0
-        for number in range(0, count - 2, 2):  # pairs change places
+        for number in range(0, count - 2, 2):  # swap pairs
             asked += len(self.answer("MIDDLE", PSN + number + 1, b"x" * MTU))
             asked += len(self.answer("MIDDLE" if number else "FIRST", PSN + number, b"x" * MTU))
         self.assertEqual(asked, 1)
@@ -97,7 +97,7 @@ class ReadTests(RequesterCase):
                 self.assertEqual(self.memory.get(0, MTU), bytes(MTU))
 
     def test_chunks(self) -> None:
-        """A long READ is split into several requests, at most as many at once as the peer holds."""
+        """A long READ is split into several requests, of which the peer's limit are outstanding."""
         self.requester = self.make(maxRDAtomic=2, mtu=4096)
         runs = self.read(READ_CHUNK * 3 + 5)
         step = READ_CHUNK // 4096
@@ -119,7 +119,7 @@ class ReadTests(RequesterCase):
             )
 
     def test_tooLong(self) -> None:
-        """Full packets in place of a shorter last answer are an error, and write nothing after the end."""
+        """Full packets instead of a shorter last answer are an error, and are not written beyond the end."""
         for packets in (3, 4):
             with self.subTest(packets=packets):
                 self.requester = self.make()

@@ -28,7 +28,7 @@ def isRequest(opcode: int) -> bool:
 
 
 class RequesterTests(RequesterCase):
-    """The same requests make the same packets as the kernel's, and its answers complete them."""
+    """The packets of a requester equal the kernel's, whose answers complete the same requests."""
 
     def compare(
         self,
@@ -39,7 +39,7 @@ class RequesterTests(RequesterCase):
         last: Status = Status.SUCCESS,
     ) -> None:
         """
-        Post the requests one by one, as the kernel's user did.
+        Post the requests one after the other, like the kernel's user.
 
         @param answers: opcodes with which the peer completes a request.
         @param last: status of the last request.
@@ -113,7 +113,7 @@ class Grants:
 
     def remote(self, domain: object, rkey: int, address: int, length: int, need: int) -> memoryview:
         if rkey in self.unknown:
-            raise ProtectionError("as the kernel said")
+            raise ProtectionError("as in the recording")
         base, space = self.spaces.setdefault(rkey, (address - 65536, bytearray(1 << 18)))
         return memoryview(space)[address - base : address - base + length]
 
@@ -123,7 +123,7 @@ class Grants:
 
 class ResponderTests(SynchronousTestCase):
     """
-    Requests of kernels are answered like by their peers, which were kernels.
+    Requests of kernels get the same answers as from the kernels that were their peers.
 
     @ivar unknown: keys that the kernel did not know.
     """
@@ -164,8 +164,8 @@ class ResponderTests(SynchronousTestCase):
         receives = deque(ReceiveRequest(n, [Segment(0, 8192, LKey(0))]) for n in range(1000))
         responder = Responder(
             QPN(1),
-            grants,  # type: ignore[arg-type]  # it is asked for no more than this
-            object(),  # type: ignore[arg-type]  # of no meaning to Grants
+            grants,  # type: ignore[arg-type]  # a stub of what is used
+            object(),  # type: ignore[arg-type]  # ignored by Grants
             receives,
             mtu=1024,
             psn=requests[0][1].bth.psn,

@@ -65,7 +65,7 @@ class ResendingCase(SynchronousTestCase):
 
     def transfer(self, messages: int, length: int, atOnce: int = 16) -> float:
         """
-        Write that many messages, some concurrently, and check that they arrive.
+        Write this many messages, some concurrently, and check that they arrive.
 
         @return: the duration.
         """
@@ -126,7 +126,7 @@ class LossTests(ResendingCase):
 
 
 class SilenceTests(ResendingCase):
-    """A peer that is silent for a while is not given up."""
+    """A queue pair does not give up a peer that is silent for a while."""
 
     def sleeping(self, length: int, posted: int) -> int:
         """
@@ -203,7 +203,7 @@ class SilenceTests(ResendingCase):
 
 
 class LateTests(ResendingCase):
-    """Delayed packets are hardly ever retransmitted."""
+    """Delayed packets are rarely retransmitted."""
 
     def test_stableRoundTripNeedsNoResend(self) -> None:
         for delay in (0.00001, 0.001, 0.03):

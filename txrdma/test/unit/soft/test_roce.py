@@ -147,7 +147,7 @@ class FrameTests(NetworkCase):
         self.run_()
         counters = portOf(self.one).counters
         self.assertEqual(counters.packetsSent, 65)
-        # The first packet is longer than the others; then 16 at a time, with the short one last.
+        # The first packet is longer than the others, which are sent 16 at a time, with the short one last.
         self.assertEqual(counters.writes, 1 + 4)
         self.assertEqual(self.statuses(alice), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
 
@@ -221,7 +221,7 @@ class SpoiltTests(NetworkCase):
         return port.counters.packetsReceived, port.counters.wrongICRC
 
     def test_batch(self) -> None:
-        """Datagrams that arrive in one read are received, each with an identification of its own."""
+        """Datagrams that arrive in one read are received, each with its own identification."""
         self.assertEqual(self.deliverBatch({}), (10, 0))
         self.assertEqual(bytes(self.bob.region.view[:4]), b"xxxx")
 

@@ -165,7 +165,7 @@ class RouteTests(NetworkCase):
             bob.qp.modify(QPAttributes(state=QPState.ERR))
             ended()
 
-        port.batchEnded = first  # type: ignore[method-assign]  # that is where we get between
+        port.batchEnded = first  # type: ignore[method-assign]  # called between the packet and its processing
         self.run_(0.01)
         self.assertEqual(self.statuses(bob), [(1, Status.SUCCESS), (2, Status.WR_FLUSH_ERR)])
 

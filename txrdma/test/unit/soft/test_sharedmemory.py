@@ -38,7 +38,7 @@ class BoxTests(SynchronousTestCase):
     """The memory of one direction of a connection."""
 
     def test_firstMessages(self) -> None:
-        """The first messages of a connection that is hardly used take one page of each box."""
+        """The first messages of a rarely used connection use one page of each box."""
         descriptor, mapping = makeBox(1 << 20)
         self.addCleanup(os.close, descriptor)
         rings = RingPair(memoryview(mapping))

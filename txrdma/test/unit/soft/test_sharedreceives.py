@@ -40,7 +40,7 @@ class Hosts(Host):
 
 
 class SharedReceiveTests(SynchronousTestCase):
-    """Promises that a shared receive queue keeps whatever the routes do."""
+    """Invariants of a shared receive queue with any routes."""
 
     def setUp(self) -> None:
         self.channel = SoftCompletionChannel()
@@ -67,7 +67,7 @@ class SharedReceiveTests(SynchronousTestCase):
         return [event.kind for event in events]
 
     def left(self) -> list[int]:
-        """Return the receives in the queue."""
+        """Return the remaining receives of the queue."""
         return [receive.identifier for receive in self.shared.receives]
 
     def test_queuePairsShareOneQueue(self) -> None:

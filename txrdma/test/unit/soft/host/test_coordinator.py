@@ -17,7 +17,7 @@ OWN = 7
 
 class Sockets:
     """
-    The sockets of a port, numbered as the kernel does: the last one replaces one that closes.
+    The sockets of a port, numbered like the kernel's: the last socket replaces one that closes.
 
     @ivar deaf: shares of devices that do not answer probes.
     """
@@ -47,7 +47,6 @@ class Sockets:
 
 class CoordinatorTests(SynchronousTestCase):
     def make(self, isTakeover: bool = False) -> Coordinator:
-        """Make the coordinator of a device."""
         return Coordinator(OWN, count(1000).__next__, 0.0, isTakeover)
 
     def test_alone(self) -> None:
@@ -68,7 +67,7 @@ class CoordinatorTests(SynchronousTestCase):
         self.assertIsNone(coordinator.deadline())
 
     def test_left(self) -> None:
-        """After a member has left, the filter has the new positions of the others."""
+        """When a member has left, the filter has the new positions of the others."""
         coordinator = self.make()
         sockets = Sockets(coordinator, OWN, 9, 20)
         coordinator.entered(9, 1.0)
@@ -81,7 +80,7 @@ class CoordinatorTests(SynchronousTestCase):
         self.assertEqual(coordinator.shares, {OWN, 20})
 
     def test_leftBeforeItsSocket(self) -> None:
-        """If a member's line ends before its socket, the positions are found in a later round."""
+        """If a member's connection ends before its socket closes, a later round finds the positions."""
         coordinator = self.make()
         sockets = Sockets(coordinator, OWN, 9, 20)
         coordinator.entered(9, 1.0)
@@ -99,7 +98,7 @@ class CoordinatorTests(SynchronousTestCase):
         self.assertIsNone(coordinator.deadline())
 
     def test_deaf(self) -> None:
-        """A member that does not answer is missing in the filter, until it answers an old probe."""
+        """A member that does not answer probes is removed from the filter, until it answers an old probe."""
         coordinator = self.make()
         sockets = Sockets(coordinator, OWN, 9)
         sockets.deaf.add(9)
@@ -119,7 +118,7 @@ class CoordinatorTests(SynchronousTestCase):
         self.assertEqual(sockets.filter, FilterChanged({OWN: 0, 9: 1}, 0))
 
     def test_stopped(self) -> None:
-        """The sockets of stopped processes, which are no members, only cost further rounds."""
+        """The sockets of stopped processes, which are no members, only cause additional rounds."""
         coordinator = self.make(True)
         sockets = Sockets(coordinator, 50, 51, OWN, 52, 9)
         sockets.deaf = {50, 51, 52}
@@ -131,7 +130,7 @@ class CoordinatorTests(SynchronousTestCase):
         self.assertEqual(sockets.filter, FilterChanged({OWN: 2, 9: 4}, 2))
 
     def test_home(self) -> None:
-        """While the coordinator has not received its own probe, requests go to a member, which forwards."""
+        """Until the coordinator has received its own probe, requests go to a member, which forwards them."""
         coordinator = self.make(True)
         coordinator.entered(9, 1.0)
         probe = coordinator.outgoing()[1]
@@ -142,7 +141,7 @@ class CoordinatorTests(SynchronousTestCase):
         self.assertEqual(coordinator.events(), [FilterChanged({9: 1}, 1)])
 
     def test_entersAgain(self) -> None:
-        """A member that enters again on another line has only the services that it reports then."""
+        """A member that enters again on another connection has only the services that it then reports."""
         coordinator = self.make()
         coordinator.entered(9, 1.0)
         coordinator.serves(9, 0x42, True)
@@ -151,13 +150,13 @@ class CoordinatorTests(SynchronousTestCase):
         self.assertIsNone(coordinator.shareOf(Destination(serviceID=0x42)))
 
     def test_invalidShares(self) -> None:
-        """A member can't have the coordinator's own share, nor 0 or 255."""
+        """A member cannot have the coordinator's own share, nor 0 or 255."""
         coordinator = self.make()
         for share in (0, OWN, 255):
             self.assertRaises(ValueError, coordinator.entered, share, 1.0)
 
     def test_services(self) -> None:
-        """Requests go to the device that serves the service, others to one whose queue pair 1 receives."""
+        """Requests go to the device that has the service, others to one whose queue pair 1 receives."""
         coordinator = self.make()
         coordinator.entered(9, 1.0)
         coordinator.serves(9, 0x42, True)
@@ -171,7 +170,7 @@ class CoordinatorTests(SynchronousTestCase):
         self.assertEqual(coordinator.shareOf(Destination(serviceID=0x42)), OWN)
 
     def test_connections(self) -> None:
-        """Messages of connections go to the device whose share their ID has."""
+        """Messages of connections go to the device whose share is in their ID."""
         coordinator = self.make()
         coordinator.entered(9, 1.0)
         coordinator.receives(OWN, True)
@@ -189,7 +188,7 @@ class CoordinatorTests(SynchronousTestCase):
         self.assertRaises(ValueError, coordinator.serves, 9, SERVICES, True)
 
     def test_takeover(self) -> None:
-        """After a takeover, nothing is known until members enter again."""
+        """After a takeover, no member is known until members enter again."""
         coordinator = self.make(True)
         service, share = Destination(serviceID=0x42), Destination(share=9)
         self.assertEqual([coordinator.isKnown(each) for each in (service, share)], [False, False])
@@ -199,7 +198,7 @@ class CoordinatorTests(SynchronousTestCase):
         self.assertEqual([coordinator.isKnown(each) for each in (service, share)], [True, True])
 
     def test_anyOrder(self) -> None:
-        """Whatever opens, closes or is lost in whatever order, the filter is right in the end."""
+        """After opening, closing and losing members in any order, the filter is correct."""
         for seed in range(200):
             random = Random(seed)
             coordinator, now = self.make(), 0.0

@@ -1,6 +1,4 @@
-"""
-The filter of UDP port 4791, and what packets for queue pair 1 name.
-"""
+"""The filter of UDP port 4791, and the destinations of packets for queue pair 1."""
 
 from __future__ import annotations
 
@@ -61,7 +59,7 @@ class FilterTests(SynchronousTestCase):
         self.program = filterProgram({9: 1, 20: 2, 254: 0}, HOME)
 
     def test_queuePairs(self) -> None:
-        """Packets go to the position of their queue pair's share, or home."""
+        """Packets go to the position of their queue pair's share, or to the home position."""
         for number, position in (
             (0x090000, 1),
             (0x09FFFF, 1),
@@ -72,13 +70,13 @@ class FilterTests(SynchronousTestCase):
             self.assertEqual((number, run(self.program, toQueuePair(number))), (number, position))
 
     def test_messages(self) -> None:
-        """CM messages go to the share of the remote ID; requests and other classes go home."""
+        """CM messages go to the share of the remote ID; others go to the home position."""
         for name, packet, destination in CASES:
             position = HOME if destination.share is None else 1
             self.assertEqual((name, run(self.program, packet)), (name, position))
 
     def test_probes(self) -> None:
-        """A packet to queue pair 0 goes to the position that it names."""
+        """A packet to queue pair 0 goes to the position in its payload."""
         for position in (0, 3, 253):
             probe = toQueuePair(0, 12) + bytes((position,)) + bytes(15)
             self.assertEqual(run(self.program, probe), position)
@@ -89,9 +87,9 @@ class FilterTests(SynchronousTestCase):
         self.assertEqual(run(self.program, message(0x13, b"")[:40]), 0)
 
     def test_many(self) -> None:
-        """The program fits into the kernel's limit with as many devices as there can be."""
+        """The program for the maximum number of devices fits into the kernel's limit."""
         program = filterProgram({share: share - 1 for share in range(1, 255)}, 0)
-        # /proc/sys/net/core/optmem_max; two instructions for one
+        # /proc/sys/net/core/optmem_max; two instructions per device
         self.assertLess(len(program) * 8 * 2, 20480)
         self.assertTrue(all(max(true, false) < 256 for _code, true, false, _operand in program))
         for share in range(1, 255):
@@ -99,26 +97,26 @@ class FilterTests(SynchronousTestCase):
 
 
 class DestinationTests(SynchronousTestCase):
-    """What a packet names."""
+    """The destination of a packet for queue pair 1."""
 
     def test_messages(self) -> None:
-        """Requests name a service, other CM messages a share, and other classes nothing."""
+        """The destination of requests is a service, of other CM messages a share; other classes have none."""
         for name, packet, destination in CASES:
             self.assertEqual((name, destinationOf(packet)), (name, destination))
             self.assertEqual((name, destinationOf(memoryview(packet))), (name, destination))
 
     def test_short(self) -> None:
-        """A packet without a whole message names nothing."""
+        """A packet without a whole message has no destination."""
         self.assertEqual(destinationOf(CASES[0][1][:59]), Destination())
 
     def test_kernel(self) -> None:
-        """A kernel's REQ names the service of its port, and the REJ the connection of that REQ."""
+        """The destination of a kernel's REQ is its port's service, and of the REJ the REQ's connection."""
         request, refusal = (each.payload for each in packets("cm-reject"))
         self.assertEqual(destinationOf(request), Destination(serviceID=0x1060009))
         self.assertEqual(destinationOf(refusal), Destination(share=0x48))
 
     def test_kernelConnection(self) -> None:
-        """The other messages of a kernel's connection name the ID of their receiver."""
+        """The destination of other messages of a kernel's connection is their receiver's ID."""
         found = [each for each in packets("rping") if each.payload[5:8] == b"\0\0\1"]
         request, reply = found[0].payload, found[1].payload
         ids = {found[0].source: request[44], found[1].source: reply[44]}
