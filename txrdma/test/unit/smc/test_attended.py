@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.group.pollthread}, and for link groups over adapters while nobody uses SMC.
+Tests for L{txrdma.smc.group.pollthread}, and for link groups over adapters while SMC is not in use.
 """
 
 from __future__ import annotations

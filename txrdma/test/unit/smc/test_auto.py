@@ -85,18 +85,18 @@ class SameUserTests(SynchronousTestCase):
     """Which peers on this host share memory with this process by default."""
 
     def deviceFor(self, user: int | None) -> str:
-        """Return the device for a peer of that user."""
+        """Return the device for a peer that runs as this user."""
         negotiation: Any = SimpleNamespace(_peer=SimpleNamespace(directory="", user=user))
         return Negotiation._localDevice(negotiation)
 
     def test_user(self) -> None:
-        """Only those of the same user do."""
+        """Peers of the same user share memory; those of other users do not."""
         self.patch(unixsockets, "unmapped", frozenset)
         self.assertEqual(self.deviceFor(os.geteuid()), LOCAL_DEVICE)
         for other in (os.geteuid() + 1, None):
             self.assertRaises(Refused, self.deviceFor, other)
 
     def test_unmappedUser(self) -> None:
-        """A user who is not mapped into this user namespace may be anybody, even with our number."""
+        """A user who is not mapped into this user namespace is another user, even with the same number."""
         self.patch(unixsockets, "unmapped", lambda: frozenset({os.geteuid()}))
         self.assertRaises(Refused, self.deviceFor, os.geteuid())

@@ -269,7 +269,7 @@ class AnyOrderTests(SynchronousTestCase):
         self.assertEqual(released, [len(reported) - 1] if closing.state is State.CLOSED else [])
         self.assertEqual(closing.over, bool(ends))
         sent = flagsIn(reported)
-        self.assertEqual(sent, sorted(set(sent)))  # flags are added, and each only once
+        self.assertEqual(sent, sorted(set(sent)))  # flags are added, each only once
 
     @settings(max_examples=300)
     @given(st.integers(0, 1 << 32))
@@ -331,7 +331,7 @@ class DiagramTests(SynchronousTestCase):
         self.assertTrue(text.startswith("digraph") and text.endswith("}\n"))
 
     def test_labels(self) -> None:
-        """An edge is labelled with its event, and with what the event causes."""
+        """An edge is labelled with its event and the resulting actions."""
         text = diagram()
         self.assertIn('"INIT, OPEN (INIT)" -> "OPEN, OPEN (ACTIVE)" [label="established"]', text)
         self.assertIn(

@@ -1,5 +1,5 @@
 """
-L{txrdma.smc.stream.tcpmonitor}: the meaning of TCP's end, depending on what the link has delivered.
+L{txrdma.smc.stream.tcpmonitor}: the end of TCP, depending on what the link has delivered.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class CompanionTests(SynchronousTestCase):
         self.monitor = TCPMonitor(cast(Any, self.stream), cast(Any, self.tcp), self.clock)
 
     def test_FINWithoutLinkMessageIsLoss(self) -> None:
-        """A peer whose link still exists may be a process that does not run on a busy host."""
+        """Without a message of the link, a FIN is reported as a reset only after the longest grace time."""
         self.monitor.readConnectionLost()
         self.assertEqual((self.stream.reported, self.stream.isDoubted), ([], True))
         self.clock.pump([GRACE] * 8)
@@ -102,7 +102,7 @@ class CompanionTests(SynchronousTestCase):
         self.assertEqual(self.stream.reported, ["vanished"])
 
     def test_busyProcess(self) -> None:
-        """The end of TCP is read before the connection is lost, even if this process did not run for long."""
+        """The FIN is read before the loss is reported, even if this process was not scheduled for seconds."""
         self.stream.peerExited = lambda: self.monitor.finish(inOrder=True)  # type: ignore[method-assign]
         self.monitor.linkLost(mayHaveExited=True)
         self.clock.callLater(GRACE, self.monitor.readConnectionLost)
@@ -110,7 +110,7 @@ class CompanionTests(SynchronousTestCase):
         self.assertEqual((self.stream.reported, self.tcp.ended), ([], ["closed"]))
 
     def test_stopEndsLinkFirst(self) -> None:
-        """A stopping process ends the stream before TCP: it may not run in between."""
+        """A stopping process ends the stream before TCP, because it may be suspended in between."""
         self.stream.isStopping = True
         socket, reported = Mock(), self.stream.reported
         socket.shutdown.side_effect = lambda how: reported.append("FIN")
@@ -121,7 +121,7 @@ class CompanionTests(SynchronousTestCase):
         self.assertEqual(reported, ["stopped", "FIN"])
 
     def test_packetsTakeLonger(self) -> None:
-        """Where packets may be lost, the last ones may be sent again after a while."""
+        """If the link may lose packets, the grace time includes retransmissions."""
         self.stream.isShared = False
         self.monitor.readConnectionLost()
         self.clock.pump([GRACE] * 3)
@@ -130,7 +130,7 @@ class CompanionTests(SynchronousTestCase):
         self.assertEqual((self.stream.reported, self.clock.seconds()), (["reset"], PACKET_GRACE))
 
     def test_linkThatStillReceives(self) -> None:
-        """A connection is not lost while the link delivers messages, of which its own may be the last."""
+        """A connection is not lost while its link delivers messages, since its last one may follow."""
         self.stream.isShared = False
         self.monitor.readConnectionLost()
         for _ in range(14):
@@ -142,7 +142,7 @@ class CompanionTests(SynchronousTestCase):
         self.assertEqual(self.stream.reported, ["reset"])
 
     def test_linkThatAlwaysReceives(self) -> None:
-        """Messages of other connections do not keep one whose TCP connection has ended."""
+        """Messages of other connections do not delay the loss of a connection whose TCP has ended."""
         self.monitor.readConnectionLost()
         while self.clock.seconds() < LONGEST_GRACE:
             self.assertEqual(self.stream.reported, [])

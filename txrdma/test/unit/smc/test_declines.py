@@ -59,7 +59,7 @@ class DeclineTests(SynchronousTestCase):
                 expected = FellBack(Diagnosis.PEERDECL, Diagnosis.MEM, b"hello")
                 self.assertEqual(end.events(), [expected], step)
                 self.assertEqual((end.done, end.outgoing()), (True, b""))
-                end.established()  # what was in flight arrives too late
+                end.established()  # events of messages in flight arrive too late
                 end.decline(Diagnosis.INTERR, 0.0)
                 self.assertEqual((end.events(), end.outgoing()), ([], b""))
 
@@ -135,7 +135,7 @@ class DeclineTests(SynchronousTestCase):
         server.decline(Diagnosis.MEM, 0.0)
         server.events()
         server.received(confirm.encode() + late + late, 0.0)
-        self.assertEqual(server.events(), [ApplicationData(late)])  # the second one is not CLC any more
+        self.assertEqual(server.events(), [ApplicationData(late)])  # only the first one is a CLC message
 
     def test_crossingEndsAfterOneSecond(self) -> None:
         server = serverAt("linking")

@@ -151,7 +151,7 @@ class RecordedTests(SynchronousTestCase):
         self.assertEqual(counts, once.conversation.counts)
 
     def test_endlessMessage(self) -> None:
-        """Of a message that is too long for SMC, nothing is stored, however many packets it has."""
+        """A message that is too long for SMC is not stored, however many packets it has."""
         conversation = explained(packets("smc-first")).conversation
         destination, number = next(iter(conversation._ends))
         tracemalloc.start()
@@ -198,7 +198,7 @@ class DirectionTests(SynchronousTestCase):
 
 
 class WordTests(SynchronousTestCase):
-    """Messages that no capture has."""
+    """Formatting of messages that no capture contains."""
 
     def test_versionOne(self) -> None:
         proposal = clc.decode(

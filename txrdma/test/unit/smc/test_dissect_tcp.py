@@ -24,7 +24,7 @@ MSS = bytes.fromhex("020405b4")
 
 
 def tcp(options: bytes, words: int | None = None) -> bytes:
-    """Return a SYN with these options, and a header of so many words, which may be longer."""
+    """Return a SYN with these options, and a header of this many words, which may be wrong."""
     whole = options + bytes(-len(options) % 4)
     header = TCPHeader(
         source=40000,

@@ -14,7 +14,7 @@ from txrdma.smc.group.closenotifier import CloseNotifier
 
 
 class EndingsTests(SynchronousTestCase):
-    """Ends are reported by a reader, after calls that were scheduled without a delay before."""
+    """Ends are reported by a reader, after calls that were already scheduled without a delay."""
 
     def setUp(self) -> None:
         self.reactor = cast(Any, MemoryReactorClock())
@@ -23,7 +23,7 @@ class EndingsTests(SynchronousTestCase):
         self.reported: list[str] = []
 
     def turn(self, read: Callable[[], None] | None = None) -> None:
-        """Run one iteration of a reactor: the delayed calls that exist, then the readers that exist."""
+        """Run one reactor iteration: the delayed calls and readers that exist at its beginning."""
         for call in list(self.reactor.getDelayedCalls()):
             if call.active():
                 self.reactor.calls.remove(call)
@@ -74,7 +74,7 @@ class EndingsTests(SynchronousTestCase):
         self.assertEqual(self.reported, ["ended", "ended", "last"])
 
     def test_failureIsContained(self) -> None:
-        """If a notification raises, the other ones are made, and the error is logged."""
+        """If a notification raises, the error is logged, and the other notifications are delivered."""
 
         def fail() -> None:
             raise ZeroDivisionError

@@ -155,13 +155,13 @@ class SentTests(SynchronousTestCase):
     """Messages sent on the fast path."""
 
     def test_fullLane(self) -> None:
-        """A message that the lane does not accept is posted at once, after its bytes and with its number."""
+        """A message that the lane does not accept is posted immediately, after its bytes."""
         flow, _ = begun()
         lane: Any = FullLane()
         flow.queue.openLane(lane)
         flow.queue.limit = 10
         flow.writeSequence([b"one"])
-        flow.fill([])  # asks for the address of the peer's memory
+        flow.fill([])  # requests the address of the peer's memory
         flow.writeSequence([b"two", b"three"])
         requests: list[SendRequest] = []
         self.assertTrue(flow.send(requests))
@@ -170,7 +170,7 @@ class SentTests(SynchronousTestCase):
         self.assertEqual((flow.backlog, flow.pending, flow.last, flow.written), (0, [], 2, 2))
 
     def test_signaled(self) -> None:
-        """Only every eighth request is signaled, because its completion is that of all before."""
+        """Only every eighth request is signaled: its completion includes that of all requests before it."""
         flow, _ = begun()
         lane: Any = OpenLane()
         flow.queue.openLane(lane)
@@ -223,7 +223,7 @@ class SentTests(SynchronousTestCase):
 
 
 class RetainedTests(SynchronousTestCase):
-    """Bytes are retained until they have arrived, because another link may have to send them again."""
+    """Bytes are retained until the peer has them, because another link may have to retransmit them."""
 
     def setUp(self) -> None:
         self.flow, _ = begun()

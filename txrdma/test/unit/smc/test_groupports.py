@@ -23,7 +23,7 @@ eth1	0000000A	00000000	0001	0	0	0	000000FF	0	0	0
 
 
 class SubnetTests(SynchronousTestCase):
-    """What is known of a port's network interface."""
+    """Subnets and gateways of a port's network interface."""
 
     def interface(self, *addresses: tuple[str, int]) -> NetworkInterface:
         found = tuple(InterfaceAddress(*each) for each in addresses)

@@ -251,7 +251,7 @@ class StrangerTests(SynchronousTestCase):
     def test_plainClientBytesAreReleasedInOrder(
         self, data: bytes, announced: bool, draw: st.DataObject
     ) -> None:
-        # An announced client that begins like this must be given time.
+        # The first byte of these is that of a CLC message, which the server waits for.
         assume(not announced or data[:1] != b"\xe2")
         server = newServer(announced)
         got = b""
@@ -339,7 +339,7 @@ class TimeTests(SynchronousTestCase):
             client.received(replace(accept, firstContact=isFirst).encode(), 6.0)
             client.confirm(replace(confirm, firstContact=isFirst), 6.5)
             sent = decode(client.outgoing())
-            if isFirst:  # it is not on SMC-R before the link is confirmed, and gets a Decline
+            if isFirst:  # until the link is confirmed, a Decline is possible
                 self.assertIsInstance(sent, Confirm)
                 continue
             assert isinstance(sent, Decline)

@@ -1,5 +1,5 @@
 """
-L{txrdma.smc.group._linkflows}: groups with several links, compared with a recorded kernel, and with seeds.
+L{txrdma.smc.group._linkflows}: groups with several links, compared with a recorded kernel and simulated.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class RecordedTests(SynchronousTestCase):
 
 
 class End:
-    """One end of a simulated group: its owner, with so many ports."""
+    """One end of a simulated group, which makes links from a number of ports."""
 
     def __init__(self, role: Role, ports: int, links: int, version: int) -> None:
         self.role = role
@@ -157,7 +157,7 @@ class End:
         return {name: Token(RKey(name + self.keys), name) for name in self.buffers}
 
     def hold(self) -> RKey:
-        """Add a buffer, and return its name."""
+        """Add a local buffer, and return its name."""
         self.keys += 1
         name = RKey(self.keys)
         self.buffers[name] = None
@@ -171,13 +171,13 @@ class End:
         self.core.confirmRKey(name, name, now)
 
     def turn(self, now: float) -> None:
-        """Perform the core's actions."""
+        """Process the core's events until none is left."""
         while events := self.core.events():
             for event in events:
                 self.act(event, now)
 
     def act(self, event: Event, now: float) -> None:
-        """Perform one event's action."""
+        """Process one event of the core."""
         self.events.append(event)
         if isinstance(event, LinkRequested):
             used = {link.local for link in self.made if link.state != "gone"}
@@ -206,10 +206,10 @@ class TwoEnds(list[End]):
 
     def both(self) -> Iterator[tuple[End, End]]:
         """Yield each end with its peer."""
-        yield from (self, self[::-1])  # type: ignore[misc]  # two ends each
+        yield from (self, self[::-1])  # type: ignore[misc]  # two ends in each tuple
 
     def confirm(self) -> None:
-        """Perform the first contact; each end has the buffers that the other one holds."""
+        """Perform the first contact, and exchange the keys of all buffers."""
         for end, other in self.both():
             for name in other.buffers:
                 other.core.agreed(name, name)
@@ -234,7 +234,7 @@ class TwoEnds(list[End]):
 
     @property
     def links(self) -> list[int]:
-        """The numbers of links of both ends."""
+        """The number of links of each end."""
         return [len(end.core.links) for end in self]
 
 
@@ -248,7 +248,7 @@ class SeedTests(SynchronousTestCase):
     """Two groups whose links fail at any time."""
 
     def play(self, seed: int) -> None:
-        """Assert that no working link lost anything, and that both ends have the same links and keys."""
+        """Assert that working links lose no messages, and that both ends have the same links and keys."""
         random = Random(seed)
         version, links = random.choice((1, 2)), random.choice((2, 2, 3, 8))
         ends = [End(role, random.choice((1, 2, 3, 5)), links, version) for role in Role]
@@ -289,7 +289,7 @@ class SeedTests(SynchronousTestCase):
                         end.core.expired(now)
         states = [end.core.state for end in ends]
         if "ended" in states:
-            return  # all links have failed
+            return  # if all links have failed
         numbers = [sorted(link.number for link in end.core.links) for end in ends]
         self.assertEqual(numbers[0], numbers[1])
         for end, other in (ends, ends[::-1]):
@@ -300,7 +300,7 @@ class SeedTests(SynchronousTestCase):
                         self.assertIn(link.localTokens[name].rkey, peer.remoteKeys, (name, link.number))
 
     def test_seeds(self) -> None:
-        """A failure names its seed."""
+        """Groups recover from link failures at random times."""
         for seed in range(150):
             try:
                 self.play(seed)
@@ -360,7 +360,7 @@ class SeedTests(SynchronousTestCase):
 
 
 class SilenceTests(SynchronousTestCase):
-    """Two links, of which one or both deliver nothing any more."""
+    """Two links, of which one or both stop delivering."""
 
     def setUp(self) -> None:
         self.now = 0.0
@@ -372,7 +372,7 @@ class SilenceTests(SynchronousTestCase):
         self.ends.deliver(self.now, 20)
 
     def lose(self) -> None:
-        """Let the second link fail at both ends."""
+        """Report the loss of the second link at both ends."""
         for end in self.ends:
             end.core.linkDown(0.0, "by the test", end.made[1])
         self.turns()
@@ -462,7 +462,7 @@ class SilenceTests(SynchronousTestCase):
         self.lose()
         client.core.received(offered(server.ports[1], 99), self.now)
         client.turn(self.now)
-        client.core.outgoing()  # the server is not notified, and adds no link by itself any more
+        client.core.outgoing()  # without a notification, the server adds no link
         server.core._linkFlows._next = None
         client.core.grow(client.ports[1], self.now)
         self.assertEqual(client.core.outgoing(), [])

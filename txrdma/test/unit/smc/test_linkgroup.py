@@ -1,5 +1,5 @@
 """
-L{txrdma.smc.group._linkgroup}: both ends together, one against recorded bytes, invalid messages and timeouts.
+L{txrdma.smc.group._linkgroup}: two connected ends, recorded and invalid messages, timeouts.
 """
 
 from __future__ import annotations
@@ -65,13 +65,12 @@ class Pair:
         return found
 
     def confirm(self, now: float = 0.0) -> tuple[list[Event], list[Event]]:
-        """Perform the first contact."""
         self.client.confirm(now, SERVER)
         self.server.confirm(now, CLIENT)
         return self.run(now)
 
     def names(self) -> list[tuple[str, str, bool]]:
-        """Return the sender of each message, and whether it was a response."""
+        """Return the sender and type of each message, and whether it was a response."""
         output, self.output = self.output, []
         return [(who, one.type.name, one.isResponse) for who, one in output]
 
@@ -90,7 +89,7 @@ def answers(group: LinkGroup) -> list[llc.LLC]:
 
 
 def alone(role: Role = Role.CLIENT) -> LinkGroup:
-    """Return one group whose link is up; the test is the other end."""
+    """Return one group whose link is active; the test is the other end."""
     pair = active()
     return pair.client if role is Role.CLIENT else pair.server
 

@@ -1,5 +1,5 @@
 """
-Every LLC message in every state of a link group: what a peer may send, and what ends the group.
+Every LLC message in every state of a link group: valid messages, and violations that end the group.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STATES = (
     *("fresh", "confirming", "active", "wanted", "offered", "keys", "making", "linking", "deleting"),
     *("ending", "ended"),
 )
-"""States of a group; the middle ones are those of a flow about links, while the group is active."""
+"""States of a group; the middle ones are states of an exchange about links in an active group."""
 
 
 def stateOf(core: LinkGroup) -> str:
@@ -61,7 +61,7 @@ class Group:
         return stateOf(self.core)
 
     def _follow(self) -> Iterator[None]:
-        """Proceed by the rules, in small steps: to two links, to one, to the end."""
+        """Exchange messages step by step: until there are two links, then one link, then none."""
         ends = (self.end, self.peer)
         for end, other in (ends, ends[::-1]):
             end.core.confirm(0.0, other.ports[0])
@@ -89,7 +89,7 @@ class Group:
                     yield
 
     def goesOn(self) -> bool:
-        """Return whether the current flow completes as if the message had not been sent."""
+        """Return whether the current exchange completes as if the message had not been sent."""
         for _ in range(60):
             if self.state == stateOf(self.peer.core) == "active":
                 break
@@ -115,7 +115,7 @@ class Group:
 
     def _outcome(self, body: Body, before: str, printed: list[LLC], reported: list[Event]) -> str:
         if reported and isinstance(reported[0], RuleBroken):
-            assert reported[0].text, "a rule without words"
+            assert reported[0].text, "a violation without a text"
             if before == "confirming":
                 assert reported[1:] == [LinkRefused(Diagnosis.NOACTLINK)] and not printed, (reported, printed)
                 return "refused"
@@ -139,8 +139,8 @@ def expected(role: Role, state: str, type: LLCType, isResponse: bool) -> str:
     """
     Return the expected outcome of a message that names an unknown link or an unknown end.
 
-    C{"ended"}: by a rule, with DELETE LINK; C{"refused"}: the handshake, with Decline; C{"answered"};
-    C{"rejected"}; C{"heeded"}; C{"nothing"}: it may be late, or is queued.
+    C{"ended"}: the group, with DELETE LINK; C{"refused"}: the handshake, with Decline; C{"answered"};
+    C{"rejected"}; C{"heeded"}: it changes the state; C{"nothing"}: it is ignored, or is queued.
     """
     isServer, isQuiet = role is Role.SERVER, state in ("fresh", "confirming", "active", "ending")
     if state == "ended":
@@ -171,7 +171,7 @@ def reachable(role: Role, version: int) -> Iterator[str]:
     """Return the states that this end of a group can reach."""
     for state in STATES:
         if state == "keys" and version == 2:
-            continue  # its ADD LINK has space for all of them
+            continue  # ADD LINK of version 2 has space for all keys
         if role is Role.SERVER or state not in ("offered", "deleting"):
             yield state
 

@@ -54,7 +54,7 @@ bodies = (
     *(llc.ConfirmRKey, llc.TestLink, llc.ConfirmRKeyContinuation, llc.DeleteRKey),
 )
 flags = st.integers(0, 255).map(LLCFlags)
-# Reasons are those of version 1.
+# Version 1 has reject reasons, version 2 a byte order.
 headersV1 = st.builds(Header, flags, st.just(1), st.integers(0, 15).map(RejectReason))
 headersV2 = st.builds(Header, flags, st.just(2), bigEndian=st.booleans())
 messagesV1 = st.builds(message, st.one_of(*map(layouts, bodies)), headersV1)

@@ -1,5 +1,5 @@
 """
-SMC's TCP option as used by endpoints; a model of the kernel's part determines which sockets have it.
+SMC's TCP option as used by endpoints, with a model of the kernel that determines which sockets have it.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def offered(abilities: Abilities = BOTH, one: Candidate = CLIENT, address: str =
 
 
 def answer(kind: Any, one: Candidate, agreement: Agreement, first: bool = True, **more: Any) -> Any:
-    """Return the Accept or Confirm of an end that keeps to the agreement, as the other end decodes it."""
+    """Return the Accept or Confirm of an end that follows the agreement, as decoded by the other end."""
     gids = (one.gid,) if kind is Confirm and first else None
     message = kind(one.peerID, one.gid, one.mac, **END, firstContact=first, version=agreement.version,
                    v2=agreement.extension(first, b"host", gids))  # fmt: skip
@@ -200,7 +200,7 @@ class ChoosingTests(SynchronousTestCase):
         self.assertIs(choice.candidate, near)
 
     def test_reasons(self) -> None:
-        """Every reason for a Proposal to be declined."""
+        """A Proposal is declined with the diagnosis of the reason."""
         both, old, new = (offered(abilities).proposal for abilities in (BOTH, OLD, NEW))
         assert new.v2 is not None
         elsewhere = candidate(subnets=Subnets((0x0A090000, 24)), isRouted=False)
@@ -293,7 +293,7 @@ class AcceptTests(SynchronousTestCase):
         found = 0
         for name in names():
             if name.startswith("smc-ours"):
-                continue  # one end is ours, with other features
+                continue  # one end is txrdma, with other features
             for client, server, content in streams(name):
                 if content[4:5] != b"\1":
                     continue
@@ -481,7 +481,7 @@ class TwoEndsTests(SynchronousTestCase):
             self.assertIn(agreement, (Diagnosis.NOROUTE, Diagnosis.NOINDIRECT))
             return
         if first:
-            if not settled.release:  # then each chooses by itself, and CONFIRM LINK announces it
+            if not settled.release:  # otherwise each end chooses, and announces it in CONFIRM LINK
                 agreement = replace(agreement, maxLinks=settled.maxLinks)
             self.assertEqual(agreement, settled)
             if settled.release:

@@ -74,7 +74,7 @@ class MountTests(SynchronousTestCase):
         folder = Path(self.mktemp())
         error = self.assertRaises(OptionUnavailable, requireCgroup, folder)
         self.assertEqual(str(error), f"there is no cgroup {folder}")
-        self.assertRaises(OptionUnavailable, requireCgroup, Path("/" + "x" * 300))  # it can't be looked up
+        self.assertRaises(OptionUnavailable, requireCgroup, Path("/" + "x" * 300))  # it cannot be searched
         folder.mkdir()
         error = self.assertRaises(OptionUnavailable, requireCgroup, folder)
         self.assertEqual(str(error), f"{folder} is not a cgroup of version 2")
@@ -137,7 +137,7 @@ class ReasonTests(SynchronousTestCase):
 
 
 class UnavailableTests(SynchronousTestCase):
-    """Without an installed program everything reports that, and nothing else happens."""
+    """Without an installed program all functions report that, and have no other effect."""
 
     def setUp(self) -> None:
         self.pins = Path(self.mktemp())

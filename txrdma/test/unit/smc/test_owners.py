@@ -94,7 +94,7 @@ class TableTests(SynchronousTestCase):
 
 
 class PrecedenceTests(SynchronousTestCase):
-    """Which of several listening sockets the kernel chooses."""
+    """The listening socket that the kernel selects among several."""
 
     def accepting(self, target: TCPAddress, *listeners: tuple[str, int, bool]) -> set[int]:
         self.patch(

@@ -15,7 +15,7 @@ from txrdma.smc.group.link import resolveBuffer
 
 
 class ResolveBufferTests(SynchronousTestCase):
-    """A link whose peer has to be asked for the address."""
+    """A link whose peer must be asked for the address."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -24,17 +24,14 @@ class ResolveBufferTests(SynchronousTestCase):
         self.resolved = Deferred.fromCoroutine(resolveBuffer(cast(Any, lane), RKey(1), self.clock))
 
     def test_answered(self) -> None:
-        """The connection waits for the answer, and no longer."""
+        """The connection waits until the peer has answered."""
         self.assertNoResult(self.resolved)
         self.asked[0]()
         self.successResultOf(self.resolved)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_silent(self) -> None:
-        """
-        A peer that does not answer delays the connection only a little: a client that has written and closed
-        at once does not, if it was the last connection of its process.
-        """
+        """A silent peer delays the connection by 0.25 s only: a client may have written and exited."""
         self.clock.advance(0.25)
         self.successResultOf(self.resolved)
-        self.asked[0]()  # a late answer changes nothing
+        self.asked[0]()  # a late answer has no effect

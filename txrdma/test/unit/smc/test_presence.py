@@ -1,5 +1,5 @@
 """
-L{txrdma.smc.common.reactoruse}: what is on a reactor while SMC is in use, and the removal of all readers.
+L{txrdma.smc.common.reactoruse}: the reader on a reactor while SMC is in use, and the removal of all readers.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Rester:
 
 
 class PresenceTests(SynchronousTestCase):
-    """Beginning and end of uses."""
+    """The first and last use of a reactor."""
 
     def setUp(self) -> None:
         self.reactor = MemoryReactorClock()
         self.reactorUse = ReactorUse(self.reactor)
         self.swept: list[str] = []
-        self.patch(reactoruse, "_CHECK_SECONDS", -1.0)  # each use checks, though no time passes
+        self.patch(reactoruse, "_CHECK_SECONDS", -1.0)  # check at each use, although no time passes
 
     def test_readerIsPresentOnlyWhileUsed(self) -> None:
         one, other = self.reactorUse.hold(), self.reactorUse.hold()

@@ -11,7 +11,7 @@ from txrdma.smc.handshake.negotiation import _resumed
 
 
 class ResumedTests(SynchronousTestCase):
-    """Steps that wait end with their caller."""
+    """Suspended steps of a negotiation end with their caller."""
 
     def setUp(self) -> None:
         self.waited: Deferred[None] = Deferred()

@@ -1,5 +1,5 @@
 """
-L{txrdma.smc.flow.ring}: every byte once and in order, no stalls, few messages, validation.
+L{txrdma.smc.flow.ring}: every byte is delivered once and in order, with few messages; validation.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def pair(size: int, peerSize: int) -> tuple[End, End]:
 
 
 def drain(one: End, other: End, step: int = 1 << 30) -> None:
-    """Read and deliver until nothing changes: no end waits for a clock."""
+    """Read and deliver until nothing changes, to assert that no end waits for a clock."""
     one.paused = other.paused = False
     moved = True
     while moved:
@@ -179,7 +179,7 @@ class RecordedTests(SynchronousTestCase):
 
     def test_wrap(self) -> None:
         """
-        Writes of 10000, 12000 and 40000 bytes through the smallest ring make the same messages, bit by bit.
+        Writes of 10000, 12000 and 40000 bytes through the smallest ring have the same messages, bit by bit.
 
         The receiver announces what it has read when the kernel did.
         """

@@ -89,7 +89,7 @@ class RKeyTests(SynchronousTestCase):
         self.assertEqual(server.deadline(), 15.5)
 
     def _deletions(self, count: int) -> LinkGroup:
-        """Return a group that deleted that many buffers, one every two seconds, without a response."""
+        """Return a group that has deleted this many buffers, one every two seconds, without a response."""
         server = alone(Role.SERVER)
         for number in range(count):
             server.deleteRKeys([RKey(1 + number)], 2.0 * number)
@@ -97,7 +97,7 @@ class RKeyTests(SynchronousTestCase):
         return server
 
     def _answer(self, server: LinkGroup, *keys: int) -> list[Event]:
-        """Return how a group handles the response to a DELETE RKEY of these keys, however late."""
+        """Return how a group processes a late response to a DELETE RKEY of these keys."""
         rkeys = (*[RKey(key) for key in keys], *[RKey(0)] * (8 - len(keys)))
         server.received(ask(DeleteRKey(count=len(keys), rkeys=rkeys), 0x80), 100.0)
         return server.events()
@@ -155,7 +155,7 @@ class RKeyTests(SynchronousTestCase):
             client.received(ask(ConfirmRKey(rkey=RKey(number), address=number)), 0.0)
         flags = [one.header.flags for one in answers(client)]
         self.assertEqual(flags, [LLCFlags.RESPONSE] * MAX_RKEYS + [LLCFlags.RESPONSE | LLCFlags.NEGATIVE])
-        client.received(ask(ConfirmRKey(rkey=RKey(1), address=77)), 0.0)  # a known one may move
+        client.received(ask(ConfirmRKey(rkey=RKey(1), address=77)), 0.0)  # may be announced again
         self.assertEqual(client.target(RKey(1), 77, 16384, 1), 77)
         self.assertTrue(client.usable)
 

@@ -48,7 +48,7 @@ class SilenceTests(SynchronousTestCase):
         self.assertEqual(list(self.silent.remaining(SPAN)), [("c", 10.0)])
 
     def test_bounded(self) -> None:
-        """A bounded number of peers is remembered: the latest."""
+        """The number of stored peers is limited; the latest ones are stored."""
         for number in range(MOST + 10):
             self.silent.timedOut(number, 0.0)
         remembered = [peer for peer, _ in self.silent.remaining(1.0)]
