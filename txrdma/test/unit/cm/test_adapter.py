@@ -41,9 +41,9 @@ class DelayingQueue:
 class SharedCompletionQueueTests(SynchronousTestCase):
     def test_pollTakesDelayedCompletions(self) -> None:
         """
-        C{poll} also takes the completions of sends that the queue delays while it is not armed, if asked to.
+        C{poll} takes completions of sends that an unarmed queue delays, unless C{withSends} is false.
 
-        A connection with sends asks before it reports its end: what was delayed would count as not delivered.
+        A connection polls sends before it reports its end, or delayed ones would count as not delivered.
         """
         queue, identifiers = DelayingQueue(), list[int]()
         channel = Mock(fileno=lambda: 77, takeEvents=tuple)

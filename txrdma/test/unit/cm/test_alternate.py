@@ -121,7 +121,7 @@ class ActiveTests(SynchronousTestCase):
         self.assertEqual(self.core.state, "LAP_SENT")
 
     def test_legacyPeerAfterTimeout(self) -> None:
-        """After a timeout, an APR in the REQ's transaction counts if requested, or after a migration."""
+        """After a timeout, an APR in the REQ's transaction is valid if requested, or after a migration."""
         for isLegacyPeer in (True, False):
             core = self.core = made(True)
             core.load(FIRST, 5, 0.0)
@@ -184,7 +184,7 @@ class PassiveTests(SynchronousTestCase):
         self.core = made(False)
 
     def load(self, number: CMPath, transaction: int) -> None:
-        """Take a LAP, and accept it."""
+        """Receive a LAP, and accept it."""
         self.core.received(lap(number), transaction, 0.0)
         self.core.reply(transaction, APStatus.LOADED, 0.0)
 
@@ -206,7 +206,7 @@ class PassiveTests(SynchronousTestCase):
         assert isinstance(sent.message, APR)
         self.assertEqual((sent.transactionID, sent.message.privateData[:7]), (5, b"welcome"))
         self.core.received(message, 5, 0.0)
-        self.assertEqual((self.core.outgoing(), self.core.events()), ([sent], []))  # the first one was lost
+        self.assertEqual((self.core.outgoing(), self.core.events()), ([sent], []))  # the first APR was lost
 
     def test_lostRejectionIsRepeated(self) -> None:
         self.core.received(lap(), 5, 0.0)
@@ -224,8 +224,8 @@ class PassiveTests(SynchronousTestCase):
         self.assertEqual(self.status(refusing, 4), APStatus.GID_REJECTED)
         self.load(FIRST, 5)
         self.core.outgoing()
-        self.assertEqual(self.status(self.core, 6, SECOND), APStatus.REJECTED)  # no reload
-        self.assertEqual(self.status(self.core, 7, FIRST), APStatus.LOADED)  # it is there
+        self.assertEqual(self.status(self.core, 6, SECOND), APStatus.REJECTED)  # no replacement
+        self.assertEqual(self.status(self.core, 7, FIRST), APStatus.LOADED)  # the path that is loaded
         self.assertNotIn("LAP", self.core.state)
 
     def test_repeatedLAPIsAnsweredByMRA(self) -> None:
@@ -278,7 +278,7 @@ class PassiveTests(SynchronousTestCase):
         self.assertEqual(self.core.events(), [MigrationUnexpected()])
 
     def test_migrationWhileClosing(self) -> None:
-        """The DREQ and the time in timewait use the path that the queue pair has migrated to."""
+        """After a migration, the DREQ and timewait use the path that the queue pair has migrated to."""
         slow = path(3).replace(localACKTimeout=22)
         self.load(slow, 5)
         self.core.close(0.0)

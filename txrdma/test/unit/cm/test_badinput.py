@@ -90,7 +90,7 @@ class StrangerCase(MessagingCase):
         return REQ(**{**fields, **more})
 
     def assertUndisturbed(self) -> None:
-        """Assert that the connection carries messages in both directions."""
+        """Assert that the connection transfers messages in both directions."""
         for one, other in ((self.client, self.server), (self.server, self.client)):
             before = len(other.messages)
             one.transport.sendMessage(b"still here")
@@ -99,7 +99,7 @@ class StrangerCase(MessagingCase):
         self.assertIs(self.server.transport.alternate, None)
 
     def end(self) -> None:
-        """End the connection and the listener, and assert that nothing is left."""
+        """End the connection and the listener, and assert that all resources are released."""
         self.client.transport.loseConnection()
         self.wait(lambda: self.client.lost and self.server.lost)
         self.port.stopListening()
@@ -109,12 +109,12 @@ class StrangerCase(MessagingCase):
 
 
 class StrangerTests(StrangerCase):
-    """The connection continues, and whatever unknown peers have caused ends."""
+    """The connection continues, and all state created by unknown peers is released."""
 
-    receives = verbsport.RECEIVES  # whatever they send is received
+    receives = verbsport.RECEIVES  # enough for all of their messages
 
     def test_limits(self) -> None:
-        """Every message with extreme bytes, even with one valid comm ID, changes no connection."""
+        """Messages with extreme bytes, even with one valid comm ID, change no connection."""
         ours = self.core.localCommID
         for kind, length in PRIVATE.items():
             names = {field.name for field in kind.fields}
@@ -126,7 +126,7 @@ class StrangerTests(StrangerCase):
             for place in range(length):
                 for value in (0x00, 0x7F, 0x80, 0xFF):
                     if 4 <= place < 8 and "remoteCommID" in names:
-                        continue  # it is to be ours
+                        continue  # already contains the valid ID
                     raw = bytearray(base.encode())
                     raw[place] = value
                     self.send(kind, bytes(raw))
@@ -155,7 +155,7 @@ class StrangerTests(StrangerCase):
         self.end()
 
     def test_flood(self) -> None:
-        """REQs take as many queue pairs as the backlog allows; the rest is dropped, and all end."""
+        """REQs create as many queue pairs as the backlog allows; other REQs are dropped, and all end."""
         before = len(self.devices[1]._queuePairs)
         most = 0
         for number in range(1, 1501):
@@ -169,7 +169,7 @@ class StrangerTests(StrangerCase):
         self.assertLess(len(self.manager._core), 100 + BACKLOG)
         self.assertUndisturbed()
         self.wait(lambda: len(self.devices[1]._queuePairs) == before, 2000.0)
-        again = self.result(self.ask())  # there is space again
+        again = self.result(self.ask())  # the backlog has space again
         again.transport.loseConnection()
         self.wait(lambda: again.lost)
         self.end()
@@ -204,7 +204,7 @@ class StrangerTests(StrangerCase):
         self.end()
 
     def test_manyQuestions(self) -> None:
-        """Of a flood of SIDR_REQs for an existing service a bounded number is stored with its answers."""
+        """During a flood of SIDR_REQs for an existing service, a limited number is stored."""
         core, path = self.manager._core, IBPath(sgid=GID.fromIP("10.9.9.9"), dgid=GID.fromIP("10.9.9.1"))
         for number in range(1, MOST_QUESTIONS + 100):
             core._ofQuestion(SIDRREQ(requestID=number, serviceID=SERVICE), number, path)
@@ -214,7 +214,7 @@ class StrangerTests(StrangerCase):
         self.end()
 
     def test_manyAnswers(self) -> None:
-        """Any number of SIDR_REQs is answered: the oldest stored answers make room for new ones."""
+        """All SIDR_REQs are answered: the oldest stored answers are discarded for new ones."""
         core, path = self.manager._core, IBPath(sgid=GID.fromIP("10.9.9.9"), dgid=GID.fromIP("10.9.9.1"))
         now = self.clock.seconds()
         for number in range(1, MOST_QUESTIONS + 100):

@@ -36,12 +36,12 @@ class PreparedApplication(MessageApplication):
 class IBTests(MessageBystanderContract, MessagingCase):
     """C{ib:} endpoints, between two hosts with two ports each: both connections share an adapter."""
 
-    slowBecause = "each callback of each end is tried, on connections of their own"
+    slowBecause = "each callback of each end is tested on new connections"
     addresses = (("10.0.1.1", "10.0.2.1"), ("10.0.1.2", "10.0.2.2"))
     PROTOCOL = IPreparedProtocol
     APPLICATION = PreparedApplication
     METHODS = ("compareAndSwap", "fetchAndAdd", "loadAlternatePath", "send")
-    NEVER_CALLED = {("prepare", False), ("alternatePathRequested", False)}  # as in the contract
+    NEVER_CALLED = {("prepare", False), ("alternatePathRequested", False)}  # see the contract
 
     def listenWith(self, factory: Any) -> IListeningPort:
         return self.serve(factory)
@@ -65,15 +65,15 @@ class IBTests(MessageBystanderContract, MessagingCase):
             self.migrate(client, server)
 
     def write(self, here: Any, there: Any) -> None:
-        """Write into the peer's memory, with immediate data."""
+        """Write into the peer's memory, with immediate data, unless the connection has ended."""
         writing = here.transport.write(there.transport.share(_LENGTH).name, bytes(_LENGTH), immediate=7)
-        writing.addErrback(lambda _: None)  # as the connection has ended
+        writing.addErrback(lambda _: None)  # if the connection has ended
         self.wait(lambda: there.writes and writing.called or here.lost or there.lost)
 
     def migrate(self, client: Any, server: Any) -> None:
-        """Load another path, and cut the active one."""
+        """Load another path, and cut the active one, unless the connection has ended."""
         loading = client.transport.loadAlternatePath(self.path(1))
-        loading.addErrback(lambda _: None)  # as the connection has ended
+        loading.addErrback(lambda _: None)  # if the connection has ended
         self.wait(lambda: loading.called)
         self.network.partition(*(each[0] for each in self.addresses))
         client.transport.sendMessage(b"by another path")

@@ -1,4 +1,4 @@
-"""Every pending operation can be cancelled at every step, and leaves nothing."""
+"""Every pending operation can be cancelled at every step, and releases everything."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ else:
 class PortTests(Base):
     """Connects to ports, reads, and closed ports, with every connection manager."""
 
-    slowBecause = "a conversation is given up once at each of its steps"
+    slowBecause = "an operation is cancelled once at each of its steps"
 
     def streams(self) -> Any:
         return self.listenAt(Factory.forProtocol(Protocol), RSocketServerEndpoint)
@@ -53,7 +53,7 @@ class PortTests(Base):
         return self.connectTo(Factory.forProtocol(Protocol), RSocketClientEndpoint)
 
     def test_messages(self) -> None:
-        """A cancelled attempt to connect leaves nothing; its connection is aborted if it already exists."""
+        """A cancelled attempt to connect releases everything; an established connection is aborted."""
         self.attempted(self.listening, self.connecting, abort)
 
     def test_lostMessageConnection(self) -> None:
@@ -144,11 +144,11 @@ class PortTests(Base):
 
 
 class OwnPortTests(PortTests, CancelCase):
-    """With our own manager."""
+    """Ports with txrdma's communication manager."""
 
 
 class KernelPortTests(PortTests, KernelCancelCase):
-    """With the kernel's manager, by a fake librdmacm."""
+    """Ports with the kernel's manager, by a fake librdmacm."""
 
 
 class NamedTests(CancelCase):
@@ -232,7 +232,7 @@ class ServiceTests(CancelCase):
         self.assertEqual(manager._resolving, {})
 
     def test_cancelledByOwnFactory(self) -> None:
-        """An attempt that its factory or its protocol cancels leaves nothing; the protocol is stopped."""
+        """An attempt that its factory or protocol cancels releases everything; the protocol is stopped."""
 
         class Cancelling(DatagramProtocol):
             def __init__(self) -> None:
@@ -277,7 +277,7 @@ class ServiceTests(CancelCase):
         self.patch(
             client.transport._adapter.domain,
             "createAddressHandle",
-            Mock(side_effect=InvalidRequest("there is no way")),
+            Mock(side_effect=InvalidRequest("there is no path")),
         )
         for _ in range(SENDS + 1):
             self.assertRaises(InvalidRequest, client.transport.write, b"lost")

@@ -1,4 +1,4 @@
-"""Credits and greetings: their encoding, and that no message ever finds the receive queue empty."""
+"""Credits and greetings: their encoding, and that no message arrives without a posted receive."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from txrdma.cm.terms import Greeting, REP_MAGIC, REQ_MAGIC, splitGreeting, Terms
 
 class End:
     """
-    An end, as credits see it.
+    An end that sends and receives by credits.
 
-    @ivar free: number of posted receives that are empty; C{arrived} is in the others.
+    @ivar free: number of posted receives that are empty; C{arrived}: messages in the others.
     @ivar flying: messages in flight to the peer: None, or returned credits.
     """
 
@@ -28,7 +28,7 @@ class End:
         self.taken = 0
 
     def turn(self) -> None:
-        """Send what is allowed, and return credits that are due."""
+        """Send all messages that credits allow, and return credits that are due."""
         while self.left and self.credits.mayPost:
             self.credits.posted()
             self.left -= 1
@@ -39,7 +39,7 @@ class End:
             self.flying.append(due)
 
     def take(self) -> bool:
-        """Take one received message; return False if the peer returned more than it was sent."""
+        """Take one received message; return False if the peer returned more credits than were used."""
         given = self.arrived.popleft()
         self.free += 1
         if given is not None:
@@ -50,7 +50,7 @@ class End:
 
 
 class CreditTests(SynchronousTestCase):
-    """Counting, with two ends that exchange messages."""
+    """Two ends that exchange messages never exceed their credits."""
 
     def play(self, seed: int) -> None:
         """Send, deliver and take messages in any order."""
@@ -93,7 +93,7 @@ class CreditTests(SynchronousTestCase):
 
 
 class GreetingTests(SynchronousTestCase):
-    """The last bytes of private data."""
+    """Greetings at the end of private data."""
 
     def test_greetingLayout(self) -> None:
         terms = Terms(messageBytes=0x10203, receives=0x405, longest=0x60708)

@@ -66,7 +66,7 @@ class DatagramTests(MessagingCase):
         return self.connectTo(MessageFactory(Noting), DatagramClientEndpoint, port=port, **more)
 
     def finish(self, port: Any, client: Any) -> None:
-        """End a client and the service, and assert that nothing is left."""
+        """End a client and the service, and assert that everything is released."""
         client.transport.loseConnection()
         self.assertNothingLeft()
 
@@ -188,7 +188,7 @@ class DatagramTests(MessagingCase):
         self.assertRaises(InvalidRequest, self.asking, privateData=bytes(181))
 
     def test_arrays(self) -> None:
-        """An array is sent as its bytes; what has no bytes is refused, and takes no space."""
+        """An array is sent as its bytes; an object without bytes is refused, and uses no space."""
         self.listening()
         client = self.result(self.asking())
         for _ in range(2 * SENDS):
@@ -237,7 +237,7 @@ class DatagramTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_serviceThatCloses(self) -> None:
-        """A service whose protocol closes its transport is not found any more; its port can be used again."""
+        """A service whose protocol closes its transport is not found; its port can be used again."""
         other = self.listening(7472)
 
         class Closing(Noting):
@@ -259,7 +259,7 @@ class DatagramTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_deviceWithKernelManager(self) -> None:
-        """A service on a device with the kernel's manager is refused, and leaves nothing."""
+        """A service on a device with the kernel's manager is refused, and releases everything."""
         self.patch(Adapter, "own", property(Mock(side_effect=InvalidRequest("a test's"))))
         service = DatagramServerEndpoint(self.clock, 7471, self.devices[1])
         self.failureResultOf(service.listen(MessageFactory(Noting)), InvalidRequest)
@@ -287,12 +287,12 @@ class GroupTests(MessagingCase):
         return made
 
     def texts(self, members: list[Noting]) -> list[list[bytes]]:
-        """Return what the members have received by now."""
+        """Return the texts that the members have received."""
         self.pause(0.1)
         return [[data for data, _peer in each.received] for each in members]
 
     def test_all(self) -> None:
-        """A datagram to a group reaches all its members, the sender's own included, and nobody else."""
+        """A datagram to a group reaches all its members, including the sender, and no other host."""
         members = [self.member(0), self.member(1), self.member(1)]
         other = self.member(2, 1)
         members[0].transport.write(b"to all")
@@ -329,7 +329,7 @@ class GroupTests(MessagingCase):
         self.failureResultOf(transport.joinGroup(self.groups[0]), InvalidRequest)
 
     def test_wrongGroups(self) -> None:
-        """Other addresses, and what is none, are refused before anything is opened, and by transports."""
+        """Addresses that are no groups are refused before anything is opened, and by transports."""
         others = (*self.wrong, "example.com", "")
         for address in others:
             self.assertRaises(InvalidRequest, DatagramGroupEndpoint, self.clock, address, self.devices[0])
@@ -346,7 +346,7 @@ class GroupTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_cannotJoin(self) -> None:
-        """If the system refuses, the error is reported, and nothing is left."""
+        """If the system refuses to join a group, the error is reported, and everything is released."""
         route: Any = self.devices[0].routes[0]
         self.patch(route._carrier, "joined", Mock(side_effect=DeviceUnavailable("a test's")))
         endpoint = DatagramGroupEndpoint(self.clock, self.groups[0], self.devices[0])
@@ -355,7 +355,7 @@ class GroupTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_failing(self) -> None:
-        """A protocol that raises leaves the group, and the others of its host receive."""
+        """A protocol that raises leaves the group, and other members on its host still receive."""
         failing = self.member(1, protocol=Failing())
         members = [self.member(0), self.member(1), failing]
         for text in (b"1", b"2"):

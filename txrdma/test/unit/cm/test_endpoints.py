@@ -82,7 +82,7 @@ class RDMATests(MessagingCase):
         self.assertNothingLeft()
 
     def test_programClosesDevice(self) -> None:
-        """A program may close its device in C{connectionLost}: nothing else uses it then."""
+        """In C{connectionLost} a program may close its device, which the connection does not use any more."""
         self.listenAt()
         client = self.result(self.connectTo())
         holders: list[int] = []
@@ -197,7 +197,7 @@ class NetworkTests(MessagingCase):
             self.assertEqual(Rate.within(rate), expected)
 
     def test_acknowledgeDelayOfDevice(self) -> None:
-        """Each end waits for acknowledgements as long as the device of the other end may take."""
+        """Each end's acknowledgement timeout includes the delay that the other end's device reports."""
         for device, delay in zip(self.devices, (16, 18), strict=True):
             device.attributes = replace(device.attributes, ackDelay=delay, acknowledgesByProgram=False)
         client, server = self.connected()
@@ -208,7 +208,7 @@ class NetworkTests(MessagingCase):
         self.assertEqual(client.transport._pair.query().timeout, 19)
 
     def test_resolvedPort(self) -> None:
-        """C{ib:} clients connect to what a resolver finds; on RoCE, to a GID."""
+        """C{ib:} clients connect to the path that a resolver returns; on RoCE, to a GID."""
         self.serve()
         there = GID.fromIP("10.0.2.2")
         for target, resolver in (
@@ -244,7 +244,7 @@ class FreePortTests(MessagingCase):
     """Servers at port 0."""
 
     def assertNextIsTaken(self, module: Any, kind: Any) -> None:
-        """Assert that a used port is passed over, and that listening fails if no free one is found."""
+        """Assert that a port in use is skipped, and that listening fails if no free one is found."""
         factory = MessageFactory(DatagramProtocol if kind is DatagramServerEndpoint else self.made)
         numbers = Mock(side_effect=[5, 5, 5 + 1])
         self.patch(module, "randbelow", numbers)
@@ -296,7 +296,7 @@ class PeerToPeerTests(MessagingCase):
     """Two ends that connect to each other, without a listener."""
 
     def meet(self, delay: float, *endpoints: Any) -> None:
-        """Connect both ends, the second one later; both get one connection, which carries messages."""
+        """Connect both ends, the second one later; both get one connection, which transfers messages."""
         factory = Recorders(MessageRecorder)
         asked = []
         for endpoint in endpoints:
@@ -393,7 +393,7 @@ class StringTests(SynchronousTestCase):
             self.assertRaises(ValueError, serverFromString, None, text + ":peer=yes")
 
     def test_timeout(self) -> None:
-        """C{timeout=} is that of the attempt to connect; there is none by default."""
+        """C{timeout=} limits the attempt to connect; there is no limit by default."""
         for text in (r"ib:1:dgid \:\:ffff\:127.0.0.3", "rdma:127.0.0.3:7471"):
             client: Any = clientFromString(None, text)
             self.assertIsNone(client._timeout)

@@ -45,7 +45,7 @@ class ManagersCase(FabricTestCase):
         self.end = self.host.listen(SERVICE, self.serve)
 
     def way(self, number: int = 1) -> IBPath:
-        """The path from a port of C{b} to C{c}."""
+        """Return the path from a port of C{b} to C{c}."""
         source, destination = self.fabric.port("b", number).end, self.fabric.port("c").end
         return IBPath(
             slid=source.lid,
@@ -65,7 +65,7 @@ class ManagersCase(FabricTestCase):
             connection.disconnect()
 
     def eventReceived(self, connection: CMConnection, event: Event) -> None:
-        """Record an event of the client; confirm when requested."""
+        """Record an event of the client, and confirm it on request."""
         self.received.append(type(event))
         if isinstance(event, ConnectionReplied):
             connection.ready()
@@ -100,7 +100,7 @@ class ManagersCase(FabricTestCase):
             each.migrated()
 
     def assertEndsWithoutRetry(self, connection: CMConnection) -> None:
-        """The first DREQ is answered."""
+        """Assert that the first DREQ is answered."""
         connection.disconnect()
         self.pump(60)
         self.assertEqual(self.received[-2:], [Disconnected, TimewaitOver])
@@ -111,13 +111,13 @@ class FabricTests(ManagersCase):
     """Connections, and an alternate path from another port."""
 
     def test_classPortInfo(self) -> None:
-        """A manager answers a Get of its capabilities: RC and SIDR."""
+        """A manager answers a Get of ClassPortInfo, with the capabilities RC and SIDR."""
         path = toLID(self.client._agent.port.endPort, self.fabric.port("c").end.lid)
         found = self.answerTo(self.client._agent.CommMgtGet(ClassPortInfo, path))
         self.assertEqual((found.classVersion, int(found.capabilityMask)), (2, 0x2200))
 
     def test_pathFromSA(self) -> None:
-        """The manager's resolver asks the subnet administration for LIDs, and keeps the GIDs."""
+        """The manager's resolver queries the subnet administration for LIDs, and uses the same GIDs."""
         expected, there = self.way(), self.host._agent.port.endPort
         resolver = self.client.resolverFor()
         assert resolver is not None
@@ -172,7 +172,7 @@ class SeveralLIDsTests(ManagersCase):
         self.assertEndsWithoutRetry(connection)
 
     def test_cableIsThatOfPrimaryPath(self) -> None:
-        """The cable whose failure the test above simulates carries the primary path."""
+        """The primary path uses the cable whose failure L{test_pathByOtherLIDs} simulates."""
         connection = self.connect()
         self.cutCableOf(self.way().dlid)
         connection.disconnect()

@@ -80,7 +80,7 @@ class ReplayTests(StrangerCase):
 
 
 class PrivateDataTests(StrangerCase):
-    """Listeners of all kinds answer arbitrary private data of unknown peers, and nothing remains."""
+    """Listeners of all kinds answer arbitrary private data of unknown peers, and release everything."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -90,7 +90,7 @@ class PrivateDataTests(StrangerCase):
         self.services = (self.port.serviceID, *services)
 
     def privateData(self, random: Random) -> bytes:
-        """Generate private data that resembles ours, or not, with extreme values."""
+        """Generate private data that resembles txrdma's, or not, with extreme values."""
 
         def lie(bits: int) -> int:
             return random.choice((0, 1, (1 << bits) - 1, 1 << bits - 1, random.getrandbits(bits)))
@@ -109,7 +109,7 @@ class PrivateDataTests(StrangerCase):
         return random.choice((found, found[: -len(greeting)] + greeting))
 
     def play(self, random: Random, count: int) -> None:
-        """Send that many REQs, each with other private data."""
+        """Send this many REQs, each with different private data."""
         before = len(self.devices[1]._queuePairs)
         for _ in range(count):
             number = random.randrange(1, 1 << 32)

@@ -166,7 +166,7 @@ class DeviceTests(MessagingCase):
         return client, server, neighbor
 
     def assertWorks(self, neighbor: MessageRecorder) -> None:
-        """Assert that the other connection works in both directions, and leaves nothing behind."""
+        """Assert that the other connection transfers messages both ways, and releases everything."""
         neighbor.transport.sendMessage(b"there")
         self.served[1].transport.sendMessage(b"and back")
         self.wait(lambda: self.served[1].messages and neighbor.messages)
@@ -231,7 +231,7 @@ class DeviceTests(MessagingCase):
 
 
 class AttemptTests(MessagingCase):
-    """An attempt to connect that fails at any step leaves nothing."""
+    """An attempt to connect that fails at any step releases everything."""
 
     slowBecause = "each verb of each kind of endpoint fails once"
 
@@ -260,7 +260,7 @@ class AttemptTests(MessagingCase):
         self.assertNothingLeft()
 
     def failEach(self, ask: Callable[[], Deferred[Any]], end: Callable[[Any], object]) -> int:
-        """Ask, with the n-th verb failing, until none is left; return how many there are."""
+        """Repeat a request, with each verb failing in turn; return the number of verbs that it calls."""
         for number in range(100):
             self.calls, self.failing = 0, number
             asked = ask()

@@ -25,7 +25,7 @@ class World:
 
     @ivar inbox: queued messages by their numbers, and outcomes of requests.
     @ivar arrived: messages that have arrived; C{delivered} those that the protocol has received.
-    @ivar isPeerClosed: whether the peer has closed in order; its queue pair may have gone.
+    @ivar isPeerClosed: whether the peer has closed in order; its queue pair may not exist any more.
     @ivar outcomes: completions of requests that may still arrive.
     @ivar hasGivenUp: the application has closed, and was paused before the end or when it closed.
     @ivar reason: the reason of the end; None before.
@@ -43,7 +43,7 @@ class World:
     reason: str | None = None
 
     def life(self) -> Life[int]:
-        """The lifecycle in this state."""
+        """Return the lifecycle in this state."""
         life: Life[int] = Life()
         life._inputs = TABLE.begin(life, self.place)
         life._inbox = list(self.inbox)
@@ -89,7 +89,7 @@ def moves(world: World) -> Iterator[tuple[str, World]]:
 
 
 def step(world: World) -> Iterator[tuple[str, World]]:
-    """Return the transport's own next step: it handles one completion, or ends."""
+    """Return the next step of the transport: it processes one completion, or ends."""
     life = world.life()
     if life.isDrained and life.drained():
         yield "drained", world.after(life, reason=DONE)

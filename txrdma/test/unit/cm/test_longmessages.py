@@ -50,7 +50,7 @@ class LimitTests(MessagingCase):
 
 class LongMessageTests(MessagingCase):
     def test_manyLongMessagesWithFewReceives(self) -> None:
-        """No request finds the receive queue empty, and both ends deliver all messages in order."""
+        """No request arrives without a posted receive, and both ends deliver all messages in order."""
         for seed in range(6):
             random = Random(seed)
             terms = [
@@ -104,7 +104,7 @@ class LongMessageTests(MessagingCase):
         self.assertTrue(server.messages == [(CONTENT, None), (b"behind", None)])
 
     def test_closedBySenderOnFaultyNetwork(self) -> None:
-        """A receiver ends with C{ConnectionDone}, even if its report was received and not acknowledged."""
+        """A receiver ends with C{ConnectionDone}, even if the acknowledgement of its report is lost."""
         for seed in range(12):
             self.network.reseed(seed)
             client, server = self.connected()
@@ -116,7 +116,7 @@ class LongMessageTests(MessagingCase):
         self.assertNothingLeft(200)
 
     def test_closedByReceiver(self) -> None:
-        """A receiver that closes when it has a long message lets its sender end with C{ConnectionDone}."""
+        """If a receiver closes in C{messageReceived}, the sender of the message gets C{ConnectionDone}."""
         client, server = self.connected()
         server.messageReceived = lambda data, immediate: server.transport.loseConnection()  # type: ignore[method-assign]  # for the test
         client.transport.sendMessage(CONTENT)
@@ -136,7 +136,7 @@ class LongMessageTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_senderAbortsBeforeItIsRead(self) -> None:
-        """A paused receiver learns that the peer has aborted instead of getting later messages."""
+        """When the peer aborts, a paused receiver gets connectionLost instead of the queued messages."""
         client, server = self.connected()
         server.transport.pauseProducing()
         done = client.transport.send(CONTENT)
@@ -150,7 +150,7 @@ class LongMessageTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_cancelled(self) -> None:
-        """A message is withdrawn as long as it is not announced; one that is announced arrives."""
+        """A cancelled message is not sent, unless it was already announced."""
         client, server = self.connected()
         server.transport.pauseProducing()
         sent = [client.transport.send(bytes([n]) * 5000) for n in range(OUTSTANDING + 3)]
@@ -180,14 +180,14 @@ class LongMessageTests(MessagingCase):
 
 
 class LiarTests(MessagingCase):
-    """A peer that breaks the rules ends its own connection."""
+    """A violation by the peer ends only the violated connection."""
 
     def post(self, end: MessageRecorder, operation: Operation, immediate: int = 0, data: Any = None) -> None:
         """Send a request that the transport would not send."""
         end.transport._ask(Request(SendRequest(0, operation, immediate=immediate), True, data))
 
     def test_wrongNames(self) -> None:
-        """The receiver of an announcement without the name of memory of a permitted length ends."""
+        """An invalid announcement ends the receiver's connection with the reason."""
 
         def name(address: int, key: int, length: int) -> bytes:
             return MemoryName(address=address, key=key, length=length).encode()
@@ -208,7 +208,7 @@ class LiarTests(MessagingCase):
             self.assertNothingLeft()
 
     def test_unexpectedReport(self) -> None:
-        """A report that a message was read, of which nothing or only the announcement was sent."""
+        """A report that a message was read ends the connection, unless the message was sent."""
         client, server = self.connected()
         self.post(client, Operation.RDMA_WRITE_WITH_IMMEDIATE, HAS_READ)
         self.wait(lambda: client.lost and server.lost)
@@ -216,7 +216,7 @@ class LiarTests(MessagingCase):
         self.assertIn("was not sent", server.lost[0].getErrorMessage())
 
     def test_announcementsOnly(self) -> None:
-        """Announcements without a name use credits, and change nothing."""
+        """Announcements without a name use credits, and have no other effect."""
         client, server = self.connected()
         for _ in range(200):
             self.post(client, Operation.RDMA_WRITE_WITH_IMMEDIATE, ANNOUNCEMENT)
@@ -226,7 +226,7 @@ class LiarTests(MessagingCase):
         self.assertEqual((client.ends, server.ends, server.messages), ([], [], []))
 
     def test_announcementWithoutGreeting(self) -> None:
-        """An end that reads no long messages takes an announcement for a false return of credits."""
+        """An end that reads no long messages treats an announcement as an invalid return of credits."""
         client, server = self.connected(USUAL, replace(USUAL, reads=0))
         self.post(client, Operation.RDMA_WRITE_WITH_IMMEDIATE, ANNOUNCEMENT)
         self.wait(lambda: client.lost and server.lost)

@@ -33,7 +33,7 @@ from txrdma.test.support.cm.managercase import ACCEPTED, ManagerCase, OPENED
 
 
 class OpeningTests(ManagerCase):
-    """From REQ to RTU."""
+    """Connections are opened from REQ to RTU."""
 
     def test_threeMessagesConnect(self) -> None:
         listener = self.server.listen()
@@ -203,7 +203,7 @@ class PeerToPeerTests(ManagerCase):
                 self.assertEqual(remote.remoteCommID, mine.localCommID)
 
     def test_secondConnection(self) -> None:
-        """An established connection takes no REQs: a second one of the same pair is established as well."""
+        """An established connection ignores REQs: a second connection of the same pair is established."""
         self.client.connect(self.server, isPeerToPeer=True)
         self.server.connect(self.client, isPeerToPeer=True)
         self.world.run(until=5.0)
@@ -216,7 +216,7 @@ class PeerToPeerTests(ManagerCase):
             self.assertEqual((self.eventNames(self.server), self.eventNames(self.client)), (OPENED, ACCEPTED))
 
     def test_listenerOfTheSameService(self) -> None:
-        """An established connection takes no REQs from the peer to a listener of the same service."""
+        """An established connection ignores the peer's REQs to a listener of the same service."""
         self.client.connect(self.server, isPeerToPeer=True)
         self.server.connect(self.client, isPeerToPeer=True)
         self.world.run(until=5.0)
@@ -284,7 +284,7 @@ class ClosingTests(ManagerCase):
         self.world.drops = lambda message: False
         self.server.disconnect(self.remote)
         self.assertEmpty()
-        self.assertEqual(self.client.manager.counters["stray DREQ"], 1)  # and was answered
+        self.assertEqual(self.client.manager.counters["stray DREQ"], 1)  # was answered
 
     def test_DREQBeforeRTU(self) -> None:
         self.begin(World())
@@ -316,7 +316,7 @@ class ClosingTests(ManagerCase):
         self.assertEmpty()
 
     def test_lateLAPAfterDREQ(self) -> None:
-        """A program that has been told of the end is not asked about an alternate path."""
+        """After the end of the connection was reported, no LAP is reported."""
         connection, peer = self.mine.connection, self.remote.connection
         peer.received(DREQ(remoteQPN=peer.localQPN), 98, self.world.now)
         self.assertEqual(connection.state, "ESTABLISHED")
@@ -327,7 +327,7 @@ class ClosingTests(ManagerCase):
 
     def test_REQFromKnownQueuePairIsStale(self) -> None:
         qpn = self.mine.connection.localQPN
-        self.client.manager._forget(self.mine)  # as if the process had died
+        self.client.manager._forget(self.mine)  # as if the process had restarted
         again = self.client.connect(self.server, localQPN=qpn)
         self.world.run(until=self.world.now + 1.0)
         (event, *_) = [event for who, event in self.client.happened if who is again]
@@ -371,7 +371,7 @@ class AlternateTests(ManagerCase):
         self.assertEqual((remote.path.dgid, remote.path.sgid), (way.sgid, way.dgid))
 
     def test_timersOfNewPath(self) -> None:
-        """After a migration, DREQs are repeated and ids rest by the times of the new path."""
+        """After a migration, repeated DREQs and timewait use the times of the new path."""
         self.open()
         self.load(packetLifeTime=21)
         self.world.run(until=2.0)
@@ -406,7 +406,7 @@ class AlternateTests(ManagerCase):
 
 
 class ServiceTests(ManagerCase):
-    """SIDR."""
+    """Queries for services (SIDR)."""
 
     def ask(self) -> None:
         """Query the server for a service."""

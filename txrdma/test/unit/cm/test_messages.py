@@ -1,4 +1,4 @@
-"""Messages of communication management: the kernel's, their layouts, and what they carry for users."""
+"""Messages of communication management: the kernel's, their layouts, and their contents for applications."""
 
 from __future__ import annotations
 

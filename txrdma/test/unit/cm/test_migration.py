@@ -103,7 +103,7 @@ class MessageOnlyTests(TwoPortCase):
     """Protocols that use only messages."""
 
     def test_optional(self) -> None:
-        """Both ends work without private data and reports, also when paths are loaded and the peer writes."""
+        """Protocols without private data and reports work, also when paths are loaded and the peer writes."""
         client, server = MessageOnly(), MessageOnly()
         self.serve(MessageFactory(lambda: server), TERMS)
         self.result(self.connectBy(self.path(), MessageFactory(lambda: client), terms=TERMS))
@@ -134,7 +134,7 @@ class CutTests(TwoPortCase):
     totalBytes = 4 << 20
 
     def transfer(self) -> None:
-        """Send everything, and cut the path in use twice, while a quarter of the data is on the way."""
+        """Send everything, and cut the path in use twice, while a quarter of the data is in flight."""
         client, server = self.connected(TERMS, TERMS)
         assert isinstance(server, Hashing)
         random, expected, sent = Random(7), sha256(), 0
@@ -175,11 +175,11 @@ class CutTests(TwoPortCase):
         self.assertNothingLeft()
 
     def test_twoCutsLoseNoData(self) -> None:
-        """All bytes arrive, once and in order, on the paths that are left."""
+        """All bytes arrive, once and in order, on the remaining paths."""
         self.transfer()
 
     def test_twoCutsOfLossyPaths(self) -> None:
-        """They do on paths that lose, duplicate and reorder packets as well."""
+        """All bytes arrive, once and in order, on paths that lose, duplicate and reorder packets."""
         self.network.faults = Faults(loss=0.001, duplication=0.001, jitterSeconds=30e-6)
         self.transfer()
 
@@ -250,7 +250,7 @@ class MigrationTests(TwoPortCase):
         self.assertEqual(client.lost, [])
 
     def test_loadedPathIsArmedWhenAnEntryIsFree(self) -> None:
-        """While the send queue has no entry for the write that arms the path, the Deferred does not fire."""
+        """Without a free entry for the write that arms the path, loading the path does not complete."""
         client, _server = self.connected(TERMS, TERMS)
         self.patch(sendqueue, "OVERHEAD", 0)
         loading = client.transport.loadAlternatePath(self.path(1))
@@ -274,7 +274,7 @@ class MigrationTests(TwoPortCase):
         assert isinstance(server, Hashing)
         self.result(client.transport.loadAlternatePath(self.path(1)))
         self.pause(0.1)
-        self.devices[1].notify = lambda event: None  # type: ignore[method-assign]  # it tells nothing in time
+        self.devices[1].notify = lambda event: None  # type: ignore[method-assign]  # no event is reported
         self.cut(0)
         client.transport.sendMessage(b"on")
         self.wait(lambda: client.paths and server.length)
@@ -310,7 +310,7 @@ class MigrationTests(TwoPortCase):
         self.result(client.transport.loadAlternatePath(self.path(1)))
 
     def test_deviceOfPeerRefuses(self) -> None:
-        """A device that cannot migrate refuses the path, and the connection stays."""
+        """A device that cannot migrate refuses the path, and the connection continues."""
         client, server = self.connected()
         refuseMigration(self, server)
         self.assertRefused(APStatus.NOT_SUPPORTED, client, self.path(1))
@@ -320,7 +320,7 @@ class MigrationTests(TwoPortCase):
         self.wait(lambda: server.length)
 
     def test_deviceRefuses(self) -> None:
-        """If the device that asks for a path cannot migrate, loading fails, and the connection stays."""
+        """If the device of the requesting end cannot migrate, loading fails, and the connection continues."""
         client, server = self.connected()
         refuseMigration(self, client)
         self.failure(client.transport.loadAlternatePath(self.path(1)), InvalidRequest)
@@ -358,7 +358,7 @@ class RequestedTests(MessagingCase):
         return client, self.served[-1]
 
     def assertNotAccepted(self, alternate: IBPath) -> None:
-        """Connect with an alternate path, which the server does not accept; the connection uses the first."""
+        """Connect with an alternate path, which the server does not accept; only the first path is used."""
         client, server = self.connect(alternate)
         self.assertEqual((client.transport.alternate, server.transport.alternate), (None, None))
         client.transport.sendMessage(b"by the first")
@@ -396,7 +396,7 @@ class RequestedTests(MessagingCase):
         self.assertEqual(client.transport.alternate.localGID, self.path(0).sgid)
 
     def test_pathsOfSubnetAdministration(self) -> None:
-        """On InfiniBand the subnet administration is asked for paths from other ports, then from the same."""
+        """On InfiniBand the subnet administration is queried for paths from other ports, then the same."""
         asked: list[tuple[GID | None, ...]] = []
         answers: list[IBPath | None] = [self.path(1), None, self.path(1)]
 
@@ -414,7 +414,7 @@ class RequestedTests(MessagingCase):
         self.assertEqual(asked, 2 * [(path.sgid, path.dgid, self.path(1).sgid, path.sgid)])
 
     def test_noOtherAddress(self) -> None:
-        """A device with one address has no alternate path, and connects without."""
+        """A device with one address requests no alternate path, and the connection is established."""
         self.devices[0] = self.network.device("10.0.1.9")
         self.addCleanup(self.devices[0].close)
         self.addresses = (("10.0.1.9", "10.0.1.9"), self.addresses[1])

@@ -32,7 +32,7 @@ class Resolution:
 
     def cancel(self) -> None:
         self.isCancelled = True
-        self.receiver.resolutionComplete()  # as some resolvers do
+        self.receiver.resolutionComplete()  # like some resolvers
 
     def answer(self, *addresses: str) -> None:
         """Return the addresses to the caller."""
@@ -114,7 +114,7 @@ class NameTests(MessagingCase):
         self.finish(client, port)
 
     def test_silentAddress(self) -> None:
-        """A silent address delays the next one by 0.3 seconds, and its attempt is withdrawn in the end."""
+        """After 0.3 seconds without an answer the next address is tried; the first attempt is withdrawn."""
         port = self.listening()
         begun = self.clock.seconds()
         asked = self.asking()
@@ -126,7 +126,7 @@ class NameTests(MessagingCase):
         self.finish(client, port)
 
     def test_cancelledAttempts(self) -> None:
-        """Cancelling withdraws all attempts, and begins no other."""
+        """Cancelling withdraws all attempts, and no further attempt begins."""
         asked = self.asking()
         self.resolving.asked[0].answer("10.0.1.8", "10.0.1.9", "10.0.1.2")
         self.pause(ATTEMPT_DELAY + 0.1)
@@ -156,7 +156,7 @@ class NameTests(MessagingCase):
         self.resolving.asked[0].answer("10.0.1.2")
 
     def test_resolverThatCannotCancel(self) -> None:
-        """A resolver without cancellation, as Twisted's, may answer later; nothing is connected."""
+        """If a resolver cannot be cancelled, like Twisted's, its later answer does not start an attempt."""
         self.patch(Resolution, "cancel", Mock(side_effect=NotImplementedError))
         asked = self.asking()
         asked.cancel()

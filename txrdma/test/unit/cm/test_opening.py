@@ -41,7 +41,7 @@ class RequestTests(SynchronousTestCase):
         self.assertEqual((self.active.state, len(self.active.outgoing())), ("REQ_SENT", 1))
 
     def test_timeoutsIncludePeerAndPath(self) -> None:
-        path = 2 * lifetimeSeconds(18)  # without a value: as in most subnets
+        path = 2 * lifetimeSeconds(18)  # the default, as in most subnets
         self.active.connect(REQUEST, 5, 10.0)
         self.assertEqual(self.active.deadline(), 10.0 + (lifetimeSeconds(16) + path))
         self.passive.received(REQUEST, 5, 20.0)

@@ -1,4 +1,4 @@
-"""The peer of perftest's programs: both ends of ours, messages recorded from perftest, and impolite peers."""
+"""The perftest peer: both ends by txrdma, messages recorded from perftest, and invalid peers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PerftestTests(MessagingCase):
         return Deferred.fromCoroutine(serve(self.ends(terms=TERMS), test, CONTENTS))
 
     def played(self, test: Test) -> tuple[Any, Any]:
-        """Run a test with both ends; return what the client and the server have seen."""
+        """Run a test with both ends; return the results of the client and the server."""
         server = self.server(test)
         client = self.result(Deferred.fromCoroutine(connect(self.clock, self.client(), test, LENGTH, COUNT)))
         found = client, self.result(server)
@@ -35,7 +35,7 @@ class PerftestTests(MessagingCase):
         return found
 
     def test_write(self) -> None:
-        """The server has the bytes of the last write, and the numbers of the client."""
+        """The server's memory has the bytes of the last write; the server reports the client's numbers."""
         client, server = self.played(Test.WRITE)
         self.assertEqual(server.memory[:LENGTH], bytes([COUNT - 1]) * LENGTH)
         self.assertEqual(server.memory[LENGTH : len(CONTENTS)], CONTENTS[LENGTH:])
@@ -55,7 +55,7 @@ class PerftestTests(MessagingCase):
         self.assertEqual(server.messages, [LENGTH] * COUNT)
 
     def test_noServer(self) -> None:
-        """A client tries for some seconds if nobody listens, and then fails."""
+        """Without a server, a client retries for some seconds, and then fails."""
         self.serve(serviceID=SERVICE + 1)
         ended = Deferred.fromCoroutine(connect(self.clock, self.client(), Test.SEND, LENGTH, COUNT))
         begun = self.clock.seconds()
@@ -64,7 +64,7 @@ class PerftestTests(MessagingCase):
         self.assertNothingLeft()
 
     def impolite(self, *messages: bytes) -> tuple[Deferred[Any], MessageRecorder]:
-        """Have a client send messages without waiting for its turn; return the server's result."""
+        """Have a client send messages without waiting for answers; return the server's result."""
         server = self.server(Test.WRITE)
         client = self.result(self.client().connect(MessageFactory(MessageRecorder)))
         for message in messages:
@@ -73,13 +73,13 @@ class PerftestTests(MessagingCase):
         return server, client
 
     def test_manyAtOnce(self) -> None:
-        """A peer that sends many messages without answers is disconnected: only some of them are stored."""
+        """A peer that sends many messages without waiting for answers is disconnected."""
         server, _ = self.impolite(*(bytes(length) for length in (16, 4, 4, 2, *[56] * 20)))
         self.failureResultOf(server, ConnectionAborted, ConnectionLost, ConnectionDone)
         self.assertNothingLeft()
 
     def test_otherVersion(self) -> None:
-        """A version of another length is not one of perftest."""
+        """A version of another length is invalid."""
         server, client = self.impolite(b"5.0")
         self.failureResultOf(server, InvalidRequest)
         self.wait(lambda: client.lost)
@@ -88,7 +88,7 @@ class PerftestTests(MessagingCase):
 
 class EndsTests(MessagingCase):
     def test_layout(self) -> None:
-        """The fields are those of C{struct pingpong_dest} of x86-64, in network byte order."""
+        """The layout is that of C{struct pingpong_dest} on x86-64, in network byte order."""
         ends = Ends(lid=1, reads=2, qpn=3, psn=4, key=5, address=6, srqn=7, gidIndex=8)
         numbers = [1, 2, 3, 4, 5, 0, 0, 6, 0, 0, 0, 0, 7, 8]
         self.assertEqual(ends.encode(), b"".join(number.to_bytes(4, "big") for number in numbers))

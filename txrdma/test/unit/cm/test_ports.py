@@ -90,7 +90,7 @@ class PortCase(VerbsPortCase):
         return connection
 
     def kinds(self, which: int) -> list[type]:
-        """Return the kinds of events that an application got."""
+        """Return the kinds of events that an application has received."""
         return [type(event) for event in self.received[which]]
 
 
@@ -163,14 +163,14 @@ class ConnectionTests(PortCase):
             self.failureResultOf(each, DeviceUnavailable)
 
     def test_invalidPathLeavesNothingPending(self) -> None:
-        """A path that raises an exception does not prevent another one from being loaded."""
+        """An invalid path raises an exception, and another one can be loaded afterwards."""
         connection = self.opened()
         nothing: Any = None
         self.assertRaises(AttributeError, connection.loadAlternatePath, nothing)
         self.result(connection.loadAlternatePath(self.other_(1)))
 
     def test_tooLarge(self) -> None:
-        """A service ID of more than 64 bits, or a LID of more than 16, is refused, and leaves nothing."""
+        """A service ID of more than 64 bits, or a LID of more than 16 bits, is refused."""
         for serviceID in (-1, 1 << 64):
             for call in (self.client.listen, self.client.serve, self.client.resolve):
                 self.assertRaises(InvalidRequest, call, serviceID, self.way)
@@ -197,7 +197,7 @@ class ConnectionTests(PortCase):
         self.assertFalse(self.client._timer.isPending)
 
     def test_closedByItsHandler(self) -> None:
-        """If a handler closes the manager, no handler is called with another event."""
+        """If an event handler closes the manager, no further events are delivered."""
         handled: list[Event] = []
 
         def accept(connection: CMConnection, event: Event) -> None:
@@ -262,17 +262,17 @@ class ClaimTests(PortCase):
         self.assertEqual(self.claimed, {SERVICE: 1})
         end()
         end()
-        self.wait(lambda: not self.client.states)  # rejected, as nobody listens
+        self.wait(lambda: not self.client.states)  # rejected, since there is no listener
         self.assertEqual((counts, self.claimed), ([1, 1], {SERVICE: 0}))
 
     def test_failedAttempt(self) -> None:
-        """An attempt that raises leaves no claim."""
+        """An attempt that raises an exception releases its claim."""
         self.patch(self.client._core, "connect", Mock(side_effect=ResourceExhausted("a test's")))
         self.assertRaises(ResourceExhausted, self.attempt)
         self.assertEqual(self.claimed, {SERVICE: 0})
 
     def test_close(self) -> None:
-        """A closed manager has no claims; the end of a listener releases none twice."""
+        """A closed manager has released its claims; stopping a listener again has no effect."""
         ends = [self.client.listen(each, self.clientEvent) for each in (SERVICE, SERVICE + 1)]
         self.attempt()
         self.client.close()

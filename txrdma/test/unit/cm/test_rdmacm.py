@@ -135,7 +135,7 @@ class TranslationTests(SynchronousTestCase):
 
 
 class LibraryTests(SynchronousTestCase):
-    """librdmacm's structures, and devices that it does not support."""
+    """The structures of librdmacm, and devices that it does not support."""
 
     def test_structureSizes(self) -> None:
         sizes = {
@@ -163,7 +163,7 @@ class LibraryTests(SynchronousTestCase):
 
 class CLibrary:
     """
-    A librdmacm that only counts its calls. Like malloc, it gives a new id the memory of a destroyed one.
+    A librdmacm that only counts its calls. Like malloc, it reuses the memory of a destroyed id for a new one.
 
     @ivar calls: names of the functions that were called, without C{rdma_}, and the pointers to ids.
     """
@@ -245,7 +245,7 @@ class DestroyedIDTests(SynchronousTestCase):
         self.assertEqual(self.library.calls, [])
 
     def test_closedChannel(self) -> None:
-        """A closed channel makes no ids, and takes no events."""
+        """A closed channel creates no ids, and reads no events."""
         channel = EventChannel()
         channel.close()
         self.assertRaises(DeviceUnavailable, channel.create, PortSpace.TCP)
@@ -264,7 +264,7 @@ class DestroyedIDTests(SynchronousTestCase):
         self.assertEqual((connection.state, self.library.calls), ("FREE", []))
 
     def test_nextConnection(self) -> None:
-        """A connection that has ended does not answer on the next one, whose id has the same memory."""
+        """A connection that has ended does not affect the next one, whose id has the same memory."""
         manager = self.manager()
         first = manager.connect(self.request(), IBPath(), lambda *_: None)
         number = first.identifier
@@ -276,7 +276,7 @@ class DestroyedIDTests(SynchronousTestCase):
         self.assertEqual(self.library.calls, [])
 
     def test_stopListeningTwice(self) -> None:
-        """To stop a listener twice does not stop the next one, whose id has the same memory."""
+        """Stopping a listener again does not stop the next listener, whose id has the same memory."""
         manager = self.manager()
         end = manager.listen(0x01061D2F, lambda *_: None)
         end()

@@ -17,7 +17,7 @@ from txrdma.test.support.cm.messaging import MessagingCase, SERVICE
 
 
 class ReceiveMemoryTests(SynchronousTestCase):
-    """Allocation by connections, and what they return."""
+    """Allocation of memory by connections, and its release."""
 
     def setUp(self) -> None:
         self.device = SimulatedNetwork(Clock()).device("10.0.1.1")
@@ -104,7 +104,7 @@ class GarbageTests(MessagingCase):
         gc.disable()
 
     def over(self) -> list[ref[object]]:
-        """Open and close a connection, with its transports and the manager's objects."""
+        """Open and close a connection; return weak references to its objects."""
         port = self.serve()
         client = self.result(self.ask(life=17))
         server = self.served[-1]

@@ -1,4 +1,4 @@
-"""The core of rsockets: two ends that write into each other's memory, and peers that lie."""
+"""The core of rsockets: two ends that write into each other's memory, and invalid peers."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class End:
     """
     An end with its memory, and a queue pair that delivers and completes in order.
 
-    @ivar sent: posts on their way to the peer; C{arrived}: those that wait in this end's completion queue.
-    @ivar acknowledged: identifiers of completions that this end has not looked at.
+    @ivar sent: posts in flight to the peer; C{arrived}: messages in this end's completion queue.
+    @ivar acknowledged: identifiers of completions that this end has not polled.
     @ivar regions: memory that the peer may write to, and its address, by keys.
     """
 
@@ -63,7 +63,7 @@ class End:
         self.written = self.received = b""
 
     def _posted(self, request: SendRequest) -> Post:
-        """A copy of a request, which is reused after it was posted."""
+        """Return a copy of a request, which is reused after it was posted."""
         hasImmediate = request.operation is Operation.RDMA_WRITE_WITH_IMMEDIATE
         begin, data = 0, b"".join(request.inline)
         for address, length, _ in request.segments:
@@ -76,19 +76,19 @@ class End:
         )
 
     def outgoing(self) -> list[Post]:
-        """What can be posted."""
+        """Return the requests that can be posted."""
         return [self._posted(each) for each in self.core.outgoing()]
 
     def post(self) -> None:
-        """Post all that can be posted; a device may read memory later, but it is not to change till then."""
+        """Post all requests; their memory must not change until they are delivered."""
         self.sent += self.outgoing()
 
     def deliver(self, peer: End) -> None:
-        """Have the first message written into the peer's memory."""
+        """Execute the first request in the peer's memory."""
         post = self.sent.popleft()
         data = post.data
         if post.begin:
-            assert data == self.local[post.begin : post.begin + len(data)], "changed under way"
+            assert data == self.local[post.begin : post.begin + len(data)], "changed in flight"
         if data:
             address, memory = peer.regions[post.rkey]
             begin = post.address - address
@@ -101,26 +101,26 @@ class End:
             self.acknowledged.append(post.identifier)
 
     def postTo(self, peer: End) -> None:
-        """Post all that can be posted, and have it written into the peer's memory."""
+        """Post all requests, and execute them in the peer's memory."""
         self.post()
         while self.sent:
             self.deliver(peer)
 
     def poll(self) -> None:
-        """Take what has come and what has completed."""
+        """Process all completions, then all received messages."""
         while self.acknowledged:
             self.core.completed(self.acknowledged.popleft())
         while self.arrived:
             self.core.arrived(*self.arrived.popleft())
 
     def read(self) -> None:
-        """Read all that is there."""
+        """Read all available bytes."""
         while self.core.unread:
             self.received += self.core.read()
 
 
 def pair(*sizes: Sizes, isInline: bool = False, isShared: bool = False) -> tuple[End, End]:
-    """Two ends that know each other."""
+    """Return two connected ends."""
     one, other = (End(each, isInline) for each in sizes)
     one.core.begin(one.greeting, understood(other.greeting.encode() + bytes(16)), isShared)
     other.core.begin(other.greeting, understood(one.greeting.encode()), isShared)
@@ -128,14 +128,14 @@ def pair(*sizes: Sizes, isInline: bool = False, isShared: bool = False) -> tuple
 
 
 def step(one: End, other: End) -> None:
-    """Let each end post and poll once; nothing is read."""
+    """Let each end post and poll once, without reading."""
     for end, peer in ((one, other), (other, one)):
         end.postTo(peer)
         end.poll()
 
 
 def settle(*ends: End) -> None:
-    """Go on until nothing happens any more."""
+    """Repeat steps until nothing changes."""
     one, other = ends
     for _ in range(100_000):
         for end, peer in ((one, other), (other, one)):
@@ -147,17 +147,17 @@ def settle(*ends: End) -> None:
                 end.post()
             if not any(each.sent for each in ends):
                 return
-    raise AssertionError("it never settles")
+    raise AssertionError("the ends do not become idle")
 
 
 SMALL = Sizes(16, 16, 4096, 2048)
 
 
 class StreamTests(SynchronousTestCase):
-    """Two ends, and all that they have for each other."""
+    """All bytes that two ends write arrive."""
 
     def play(self, seed: int) -> None:
-        """Let both ends write, post, deliver, poll, read and close in any order; then all arrives."""
+        """Let both ends write, post, deliver, poll, read and close in any order; then all bytes arrive."""
         random = Random(seed)
         one, other = pair(
             *(
@@ -223,7 +223,7 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual(other.received, bytes(100_000))
 
     def test_firstMessageOffersSecondHalf(self) -> None:
-        """The second half of the buffer is offered when the first message has arrived: many ends are idle."""
+        """The second half of the buffer is offered after the first message, since many ends are idle."""
         one, _ = pair(SMALL, SMALL)
         self.assertEqual(one.outgoing(), [])
         one.core.arrived(immediate(ImmediateKind.DATA, 1), 1)
@@ -260,7 +260,7 @@ class StreamTests(SynchronousTestCase):
         self.assertTrue(one.core.isQuiet)
 
     def test_everyEighthRequestIsSignaledOnSharedMemory(self) -> None:
-        """On shared memory one completion stands for eight requests, unless the end waits for one of them."""
+        """On shared memory every eighth request is signaled, unless the end waits for a completion."""
         one, _ = pair(SMALL, SMALL, isInline=True, isShared=True)
         signaled = []
         for _ in range(SIGNAL_EVERY + 1):
@@ -270,7 +270,7 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual(signaled, [SIGNAL_EVERY])
         self.assertFalse(one.core.isDelivered)
         one.core.completed(SIGNAL_EVERY)
-        one.core.completed(SIGNAL_EVERY)  # as after C{isConsumed}
+        one.core.completed(SIGNAL_EVERY)  # C{isConsumed} may repeat a completion
         self.assertFalse(one.core.isDelivered)
         one.core.completed(one.core.posted)
         self.assertTrue(one.core.isDelivered and one.core.isQuiet)
@@ -279,7 +279,7 @@ class StreamTests(SynchronousTestCase):
         self.assertTrue(post.signaled)
 
     def test_inlineRequestsReferToBytesOfTheProgram(self) -> None:
-        """A write that fits into a target is posted as it is, without a copy."""
+        """A write that fits into a target is posted without a copy."""
         one, _ = pair(SMALL, SMALL, isInline=True)
         one.outgoing()
         data = bytes(1000)
@@ -290,10 +290,10 @@ class StreamTests(SynchronousTestCase):
 
 
 class ToldTests(SynchronousTestCase):
-    """Ends that poll whether there is something to post only when they are told that there may be."""
+    """Ends that post only when the core has requested it."""
 
     def play(self, seed: int) -> None:
-        """Write, read and close as a program does, post when it was told to, and no more often."""
+        """Write, read and close like a program, and post only when requested."""
         random = Random(seed)
         sizes = Sizes(*random.choices((16, 17, 33), k=2), *random.choices((4096, 6000, 16384), k=2))
         one, other = pair(sizes, sizes, isInline=seed % 3 > 0, isShared=seed % 3 > 1)
@@ -355,7 +355,7 @@ class EndTests(SynchronousTestCase):
         self.assertTrue(one.core.isOver and other.core.isCloseDelivered)
 
     def test_closeBeforeAcknowledgement(self) -> None:
-        """The peer's close may be reported before the completion of what it has read."""
+        """The peer's close may be reported before the completion of the last write that it has read."""
         one, other = pair(SMALL, SMALL)
         other.core.write(b"all")
         other.postTo(one)
@@ -380,7 +380,7 @@ class EndTests(SynchronousTestCase):
 
 
 class LyingTests(SynchronousTestCase):
-    """Peers that say whatever they like: the connection goes on, or it is a violation, and never more."""
+    """Arbitrary messages of a peer are valid or a violation, and have no other effect."""
 
     def receives(self, number: int, length: int = 0) -> RSocket:
         """Return the core of an end that has received one message."""
@@ -421,7 +421,7 @@ class LyingTests(SynchronousTestCase):
         self.assertEqual(len(one.core.outgoing()), 1)
 
     def test_targetEndsWithAddressSpace(self) -> None:
-        """Bytes of a target above the last 64-bit address are not used: no device accepts such an address."""
+        """Bytes of a target beyond the last 64-bit address are not used, as devices reject such addresses."""
         one, other = End(SMALL, isInline=True), End(SMALL)
         peer = other.greeting.replace(bufferAddress=(1 << 64) - 96, bufferLength=2048)
         one.core.begin(one.greeting, peer)
@@ -431,7 +431,7 @@ class LyingTests(SynchronousTestCase):
         self.assertEqual([(post.address, len(post.data)) for post in posts], [((1 << 64) - 96, 96)])
 
     def test_tableEndsWithAddressSpace(self) -> None:
-        """Connection data with a table above the last 64-bit address are refused: writes to it would wrap."""
+        """Connection data with a table beyond the last 64-bit address is refused: writes to it would wrap."""
         greeting = End(SMALL).greeting
         last = (1 << 64) - SMALL.table
         self.assertEqual(understood(greeting.replace(tableAddress=last).encode()).tableAddress, last)
@@ -478,7 +478,7 @@ class LyingTests(SynchronousTestCase):
 
 
 class LayoutTests(SynchronousTestCase):
-    """Bytes, as the specification has them."""
+    """The encoded bytes of the specification."""
 
     def test_connectionDataLayout(self) -> None:
         raw = bytes.fromhex(

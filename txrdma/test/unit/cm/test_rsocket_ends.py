@@ -30,10 +30,10 @@ class ProducerTests(MessagingCase):
     def test_producerThatUnregistersWhenResumedEndsConnection(self) -> None:
         self.listenAt(*_SERVER, options=_UNPROBED)
         client = self.result(self.connectTo(*_CLIENT, options=_UNPROBED))
-        self.pause(0.1)  # until nothing is in flight that would cause another iteration
+        self.pause(0.1)  # until the packets in flight cause no further iteration
         producer = ProducerRecorder(client.transport.unregisterProducer)
         client.transport.registerProducer(producer, True)
-        client.transport.write(bytes(70_000))  # so few that the peer returns no credits
+        client.transport.write(bytes(70_000))  # few enough that the peer returns no credits
         client.transport.loseConnection()
         self.wait(lambda: client.lost.called, 5.0)
         self.assertIs(client.reason.type, ConnectionDone)
@@ -69,7 +69,7 @@ class KeepaliveTests(MessagingCase):
     """Probes of idle peers."""
 
     def test_vanishedPeer(self) -> None:
-        """A probe detects that the peer has vanished. Probes that are enabled again have their interval."""
+        """A probe detects a silent peer. When probes are enabled again, they use the same interval."""
         served = Recorders(Recorder)
         self.listenAt(served, RSocketServerEndpoint, options=_UNPROBED)
         client = self.result(self.connectTo(*_CLIENT, options=RSocketOptions(keepalive=2.0)))
@@ -79,7 +79,7 @@ class KeepaliveTests(MessagingCase):
             client.transport.setTcpKeepAlive(enabled)
             self.assertIs(client.transport.getTcpKeepAlive(), enabled)
         enabledAt = self.clock.seconds()
-        self.pause(1.0)  # until the next probe, since nothing else occurs
+        self.pause(1.0)  # until the next probe
         self.assertAlmostEqual(self.clock.seconds() - enabledAt, 2.0, 1)
         self.network.partition(*(each[0] for each in self.addresses))
         self.wait(lambda: client.lost.called, 60.0)
@@ -114,7 +114,7 @@ class FailureTests(MessagingCase):
         self.failure(self.connectTo(*_CLIENT, options=_UNPROBED), ConnectError)
 
     def assertReleased(self) -> None:
-        """Assert that no stream is left, though all ends are still referenced."""
+        """Assert that streams are released, though all ends are still referenced."""
         gc.collect()
         self.assertEqual([each() for each in self.streams], [None] * len(self.streamEnds))
 

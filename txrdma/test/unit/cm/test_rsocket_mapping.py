@@ -30,7 +30,7 @@ OWN = Mapped if sys.byteorder == "big" else LittleMapped
 
 
 def mapped(end: End, offset: int, length: int) -> tuple[int, bytearray]:
-    """Map new memory at an end; return the number of its entry, and the bytes."""
+    """Map new memory at an end; return the index of its entry, and the bytes."""
     end.core.mappings.check(offset, length)
     number = len(end.regions)
     address, key, memory = BASE + (number << 32), RKey(KEY + number), bytearray(length)
@@ -39,7 +39,7 @@ def mapped(end: End, offset: int, length: int) -> tuple[int, bytearray]:
 
 
 def withMemory(length: int) -> tuple[End, End, int, bytearray]:
-    """Two ends, of which the second has mapped memory that the first knows; with its number and bytes."""
+    """Return two ends, the memory of the second that is mapped at the first: its index, and its bytes."""
     one, other = pair(SMALL, SMALL)
     index, memory = mapped(other, 0, length)
     settle(one, other)
@@ -90,7 +90,7 @@ class MappingTests(SynchronousTestCase):
         self.assertEqual(one.core.backlog, 0)
 
     def play(self, seed: int) -> None:
-        """Write to memory, then to the stream: a reader of the stream finds the write before it."""
+        """Write to memory, then to the stream: a reader of the stream finds the write in memory."""
         random = Random(seed)
         sizes = Sizes(*random.choices((16, 17, 33), k=2), *random.choices((4096, 6000), k=2))
         one, other = pair(sizes, sizes)
@@ -303,7 +303,7 @@ class LyingTests(SynchronousTestCase):
                 self.play(Random(seed))
 
     def play(self, random: Random) -> None:
-        """Deliver arbitrary entries between writes, and complete whatever is posted."""
+        """Deliver arbitrary entries between writes, and complete all posted requests."""
         one, _ = pair(SMALL, SMALL)
         numbers: list[int] = []
         flying: list[int] = []

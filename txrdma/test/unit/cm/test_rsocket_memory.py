@@ -1,4 +1,4 @@
-"""Shared memory of rsocket streams: the contract of C{rdma:}, beside the bytes of the stream."""
+"""Shared memory of rsocket streams: the contract of C{rdma:} connections, while the stream is used."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ConnectionTests(MessagingCase):
     """The RDMA connection of a stream."""
 
     def test_afterTheEnd(self) -> None:
-        """It is there while the stream is connected, and refused with the same error afterwards."""
+        """A stream's C{connection} is available while it is connected, and raises afterwards."""
         self.listenAt(Factory.forProtocol(Protocol), RSocketServerEndpoint)
         recorder = StreamOf(MessageRecorder())
         self.result(self.connectTo(Factory.forProtocol(lambda: recorder), RSocketClientEndpoint))
@@ -63,7 +63,7 @@ class ConnectionTests(MessagingCase):
         self.assertRaises(InvalidRequest, lambda: transport.connection)
 
     def test_cancelledByOther(self) -> None:
-        """A wait for mapped memory whose callback cancels another one does not disturb the end."""
+        """If an errback of a wait for mapped memory cancels another wait, the connection ends normally."""
         recorders = [MessageRecorder(), MessageRecorder()]
         factories = [Factory.forProtocol(lambda each=each: StreamOf(each)) for each in recorders]  # type: ignore[misc]  # a lambda
         self.listenAt(factories[1], RSocketServerEndpoint)
@@ -82,7 +82,7 @@ class ConnectionTests(MessagingCase):
             self.failureResultOf(each, kind)
 
     def test_offsetsAreIntegers(self) -> None:
-        """Offsets and lengths that are not integers are errors of the call, and the connection continues."""
+        """Invalid offsets and lengths raise errors in the call, and the connection continues."""
         server = StreamOf(MessageRecorder())
         self.listenAt(Factory.forProtocol(lambda: server), RSocketServerEndpoint)
         recorder = StreamOf(MessageRecorder())

@@ -34,7 +34,7 @@ Action = Callable[[Alternate], None]
 
 class SearchTests(SynchronousTestCase):
     """
-    All that two managers do with one connection, whatever the network loses, duplicates and delays.
+    All states of two managers and one connection, on a network that loses, duplicates and delays.
 
     @cvar most: number of states to search, nearest first; L{txrdma.test.soak.cm} searches more.
     """
@@ -73,7 +73,7 @@ class SearchTests(SynchronousTestCase):
             self.assertEqual(found.messages, {LAP, MRA, APR})
 
     def test_twoConnections(self) -> None:
-        """A late REQ begins a second connection, whatever has become of the first one."""
+        """A late REQ begins a second connection, in any state of the first one."""
         most = self.most // 3
         found = self.search(Bounds(loads=(), migrations=0, connections=2), most)
         self.assertEqual(found.worlds, min(most, 72_593))

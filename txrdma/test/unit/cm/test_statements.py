@@ -1,4 +1,4 @@
-"""The numbers of C{docs/cm.md}: each is that of the code, and what the page states about them holds."""
+"""The numbers in C{docs/cm.md} equal those of the code, and the statements about them are true."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class MessageTests(MessagingCase):
             self.assertApproximates(after - before, seconds, 0.1)
 
     def test_busyPeer(self) -> None:
-        """A peer that acknowledges nothing is given up after the stated number of seconds, not much later."""
+        """A peer that acknowledges nothing is given up soon after the stated number of seconds."""
         (seconds,) = stated("a peer whose program is busy for more than # seconds is considered lost")
         self.listenAt()
         client = self.result(self.connectTo())

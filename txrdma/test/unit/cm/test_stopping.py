@@ -16,7 +16,7 @@ class StoppingTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.clock = ReactorClock()
-        alsoProvides(self.clock, IReactorCore)  # as much of it as is needed
+        alsoProvides(self.clock, IReactorCore)  # the part of it that is used
         self.done: list[str] = []
 
     def make(self, protocol: object = None) -> Stopping:

@@ -1,4 +1,4 @@
-"""Connections for messages, on a simulated network: what protocols hear, and what is left afterwards."""
+"""Connections for messages, on a simulated network: events of protocols, and release of resources."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class OpeningTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_factoryStopsListening(self) -> None:
-        """A factory may stop listening, for a server of one connection: this connection stays."""
+        """A factory may stop listening after its first connection, which continues."""
 
         def build() -> MessageRecorder:
             port.stopListening()
@@ -84,7 +84,7 @@ class OpeningTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_factoryStopsListeningAndRejects(self) -> None:
-        """A factory that stops listening and makes no protocol rejects the client."""
+        """A factory that stops listening and returns no protocol rejects the client."""
         port = self.serve(MessageFactory(lambda: port.stopListening() and None))
         error = self.failure(self.ask(), Rejected)
         self.assertEqual(error.status, RejectReason.CONSUMER_REJECT)
@@ -119,12 +119,12 @@ class OpeningTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_staleQueuePairIsReplaced(self) -> None:
-        """If the peer still has a connection with the number of our queue pair, another one is used."""
+        """If the local queue pair's number is still in use at the peer, another queue pair is used."""
         client, server = self.connected()
-        beside = self.result(self.again())  # so that the devices stay open
+        beside = self.result(self.again())  # so that the devices remain open
         number = client.transport.qpn
         self.closed(client, server)
-        numbers = [number]  # as a device that reuses numbers at once
+        numbers = [number]  # as if the device reused numbers immediately
         self.devices[0]._oldNumbers = RecentNumbers(1)
         self.patch(softdevice, "randbelow", lambda most: numbers.pop() if numbers else randbelow(most))
         again = self.result(self.again())
@@ -141,8 +141,8 @@ class OpeningTests(MessagingCase):
         tables = [0xFFFF, 0x8005, 0x8007], [0x0007, 0xFFFF]
         for device, table in zip(self.devices, tables, strict=True):
             self.patch(device, "pkeys", lambda port, table=table: table)
-        self.patch(softdevice, "PKEYS", tables[0])  # so many may be asked for
-        self.patch(verbsport, "partitionIndex", lambda table, pkey: 0)  # management is in all of them
+        self.patch(softdevice, "PKEYS", tables[0])  # partitions that can be requested
+        self.patch(verbsport, "partitionIndex", lambda table, pkey: 0)  # of management, in both tables
         self.serve()
         client = self.result(self.ask(pkey=0x8007))
         self.wait(lambda: self.served[-1].isMade)
@@ -205,7 +205,7 @@ class MessageTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_receivesIncreaseWithUse(self) -> None:
-        """An end posts twice as many receives when half of them were used; without credits, all at once."""
+        """An end doubles its posted receives when half of them are used; without credits it posts all."""
         client, server = self.connected()
         usual, first = USUAL.receives + SPARE, FIRST_RECEIVES + SPARE
         self.assertEqual([len(end.transport._pair.receives) for end in (client, server)], [first] * 2)
@@ -230,7 +230,7 @@ class MessageTests(MessagingCase):
         self.assertIs(client.transport._sends.waiting, server.transport._sends.waiting)
 
     def test_attributesShareTheirKeys(self) -> None:
-        """CPython stores the keys of 30 attributes once for all instances; one more takes 1.4 KiB of each."""
+        """CPython shares the keys of up to 30 attributes; one more takes 1.4 KiB of each instance."""
         for end in self.connected():
             self.assertLessEqual(len(vars(end.transport)), 30)
 
@@ -261,7 +261,7 @@ class MessageTests(MessagingCase):
 
 
 class SlotTests(MessageTests):
-    """The same on devices that send from registered memory, as adapters do."""
+    """The tests of L{MessageTests} on devices that send from registered memory, as adapters do."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -285,10 +285,10 @@ class SlotTests(MessageTests):
 
 
 class InlineTests(MessagingCase):
-    """Devices that accept all bytes inline."""
+    """Messages on devices that accept all bytes inline."""
 
     def test_bytesToSendNeedNoMemory(self) -> None:
-        """Software devices send the program's bytes as they are when posted, without registered memory."""
+        """Software devices send the program's bytes when posted, without copying to registered memory."""
         client, server = self.connected()
         shared, data = server.transport.share(8), bytearray(b"first")
         regions = len(self.devices[0].keys)
@@ -300,7 +300,7 @@ class InlineTests(MessagingCase):
         self.assertEqual((bytes(shared.view), server.messages), (b"first\0\0\0", [(b"x", None)]))
 
     def test_bufferOfCancelledWrite(self) -> None:
-        """A write that is cancelled leaves its buffer, whether it was queued or posted."""
+        """A cancelled write releases its buffer, whether it was queued or posted."""
         client, server = self.connected(Terms(64, 4, 1))
         shared, buffers = server.transport.share(8), [bytearray(b"12345678") for _ in range(2)]
         for request, data in [(client.transport.write(shared.name, each), each) for each in buffers]:
@@ -309,7 +309,7 @@ class InlineTests(MessagingCase):
             self.assertEqual(self.successResultOf(request), ord("8"))
 
     def test_bufferOfRefusedWrite(self) -> None:
-        """A write that the queue pair refuses leaves its buffer."""
+        """A write that the queue pair refuses releases its buffer."""
         client, server = self.connected(Terms(64, 4, 1))
         shared, data = server.transport.share(8), bytearray(b"12345678")
         client.transport.write(shared.name, b"posted")
@@ -414,9 +414,9 @@ class EndTests(MessagingCase):
         self.devices[1].setPortEnabled(1, True)
         self.wait(lambda: server.messages, 2.0)
 
-    @skipUnless(hasattr(mmap, "MADV_REMOVE"), "this system can't free pages of shared memory")
+    @skipUnless(hasattr(mmap, "MADV_REMOVE"), "this system cannot free pages of shared memory")
     def test_idleConnectionReturnsMemoryOfReceives(self) -> None:
-        """Between probes without messages, receives take no memory; what was received or begun stays."""
+        """Receives of an idle connection use no memory; memory in use is not released."""
         terms = Terms(messageBytes=4096, keepalive=2.0)
         client, server = self.connected(terms, terms)
         memory: Any = server.transport._memory._region.memory
