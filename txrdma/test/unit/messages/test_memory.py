@@ -32,7 +32,7 @@ def buffers() -> Iterator[tuple[str, Callable[[], Any]]]:
 
 class OctetsTests(SynchronousTestCase):
     def test_bytes(self) -> None:
-        """The bytes are those of the buffer; the view is of the buffer's owner, not of another view."""
+        """The view has the bytes of the buffer, and refers to the buffer's owner, not to another view."""
         for name, make in buffers():
             data = make()
             view = memoryview(octets(data))
@@ -42,13 +42,13 @@ class OctetsTests(SynchronousTestCase):
             self.assertFalse(isinstance(view.obj, memoryview), name)
 
     def test_partOfView(self) -> None:
-        """A part of a view that was got from another view keeps its place and length."""
+        """A slice of a view of another view has the same offset and length."""
         whole = bytearray(range(16))
         part = memoryview(PickleBuffer(memoryview(whole)))[4:8]
         self.assertEqual(bytes(octets(part)), bytes(range(4, 8)))
 
     def test_writable(self) -> None:
-        """What is written into the view of a writable buffer is in the buffer."""
+        """Bytes written to the view of a writable buffer change the buffer."""
         for name, make in buffers():
             data = make()
             view = memoryview(octets(data))
