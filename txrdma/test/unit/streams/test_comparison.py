@@ -1,4 +1,4 @@
-"""The comparison detects every difference from TCP."""
+"""The comparison with TCP detects every difference."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class _Comparing(SynchronousTestCase):
 
 
 class PlantedTests(_Comparing):
-    """Differences between two performances."""
+    """Artificial differences between two performances."""
 
     def test_differences(self) -> None:
-        """Differences at the server are detected, and named; pieces of data and more bytes are none."""
+        """Differences at the server are reported; other pieces of data and more bytes are no differences."""
         end, tcp = "- ended exit 0", ORDINARY_SERVER
         one = ("made", "write-lost", "read-lost", "lost ConnectionDone", end)
         other = ("made", "read-lost", "write-lost", "lost ConnectionDone", end)
@@ -79,7 +79,7 @@ class PlantedTests(_Comparing):
         self.assertEqual(len(self.complaints(written(server=stopped))), 1)
 
     def test_late(self) -> None:
-        """An end that is much later is detected; a little later is tolerated."""
+        """An end that is much later than over TCP is detected; a small delay is tolerated."""
         self.assertComplains(later(written(), "server", SLACK - 0.1))
         expected = "server: lost the connection after 12.0 s, over TCP after 2.0 s"
         self.assertComplains(later(written(), "server", 10.0), expected)
@@ -93,7 +93,7 @@ class PlantedTests(_Comparing):
         self.assertComplains(ours, "server: the process ended after 13.0 s, over TCP after 3.0 s")
 
     def test_lateForLackOfProcessors(self) -> None:
-        """The time for which the processes of a conversation waited for processors is tolerated."""
+        """The time for which the processes of a conversation waited for the processor is tolerated."""
         for waited, count in ((SLACK - 1, 1), (SLACK + 1, 0)):
             ours = later(written(), "server", 2 * SLACK)
             *before, last = ours.entries["client"]
@@ -102,14 +102,14 @@ class PlantedTests(_Comparing):
             self.assertEqual(len(self.complaints(ours)), count)
 
     def test_throughProxies(self) -> None:
-        """At the other side of a proxy TCP must be used."""
+        """An end behind a proxy must use TCP."""
         near = replace(CONVERSATION, via=Via.NEAR_PROXY)
         client = ("made TCP", "wrote 5", "lost ConnectionDone", "- ended exit 0")
         self.assertComplains(written(client=client, conversation=near))
         self.assertEqual(len(self.complaints(written(conversation=near))), 1)
 
     def test_connections(self) -> None:
-        """A missing connection, and a difference in the second one, are detected."""
+        """A missing connection is detected, and so is a difference in the second one."""
         twice = (*ORDINARY_SERVER[:-1], "1# made", "1# data 5", "1# lost ConnectionDone", "- ended exit 0")
         other = (*ORDINARY_SERVER[:-1], "1# made", "1# data 4", "1# lost ConnectionDone", "- ended exit 0")
         tcp = [overTCP(server=twice)]
@@ -127,14 +127,14 @@ class PlantedTests(_Comparing):
         self.assertComplains(written(client=other), expected, tcp=tcp)
 
     def test_twice(self) -> None:
-        """A call that may be made once is detected when it is made twice."""
+        """A repeated call is detected if it may be made only once."""
         twice = ("made", "data 5", "lost ConnectionDone", "lost ConnectionDone", "- ended exit 0")
         found = self.complaints(written(server=twice))
         self.assertIn("server: lost came 2 times", found)
 
 
 class RaceTests(_Comparing):
-    """Conversations that may end in several ways over TCP."""
+    """Conversations with several possible outcomes over TCP."""
 
     def test_any(self) -> None:
         """Each of TCP's outcomes is accepted, and no other."""
@@ -144,7 +144,7 @@ class RaceTests(_Comparing):
         self.assertEqual(len(self.complaints(written(server=HALVES), *tcp)), 1)
 
     def test_bytesOfTheSameOutcome(self) -> None:
-        """The number of bytes is compared with TCP's outcomes that ended alike."""
+        """The number of bytes is compared with those of TCP's outcomes with the same calls."""
         none = ("made", "lost ConnectionLost", "- ended exit 0")
         tcp = [overTCP(), overTCP(server=none)]
         self.assertComplains(written(server=none), tcp=tcp)
@@ -165,7 +165,7 @@ class RaceTests(_Comparing):
         )
 
     def test_enough(self) -> None:
-        """An end that leaves after some bytes has received these, and possibly more."""
+        """An end that leaves after some bytes must have received these, and may have received more."""
         conversation = replace(CONVERSATION, server="received 3: kill")
         tcp = [overTCP(conversation=conversation)]
         self.assertComplains(written(server=FEWER, conversation=conversation), tcp=tcp)
@@ -180,7 +180,7 @@ class UnlikeTests(_Comparing):
     unlike = Unlike(("rocev2",), "server", "because", calls=("made", "lost ConnectionLost"), fewer=True)
 
     def test_declared(self) -> None:
-        """A declared difference may occur, on that route and at that end."""
+        """A declared difference is accepted on its route and at its end."""
         conversation = replace(CONVERSATION, unlike=(self.unlike,))
         fewer = ("made", "data 4", "lost ConnectionLost", "- ended exit 0")
         self.assertComplains(written(server=fewer, provider=ROCEV2, conversation=conversation))
@@ -191,7 +191,7 @@ class UnlikeTests(_Comparing):
         )
 
     def test_need_not(self) -> None:
-        """A declared difference need not occur."""
+        """A declared difference is optional."""
         conversation = replace(CONVERSATION, unlike=(self.unlike,))
         self.assertComplains(written(provider=ROCEV2, conversation=conversation))
 
@@ -214,7 +214,7 @@ class JudgeTests(SynchronousTestCase):
     """TCP's performance is verified before it is used for comparison."""
 
     def test_tcp(self) -> None:
-        """A conversation that does not end over TCP, or with other bytes than written, is not compared."""
+        """A conversation that does not end over TCP, or corrupts bytes, is not used for comparison."""
         self.assertEqual(complaintsAboutTCP([overTCP()]), [])
         for wrong in (
             ("made", "- ended out of time"),
@@ -225,7 +225,7 @@ class JudgeTests(SynchronousTestCase):
 
 class CatalogueTests(SynchronousTestCase):
     def test_conversations(self) -> None:
-        """Scripts can be parsed; titles are sentences; only races have more outcomes; routes exist."""
+        """Scripts can be parsed; titles are sentences; only races have several outcomes; routes exist."""
         routes = {provider.name for provider in PROVIDERS} | {"verbs"}
         for conversation in everyConversation():
             parse(conversation.client)
@@ -233,7 +233,7 @@ class CatalogueTests(SynchronousTestCase):
             self.assertTrue(conversation.about.endswith("."), conversation.name)
             self.assertTrue(conversation.races or not conversation.also, conversation.name)
             for unlike in conversation.unlike:
-                self.assertFalse(unlike.why.endswith("."), conversation.name)  # as in the table of reasons
+                self.assertFalse(unlike.why.endswith("."), conversation.name)  # part of a sentence
                 self.assertLessEqual(set(unlike.routes), routes, conversation.name)
 
     def test_names(self) -> None:

@@ -24,7 +24,7 @@ from txrdma.testing.reactors import ReactorClock
 
 
 class Carrier:
-    """A message connection that carries nothing."""
+    """A message connection that sends nothing."""
 
     route = ""
     isAborted = False
@@ -39,7 +39,7 @@ class End(StreamEnd[ByteStream, Any]):
     """A stream whose messages the test counts and acknowledges."""
 
     kind = "test"
-    host = peer = None  # type: ignore[assignment]  # only the log asks
+    host = peer = None  # type: ignore[assignment]  # used by the log only
 
     def _send(self, core: ByteStream, transport: Any) -> None:
         while core.next() is not None:
@@ -69,7 +69,7 @@ class EndTests(SynchronousTestCase):
         return StreamTransport(end, end, self.protocol, "test")
 
     def peerCloses(self, unacknowledged: int) -> None:
-        """Write and pause; the peer closes, and so many messages remain unacknowledged."""
+        """Write and pause; the peer closes with this many unacknowledged messages."""
         self.protocol.transport.pauseProducing()
         self.end.write(b"message")
         self.clock.advance(0)
@@ -80,7 +80,7 @@ class EndTests(SynchronousTestCase):
         self.clock.advance(0)
 
     def test_acknowledgedAfterClose(self) -> None:
-        """Bytes acknowledged after the peer's close were delivered: a paused protocol has lost nothing."""
+        """If bytes are acknowledged after the peer's close, a paused protocol gets C{ConnectionDone}."""
         self.peerCloses(0)
         self.assertTrue(self.end.connected)
         self.protocol.transport.resumeProducing()
@@ -88,12 +88,12 @@ class EndTests(SynchronousTestCase):
         self.assertIs(self.protocol.reason.type, ConnectionDone)
 
     def test_neverAcknowledged(self) -> None:
-        """A paused protocol is notified immediately that bytes were lost, as over TCP."""
+        """If bytes are not acknowledged, a paused protocol gets C{ConnectionLost} at once, as over TCP."""
         self.peerCloses(1)
         self.assertIs(self.protocol.reason.type, ConnectionLost)
 
     def test_peerThatDoesNotRun(self) -> None:
-        """A reactor that stops waits some seconds for a peer that does not run, but not forever."""
+        """A stopping reactor waits a limited time for a peer process that is suspended."""
         self.end.reactorStops()
         self.clock.pump([STOPPING_SECONDS, 3.0])
         self.assertFalse(self.end.carrier.isAborted)
@@ -116,7 +116,7 @@ class AttemptTests(SynchronousTestCase):
         self.attempt: StreamAttempt[End] = StreamAttempt(factory)
 
     def test_connected(self) -> None:
-        """A reactor that stops does not wait longer for its connection."""
+        """A connection whose C{stopFactory} raises does not delay the end of the reactor."""
         clock = ReactorClock()
         end = End(clock, True, lambda end: StreamTransport(end, end, Recorder(), "test"), self.attempt.ended)
         end.begin(ByteStream())
@@ -128,7 +128,7 @@ class AttemptTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
     def test_failed(self) -> None:
-        """An attempt fails with the reason of the failure."""
+        """An attempt fails with the connection's error, not with that of C{stopFactory}."""
         failure = self.attempt.failed(Failure(DeviceUnavailable("no answer")))
         self.assertIs(failure.type, ConnectError)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
@@ -139,20 +139,20 @@ class PortTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.clock = ReactorClock()
-        alsoProvides(self.clock, IReactorCore)  # as much of it as is needed
+        alsoProvides(self.clock, IReactorCore)  # the part of it that is used
         self.factory = Recorders()
         host = IPv4Address("TCP", "127.0.0.1", 4)
         port: Any = Mock(getHost=lambda: host)
         self.port = StreamPort(self.clock, port, self.factory, "test", lambda host: host)
 
     def test_reactorStops(self) -> None:
-        """The factory stops with the reactor, as over TCP, once."""
+        """The factory is stopped once, with the reactor, as over TCP."""
         self.clock.stop()
         self.assertEqual((self.factory.starts, self.factory.stops), (1, 1))
         self.port.stopListening()
         self.assertEqual(self.factory.stops, 1)
 
     def test_stopsBefore(self) -> None:
-        """A port that has stopped listening leaves nothing on the reactor."""
+        """When a port stops listening, it removes its calls and triggers from the reactor."""
         self.port.stopListening()
         self.assertEqual((self.factory.stops, self.clock.triggers), (1, []))

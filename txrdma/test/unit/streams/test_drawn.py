@@ -11,7 +11,7 @@ from txrdma.testing.streams.script import parse
 
 class DrawnTests(SynchronousTestCase):
     def test_scripts(self) -> None:
-        """Every generated script can be parsed, one end leaves, and no second producer is registered."""
+        """Every generated script can be parsed, has an end that leaves, and has at most one producer."""
         leaves = set()
         for seed in range(500):
             conversation = drawn(seed)
@@ -23,7 +23,7 @@ class DrawnTests(SynchronousTestCase):
         self.assertLessEqual({"lose", "half", "abort", "stop", "term", "kill", "exit", "raise"}, leaves)
 
     def test_deadly(self) -> None:
-        """Killed processes are generated for shared memory only: other routes run in the same process."""
+        """Killed processes are generated for shared memory only: other queue pairs end with their process."""
         deadly = [each for each in map(drawn, range(200)) if not isFor(each, ROCEV2)]
         self.assertTrue(deadly)
         self.assertTrue(all(isFor(each, SHARED_MEMORY) for each in deadly))

@@ -30,7 +30,7 @@ def verdict(isGood: bool, name: str = "client-writes-5", reactor: str = "epoll")
 
 class FailureTests(SynchronousTestCase):
     def test_text(self) -> None:
-        """A failure has its complaints, both transcripts of both ends, and the command that repeats it."""
+        """A failure has its complaints, both transcripts of both ends, and the command to repeat it."""
         text = report.failure(verdict(False))
         self.assertIn("!! server: received 0 bytes; over TCP 5", text)
         rows = [line for line in text.splitlines() if "lost Connection" in line and "!!" not in line]
@@ -82,13 +82,13 @@ class TableTests(SynchronousTestCase):
         self.assertEqual(lines[2:], ["| rocev2 | It is so. | one, other |"])
 
     def test_results(self) -> None:
-        """The results for programs have every verdict with its complaints."""
+        """The results for programs contain every verdict with its complaints."""
         results = json.loads(json.dumps(report.results([verdict(True), verdict(False)])))
         outcomes = [(each["outcome"], len(each["complaints"])) for each in results["conversations"]]
         self.assertEqual(sorted(outcomes), [("failed", 2), ("passed", 0)])
 
     def test_page(self) -> None:
-        """A text replaces the one between its markers; a page without them is refused."""
+        """A text replaces the one between its markers; a page without markers is refused."""
         page = Path(self.mktemp())
         page.write_text(f"before\n{report.BEGIN.format('it')}\nold\n{report.END.format('it')}\nafter\n")
         for text in ("new\n", "newer\n"):

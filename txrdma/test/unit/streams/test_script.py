@@ -28,25 +28,25 @@ class ScriptTests(SynchronousTestCase):
         self.assertEqual(script.on("lost"), (Step("stop after", (3,), "stop after 3"),))
 
     def test_thresholds(self) -> None:
-        """Steps after a number of received bytes are sorted by it."""
+        """Steps after numbers of received bytes are sorted by these numbers."""
         script = parse("received 5MB: lose\nreceived 5: pause")
         self.assertEqual([rule.size for rule in script.thresholds], [5, 5_000_000])
 
     def test_theEnd(self) -> None:
-        """A script that does not mention the end stops its reactor then; one that does is unchanged."""
+        """A script without steps for the end stops its reactor at the end."""
         stop = (Step("stop", (), "stop"),)
         self.assertEqual((parse("").on("lost"), parse("").on("failed")), (stop, stop))
         self.assertEqual(parse("lost: again").on("lost"), (Step("again", (), "again"),))
         self.assertEqual(parse("lost:").on("lost"), ())
 
     def test_halves(self) -> None:
-        """A protocol supports half-closed connections if its script mentions their ends."""
+        """A protocol supports half-closed connections if its script has steps for them."""
         self.assertFalse(parse("made: half").knowsHalves)
         self.assertTrue(parse("made: half\nread-lost:").knowsHalves)
         self.assertTrue(parse("write-lost: lose").knowsHalves)
 
     def test_enough(self) -> None:
-        """The number of bytes after which an end leaves is the smallest one of its steps."""
+        """The number of bytes after which an end leaves is the smallest one of its steps that leave."""
         self.assertEqual(
             parse("received 5: write 5\nreceived 300kB: pause; lose\nreceived 5MB: stop").enough, 300_000
         )
@@ -54,7 +54,7 @@ class ScriptTests(SynchronousTestCase):
         self.assertIsNone(parse("made: lose\nreceived 5: half").enough)
 
     def test_nonsense(self) -> None:
-        """An invalid script is refused, with the line."""
+        """An invalid script is refused, and the error contains the line."""
         for text in (
             "write 5",
             "mode: write 5",
