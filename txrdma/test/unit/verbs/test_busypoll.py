@@ -1,4 +1,4 @@
-"""How long readers busy-poll before they sleep: tables of answers, and what they cost."""
+"""How long readers busy-poll before they sleep: simulated answers, and the cost of polling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ US = 1e-6
 
 
 class BusyPollTests(SynchronousTestCase):
-    """A reader that waits for answers at given times."""
+    """A reader that waits for answers that arrive at given times."""
 
     def setUp(self) -> None:
         self.budget = SpinBudget()
@@ -31,7 +31,7 @@ class BusyPollTests(SynchronousTestCase):
         """
         Wait for answers, and work for a while after each.
 
-        @param waking: seconds that an answer takes longer after a sleep.
+        @param waking: additional seconds until an answer is read after a sleep.
         @return: for each answer, whether it was found by polling.
         """
         found = []
@@ -46,16 +46,16 @@ class BusyPollTests(SynchronousTestCase):
         return found
 
     def test_quick(self) -> None:
-        """Quick answers are found from the beginning."""
+        """Quick answers are found by polling from the first one on."""
         self.assertTrue(all(self.answers(repeat(10 * US, 1000))))
 
     def test_workAtThePeer(self) -> None:
-        """Answers that take less time than a sleep costs are always found, once the costs are known."""
+        """Answers that take less time than a sleep costs are found by polling, except the first one."""
         found = self.answers(repeat(SLEEP_SECONDS - US, 2000), work=20 * US)
         self.assertTrue(all(found[1:]))
 
     def test_slowPeer(self) -> None:
-        """Polling in vain takes at most two percent of the time, also if the peer polls or latency counts."""
+        """Unsuccessful polling takes at most 2 % of the time, even if the peer polls or latency matters."""
         for wait, work, isPeerPolling, prefersLatency in (
             *((wait * US, wait * US, False, False) for wait in (60, 90, 200, 500)),
             (90 * US, 90 * US, True, False),
@@ -71,7 +71,7 @@ class BusyPollTests(SynchronousTestCase):
             self.assertLess(share, 0.02, (wait, isPeerPolling, prefersLatency))
 
     def test_lowLatency(self) -> None:
-        """With low latency preferred, slow answers are found, too."""
+        """With low latency preferred, slow answers are found by polling, too."""
         for work in (20, 60, 100, 200, 250):
             self.setUp()
             self.busyPoll.preferLatency()
@@ -85,14 +85,14 @@ class BusyPollTests(SynchronousTestCase):
         self.assertLess(self.polled, 500 * US)
 
     def test_nothing(self) -> None:
-        """A wait without an end is polled for a bounded time, once."""
+        """A wait without an answer is polled once, for a bounded time."""
         until = self.busyPoll.waits(self.now)
         self.assertLessEqual(until - self.now, MOST_SECONDS)
         self.assertEqual(self.busyPoll.waits(self.now + 5), until)
         self.assertLess(MOST_SECONDS, LOW_LATENCY_SECONDS)
 
     def test_again(self) -> None:
-        """When answers are quick again after a time of slow ones, polling begins again."""
+        """When answers become quick again after a period of slow ones, polling begins again."""
         self.answers(repeat(90 * US, 2000), work=90 * US)
         found = self.answers(repeat(3 * US, 20_000), waking=40 * US)
         self.assertTrue(all(found[-1000:]))
@@ -106,7 +106,7 @@ class BusyPollTests(SynchronousTestCase):
         self.assertGreater(self.busyPoll.waits(self.now, True), self.now)
 
     def test_atOnce(self) -> None:
-        """A completion that was there before the wait began earns nothing."""
+        """A completion that arrived before the wait began does not increase the credit for polling."""
         self.answers(repeat(90 * US, 1000), work=90 * US)
         for _ in range(1000):
             self.busyPoll.waits(self.now)
@@ -114,20 +114,20 @@ class BusyPollTests(SynchronousTestCase):
         self.assertFalse(any(self.answers(repeat(90 * US, 10), work=90 * US)))
 
     def test_bursts(self) -> None:
-        """A pause between bursts costs no more than answers in a burst have recently taken."""
+        """A pause between bursts is polled no longer than recent answers within bursts have taken."""
         waits = [*repeat(10 * US, 9), 0.01] * 50
         found = self.answers(waits)
         self.assertEqual(found.count(True), 9 * 50)
         self.assertLess(self.polled, 50 * (9 * 10 + 100) * US)
 
     def test_forgets(self) -> None:
-        """When answers have become quicker, polling becomes shorter."""
+        """When answers have become quicker, the time of polling becomes shorter."""
         self.answers(repeat(80 * US, 3), work=80 * US)
         self.answers(repeat(10 * US, 40))
         self.assertLess(self.busyPoll.waits(self.now) - self.now, 50 * US)
 
     def test_shared(self) -> None:
-        """Attempts of all readers of a process together take at most two percent of the time."""
+        """Unsuccessful polling of all readers of a process together takes at most 2 % of the time."""
         others = [BusyPoll(self.budget) for _ in range(4)]
         polled = 0.0
         began = self.now

@@ -23,7 +23,7 @@ from txrdma.verbs.completions import CompletionReader
 
 
 def broken(*arguments: object) -> Any:
-    """Raise, in place of a method of a queue."""
+    """Raise an exception, instead of a method of a queue."""
     raise ZeroDivisionError
 
 
@@ -127,7 +127,7 @@ class CompletionReaderTests(SynchronousTestCase):
         self.batches.append([completion.identifier for completion in batch])
 
     def failing(self, handle: Callable[[Sequence[Completion]], None] | None = None) -> CompletionReader:
-        """Start a reader whose failures are recorded in C{failures}."""
+        """Start a reader that records its failures in C{failures}."""
         self.failures: list[type] = []
         failed = lambda failure: self.failures.append(failure.type)  # noqa: E731
         handle = handle or self.handle
@@ -136,7 +136,7 @@ class CompletionReaderTests(SynchronousTestCase):
         return reader
 
     def assertFailed(self, error: type[Exception] = ZeroDivisionError) -> None:
-        """Assert that the owner was notified of one error, which was logged, and that nothing remains."""
+        """Assert that one error was reported to the owner and logged, and that the reader was removed."""
         self.assertEqual(self.failures, [error])
         self.assertEqual(len(self.flushLoggedErrors(error)), 1)
         self.assertEqual((self.reactor.getReaders(), self.reactor.getDelayedCalls()), ([], []))
@@ -148,7 +148,7 @@ class CompletionReaderTests(SynchronousTestCase):
         self.assertEqual(self.reader.fileno(), 77)
 
     def test_startAndStop(self) -> None:
-        """It is in the reactor from start to stop; both are idempotent."""
+        """A reader is on the reactor from start to stop; both are idempotent."""
         self.reader.start()
         self.reader.start()
         self.assertEqual(self.reactor.getReaders(), [self.reader])
@@ -163,7 +163,7 @@ class CompletionReaderTests(SynchronousTestCase):
         reader = self.failing()
         self.reactor.advance(0)
         if IReactorPolling.providedBy(self.reactor):
-            reader.arm()  # as the reactor does before it sleeps
+            reader.arm()  # like a reactor before it sleeps
         self.assertFailed()
 
     def test_failingAttend(self) -> None:
@@ -175,21 +175,21 @@ class CompletionReaderTests(SynchronousTestCase):
         self.assertFailed()
 
     def test_closedWhileStopped(self) -> None:
-        """A queue that raises while it is closed after the end of the reader is ignored."""
+        """Exceptions of a queue that is closed after its reader has stopped are ignored."""
         self.reader.start()
         self.reader.stop()
         self.reader.addSource(broken, self.handle)
         self.assertFalse(self.reader.poll())
 
     def test_lost(self) -> None:
-        """It stops when the reactor removes it."""
+        """A reader stops when the reactor removes it."""
         self.reader.start()
         self.reader.connectionLost(Failure(ValueError()))
         self.assertEqual(self.reactor.getReaders(), [])
 
 
 class SleepingTests(CompletionReaderTests):
-    """On a reactor that only waits for descriptors."""
+    """Readers on a reactor that only waits for descriptors."""
 
     def test_armsThenPolls(self) -> None:
         """The reader delivers existing completions, then arms, and polls once more."""
@@ -204,7 +204,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(self.channel.taken, 1)
 
     def test_budget(self) -> None:
-        """The reader returns to the reactor although there is more, and continues in later iterations."""
+        """A reader with many completions yields to the reactor, and continues in later iterations."""
         self.reader.start()
         self.reactor.advance(0)
         self.queue.put(*range(5000))
@@ -237,7 +237,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(self.batches, [[1], [2], [3]])
 
     def test_shares(self) -> None:
-        """While a peer answers each message at once, a reader lets others read after a slice of time."""
+        """If a peer answers each message immediately, a reader yields to other readers after a time slice."""
         now = 0.0
         handled: list[str] = []
         reactor: Any = LookingReactor()
@@ -260,7 +260,7 @@ class SleepingTests(CompletionReaderTests):
         reactor.turn()
         handled.clear()
         reactor.turn()
-        self.assertGreater(len(handled), 10)  # it is alone
+        self.assertGreater(len(handled), 10)  # it is the only reader
         add("other")
         reactor.turn()
         handled.clear()
@@ -269,7 +269,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertLess(max(map(handled.count, handled)), 5, handled)
 
     def test_expectsAnswer(self) -> None:
-        """A reader that is not alone polls once more before it arms, and seldom if that finds nothing."""
+        """If there are others, a reader polls once more before it arms, but rarely if that finds nothing."""
         self.patch(completions, "_budget", SpinBudget())
         reactor: Any = LookingReactor()
         reader = CompletionReader(reactor, self.channel, [self.queue], self.handle)
@@ -277,7 +277,7 @@ class SleepingTests(CompletionReaderTests):
         reactor.turn()
 
         def read(*answers: int) -> list[str]:
-            """Return the calls of the queue when others read in between, and the peer answers at once."""
+            """Read between reads of other readers, while the peer answers; return the calls of the queue."""
             self.log.clear()
             self.queue.put(0)
             completions._budget.lastReader = None
@@ -298,7 +298,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(read(), ["poll", "poll", "arm", "poll"])
 
     def test_budgetAtStart(self) -> None:
-        """It yields to others also without an event at the start."""
+        """A reader with many completions yields to other readers also when it is started."""
         self.queue.put(*range(5000))
         self.reader.start()
         self.reactor.advance(0)
@@ -306,7 +306,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual((self.channel.taken, self.reactor.getDelayedCalls()), (0, []))
 
     def test_stopping(self) -> None:
-        """After the reactor was stopped, nothing more is delivered in the same iteration, as of sockets."""
+        """After the reactor was stopped, one batch per iteration is delivered, as from sockets."""
         reactor: Any = LookingReactor()
 
         def handle(batch: Sequence[Completion]) -> None:
@@ -371,7 +371,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertFailed()
 
     def test_reactorEnds(self) -> None:
-        """When the reactor removes its readers at its end, that is no failure."""
+        """A reader that the reactor removes at its end reports no failure."""
         reader = self.failing()
         reader.connectionLost(Failure(ConnectionLost()))
         self.assertEqual((self.failures, self.reactor.getDelayedCalls()), ([], []))
@@ -412,7 +412,7 @@ class SleepingTests(CompletionReaderTests):
 
 
 class LookingReactor(MemoryReactorClock):
-    """A reactor that knows its next timeout, as Twisted's reactors do, and runs one iteration at a time."""
+    """A reactor that knows its next timeout, like Twisted's reactors, and runs one iteration at a time."""
 
     def turn(self) -> None:
         """Run calls that are due, but not those scheduled by them, and readers with pending events."""
@@ -430,7 +430,7 @@ class LookingReactor(MemoryReactorClock):
 
 
 class BusyPollingTests(SynchronousTestCase):
-    """Queues that find completions without events; each poll takes a microsecond."""
+    """Queues that readers poll without events; each poll takes a microsecond."""
 
     def setUp(self) -> None:
         self.now = 1.0
@@ -471,7 +471,7 @@ class BusyPollingTests(SynchronousTestCase):
 
     def wake(self, reader: CompletionReader | None = None) -> None:
         reader = reader or self.reader
-        reader._channel.isTaken = False  # type: ignore[attr-defined]  # the test's own channel
+        reader._channel.isTaken = False  # type: ignore[attr-defined]  # the test's channel
         reader.doRead()
 
     def read(self) -> int:
@@ -482,7 +482,7 @@ class BusyPollingTests(SynchronousTestCase):
         return self.log.count("poll")
 
     def test_finds(self) -> None:
-        """A completion that follows soon is found without an event; the reader arms only then."""
+        """A completion within microseconds is found without an event; the reader arms afterwards."""
         self.queue.put(1)
         self.queue.later = 5
         self.read()
@@ -518,7 +518,7 @@ class BusyPollingTests(SynchronousTestCase):
         self.assertEqual(self.log.count("arm"), 1)
 
     def test_due(self) -> None:
-        """While the reactor has something to do, the reader polls once per iteration."""
+        """While delayed calls are due, the reader polls once per iteration."""
         call = self.reactor.callLater(0, lambda: None)
         self.queue.put(1)
         self.log.clear()
@@ -560,14 +560,14 @@ class BusyPollingTests(SynchronousTestCase):
         self.assertGreater(max(counts), 10)
 
     def test_fair(self) -> None:
-        """While there is always more, the reader returns to the reactor."""
+        """While polls find completions without end, the reader returns to the reactor."""
         self.queue.endless = True
         self.wake()
         self.queue.endless = False
         self.assertGreater(self.settle(), 0)
 
     def test_stopped(self) -> None:
-        """A reader that is stopped while it polls leaves nothing on the reactor."""
+        """A reader that is stopped while it polls is removed from the reactor."""
         self.queue.put(1)
         self.wake()
         self.assertEqual(completions._budget.pollers, 1)

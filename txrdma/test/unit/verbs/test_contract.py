@@ -58,10 +58,10 @@ class SimulatedTime(Case):
 class SimulatedContractTests(
     SimulatedTime, Commanded, PortContract, VerbsDeviceContract, SynchronousTestCase
 ):
-    """Over a simulated network, in simulated time."""
+    """The contract over a simulated network, in simulated time."""
 
     def outstanding(self, most: int) -> int:
-        """Return the largest number of outstanding reads and atomics, with that limit."""
+        """Return the largest number of outstanding reads and atomics with this limit."""
         alice, bob = self.pair(
             access=WITH_ATOMICS, settings=replace(PATIENT, maxRDAtomic=most, maxDestRDAtomic=8)
         )
@@ -85,11 +85,11 @@ class SimulatedContractTests(
         return max(under)
 
     def test_readsAreOutstanding(self) -> None:
-        """As many reads and atomics are outstanding as both ends agreed on, and no more."""
+        """The number of outstanding reads and atomics reaches, and does not exceed, the negotiated limit."""
         self.assertEqual([self.outstanding(most) for most in (1, 3, 8)], [1, 3, 8])
 
     def test_atomicsHappenOnce(self) -> None:
-        """Each atomic is executed once with its own result, in spite of loss, duplication and delay."""
+        """Each atomic is executed once with the correct result, despite loss, duplication and delay."""
         self.network.faults = Faults(loss=0.1, duplication=0.1, late=0.05, jitterSeconds=1e-4)
         alice, bob, region = self.atomicPair()
         for index in range(60):
@@ -127,7 +127,7 @@ class SimulatedMigrationTests(SimulatedTime, Commanded, MigrationContract, Synch
 
 
 class SimulatedPortsMigrationTests(SimulatedMigrationTests):
-    """The same tests with a port that goes down."""
+    """The tests of L{SimulatedMigrationTests} with a port that goes down."""
 
     def breakPath(self, number: int) -> None:
         """Take the port down."""
@@ -137,7 +137,7 @@ class SimulatedPortsMigrationTests(SimulatedMigrationTests):
 class SecondPortTests(
     SimulatedTime, SendContract, RDMAContract, DatagramContract, TransitionContract, SynchronousTestCase
 ):
-    """The second ports of two devices, of which the first are down."""
+    """The contract at the second ports of two devices, of which the first are down."""
 
     nets = ("192.0.2", "198.51.100")
     ports = (2, 2)

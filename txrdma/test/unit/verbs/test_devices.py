@@ -75,7 +75,7 @@ class StringTests(ParserCase):
             self.assertEqual(self.parser.asked, [(args, kwargs)])
 
     def test_nonsense(self) -> None:
-        """An invalid string, or one that a parser rejects, is C{MalformedDevice}, which shows it."""
+        """An invalid string, or one that a parser rejects, raises C{MalformedDevice} with the string."""
         for text, named in (
             ("", "''"),
             ("tset:1", "'tset'"),
@@ -119,7 +119,7 @@ class StringTests(ParserCase):
         again.close()
 
     def test_sharedEvents(self) -> None:
-        """A closed share gets no more events; the others do."""
+        """A closed share gets no more events; other shares do."""
         one, other = (sharedDevice(self.reactor, "test:1") for _ in range(2))
         received: list[str] = []
         one.subscribe(lambda event: received.append("one"))
@@ -132,7 +132,7 @@ class StringTests(ParserCase):
         other.close()
 
     def test_sharedRest(self) -> None:
-        """A device leaves the reactor when the last share that needs it there rests, or is closed."""
+        """A device is suspended when the last share that uses the reactor is suspended or closed."""
         one, other, last = (sharedDevice(self.reactor, "test:1") for _ in range(3))
         rests: list[None] = []
         self.patch(self.parser.opened[0], "rest", lambda: rests.append(None))
@@ -161,7 +161,7 @@ class StringTests(ParserCase):
         other.close()
 
     def test_sharedUnavailable(self) -> None:
-        """A device that could not be opened is tried again next time."""
+        """If a device could not be opened, the next request tries again."""
         for _ in range(2):
             self.assertRaises(DeviceUnavailable, sharedDevice, self.reactor, "test:broken")
         self.assertEqual(len(self.parser.asked), 2)
@@ -199,7 +199,7 @@ class Thing:
 
 
 class OneOfTests(ParserCase):
-    """Objects of which a device has one on each reactor."""
+    """Objects that a device has once per reactor."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -219,14 +219,14 @@ class OneOfTests(ParserCase):
         self.assertRaises(DeviceUnavailable, self.parser.opened[0].createChannel)
         self.parser.opened[1].createChannel()
         self.assertIsNot(self.one(), thing)
-        thing.close()  # the second one is not shared any more
+        thing.close()  # the second one is not shared
         self.assertEqual(len(self.things), 2)
         for each in tuple(self.things.values()):
             each.close()
         self.assertEqual(self.things, {})
 
     def test_ofOpenDevice(self) -> None:
-        """A device that was already open stays open."""
+        """A device that was already open is not closed with the object."""
         device = openDevice(self.reactor, "test")
         self.one(device).close()
         self.assertEqual(self.things, {})
@@ -234,7 +234,7 @@ class OneOfTests(ParserCase):
         device.close()
 
     def test_failing(self) -> None:
-        """An object that cannot be created leaves no device open, and is tried again next time."""
+        """An object that cannot be created closes its device; the next request tries again."""
 
         def fail(device: IVerbsDevice, closed: Callable[[], None]) -> Thing:
             raise DeviceUnavailable("no room")

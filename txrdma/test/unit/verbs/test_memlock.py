@@ -1,4 +1,4 @@
-"""Transports of processes that may pin 8 MiB, which is the default of C{ulimit -l} for ordinary users."""
+"""Transports of processes that may pin 8 MiB, the default of C{ulimit -l} for ordinary users."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class DepthsTests(SynchronousTestCase):
     """The depths of the channels of a L{module.ModulePort}."""
 
     def test_depths(self) -> None:
-        """A module uses a quarter of the limit at most: three modules leave enough for a link group."""
+        """A module pins at most a quarter of the limit: three modules leave enough for a link group."""
         for limit, depths in (
             (None, (module.COMMAND_DEPTHS, module.DATA_DEPTHS)),
             (LIMIT // module.PINNED_SHARE, ((16, 256), (64, 256))),
-            (1, ((16, 16), (16, 16))),  # the smallest ones
+            (1, ((16, 16), (16, 16))),  # the smallest depths
         ):
             self.assertEqual(module.depthsWithin(limit, 4096), depths)
         total = channels.bufferBytes((16, 256), 768) + channels.bufferBytes((64, 256), 4096)
@@ -53,7 +53,7 @@ class ModuleTests(HostsCase):
 
     def setUp(self) -> None:
         self.pinned = Pinned(LIMIT)
-        # Adapters deliver datagrams by receives only; the software device knows a shorter way.
+        # Disables the software device's delivery without receives, which adapters do not have.
         self.patch(channels, "IDirectDatagrams", lambda pair, default: default)
         self.patch(pinning, "mostPinned", lambda: LIMIT)
         super().setUp()
@@ -82,7 +82,7 @@ class ModuleTests(HostsCase):
         self.assertLess(self.pinned.peak, LIMIT // 2)
 
     def test_little(self) -> None:
-        """A module that gets less memory than it requests has shorter queues, and reports that."""
+        """A module that gets less memory than it requests has shorter queues, and logs that."""
         self.pinned.most = 1 << 20
         with capturedLogs() as logs:
             here, there = self.connected()
@@ -91,7 +91,7 @@ class ModuleTests(HostsCase):
         self.assertEqual({each["number"] for each in logs if "ulimit" in each.get("log_format", "")}, {1})
 
     def test_none(self) -> None:
-        """Where there is no memory at all, no module is opened, and none stays."""
+        """Without any memory no module is opened, and nothing is registered."""
         self.pinned.most = 1 << 10
         self.assertRaises(ResourceExhausted, module.moduleOf, self.hosts[0], self.hosts[0].device)
         self.assertEqual((self.pinned.total, len(self.hosts[0].device._queuePairs)), (0, 0))
@@ -135,7 +135,7 @@ class ConnectionTests(PinnedMessagingCase):
         self.assertEqual((self.pinned.total, client.lost), (self.pinned.most - 4096, []))
 
     def test_noSlot(self) -> None:
-        """A connection without memory for a single message ends."""
+        """The connection is closed if there is no memory for a single message."""
         client, _server = self.connected()
         self.pinned.most = self.pinned.total
         client.transport.sendMessage(b"hello")
@@ -144,7 +144,7 @@ class ConnectionTests(PinnedMessagingCase):
 
 
 class ReceivesTests(SynchronousTestCase):
-    """Memory for the receives of connections, when there is little."""
+    """Memory for the receives of connections, near the limit."""
 
     def setUp(self) -> None:
         self.device: SoftDevice = SimulatedNetwork(ReactorClock()).device("10.0.1.1")
@@ -153,7 +153,7 @@ class ReceivesTests(SynchronousTestCase):
         self.memory = ReceiveMemory(self.pinned.limit(self.device).createProtectionDomain())
 
     def test_halved(self) -> None:
-        """A region for eight connections that does not fit becomes one for fewer."""
+        """If the limit does not allow a region for eight connections, a smaller region is registered."""
         self.pinned.most = 5 * 4096
         for _ in range(5):
             self.memory.take(1, 4096)
@@ -172,7 +172,7 @@ class RSocketTests(PinnedMessagingCase):
     """C{rsocket:} of a host that may pin 8 MiB."""
 
     def exchange(self, peers: int, length: int) -> None:
-        """Connect several streams, and send so many bytes in both directions of each."""
+        """Connect several streams, and send this many bytes in both directions of each."""
         factory = Recorders(Recorder)
         served = factory.protocols
         server = RSocketServerEndpoint(self.clock, 7471, self.devices[1])
@@ -195,12 +195,12 @@ class RSocketTests(PinnedMessagingCase):
         self.assertEqual(self.pinned.refused, 0)
 
     def test_many(self) -> None:
-        """More streams than there is memory for at their usual size get smaller buffers."""
+        """If memory does not suffice for more streams of the usual size, they get smaller buffers."""
         self.exchange(24, 100_000)
         self.assertEqual(self.pinned.refused, 0)
 
     def test_full(self) -> None:
-        """When memory is short, the buffers of a stream are halved."""
+        """When memory is scarce, the buffers of a stream are halved."""
         self.pinned.most = 1 << 19
         self.exchange(1, 100_000)
         self.assertGreater(self.pinned.refused, 0)

@@ -1,4 +1,4 @@
-"""Devices of pyverbs with a fake in place of the library, as far as that is possible."""
+"""Devices of pyverbs, tested with a fake instead of the library."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class StringTests(SynchronousTestCase):
         self.assertEqual(self.opened, [(self.reactor, "mlx5_0"), (self.reactor, "mlx5_1")])
 
     def test_nonsense(self) -> None:
-        """What means nothing is a ValueError that shows it."""
+        """An invalid string raises a ValueError that contains the invalid part."""
         for text, named in (
             ("pyverbs", "name a device"),
             ("pyverbs:", "name a device"),
@@ -54,7 +54,7 @@ class StringTests(SynchronousTestCase):
         self.assertEqual(self.opened, [])
 
     def test_available(self) -> None:
-        """The kernel's devices, where pyverbs is installed; none anywhere else."""
+        """The kernel's devices are available if pyverbs is installed, otherwise none."""
         folder = Path(self.mktemp())
         for name in ("mlx5_1", "mlx5_0"):
             (folder / name).mkdir(parents=True)
@@ -133,7 +133,7 @@ class AttributeTests(SynchronousTestCase):
             self.assertEqual(toPyverbs(FAKE, attributes)[1], mask, attributes)
 
     def test_range(self) -> None:
-        """What does not fit into its field is refused, not cut."""
+        """A value that does not fit into its field is refused, not truncated."""
         way = AddressVector(GID.fromIP("192.0.2.1"))
         for attributes in (
             QPAttributes(timeout=32),
@@ -149,14 +149,14 @@ class AttributeTests(SynchronousTestCase):
             self.assertRaises(InvalidRequest, toPyverbs, FAKE, attributes)
 
     def test_withoutGID(self) -> None:
-        """A path without a GID has no GRH: InfiniBand, by its LID."""
+        """A path without a GID has no GRH, and uses the LID, on InfiniBand."""
         way = AddressVector(GID(bytes(16)), dlid=LID(7), serviceLevel=2, hopLimit=0, sourcePathBits=3)
         output, _mask = toPyverbs(FAKE, QPAttributes(address=way))
         self.assertEqual(output.ah_attr.is_global, 0)
         self.assertEqual(fromPyverbs(output, frozenset({"address"})).address, way)
 
     def test_errors(self) -> None:
-        """An errno is translated to the error class of the decision that a caller can make."""
+        """An errno is translated to the error class of the caller's decision."""
         for code, kind in (
             (errno.EINVAL, InvalidRequest),
             (-errno.EINVAL, InvalidRequest),

@@ -1,4 +1,4 @@
-"""Devices of pyverbs with a fake in place of the library: leaks, suspension and removal."""
+"""Devices of pyverbs with a fake instead of the library: leaks, suspension and removal."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class RemovableDevice(FakeDevice):
 
 
 class LeakTests(RemovableDevice):
-    """Objects that cannot be created leave nothing behind."""
+    """A failure to create an object releases everything."""
 
     def test_completionQueue(self) -> None:
-        """A completion queue whose descriptor can't be watched is closed, and the error is translated."""
+        """A completion queue whose descriptor cannot be watched is closed, and the error is translated."""
         self.patch(
             self.channel, "join", Mock(side_effect=OSError(errno.ENOSPC, "too many descriptors are watched"))
         )
@@ -77,7 +77,7 @@ class LeakTests(RemovableDevice):
         self.assertEqual([type(each).__name__ for each in Thing.log], ["Context"])
 
     def test_channel(self) -> None:
-        """If only one descriptor is left, no completion channel is created, and it stays free."""
+        """Without a second descriptor, creating a completion channel fails, and closes the first one."""
         self.patch(os, "eventfd", Mock(side_effect=OSError(errno.EMFILE, "no descriptor is left")))
         before = len(os.listdir("/dev/fd"))
         failure = self.assertRaises(ResourceExhausted, self.device.createChannel)
@@ -85,10 +85,10 @@ class LeakTests(RemovableDevice):
 
 
 class PermissionTests(RemovableDevice):
-    """Q_Keys that need a privilege."""
+    """Q_Keys that require a privilege."""
 
     def test_controlledKey(self) -> None:
-        """If a user may not set the Q_Key of management, the error says what permits it."""
+        """If setting a privileged Q_Key is not permitted, the error names the setting that permits it."""
         self.patch(self.raw, "modify", Mock(side_effect=FakeError(errno.EPERM)))
         for qkey in (GMP_QKEY, 0x1234):
             attributes = QPAttributes(state=QPState.INIT, qkey=qkey)
@@ -98,7 +98,7 @@ class PermissionTests(RemovableDevice):
 
 
 class RestTests(RemovableDevice):
-    """A suspended device, whose descriptors are watched by somebody else."""
+    """A suspended device, whose descriptors are watched by other code."""
 
     def setUp(self) -> None:
         self.reactor = MemoryReactorClock()
@@ -111,7 +111,7 @@ class RestTests(RemovableDevice):
         self.device.subscribe(self.received.append)
 
     def test_rests(self) -> None:
-        """A suspended device is not on the reactor, and returns its descriptors; later it is resumed."""
+        """A suspended device is not on the reactor, and returns its descriptors; it can be resumed."""
         [descriptor] = self.device.descriptors()
         self.assertEqual([each.fileno() for each in self.reactor.getReaders()], [descriptor])
         self.device.rest()
@@ -122,7 +122,7 @@ class RestTests(RemovableDevice):
         self.assertEqual([each.fileno() for each in self.reactor.getReaders()], [descriptor])
 
     def test_removed(self) -> None:
-        """A device that is removed while it is suspended is released, with nothing to watch or to wake."""
+        """A device that is removed while it is suspended is released."""
         self.device.rest()
         [descriptor] = self.device.descriptors()
         self.device.attend()

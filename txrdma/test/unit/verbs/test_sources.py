@@ -16,7 +16,7 @@ class StoppingTests(SynchronousTestCase):
     """Tests for handlers that stop their reader, and close its queues."""
 
     def test_stopped(self) -> None:
-        """Nothing is called after a handler that stops the reader: no other handler, no closed queue."""
+        """After a handler has stopped the reader, no other handler and no closed queue is called."""
         for isFirst in (False, True):
             calls: list[Any] = []
             sources = Sources(self.fail)
