@@ -33,7 +33,7 @@ class ConnectionLogTests(SynchronousTestCase):
         self.log.ended(Failure(error or ConnectionDone()), fields)
 
     def test_text(self) -> None:
-        """The text has what people look for; the keys have everything."""
+        """The text contains the most important fields; the event has all of them as keys."""
         self.log.ended(Failure(ConnectionDone()), lambda: fields("PEERNOSMC"))
         (event,) = self.events
         self.assertEqual(
@@ -46,7 +46,7 @@ class ConnectionLogTests(SynchronousTestCase):
         )
 
     def test_endings(self) -> None:
-        """Each kind of end has a word; the reason is the text of the exception."""
+        """Each kind of end is logged as one word; the reason is the text of the exception."""
         for error, ending in (
             (ConnectionDone(), "done"),
             (ConnectionLost("gone"), "lost"),
@@ -58,7 +58,7 @@ class ConnectionLogTests(SynchronousTestCase):
             self.assertEqual((event["ending"], event["reason"]), (ending, Failure(error).getErrorMessage()))
 
     def test_rate(self) -> None:
-        """A thousand connections per second cause a burst of events and then a few per second."""
+        """A thousand connections per second cause a burst of events, and then only a few per second."""
         for _ in range(10_000):
             self.end()
             self.clock.advance(0.001)
@@ -76,7 +76,7 @@ class ConnectionLogTests(SynchronousTestCase):
         self.assertEqual(self.log.suppressed, 1)
 
     def test_quiet(self) -> None:
-        """After a quiet time, the burst is available again, but no more than that."""
+        """After a pause, a whole burst is available again, but no more."""
         for _ in range(2):
             self.clock.advance(3600)
             self.events.clear()
@@ -85,7 +85,7 @@ class ConnectionLogTests(SynchronousTestCase):
             self.assertEqual(len(self.events), BURST)
 
     def test_broken(self) -> None:
-        """If the fields can't be read, the error is logged, and the connection ends as usual."""
+        """If reading the fields raises an exception, it is logged, and the connection ends as usual."""
         self.log.ended(Failure(ConnectionDone()), Mock(side_effect=OSError("no socket")))
         (event,) = self.events
         self.assertIn("can't log the end", formatEvent(event))

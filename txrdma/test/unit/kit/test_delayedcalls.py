@@ -51,7 +51,7 @@ class TimerTests(SynchronousTestCase):
         self.assertEqual(self.made, ["after 1"])
 
     def test_stoppedOrCancelledByOthers(self) -> None:
-        """A call that other code has cancelled is no longer pending, and can be stopped or replaced."""
+        """A call that other code has cancelled is not pending, and can be stopped or replaced."""
         self.timer.start(1, self.made.append, "stopped")
         self.timer.stop()
         self.timer.start(1, self.made.append, "cancelled")
@@ -78,7 +78,7 @@ class NextCallsTests(SynchronousTestCase):
         self.made.append("second")
 
     def again(self) -> None:
-        """Append, and add itself once."""
+        """Append to the list, and add this call again once."""
         self.made.append("again")
         if self.made.count("again") < 2:
             self.calls.add(self.again)

@@ -13,12 +13,12 @@ class SearchTests(SynchronousTestCase):
     """Breadth-first search."""
 
     def test_distances(self) -> None:
-        """Each item that can be reached has its shortest distance, and the nearest are first."""
+        """Each reachable item has its shortest distance, and items are sorted by distance."""
         found = distances("a", GRAPH.__getitem__)
         self.assertEqual(list(found.items()), [("a", 0), ("b", 1), ("c", 1), ("d", 2), ("e", 3)])
 
     def test_nearby(self) -> None:
-        """With a largest distance the search does not go beyond it."""
+        """The search does not follow items at the maximum distance."""
         asked: list[str] = []
 
         def following(item: str) -> str:
@@ -29,7 +29,7 @@ class SearchTests(SynchronousTestCase):
         self.assertEqual(asked, ["a"])
 
     def test_origins(self) -> None:
-        """Each item that can be reached has the start that is nearest, the first of several."""
+        """Each reachable item has its nearest origin, or the first of several."""
         found = origins(["x", "a"], GRAPH.__getitem__)
         expected = [("x", "x"), ("a", "a"), ("y", "x"), ("e", "x"), ("b", "a"), ("c", "a"), ("d", "a")]
         self.assertEqual(list(found.items()), expected)

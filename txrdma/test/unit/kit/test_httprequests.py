@@ -20,7 +20,7 @@ HEADERS = {"X-One": "1"}
 
 
 class FetchTests(SynchronousTestCase):
-    """Answers, and servers that give none."""
+    """Answers, and servers that do not answer."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -48,7 +48,7 @@ class FetchTests(SynchronousTestCase):
             self.assertEqual((answer.body, answer.isWhole), (bytes(10), isWhole))
 
     def test_longAtOnce(self) -> None:
-        """A body beyond the limit is not whole, even if its end has been received with it."""
+        """A body beyond the limit is incomplete, even if its end was received with it."""
         for ending in (ResponseDone(), PotentialDataLoss()):
             reader = _BodyReader(Deferred(), 10)
             reader.makeConnection(StringTransport())
@@ -57,12 +57,12 @@ class FetchTests(SynchronousTestCase):
             self.assertEqual((reader.body, reader.isWhole), (bytes(10), False))
 
     def test_broken(self) -> None:
-        """A body that ends with its connection is not whole."""
+        """A body that ends because the connection is lost is incomplete."""
         answer = self.successResultOf(self.fetched(Prepared(200, b"beg", ending=ConnectionLost())))
         self.assertEqual((answer.body, answer.isWhole), (b"beg", False))
 
     def test_errors(self) -> None:
-        """Errors of the connection have one type, and the text of their cause."""
+        """Errors of the connection have one type, and contain the text of their cause."""
         wrapped = ResponseNeverReceived([Failure(ConnectionLost("reset"))])
         nameless = ResponseNeverReceived([Failure(OSError())])
         for error, text in (
@@ -72,7 +72,7 @@ class FetchTests(SynchronousTestCase):
             self.assertIn(text, failure.getErrorMessage())
 
     def test_late(self) -> None:
-        """A server that does not answer in time, or not to the end, is unavailable; nothing remains."""
+        """A server that does not complete its answer in time is unavailable, and the request is cancelled."""
         for answer in (None, Prepared(200, b"beg", ending=None)):
             fetching = self.fetched(answer)
             self.clock.advance(4.9)
@@ -83,7 +83,7 @@ class FetchTests(SynchronousTestCase):
         self.assertEqual((self.agent.cancelled, self.clock.getDelayedCalls()), (1, []))
 
     def test_cancel(self) -> None:
-        """Cancelling ends the request."""
+        """Cancelling the Deferred cancels the request."""
         fetching = self.fetched(None)
         fetching.cancel()
         self.failureResultOf(fetching, CancelledError)

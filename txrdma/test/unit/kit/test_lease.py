@@ -19,7 +19,7 @@ class FileLeaseTests(SynchronousTestCase):
     """The lock of a file."""
 
     def test_twoProcesses(self) -> None:
-        """One process has the lease; another one knows its name, and gets it when the first releases it."""
+        """One process holds the lease; another one reads its name, and gets the lease when it is released."""
         path = self.mktemp()
         first, second = FileLease(path, "first"), FileLease(path, "second")
         self.addCleanup(second.release)
@@ -34,7 +34,7 @@ class FileLeaseTests(SynchronousTestCase):
         self.assertEqual(first.holder, "second")
 
     def test_otherUsers(self) -> None:
-        """Other users cannot open the file, as who can read it can take its lock."""
+        """Other users cannot open the file, because everyone who can read it can lock it."""
         path = self.mktemp()
         lease = FileLease(path)
         self.addCleanup(os.umask, os.umask(0))
@@ -43,11 +43,11 @@ class FileLeaseTests(SynchronousTestCase):
         self.assertEqual(os.stat(path).st_mode & 0o777, 0o660)
 
     def test_noFolder(self) -> None:
-        """A file that cannot be created leaves the lease unknown."""
+        """If the file cannot be created, C{attempt} raises an exception."""
         self.assertRaises(DeviceUnavailable, FileLease(f"{self.mktemp()}/none/lease").attempt)
 
     def test_names(self) -> None:
-        """Each process has another name, which PostgreSQL does not truncate."""
+        """Each process has a different name, which PostgreSQL does not truncate."""
         names = {processName() for _ in range(10)}
         self.assertEqual(len(names), 10)
         self.assertLess(max(map(len, names)), 64)
@@ -102,7 +102,7 @@ class RowLeaseTests(SynchronousTestCase):
         return list(self.database.execute(statement, values))
 
     def test_renewed(self) -> None:
-        """A lease is held while it is renewed, and taken by another process when it has expired."""
+        """A lease is held while it is renewed; after it has expired, another process gets it."""
         first, second = self.leases
         self.assertTrue(first.attempt())
         for _ in range(20):
@@ -110,7 +110,7 @@ class RowLeaseTests(SynchronousTestCase):
             self.assertEqual((first.attempt(), second.attempt()), (True, False))
         self.assertEqual((second.holder, first.token), ("a", 1))
         self.now += LEASE_SECONDS
-        self.assertTrue(first.permits(self.execute))  # nobody else has it
+        self.assertTrue(first.permits(self.execute))  # no other process holds it
         self.assertTrue(second.attempt())
         self.assertEqual(second.token, 2)
         self.assertFalse(first.permits(self.execute))
@@ -118,7 +118,7 @@ class RowLeaseTests(SynchronousTestCase):
         self.assertEqual(first.holder, "b")
 
     def test_released(self) -> None:
-        """A released lease is taken at once; its former holder is permitted nothing."""
+        """A released lease is available immediately; its former holder is not permitted to write."""
         first, second = self.leases
         first.attempt()
         self.patch(first, "_close", lambda: None)  # the processes of this test share a connection
@@ -140,7 +140,7 @@ class RowLeaseTests(SynchronousTestCase):
         self.assertEqual(first.token, 1)
 
     def restored(self, state: State) -> None:
-        """Put the row and the processes into a state."""
+        """Set the row and the processes to a state."""
         self.now = 1e6
         values = self.BASE, state.holder, self.now + state.expires
         self.execute("UPDATE lease SET token = ?, holder = ?, expires = ?", *values)
@@ -151,7 +151,7 @@ class RowLeaseTests(SynchronousTestCase):
     def stored(self) -> State:
         ((token, holder, expires),) = self.execute("SELECT token, holder, expires FROM lease")
         tokens = (max(lease.token - token, -2) if lease.token else None for lease in self.leases)
-        left = min(max(expires - self.now, -3.0), LEASE_SECONDS + 3.0)  # beyond that it makes no difference
+        left = min(max(expires - self.now, -3.0), LEASE_SECONDS + 3.0)  # larger values are equivalent
         return State(left, holder, tuple(tokens))
 
     def explored(self) -> set[State]:
@@ -182,8 +182,8 @@ class RowLeaseTests(SynchronousTestCase):
 
     def test_everyState(self) -> None:
         """
-        In all reachable states at most one process is permitted to write, only with the present token; and if
-        only one process runs, whatever the other one was doing, it has the lease in time.
+        In all reachable states at most one process is permitted to write, with the current token only. If
+        only one process runs, it gets the lease in time, whatever the state of the other one.
         """
         states = self.explored()
         self.assertGreater(len(states), 100)

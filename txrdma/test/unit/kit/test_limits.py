@@ -14,7 +14,7 @@ from txrdma.smc.terms.options import Options
 
 
 def testNames(path: Path) -> set[str]:
-    """Return the tests of a module, as C{Class.method}."""
+    """Return the names of tests in a module, as C{Class.method}."""
     classes = [each for each in ast.parse(path.read_text()).body if isinstance(each, ast.ClassDef)]
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     return {
@@ -23,7 +23,7 @@ def testNames(path: Path) -> set[str]:
 
 
 def hasTest(name: str) -> bool:
-    """Return whether there is a test of this name, given without C{txrdma.test}."""
+    """Return whether a test with this name exists, given without C{txrdma.test}."""
     module, kind, function = name.rsplit(".", 2)
     spec = find_spec(f"txrdma.test.{module}")
     return (
@@ -33,7 +33,7 @@ def hasTest(name: str) -> bool:
 
 class LimitTests(SynchronousTestCase):
     def test_values(self) -> None:
-        """Every limit has a default that is a positive number: none is unlimited."""
+        """Every limit has a positive default."""
         for limit in LIMITS:
             self.assertIsInstance(limit.value, (int, float), limit.constant)
             self.assertGreater(limit.value, 0, limit.constant)

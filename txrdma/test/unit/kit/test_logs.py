@@ -15,7 +15,7 @@ from txrdma.kit.logs import advised, RateLimitedLogger
 
 class AdvisedTests(SynchronousTestCase):
     def test_descriptors(self) -> None:
-        """A lack of descriptors is logged with advice; other errors have the system's text."""
+        """A lack of descriptors is logged with advice, other errors with the system's text."""
         error = OSError(errno.EMFILE, "Too many open files")
         self.assertIn("Too many open files: raise the process's limit (RLIMIT_NOFILE", advised(error))
         self.assertEqual(advised(OSError(errno.EACCES, "No")), f"[Errno {errno.EACCES}] No")
@@ -42,7 +42,7 @@ class SeldomTests(SynchronousTestCase):
         self.assertEqual(self.events[0]["log_level"].name, "warn")
 
     def test_onceAMinute(self) -> None:
-        """Further entries about one subject within a minute are suppressed; the next one reports how many."""
+        """Further entries about a subject within a minute are suppressed; the next one has their number."""
         self.written()
         self.assertEqual(self.written(2), ["user 2 knocks"])
         for _ in range(3):

@@ -39,7 +39,7 @@ def machine(builder: TypeMachineBuilder[Any, Door]) -> Callable[[Door], Any]:
     def openDoor(inputs: Inputs, door: Door, force: int) -> None:
         door.done.append(force)
         if force > 2:
-            inputs.turn()  # when this transition is over
+            inputs.turn()  # processed after this transition
 
     @closed.upon(Inputs.turn).to(locked)
     @locked.upon(Inputs.turn).to(closed)
@@ -54,11 +54,11 @@ def machine(builder: TypeMachineBuilder[Any, Door]) -> Callable[[Door], Any]:
 
 
 class MachineTests(SynchronousTestCase):
-    """txrdma's machines behave like Automat's."""
+    """State machines behave like Automat's."""
 
     @given(strategies.lists(strategies.sampled_from(["turn", "ask", 1, 2, 3])))
     def test_same(self, inputs: list[str | int]) -> None:
-        """Each input has the same result and effect, and fails whenever Automat's fails."""
+        """Each input has the same result and effect as with Automat, or fails with both."""
         reported = []
         for builder in (machineBuilder(Inputs, Door), TypeMachineBuilder(Inputs, Door)):
             door = Door()

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import PeerViolation
 from txrdma.kit.promql import decodeMatrix, matcher, MOST_SERIES
 
-# As Prometheus 2.42 has answered.
+# Recorded from Prometheus 2.42.
 ANSWER = (
     b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"__name__":"up","job":"a"},'
     b'"values":[[1700000000.5,"1"],[1700000060.5,"NaN"],[1700000120.5,"1.5e+06"]]},'
@@ -33,24 +33,24 @@ def answer(result: Any, **more: Any) -> bytes:
 
 
 class MatrixTests(SynchronousTestCase):
-    """Answers of an engine."""
+    """Answers of a query engine."""
 
     def test_recorded(self) -> None:
-        """An answer has series with labels and samples; those that are no number have no sample."""
+        """Series are decoded with labels and samples; samples that are not numbers are omitted."""
         first, second = decodeMatrix(ANSWER)
         self.assertEqual(first.labels, {"__name__": "up", "job": "a"})
         self.assertEqual(first.samples, [(1700000000.5, 1.0), (1700000120.5, 1.5e6)])
         self.assertEqual((second.labels, second.samples), ({}, []))
 
     def test_error(self) -> None:
-        """The reason of an engine is that of the error, within bounds."""
+        """An error contains the reason that the engine sent, truncated to a limit."""
         body = json.dumps({"status": "error", "errorType": "timeout", "error": "query timed out" * 100})
         error = self.assertRaises(PeerViolation, decodeMatrix, body.encode())
         self.assertIn("query timed out", str(error))
         self.assertLess(len(str(error)), 300)
 
     def test_wrong(self) -> None:
-        """What is no matrix is refused."""
+        """An answer that is not a matrix is refused."""
         good = {"metric": {"a": "b"}, "values": [[1, "2"]]}
         self.assertEqual(len(decodeMatrix(answer([good]))), 1)
         for body in (
@@ -71,7 +71,7 @@ class MatrixTests(SynchronousTestCase):
 
     @given(one_of(binary(), _values.map(lambda value: json.dumps(value).encode()), _values.map(answer)))
     def test_anything(self, body: bytes) -> None:
-        """Whatever an engine answers, there is a matrix or one kind of exception."""
+        """Any answer of an engine is decoded to a matrix, or raises one kind of exception."""
         try:
             for labels, samples in decodeMatrix(body):
                 self.assertIsInstance(dict(labels), dict)
@@ -81,5 +81,5 @@ class MatrixTests(SynchronousTestCase):
             pass
 
     def test_matcher(self) -> None:
-        """Quotes, backslashes and ends of lines in labels do not end the string."""
+        """Quotes, backslashes and line ends in labels are escaped."""
         self.assertEqual(matcher("a", 'x"y\\z\n'), 'a="x\\"y\\\\z\\n"')

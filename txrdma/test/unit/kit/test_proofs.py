@@ -1,4 +1,4 @@
-"""Proofs of ranks: what happens with members that have another key, and with strangers."""
+"""Proofs of ranks: members, members with another key, and unknown peers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEYS = [[bytes((*sorted((here, there)), 7)) for there in range(4)] for here in r
 
 
 class Talker(Protocol):
-    """Sends a word when it is connected, and records what it receives."""
+    """Sends a greeting when it is connected, and records received data."""
 
     def connectionMade(self) -> None:
         self.received, self.hasEnded = b"", False
@@ -47,7 +47,7 @@ class ProofTests(SynchronousTestCase):
         return ClientProver(self.clock, self.factory, ADDRESS, rank, server, key)
 
     def connected(self, end: Prover) -> StringTransport:
-        """Connect an end to nobody, and return its transport."""
+        """Connect an end to a transport without a peer, and return the transport."""
         transport = StringTransport()
         end.makeConnection(transport)
         return transport
@@ -79,14 +79,14 @@ class ProofTests(SynchronousTestCase):
         return bool(data)
 
     def assertRefused(self, client: Prover, server: Prover, text: str) -> None:
-        """Assert that both ends refuse, and that no protocol was made."""
+        """Assert that both ends refuse the connection, and that no protocol was created."""
         self.pump(client, server)
         self.assertRegex(str(self.failureResultOf(server.proved, Refused).value), text)
         self.failureResultOf(client.proved, Refused)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_proved(self) -> None:
-        """Ends that share a key are connected, whatever the pieces in which bytes arrive."""
+        """Ends that share a key are connected, even if bytes arrive in pieces."""
         for size in (1, 7, 1000):
             self.admitted.clear()
             client, server = self.client(2, 0, KEYS[0][2]), self.server()
@@ -99,14 +99,14 @@ class ProofTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_wrongRank(self) -> None:
-        """A member that claims the rank of another one is refused: it does not have that key."""
+        """A member that claims the rank of another member is refused, because it lacks that member's key."""
         for key in KEYS[1]:
             if key != KEYS[0][2]:
                 self.assertRefused(self.client(2, 0, key), self.server(), "cannot prove that its rank is 2")
         self.assertEqual(self.admitted, [])
 
     def test_lyingClient(self) -> None:
-        """A client that cannot prove its rank is refused, and gets no proof."""
+        """A client that cannot prove its rank is refused, and receives no proof of the server's rank."""
         server = self.server()
         transport = self.connected(server)
         server.dataReceived(self.client(1, 0, b"")._hello)
@@ -117,7 +117,7 @@ class ProofTests(SynchronousTestCase):
         self.assertRegex(str(error.value), "cannot prove that its rank is 1")
 
     def test_repeated(self) -> None:
-        """The recorded bytes of a connection prove nothing in the next one."""
+        """Replayed bytes of another connection are no proof."""
         client, server = self.client(2, 0, KEYS[0][2]), self.server()
         here, there = self.connected(client), self.connected(server)
         recorded = here.value()
@@ -130,7 +130,7 @@ class ProofTests(SynchronousTestCase):
         self.failureResultOf(again.proved, Refused)
 
     def test_strangers(self) -> None:
-        """Other bytes, other servers and impossible ranks are refused at once."""
+        """Invalid bytes and impossible ranks are refused immediately."""
         self.assertRefused(self.client(1, 2, KEYS[1][2]), self.server(), "not a member that connects")
         self.assertRefused(self.client(0, 0, KEYS[0][0]), self.server(), "not a member that connects")
         self.assertRefused(self.client(9, 0, KEYS[0][0]), self.server(), "not a member that connects")
@@ -148,7 +148,7 @@ class ProofTests(SynchronousTestCase):
         self.assertRegex(str(error.value), "cannot prove that its rank is 0")
 
     def test_twice(self) -> None:
-        """A member that is not expected is refused after its proof, and knows it."""
+        """A member that the server does not expect is refused after its proof, and is notified."""
         self.pump(self.client(2, 0, KEYS[0][2]), self.server())
         client, server = self.client(2, 0, KEYS[0][2]), self.server()
         self.pump(client, server)
@@ -156,7 +156,7 @@ class ProofTests(SynchronousTestCase):
         self.failureResultOf(client.proved, Refused)
 
     def test_late(self) -> None:
-        """An end that sends nothing is closed."""
+        """An end that sends nothing is disconnected after a timeout."""
         for each in (self.server(), self.client(2, 0, KEYS[0][2])):
             transport = self.connected(each)
             self.clock.advance(PROOF_SECONDS)
@@ -164,7 +164,7 @@ class ProofTests(SynchronousTestCase):
             self.assertTrue(transport.disconnected)
 
     def test_manyUnproved(self) -> None:
-        """Clients beyond a limit are closed, until others are proved or gone."""
+        """Clients beyond a limit are closed, until others have proved their ranks or are disconnected."""
         factory = _ServerFactory(self.clock, self.factory, (0, KEYS[0], self.admit))
         provers = [factory.buildProtocol(ADDRESS) for _ in range(MOST_UNPROVED)]
         self.assertIsNone(factory.buildProtocol(ADDRESS))

@@ -26,7 +26,7 @@ class RawFieldTests(SynchronousTestCase):
         self.random = Random(0)
 
     def test_peek(self) -> None:
-        """Every field of any bytes is read as it is decoded."""
+        """Each field read from any bytes equals the decoded field."""
         for layout in LAYOUTS:
             for _ in range(20):
                 raw = self.random.randbytes(layout.size)
@@ -36,7 +36,7 @@ class RawFieldTests(SynchronousTestCase):
                     self.assertEqual(peek(layout, field.name)(raw), expected, field.name)
 
     def test_peeks(self) -> None:
-        """Several fields, in any order and at any offset, are read as they are decoded."""
+        """Several fields read together, in any order and at any offset, equal the decoded fields."""
         for layout in (PortCounters, PortCountersExtended):
             names = [field.name for field in layout.fields]
             for count in (2, 5, len(names)):
@@ -47,7 +47,7 @@ class RawFieldTests(SynchronousTestCase):
                 self.assertEqual(peeks(layout, chosen)(raw, 7), expected)
 
     def test_peeksApart(self) -> None:
-        """Fields that are no whole machine word, or begin in the same byte and end in others, are refused."""
+        """Fields that are not whole machine words, or that only share a byte, are refused."""
 
         @wire(2)
         class Overlapping(Layout):
@@ -82,7 +82,7 @@ class RawFieldTests(SynchronousTestCase):
         self.assertEqual(span(NodeInfo, "nodeGUID"), slice(12, 20))
 
     def test_unknown(self) -> None:
-        """A field that the layout does not have is refused at once, and so is an array."""
+        """A field that the layout does not have is refused, and so is an array."""
 
         class Without(Layout):
             fields = ()

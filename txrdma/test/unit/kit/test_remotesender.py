@@ -1,4 +1,4 @@
-"""Sending by remote write to receivers that are away, slow or full, or refuse requests."""
+"""Sending by remote write to receivers that are unreachable, slow or full, or refuse requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ AWAY = ConnectionRefusedError()
 
 
 def inThread(function: Callable[..., Any], *args: Any) -> Deferred[Any]:
-    """Call a function at once."""
+    """Call a function immediately, without a thread."""
     return maybeDeferred(function, *args)
 
 
@@ -60,12 +60,12 @@ class Receiver:
         )
 
     def restart(self) -> None:
-        """End the process, and start the next one."""
+        """Close the sender, and start another one with the same spool, as the next process does."""
         self.sender.close()
         self.sender = self.started()
 
     def add(self, times: int = 1) -> None:
-        """Add requests of ten samples with the present time, whose bodies are their numbers."""
+        """Add requests of ten samples with the current time, whose bodies are their numbers."""
         for _ in range(times):
             self.number += 1
             self.sender.add([RemoteRequest(b"%d" % self.number, 10, int(self.clock.seconds()))])
@@ -74,14 +74,14 @@ class Receiver:
         return Deferred.fromCoroutine(self.sender.send(5.0))
 
     def taken(self) -> list[int]:
-        """Return the numbers of requests that were received, and forget them."""
+        """Return the numbers of received requests, and remove them."""
         found = [int(request.body) for request in self.agent.requests]
         self.agent.requests.clear()
         return found
 
 
 class SenderTests(SynchronousTestCase):
-    """Requests, repetitions and losses."""
+    """Requests, retries and losses."""
 
     def setUp(self) -> None:
         self.receiver = self.made()
@@ -92,12 +92,12 @@ class SenderTests(SynchronousTestCase):
         return receiver
 
     def sent(self, answer: Answer = OK) -> bool:
-        """Send with a receiver that gives the same answer to all."""
+        """Send to a receiver that gives the same answer to all requests."""
         self.receiver.agent.usual = answer
         return bool(self.successResultOf(self.receiver.send()))
 
     def test_order(self) -> None:
-        """Requests are sent once, in order, with the headers of the protocol; nothing touches the disk."""
+        """Requests are sent once, in order, with the headers of the protocol, and are not written to disk."""
         self.receiver.add(3)
         self.assertTrue(self.sent())
         headers = self.receiver.agent.requests[0].headers
@@ -114,7 +114,7 @@ class SenderTests(SynchronousTestCase):
         self.assertEqual((self.receiver.sender.oldestSeconds(), list(self.receiver.spool.records)), (0.0, []))
 
     def test_away(self) -> None:
-        """After an hour without the receiver nothing is lost, and attempts have become less frequent."""
+        """If the receiver is unreachable for an hour, nothing is lost, and attempts become less frequent."""
         receiver, sender = self.receiver, self.receiver.sender
         for _ in range(720):
             receiver.add()
@@ -129,7 +129,7 @@ class SenderTests(SynchronousTestCase):
         self.assertEqual((sender.waiting, sender.sent, sender.problem), (0, 7200, ""))
 
     def test_busy(self) -> None:
-        """A receiver that is too busy, or answers with an error of its own, gets the request again."""
+        """A request is repeated if the receiver is busy or answers with a server error."""
         for answer in (
             Prepared(429, b"slow down"),
             Prepared(500, b"disk full"),
@@ -147,7 +147,7 @@ class SenderTests(SynchronousTestCase):
         self.assertEqual(self.receiver.sender.lost, {})
 
     def test_retryAfter(self) -> None:
-        """A receiver may ask for a pause, within bounds; dates and other texts do not count."""
+        """A receiver can request a pause, within bounds; dates and invalid texts are ignored."""
         for text, seconds in (
             ("120", 120.0),
             ("9999999", LONGEST_RETRY_AFTER),
@@ -163,7 +163,7 @@ class SenderTests(SynchronousTestCase):
             self.assertTrue(self.sent())
 
     def test_refused(self) -> None:
-        """A request that is refused for its content is dropped and counted; the next ones are sent."""
+        """A request that is refused for its content is dropped and counted; the next requests are sent."""
         self.receiver.add(3)
         self.receiver.agent.answers += [Prepared(400, b"out of order\nsample"), Prepared(400, b"again")]
         self.assertTrue(self.sent())
@@ -183,7 +183,7 @@ class SenderTests(SynchronousTestCase):
         self.assertEqual(self.receiver.taken(), list(range(6, 16)))
 
     def test_restart(self) -> None:
-        """The next process sends what is left, and nothing twice."""
+        """The next process sends the remaining requests, each once."""
         self.receiver.add(2)
         self.sent(AWAY)
         self.receiver.taken()
@@ -197,7 +197,7 @@ class SenderTests(SynchronousTestCase):
         self.assertEqual(self.receiver.sender.waiting, 0)
 
     def test_damaged(self) -> None:
-        """A record that a crash of the host has damaged is counted, and the others are sent."""
+        """A record that was damaged by a crash of the host is counted, and other records are sent."""
         self.receiver.add(3)
         self.sent(AWAY)
         self.receiver.taken()
@@ -209,7 +209,7 @@ class SenderTests(SynchronousTestCase):
         self.assertEqual(self.receiver.sender.lost, {DAMAGED: 10})
 
     def test_fullDisk(self) -> None:
-        """While the disk is full, requests wait in memory, within bounds, and are sent if possible."""
+        """While the disk is full, requests are queued in memory, within bounds, and are sent if possible."""
         receiver = self.receiver
         self.patch(remotesender, "MOST_QUEUED", 3)
         self.patch(receiver.spool, "append", lambda *_: (_ for _ in ()).throw(DeviceUnavailable("full")))
@@ -223,7 +223,7 @@ class SenderTests(SynchronousTestCase):
         self.assertEqual(receiver.taken(), [3, 4, 5])
 
     def test_brokenDisk(self) -> None:
-        """What was dropped for a request that cannot be written is counted as well."""
+        """Requests dropped for one that then cannot be written are counted."""
         receiver = self.receiver = self.made(2 * BLOCK_OCTETS)
         receiver.add(2)
         self.sent(AWAY)
@@ -235,7 +235,7 @@ class SenderTests(SynchronousTestCase):
         self.assertEqual((sender.waiting, sender.lost, sender.lostAt), (20, {FULL: 10}, 5001.0))
 
     def test_slow(self) -> None:
-        """A receiver that takes too long is away; what it has may be sent again, and the rest is on disk."""
+        """After a timeout of the receiver all requests are on disk; a received one may be sent again."""
         receiver = self.receiver
         receiver.add(2)
         receiver.agent.usual = None
@@ -249,7 +249,7 @@ class SenderTests(SynchronousTestCase):
         self.assertEqual(receiver.taken(), [1, 1, 2])
 
     def test_turns(self) -> None:
-        """One run sends for a limited time; what is left is on disk until the next."""
+        """One run sends for a limited time; the remaining requests are on disk until the next run."""
         receiver = self.receiver
 
         def slowly(_: object) -> Prepared:
@@ -271,7 +271,7 @@ class SenderTests(SynchronousTestCase):
 
     @given(lists(one_of(integers(1, 4), sampled_from([OK, AWAY, Prepared(500), "restart"])), max_size=40))
     def test_anyOrder(self, steps: list[Any]) -> None:
-        """Whatever fails, and whenever the process restarts, each request is accepted once, in order."""
+        """Each request is accepted once, in order, with any failures and restarts of the process."""
         with TemporaryDirectory() as folder:
             receiver = Receiver(folder)
             accepted: list[int] = []

@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.kit.remotewrite import compressRequest, encodeLabel, encodeSample, encodeTime
 from txrdma.test.support.monitor.samples import fields, isMissing, MISSING
 
-# A WriteRequest that Google's protobuf 7.36 has encoded: two series, one with a label of 140 octets.
+# A WriteRequest encoded by Google's protobuf 7.36: two series, one with a label of 140 octets.
 REQUEST = bytes.fromhex(
     "0ab9010a0e0a085f5f6e616d655f5f120275700a94010a036a6f62128c01"
     + "c3a4" * 70
@@ -20,10 +20,10 @@ REQUEST = bytes.fromhex(
 
 
 class RequestTests(SynchronousTestCase):
-    """Requests as receivers read them."""
+    """Requests, decoded like receivers do."""
 
     def test_recorded(self) -> None:
-        """The bytes are those of another implementation."""
+        """The bytes equal those of another implementation."""
         labels = encodeLabel("__name__", "up") + encodeLabel("job", "ä" * 70)
         first = encodeSample(labels, 1.5, encodeTime(1732571234567))
         second = encodeSample(encodeLabel("__name__", "x"), -2.0, encodeTime(300))
@@ -35,7 +35,7 @@ class RequestTests(SynchronousTestCase):
         integers(0, (1 << 63) - 1),
     )
     def test_any(self, labels: list[tuple[str, str]], value: float, time: int) -> None:
-        """Labels, value and time can be read by the rules of Protocol Buffers."""
+        """Labels, value and time can be decoded by the rules of Protocol Buffers."""
         from struct import pack
 
         encoded = encodeSample(b"".join(encodeLabel(*label) for label in labels), value, encodeTime(time))

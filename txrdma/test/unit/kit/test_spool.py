@@ -13,7 +13,7 @@ MOST = 4 * BLOCK_OCTETS
 
 
 class SpoolTests(SynchronousTestCase):
-    """Records, their limit, and folders that another process has left."""
+    """Records, their limit, and folders of earlier processes."""
 
     def setUp(self) -> None:
         self.folder = Path(self.mktemp())
@@ -25,7 +25,7 @@ class SpoolTests(SynchronousTestCase):
         return spool
 
     def again(self) -> Spool:
-        """Open the folder as the next process does."""
+        """Open the folder again, as the next process does."""
         self.spool.close()
         self.spool = self.opened()
         return self.spool
@@ -34,7 +34,7 @@ class SpoolTests(SynchronousTestCase):
         return [self.spool.read(record) for record in self.spool.records]
 
     def test_queue(self) -> None:
-        """Records have an order, also for the next process, which continues it."""
+        """Records are in order, and the next process continues the order."""
         for content in (b"one", b"two", b"three"):
             self.assertEqual(self.spool.append(content, len(content), 7), [])
         self.spool.remove(self.spool.records[0])
@@ -44,11 +44,11 @@ class SpoolTests(SynchronousTestCase):
         self.assertEqual([(one.items, one.at) for one in self.spool.records], [(3, 7), (5, 7), (4, 8)])
 
     def test_otherUsers(self) -> None:
-        """Other users cannot open the folder, as who can read it can take its lock."""
+        """Other users cannot open the folder, because everyone who can read it can lock it."""
         self.assertEqual(self.folder.stat().st_mode & 0o777, 0o700)
 
     def test_limit(self) -> None:
-        """The oldest records are dropped and returned; files occupy no more than the limit."""
+        """The oldest records are dropped and returned; files do not exceed the limit."""
         for number in range(6):
             dropped = self.spool.append(bytes([number]) * 5, number, number)
             self.assertEqual([one.items for one in dropped], [number - 4] if number >= 4 else [])
@@ -60,14 +60,14 @@ class SpoolTests(SynchronousTestCase):
         self.assertEqual((self.spool.octets, self.spool.items), (octets, 5 + 6))
 
     def test_huge(self) -> None:
-        """A record beyond the limit is dropped itself, as are those before it."""
+        """A record that exceeds the limit is dropped, after all earlier records."""
         self.spool.append(b"one", 1, 1)
         dropped = self.spool.append(bytes(MOST), 2, 2)
         self.assertEqual([one.items for one in dropped], [1, 2])
         self.assertEqual((list(self.spool.records), list(self.folder.iterdir())), ([], []))
 
     def test_damaged(self) -> None:
-        """A truncated, changed, empty or missing record is found; the others remain."""
+        """A truncated, changed, empty or missing record is detected; other records are not affected."""
         for content in (b"one", b"two", b"three", b"four"):
             self.spool.append(content, 1, 1)
         paths = sorted(self.folder.iterdir())
@@ -84,7 +84,7 @@ class SpoolTests(SynchronousTestCase):
         self.assertEqual(self.contents(), [b"five"])
 
     def test_interrupted(self) -> None:
-        """What a killed process was writing is no record, and neither are files of others."""
+        """A partly written file of a killed process is no record; other files are ignored."""
         (self.folder / "incomplete").write_bytes(b"begin")
         (self.folder / "README").write_bytes(b"hello")
         self.again()
@@ -100,7 +100,7 @@ class SpoolTests(SynchronousTestCase):
         self.opened()
 
     def test_disk(self) -> None:
-        """A disk that cannot be written is an error, after which the spool is as before."""
+        """If the disk cannot be written, an error is raised, and the spool is unchanged."""
         self.spool.append(b"one", 1, 1)
         (self.folder / "incomplete").mkdir()
         self.assertRaises(DeviceUnavailable, self.spool.append, b"two", 1, 1)

@@ -52,7 +52,7 @@ class ArgumentsTests(SynchronousTestCase):
         self.assertEqual(str(missing), "kind: key= is missing")
 
     def test_unknownKey(self) -> None:
-        """The message about an unknown key lists those that exist, given or not."""
+        """The error about an unknown key lists all valid keys."""
         keys = Arguments("kind", ("first",), ("1",), {"second": "2", "wrong": "4"})
         keys.take("first")
         keys.seconds("second", None)

@@ -1,4 +1,4 @@
-"""Every table of the packages that serve peers names what bounds it: see L{txrdma.test.support.bounds}."""
+"""Every table of the packages that serve peers has a declared bound: see L{txrdma.test.support.bounds}."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def nameOf(function: ast.expr) -> str:
 
 
 def isTable(value: ast.expr | None) -> bool:
-    """Return whether an expression makes an empty container that can grow without a bound."""
+    """Return whether an expression creates an empty container without a bound."""
     if isinstance(value, ast.Dict):
         return not value.keys
     if isinstance(value, ast.List):
@@ -81,14 +81,14 @@ def tables(source: str) -> Iterator[str]:
 
 
 def listed(names: str) -> Iterator[str]:
-    """Return tables as a reason of C{BOUNDS} lists them: C{package.Class.one,other} are two."""
+    """Expand a reason's list of tables in C{BOUNDS}: C{package.Class.one,other} are two."""
     for each in names.split():
         owner, _, attributes = each.rpartition(".")
         yield from (f"{owner}.{attribute}" for attribute in attributes.split(","))
 
 
 def isLimit(name: str) -> bool:
-    """Return whether this is the name of a constant with a positive number, without C{txrdma}."""
+    """Return whether this names a constant with a positive number; the name lacks C{txrdma}."""
     module, _, constant = name.rpartition(".")
     value = getattr(import_module(f"txrdma.{module}"), constant, None)
     return isinstance(value, (int, float)) and 0 < value < float("inf")
@@ -106,7 +106,7 @@ class TableTests(SynchronousTestCase):
     slowBecause = "Python parses every module of ten packages"
 
     def test_all(self) -> None:
-        """Each table is in C{BOUNDS} once, and everything there is a table."""
+        """Each table is in C{BOUNDS} once, and C{BOUNDS} contains nothing else."""
         found = [
             f"{package}.{name}"
             for package in PACKAGES
@@ -123,7 +123,7 @@ class TableTests(SynchronousTestCase):
             self.assertTrue(reason in REASONS or isLimit(reason), reason)
 
     def test_noLimits(self) -> None:
-        """A constant that does not exist, and one that is no number, limits nothing."""
+        """A constant that does not exist or is not a number is no limit."""
         self.assertFalse(isLimit("btl.inbox.MOST_NOTHING"))
         self.assertFalse(isLimit("btl.inbox.Inbox"))
         self.assertTrue(isLimit("btl.inbox.MOST_TAGS"))

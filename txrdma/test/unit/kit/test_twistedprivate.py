@@ -1,4 +1,4 @@
-"""Private names of Twisted: the installed one has them, and the package uses no others."""
+"""Private names of Twisted: the installed version has them, and the package uses no others."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ def sources() -> dict[str, str]:
 
 
 class NamesTests(SynchronousTestCase):
-    """The list of private names."""
+    """The list of private names of Twisted."""
 
     def test_exist(self) -> None:
         """The installed Twisted has every private name in the list."""
         self.assertEqual([f"{each.owner}.{each.name}" for each in missing()], [])
 
     def test_used(self) -> None:
-        """Every module in the list uses its name."""
+        """Every module in the list uses the name."""
         texts = sources()
         for each in NAMES:
             for module in each.modules:
                 self.assertRegex(texts[module], rf"\b{each.name}\b", module)
 
     def test_complete(self) -> None:
-        """No module uses a private name that neither the package defines nor the list has."""
+        """Private names that a module uses are defined in the package or listed."""
         texts = sources()
         known = {each.name for each in NAMES} | PYTHON | {name.rpartition(".")[2] for name in texts}
         for text in texts.values():
@@ -73,7 +73,7 @@ class NamesTests(SynchronousTestCase):
             self.assertEqual(len(private), module == "txrdma.streams.transport", module)
 
     def test_exists(self) -> None:
-        """Attributes of classes, of instances and of modules are found; others are not."""
+        """Attributes of classes, of instances and of modules are found."""
         self.assertTrue(exists("twisted.internet.tcp.Connection", "_closeSocket"))
         self.assertTrue(exists("twisted.internet.posixbase.PosixReactorBase", "_internalReaders"))
         self.assertTrue(exists("twisted.internet._newtls", "startTLS"))
@@ -82,7 +82,7 @@ class NamesTests(SynchronousTestCase):
         self.assertFalse(exists("twisted.internet._noSuchModule", "startTLS"))
 
     def test_require(self) -> None:
-        """A module that needs a name that Twisted lacks is refused, with the name and the advice."""
+        """If Twisted lacks a name, importing the module fails with the name and advice."""
         require("txrdma.smc.handshake.plaintcp")
         self.patch(twistedprivate, "exists", lambda owner, name: name != "_closeSocket")
         error = self.assertRaises(UnsupportedTwisted, require, "txrdma.smc.handshake.plaintcp")

@@ -18,7 +18,7 @@ from txrdma.kit.values import frozen, record
 
 @dataclass(frozen=True, slots=True, order=True)
 class Usual:
-    """Python's dataclass, the reference of all tests here."""
+    """Python's dataclass, with which values are compared."""
 
     first: int
     second: str = "two"
@@ -109,7 +109,7 @@ ARGUMENTS = strategies.tuples(
 class FrozenTests(SynchronousTestCase):
     @given(ARGUMENTS, ARGUMENTS)
     def test_asDataclasses(self, one: tuple[int, str, tuple[int, ...]], other: Any) -> None:
-        """Values compare, hash and order as Python's own dataclasses of the same fields do."""
+        """Values compare, hash and order like Python's dataclasses with the same fields."""
         self.assertEqual(Late(*one) == Late(*other), Usual(*one) == Usual(*other))
         self.assertEqual(Late(*one) != Late(*other), Usual(*one) != Usual(*other))
         self.assertEqual(hash(Late(*one)), hash(Usual(*one)))
@@ -146,10 +146,10 @@ class FrozenTests(SynchronousTestCase):
                 self.fail("no match")
 
     def test_replace(self) -> None:
-        """A copy differs in the given fields only, before and after the function is compiled."""
+        """A copy differs in the given fields only, before and after its method is compiled."""
 
         class Fresh:
-            """Not used so far."""
+            """An unused class."""
 
             one: int
             two: tuple[int, ...] = ()
@@ -178,7 +178,7 @@ class FrozenTests(SynchronousTestCase):
         self.assertEqual(repr(Derived(3)), "<3>")
 
     def test_kinds(self) -> None:
-        """Values of different classes differ, empty ones are true, and own methods are not replaced."""
+        """Values of different classes differ, empty values are true, and own methods are not replaced."""
         for one, other in (
             (Base(1), Other(1)),
             (Other(1), (1,)),
@@ -203,7 +203,7 @@ class FrozenTests(SynchronousTestCase):
         """Values and errors are the same before and after the methods of a class are generated."""
 
         class Fresh:
-            """Not used so far."""
+            """An unused class."""
 
             one: int
             two: list[int] = field(default_factory=list)
@@ -219,7 +219,7 @@ class FrozenTests(SynchronousTestCase):
         for _ in range(30):
             self.assertEqual(refused(tested), errors)
             values.append(tested(1, three=4))
-            values[-1].two.append(2)  # no value shares it with another one
+            values[-1].two.append(2)  # values share no default
             codes.append(vars(tested)["__init__"])
         self.assertEqual(values, [tested(1, [2], 4)] * 30)
         self.assertIsNot(codes[-1], first)

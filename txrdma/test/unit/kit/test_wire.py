@@ -117,7 +117,7 @@ class LayoutTests(SynchronousTestCase):
         self.assertEqual(decoded.wide, 0x0102030405060708FF)
 
     def test_encodeInto(self) -> None:
-        """A layout can be written into the middle of a buffer, and nothing else changes."""
+        """Encoding into the middle of a buffer changes no other bytes."""
         buffer = bytearray(b"\xaa" * 80)
         Everything.decode(self.example).encodeInto(buffer, 5)
         self.assertEqual(buffer, b"\xaa" * 5 + self.example + b"\xaa" * 7)
@@ -157,7 +157,7 @@ class LayoutTests(SynchronousTestCase):
         self.assertRaises(WireError, Everything.decode, self.example * 2, -68)
 
     def test_unknownCode(self) -> None:
-        """An unknown code keeps its number, and has a name."""
+        """An unknown code has its number and a name."""
         decoded = Everything.decode(b"\x99" + self.example[1:])
         self.assertEqual(decoded.kind, 0x99)
         self.assertIsInstance(decoded.kind, Kind)
@@ -183,11 +183,11 @@ class LayoutTests(SynchronousTestCase):
             self.assertEqual((type(made), made, made.name), (Kind, 0x99, "UNKNOWN_0x99"))
             self.assertEqual(way([unknown.kind]), [0x99])
             self.assertIs(way(Kind.FIRST), Kind.FIRST)
-        for way in (*ways[:2], *ways[4:]):  # slots take protocol 2
+        for way in (*ways[:2], *ways[4:]):  # slots require protocol 2
             self.assertEqual(way(unknown), unknown)
 
     def test_unknownCodesAreNotKept(self) -> None:
-        """Many unknown codes from a peer do not use memory."""
+        """Unknown codes from a peer are not cached."""
         before = len(Kind._value2member_map_)
         for number in range(200):
             Kind(1000 + number)
@@ -231,7 +231,7 @@ class LayoutTests(SynchronousTestCase):
         self.assertEqual(Everything().many, (Inner(), Inner()))
 
     def test_value(self) -> None:
-        """Layouts are equal by their fields, can be keys, and replace makes another."""
+        """Layouts are equal if their fields are equal, can be keys, and C{replace} creates another one."""
         one, other = Inner(token=Token(1)), Inner(token=Token(1))
         self.assertEqual(one, other)
         self.assertEqual(len({one, other}), 1)
@@ -256,7 +256,7 @@ class LayoutTests(SynchronousTestCase):
 
     @given(st.binary(min_size=60, max_size=80))
     def test_anyBytes(self, raw: bytes) -> None:
-        """Any bytes are decoded to a value that is encoded to the same bytes, or raise WireError."""
+        """Any bytes are decoded to a value that encodes to the same bytes, or raise WireError."""
         try:
             decoded = Everything.decode(raw)
         except WireError:
@@ -269,7 +269,7 @@ class FirstUseTests(SynchronousTestCase):
 
     @given(layouts(Everything), layouts(Backwards), st.binary(min_size=60, max_size=80))
     def test_withoutCode(self, everything: Everything, backwards: Backwards, raw: bytes) -> None:
-        """Without generated code the results and errors are the same."""
+        """Before code is generated, the results and errors are the same."""
         for decoded, little in ((everything, False), (backwards, True)):
             kind = type(decoded)
             for name in _SLOWLY:
@@ -290,7 +290,7 @@ class FirstUseTests(SynchronousTestCase):
                 self.assertEqual(repr(found), repr(kind.decode(raw, 1)))
 
     def test_refusedWithoutCode(self) -> None:
-        """A value that does not fit is refused with the name of its field, also without generated code."""
+        """A value that does not fit is refused with its field's name, also without generated code."""
         slowly = partial(_SLOWLY["encode"], little=False)
         wrong: dict[str, Any] = {"odd": 1 << 24, "even": -1, "raw": b"ab", "wide": 1 << 72}
         wrong |= {"numbers": (1, 2), "numbers ": (1, 2, 3, 4), "gid": None, "kind": None, "raw ": "abc"}
@@ -305,7 +305,7 @@ class FirstUseTests(SynchronousTestCase):
         self.assertIs(_SLOWLY["__init__"](Inner(), False, 1), NotImplemented)
 
     def test_first(self) -> None:
-        """Any method may be the first one, and may have been bound before."""
+        """Each method may be the first one called, and may have been bound before."""
         for first in ("decode", "encode", "encodeInto", "make"):
 
             @wire(2)
@@ -338,7 +338,7 @@ class DeclarationTests(SynchronousTestCase):
     """Errors in a declaration are detected when the class is created."""
 
     def test_refused(self) -> None:
-        """A declaration that makes no sense is refused, and the error names the field."""
+        """An invalid declaration is refused, and the error names the field."""
         byte = (int, bits(8))
         half = (int, bits(4))
         cases: list[tuple[int, type[Layout], dict[str, tuple[type, Any]], str]] = [
@@ -347,7 +347,7 @@ class DeclarationTests(SynchronousTestCase):
             (2, Layout, {"half": half, "field": (bytes, data(1)), "rest": half}, "multiple of 8"),
             (16, Layout, {"first": (int, bits(60)), "middle": (int, bits(60)), "last": byte},
              "Wrong: middle does not end in a whole byte"),
-            (1, Layout, {"replace": byte}, "this name"),  # every layout has it as a method
+            (1, Layout, {"replace": byte}, "this name"),  # a method of all layouts
             (6, Inner, {"rest": (int, bits(16))}, "Wrong.rest: a base has this field"),
             (1, Layout, {"field": (bool, bits(8))}, "one bit"),
             (4, Layout, {"field": (Marks, bits(32))}, "every combination"),  # enum would cache too many
@@ -359,13 +359,13 @@ class DeclarationTests(SynchronousTestCase):
             self.assertRaisesRegex(TypeError, words, wire(size), wrong)
 
     def test_valueOfAnotherLength(self) -> None:
-        """A field that does not have the length of its value class is refused when one is decoded."""
+        """A field whose length differs from that of its value class is refused when it is decoded."""
 
         @wire(8)
         class Wrong(Layout):
             field: GID = data(8)
 
-        for _ in range(20):  # whether it is read by code or without
+        for _ in range(20):  # with and without generated code
             self.assertRaisesRegex(ValueError, "a GID has 16 bytes, not 8", Wrong.decode, bytes(8))
 
     def test_inherited(self) -> None:
