@@ -3,7 +3,7 @@ Contract: an error in the application of one connection does not affect other co
 
 Two connections share a listener, and with it a link group, a device or a module. Each callback that an
 application implements raises once, at either end of the second connection, and calls each method of its
-transport, at both ends. The first one keeps working, and the error is reported once, as over TCP. The
+transport, at both ends. The first one continues to work, and the error is reported once, as over TCP. The
 callbacks are those of Twisted's interfaces, so that new ones are covered.
 """
 
@@ -62,7 +62,7 @@ def plain(*interfaces: Any) -> list[str]:
 
 
 def call(transport: Any, name: str) -> None:
-    """Call a method of a transport without arguments; resume at once if it pauses."""
+    """Call a method of a transport without arguments; resume immediately if it pauses."""
     getattr(transport, name)()
     if name == "pauseProducing":
         transport.resumeProducing()
@@ -225,7 +225,7 @@ class BystanderContract:
             serverEnd = server.built[0]
             server.kind, server.hasRaised = kind, False
             connecting = clientFromString(reactor, connect).connect(client)
-            connecting.addErrback(lambda _: None)  # errors differ: only the bystander counts
+            connecting.addErrback(lambda _: None)  # errors differ; only the bystander is checked
             await self.until(lambda: hasRaised(server, client) or areConnected(server, client), what)
             if areConnected(server, client):
                 await play(client.built[0], server.built[1])
@@ -255,7 +255,7 @@ class BystanderContract:
                 await port.stopListening()
 
     def reported(self: Any, what: str, times: int = 1) -> None:
-        """Check that the application's error was logged this many times, and nothing else was."""
+        """Check that the application's error was logged this many times, and no other error."""
         errors = [str(failure.value) for failure in self.flushLoggedErrors(ApplicationError)]
         self.assertEqual(len(errors), times, f"{what}: {errors}")
         self.assertEqual(self.flushLoggedErrors(), [], what)
@@ -263,7 +263,7 @@ class BystanderContract:
     async def exchange(self: Any, here: Application, there: Application) -> None:
         """Send a message, half-close the client's end, and wait until the connection has ended."""
         here.transport.write(b"question")
-        await self.until(lambda: here.lost or there.lost or there.received, "a question")
+        await self.until(lambda: here.lost or there.lost or there.received, "a message")
         if here.lost is None:
             here.transport.loseWriteConnection()
         await self.until(lambda: here.lost or there.lost, "the end")

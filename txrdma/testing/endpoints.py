@@ -23,7 +23,7 @@ from txrdma.smc.handshake.outcomes import NotSMC
 reactor: Any = theReactor
 
 _ABORT_TURNS: Final = 3
-"""Reactor iterations within which an abort is reported to its own end."""
+"""Reactor iterations within which an abort is reported at the end that aborts."""
 
 
 @implementer(IHalfCloseableProtocol)
@@ -95,7 +95,7 @@ class StreamContract:
         """Wait until a condition is true; fail after C{SECONDS}."""
         deadline = reactor.seconds() + self.SECONDS
         while not condition():
-            self.assertLess(reactor.seconds(), deadline, "it never happens")
+            self.assertLess(reactor.seconds(), deadline, "the condition remains false")
             await deferLater(reactor, 0.005)
 
     async def listening(self: Any, text: str) -> tuple[_Ends, int]:
@@ -180,8 +180,8 @@ class StreamContract:
 
     async def test_abort(self: Any) -> None:
         """
-        An abort reports C{ConnectionAborted} to its own end at once, although data is left that the peer does
-        not read, and ends the connection at the peer.
+        An abort reports C{ConnectionAborted} locally and immediately, even if the peer has not read all data,
+        and ends the connection at the peer.
         """
         here, there = await self.pair()
         here.transport.write(b"hello")

@@ -2,9 +2,8 @@
 Contract: the failure of any one verb or system call affects only its own connection, and leaks nothing.
 
 A connection is established, carries data and closes, while another connection of the same listener exists.
-This is repeated with the first, second, third... verb or system call raising an exception. The other
-connection keeps working, and the numbers of descriptors, mappings, delayed calls and device objects do not
-grow.
+This is repeated with the first, second, third... verb or system call raising an exception. The other one must
+not be affected, and the numbers of descriptors, mappings, delayed calls and device objects must not grow.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _SECONDS: Final = 20.0
 _HELLO: Final = b"hello" * 100
 
 _NEVER_FAIL: Final = {"close", "query", "subscribe"}
-"""Verbs that have no reason to fail: they allocate nothing, and need no answer from elsewhere."""
+"""Verbs that cannot fail: they allocate nothing, and require no answer of another host."""
 
 _CLASSES: Final = {
     IVerbsDevice: SoftDevice,
@@ -384,13 +383,13 @@ class FailingCallContract(EndpointCase):
         """L{SYSTEM_CALLS} contains each call by which the objects of a connection open descriptors."""
         listening = await self.listen()
         self.port = listening.getHost().port
-        await self.play("without a trace")  # imports what it needs
+        await self.play("without a trace")  # imports the modules that it uses
         self.closeIdleGroups()
         calls = FailingCalls(self.patch, OSError)
         for owner, name in SYSTEM_CALLS:
             calls.watch(owner, name)
         found = []
-        for attempt in range(3):  # a thread may open a descriptor meanwhile, but not three times at one place
+        for attempt in range(3):  # a thread may open a descriptor, but not three times in one function
             with DescriptorTrace() as trace:
                 await self.play(f"traced {attempt}")
             found.append(trace.unwatched - _RECEIVING)

@@ -3,7 +3,7 @@ Contract: an error in the application of one message connection does not affect 
 
 Two connections share a listener and an adapter or module. Each callback of the interfaces of message
 protocols, their factories and producers raises once, at either end of the second connection, gets wrong
-arguments, returns wrong results, and calls the transport. The first one keeps working, and the error is
+arguments, returns wrong results, and calls the transport. The first one continues to work, and the error is
 logged once. L{txrdma.testing.bystanders} is the same contract for streams.
 """
 
@@ -46,7 +46,7 @@ MISTAKES: Final[tuple[object, ...]] = (
     *(None, True, -1, 0, 1 << 33, 1 << 70, 1.5, float("nan"), "text", b"", bytes(16), bytes(5000)),
     *((), [1], {}, object(), Exception, memoryview(b"abcd")[::2], array("d", [1.0])),
 )
-"""Wrong arguments for calls of methods: most methods can use few of these."""
+"""Invalid arguments for calls of methods; each is invalid for most methods."""
 
 _CALLS: Final = 40
 _RESULTS: Final[tuple[object, ...]] = (None, True, "text")
@@ -135,7 +135,7 @@ class MessageBystanderContract(Base):
         raise NotImplementedError
 
     def waitUntil(self, condition: Callable[[], object]) -> None:
-        """Let time pass until a condition is true; fail if it never is."""
+        """Let time pass until a condition is true; fail after a time limit."""
         raise NotImplementedError
 
     def assertClean(self) -> None:
@@ -164,7 +164,7 @@ class MessageBystanderContract(Base):
         server.kind, server.hasRaised = kind, False
         connecting: Deferred[Any] = self.connectWith(client)
         outcome: list[Any] = []
-        connecting.addBoth(outcome.append)  # errors differ: only the bystander counts
+        connecting.addBoth(outcome.append)  # errors differ; only the bystander is checked
         self.waitUntil(lambda: outcome and (isinstance(outcome[0], Failure) or server.built[1:]))
         if not isinstance(outcome[0], Failure):
             self.waitUntil(lambda: server.built[1].isMade or client.built[0].lost)
@@ -191,7 +191,7 @@ class MessageBystanderContract(Base):
         return self.successResultOf(connecting)
 
     def assertLogged(self, what: str) -> None:
-        """Assert that the application's error was logged once, and nothing else was."""
+        """Assert that the application's error was logged once, and no other error."""
         errors = [str(failure.value) for failure in self.flushLoggedErrors(ApplicationError)]
         self.assertEqual(errors, [what.split()[0]], what)
         self.assertEqual(self.flushLoggedErrors(), [], what)

@@ -1,4 +1,4 @@
-"""The promises of L{IMessageTransport}, L{IRemoteMemory} and L{IAtomicMemory}, as mixins for test cases."""
+"""The contract of L{IMessageTransport}, L{IRemoteMemory} and L{IAtomicMemory}, as mixins for test cases."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class MessageEnds(Base):
         raise NotImplementedError
 
     def waitUntil(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
-        """Let time pass until a condition is true; fail if it never is."""
+        """Let time pass until a condition is true; fail after a time limit."""
         raise NotImplementedError
 
     def connectedEnds(self) -> tuple[MessageRecorder, MessageRecorder]:
@@ -62,7 +62,7 @@ class MessageEnds(Base):
 
 class MessageContract(MessageEnds):
     """
-    The promises of connections that carry messages.
+    The promises of message connections.
 
     @cvar longest: length of the longest tested message that is short, in bytes.
     """
@@ -275,7 +275,7 @@ class MessageContract(MessageEnds):
         self.assertEqual((other.messages, other.ends), ([], ["ConnectionAborted"]))
 
     def test_contractAbort(self) -> None:
-        """An abort reports C{ConnectionAborted} to its own end, and ends the connection at the peer."""
+        """An abort reports C{ConnectionAborted} locally, and ends the connection at the peer."""
         one, other = self.connectedEnds()
         one.transport.abortConnection()
         self.waitUntil(lambda: one.ends and other.ends)
@@ -374,7 +374,7 @@ class RemoteMemoryContract(MessageEnds):
             shared.close()
 
     def test_contractCancelled(self) -> None:
-        """A queued write that is cancelled is not executed, and leaves its buffer."""
+        """A queued write that is cancelled is not executed, and releases its buffer."""
         one, other = self.connectedEnds()
         shared, data = one.transport.share(60_000), bytearray(30_000)
         requests = [other.transport.write(shared.name, bytes(30_000)) for _ in range(100)]
@@ -387,7 +387,7 @@ class RemoteMemoryContract(MessageEnds):
         self.assertEqual(bytes(shared.view), bytes(60_000))
 
     def test_contractUsedBuffers(self) -> None:
-        """C{connectionLost} is called although objects still use views of shared memory, as NumPy does."""
+        """C{connectionLost} is called even if objects, as of NumPy, still use views of shared memory."""
         one, other = self.connectedEnds()
         for buffer in (100, bytearray(100), bytearray(100)):
             shared = one.transport.share(buffer)

@@ -2,7 +2,7 @@
 A peer of perftest's C{ib_write_bw}, C{ib_read_lat} and C{ib_send_bw} with C{-R}, as client or server.
 
 With C{-R}, both ends make two connections through the RDMA CM, at one port. Over the first, the control
-connection, they take turns: in each exchange the client sends one message and the server answers by one. Over
+connection, they alternate: in each exchange the client sends one message and the server answers by one. Over
 the second they transfer. The exchanges, in perftest 4.5 (the order of its main functions):
 
   1. version, size of a page, size of a cache line, MTU; then L{Ends}, before and after the second connection
@@ -59,7 +59,7 @@ _CACHE_LINE: Final = 64
 _TRIES: Final = 100
 _RETRY_SECONDS: Final = 0.1
 _MESSAGES: Final = 4
-"""Limit of unread messages of the control connection, on which ends take turns."""
+"""Limit of unread messages of the control connection, on which the ends alternate."""
 
 
 @wire(56)
@@ -255,7 +255,7 @@ async def serve(
 
 async def connect(reactor: IReactorTime, endpoint: Client, test: Test, length: int, count: int) -> Result:
     """
-    Be the client of a server of a test.
+    Run the client of a test.
 
     @param length: bytes of each message, as the server expects them.
     @param count: number of messages; a server of C{SEND} must expect the same number.

@@ -33,7 +33,7 @@ def playingHostile(name: str, seeds: int) -> Callable[[type[_Case]], type[_Case]
     """Return a class decorator that adds tests of hostile peers: plans of some seeds, and stored plans."""
 
     def test_seeds(self: SynchronousTestCase) -> None:
-        """Hostile peers of fixed seeds do not disturb other connections."""
+        """Hostile peers of fixed seeds do not affect other connections."""
         self.assertTrue(playSeeds(name, range(seeds))["received"])
 
     def decorated(case: type[_Case]) -> type[_Case]:
@@ -51,7 +51,7 @@ def _addTest(case: type[SynchronousTestCase], path: Path) -> None:
 
     play.__name__ = f"test_{path.parent.name}_{path.stem}".replace("-", "_")
     play.__qualname__ = f"{case.__qualname__}.{play.__name__}"
-    play.__doc__ = f"The plan in plans/{path.parent.name}/{path.name} keeps all promises."
+    play.__doc__ = f"The plan in plans/{path.parent.name}/{path.name} violates no promise."
     setattr(case, play.__name__, play)
 
 

@@ -172,7 +172,7 @@ class Search:
             f"{name}: seed {seed} fails: {_described(error)}",
             f"  repeat it: {_COMMAND} --seeds 1 --first {seed} {name}",
             f"  its plan: {path}; play that: {_COMMAND} --plan {path}",
-            f'  store it: say in "found" what was wrong, and move it to txrdma/test/plans/{name}/NAME.json',
+            f'  store it: describe the fault in "found", and move it to txrdma/test/plans/{name}/NAME.json',
         ):
             print(line, file=sys.stderr)
 

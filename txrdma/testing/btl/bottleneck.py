@@ -16,8 +16,7 @@ class Bottleneck:
 
     @ivar rate: bytes per second; C{depth}: bytes that may wait, beyond which packets are lost; C{markFrom}:
         bytes beyond which packets with ECT(0) are marked.
-    @ivar sent: packets that have passed; C{lost}: packets that were lost; C{busy}: seconds in which the link
-        was busy.
+    @ivar sent: forwarded packets; C{lost}: lost packets; C{busy}: seconds in which the link was busy.
     """
 
     def __init__(self, rate: float, depth: int, markFrom: float = inf) -> None:
@@ -27,7 +26,7 @@ class Bottleneck:
         self._freeAt = 0.0
 
     def mark(self, codepoint: int, now: float) -> int:
-        """Return the ECN codepoint with which a packet that arrives now is sent on."""
+        """Return the ECN codepoint with which a packet that arrives now is forwarded."""
         isMarked = codepoint == ECT and (self._freeAt - now) * self.rate > self.markFrom
         return CE if isMarked else codepoint
 

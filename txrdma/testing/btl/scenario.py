@@ -197,7 +197,7 @@ class Scenario:
             region, offset = self.regions[receiver][0], used[receiver]
             order.isStale = plan.isStale or offset + size > _MEMORY
             if order.isStale:
-                fits = size + PUT_LENGTH <= self.plan.mtu  # else a part could be written
+                fits = size + PUT_LENGTH <= self.plan.mtu  # otherwise a part could be written
                 beyond = _MEMORY + 1 - (size if fits else 0)
                 order.target = ((region, beyond), (region + 7, 0), (region, 1 << 63))[plan.fault]
             else:
@@ -206,7 +206,7 @@ class Scenario:
         return order
 
     def _give(self, burst: list[Order]) -> None:
-        """Send all these from a host in one iteration."""
+        """Send these messages from their host in one iteration."""
         host = self.world.hosts[burst[0].sender]
         if not host.isDead:
             for order in burst:
@@ -221,9 +221,9 @@ class Scenario:
             else:
                 host.send(peer, order.number, order.data, order, order.isUrgent)
         except InvalidRequest:
-            # A liar may announce its end, which is reported when its last acknowledgements have come.
+            # A lying host may announce its end, which is reported after its last acknowledgements.
             hasEnded = (order.sender, order.receiver) in self.ended or peer.state == PEER_CLOSED
-            check(hasEnded, f"{order} cannot be sent, though its peer is there")
+            check(hasEnded, f"{order} cannot be sent, although its peer is connected")
             return
         order.wasGiven = True
         self._given += 1
@@ -252,11 +252,11 @@ class Scenario:
         order = self.orders[tag]
         check(
             (order.sender, order.receiver) == (sender, receiver) and not order.isPut,
-            f"{order} has come to {receiver} from {sender}",
+            f"{order} was delivered to {receiver} from {sender}",
         )
         hasGivenBack = receiver == self.plan.liar and self.peers[sender, receiver].receiveBuffer is not None
-        isSame = order.data == data or hasGivenBack  # a false acknowledgement frees the place
-        check(isSame, f"{order} has become something else")
+        isSame = order.data == data or hasGivenBack  # a false acknowledgement releases the memory
+        check(isSame, f"{order} was changed")
         if order.isInOrder:
             latest = self.latest.get((sender, receiver), 0)
             check(order.given > latest, f"{order} is overtaken by others that are in order")
@@ -287,7 +287,7 @@ class Scenario:
         return order.outcome is None
 
     def _isEndReported(self) -> bool:
-        while self._unsettled and not self._isOpen(self._unsettled[-1]):  # what is settled stays settled
+        while self._unsettled and not self._isOpen(self._unsettled[-1]):  # settled orders remain settled
             self._unsettled.pop()
         return not self._unsettled
 
@@ -310,7 +310,7 @@ class Scenario:
             return
         alive = [host for host in self.world.hosts if not host.isDead]
         isOver = self.world.run(self.world.now + _LIMIT, lambda: not any(each.module.peers for each in alive))
-        check(isOver, "peers never end")
+        check(isOver, "peers do not end")
 
     def _judge(self) -> None:
         for order in self.orders:
@@ -320,10 +320,10 @@ class Scenario:
             self.played.counters.update(host.module.counters.named())
             if self.plan.liar is None and not host.isDead:
                 module = host.module
-                check(module._budget.used == 0, "bytes of incomplete messages are never given back")
+                check(module._budget.used == 0, "bytes of incomplete messages are not released")
                 check(
                     not (module._owed.peers or module._ready or module._losing),
-                    "a module remembers its peers",
+                    "a module still has peers",
                 )
                 check(tuple(module.credits) == _CREDITS, f"credits are lost: {module.credits}")
         self.played.packets, self.played.dropped = self.world.packets, self.world.dropped
@@ -336,12 +336,12 @@ class Scenario:
         check(order.deliveries <= 1, f"{order} is delivered {order.deliveries} times")
         isLostWithin = order.mayWait and self.isFatal
         if hasCompleted and not order.isPut and not isLostWithin:
-            check(order.deliveries == 1, f"{order} has completed, and never came")
+            check(order.deliveries == 1, f"{order} has completed, but was not delivered")
         if order.isStale:
             check(not hasCompleted, f"{order} has completed")
         elif order.isPut and hasCompleted and self.plan.liar is None:
             memory, offset = self.regions[order.receiver][1], order.target[1]
-            check(memory[offset : offset + len(order.data)] == order.data, f"{order} has left other bytes")
+            check(memory[offset : offset + len(order.data)] == order.data, f"{order} has written other bytes")
         elif not self.isFatal and order.wasGiven:
             check(hasCompleted, f"{order} has failed: {order.outcome}")
         if order.outcome is not None:

@@ -130,7 +130,7 @@ class BTLScenario(HostileScenario):
         """Check that the listener has no state of clients left."""
         accepting = self.accepting[self.victim]
         left = (accepting._opening, *accepting._openingOf, *accepting._othersOf, *accepting.silent)
-        check(left == (0,), f"the listener remembers {left}")
+        check(left == (0,), f"the listener still has {left}")
 
     def close(self) -> None:
         """Close the open modules: that of a host that was killed, or all after a failure."""

@@ -34,7 +34,7 @@ from txrdma.testing.outcome import check
 from txrdma.testing.smc.hosts import Host
 
 _LONGEST_TABLE: Final = 20  # records; RMPP needs more segments than C{WINDOW} below
-_MOST_ROUNDS: Final = 8  # mutations reach fewer messages than these and their answers are
+_MOST_ROUNDS: Final = 8  # mutations affect fewer messages than these and their answers
 _BYTES_OF_RECORD: Final = 500
 _METHODS: Final = (Method.GET, Method.GET_TABLE, Method.GET_MULTI)
 _SOME: Final = [GID.fromParts(0xFE80 << 48, GUID.fromInt(number)) for number in range(36)]
@@ -42,7 +42,7 @@ _SOME: Final = [GID.fromParts(0xFE80 << 48, GUID.fromInt(number)) for number in 
 
 @implementer(IMADHandler)
 class Tables:
-    """Returns as many node records as the request's LID says, or a fixed number of path records."""
+    """Returns as many node records as the LID of the request, or a fixed number of path records."""
 
     def handle(self, request: MADRequest) -> Sequence[NodeRecord | PathRecord] | NodeRecord:
         payload = request.payload
@@ -138,9 +138,9 @@ class MADScenario(HostileScenario):
         """Check the limits of the victim's agent and server."""
         agent, server = self._agents[self.victim], self._servers[self.victim]
         transfers = agent._core._long
-        check(len(server._pending) <= MOST_PENDING, f"{len(server._pending)} questions are pending")
-        check(len(transfers._outgoing) <= MOST_ANSWERS, f"{len(transfers._outgoing)} long answers")
-        check(transfers._requests <= MOST_REQUESTS, f"{transfers._requests} long questions")
+        check(len(server._pending) <= MOST_PENDING, f"{len(server._pending)} requests are pending")
+        check(len(transfers._outgoing) <= MOST_ANSWERS, f"{len(transfers._outgoing)} long responses")
+        check(transfers._requests <= MOST_REQUESTS, f"{transfers._requests} long requests")
 
     def end(self) -> None:
         """Check that the victim's and honest host's agents have no state left, and close all agents."""
@@ -148,7 +148,7 @@ class MADScenario(HostileScenario):
             agent = self._agents[host]
             transfers = agent._core._long
             left = (len(agent._core._transactions), transfers._incoming, transfers._outgoing)
-            check(left == (0, {}, {}), f"{agent!r} remembers {left}")
+            check(left == (0, {}, {}), f"{agent!r} still has {left}")
             check(not self._servers[host]._pending, f"{self._servers[host]._pending} are pending")
         self.close()
 

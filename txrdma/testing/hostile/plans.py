@@ -13,9 +13,9 @@ class Kind(Enum):
     NEVER = "it is not sent"
     TWICE = "it is sent twice"
     MANY = "it is sent many times"
-    SWAPPED = "it is sent behind the following message"
-    EARLY = "a message that is due later is sent before it"
-    AGAIN = "a message that was sent before is sent behind it"
+    SWAPPED = "it is sent after the following message"
+    EARLY = "a later message is sent before it"
+    AGAIN = "an earlier message is sent again after it"
     LONGER = "bytes are appended"
     SHORTER = "bytes are cut off"
     CHANGED = "bytes have other values"
@@ -27,7 +27,7 @@ class Ending(Enum):
     CLOSED = "it closes the connection"
     ABORTED = "it aborts the connection"
     KILLED = "its process is killed, and the system closes its sockets"
-    VANISHED = "the host is gone without a word"
+    VANISHED = "the host fails without closing its connections"
     VICTIM = "the victim closes the connection"
 
 

@@ -2,8 +2,8 @@
 Simulations with a hostile peer: three hosts, their connections, and the promises that must hold.
 
 A connection of the honest host exists all the time. The hostile host connects, sends its mutated messages,
-and ends. Then the honest host connects once more. Its connections carry messages throughout and end in order,
-and finally the victim has released everything.
+and ends. Then the honest host connects once more. Its connections transfer messages throughout and end in
+order, and finally the victim has released everything.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from txrdma.testing.smc.hosts import Host, World
 from txrdma.testing.smc.neighbours import ticking
 
 PATIENCE: Final = 30.0
-"""Seconds within which an honest connection must be established, carry a message, or end."""
+"""Seconds within which an honest connection must be established, transfer a message, or end."""
 
 _EXCHANGED: Final = 3000
-"""Bytes of the message that an honest connection carries in each direction."""
+"""Bytes of the message that an honest connection transfers in each direction."""
 
 _MOST_TURNS: Final = 400_000
 _EXPECTED: Final = (RDMAError, ConnectionLost, ConnectionAborted)
@@ -189,7 +189,7 @@ class HostileScenario:
         for pair in (bystander, another):
             self._endInOrder(pair)
         self.run(self.quiet)
-        check(not self.connecting, "an attempt to connect to the hostile host never ends")
+        check(not self.connecting, "an attempt to connect to the hostile host does not end")
         self._note(hostile)
         self.judge()
         for each in self.accepted:
@@ -238,7 +238,7 @@ class HostileScenario:
             received = other.received
             one.send(bytes(_EXCHANGED))
             isComplete = partial(_isComplete, other, received + _EXCHANGED)
-            self.until(isComplete, f"an honest connection carries nothing {when}")
+            self.until(isComplete, f"an honest connection transfers nothing {when}")
 
     def _endInOrder(self, pair: Pair) -> None:
         pair.client.close()
@@ -309,7 +309,7 @@ class HostileScenario:
             world.turn()
             if self.problems:
                 raise Violation(self.problems[0])
-            check(world.turns < _MOST_TURNS, "it never ends")
+            check(world.turns < _MOST_TURNS, "the condition remains false")
 
     # Checks
 
@@ -356,7 +356,7 @@ def _ownerOf(call: Any) -> Host | None:
 
 @contextmanager
 def _tamed(scenario: type[HostileScenario]) -> Iterator[None]:
-    """Make random numbers and busy-polling deterministic, so that a plan always does the same."""
+    """Make random numbers and busy-polling deterministic, so that each run of a plan is identical."""
     random = Random("hostile")
     functions = {
         "randbits": random.getrandbits,

@@ -71,7 +71,7 @@ class SMCScenario(HostileScenario):
         self._uses = [reactorUse(host).hold() for host in self.hosts]
         for host in self.hosts:
             groups = useDevice(host, DEVICE, host.device)
-            groups.ringSize = lambda: _RING_BYTES  # type: ignore[method-assign]  # small rings are made quickly
+            groups.ringSize = lambda: _RING_BYTES  # type: ignore[method-assign]  # small rings are fast
 
     def makeDevice(self, host: Host) -> Any:
         """Create the device of a host, which acknowledges messages by itself like an adapter."""
@@ -116,13 +116,13 @@ class SMCScenario(HostileScenario):
         for group in self.groups():
             check(not group.core.connections, f"{group!r} still has {group.core.connections}")
             held = group.flows or group._lingering
-            check(not held, f"{group!r} remembers {held}")
+            check(not held, f"{group!r} still has {held}")
             check(all(buffer.isIdle for buffer in group.pool), f"{group!r} still uses a ring")
         self.close()
 
     def close(self) -> None:
         for host in self.hosts:
             closeLinkGroups(host)
-        # A killed host does not release its own.
+        # A killed host does not release its uses.
         for use in (*self._uses, *reactorUse(self.hostile)._uses):
             use.release()

@@ -172,7 +172,7 @@ class TamperedLines:
         memory.carry = self.carry  # type: ignore[method-assign]  # this is the interception
 
     def carry(self, line: Any, message: bytes, descriptors: list[int]) -> None:
-        """Carry the replacements of a message; C{line} is the end at which they arrive."""
+        """Deliver the replacements of a message; C{line} is the end at which they arrive."""
         if not message or line.peer.reactor is not self._host:
             self._carry(line, message, descriptors)
             return

@@ -195,7 +195,7 @@ class MADPortContract(Base):
             if condition():
                 return
             self.step()
-        self.fail("it does not happen")
+        self.fail("the condition remains false")
 
     def asked(self, number: int) -> tuple[bytes, object]:
         """Send a request from the first port; return it as the second port received it."""
@@ -270,7 +270,7 @@ class MADPortContract(Base):
             self.assertFalse(self.ports[0].isFrom(envelope, unknownPeer))
 
     def test_badDestination(self) -> None:
-        """A path without a destination causes errors of its own datagrams only, however many are sent."""
+        """Datagrams on a path without a destination fail, and affect no others, however many are sent."""
         nowhere = IBPath(dlid=LID(0xBFFF), dqpn=QPN(1))
         for number in range(1, 400):
             try:
@@ -303,7 +303,7 @@ class MADPortContract(Base):
         self.assertEqual(len(self.flushLoggedErrors(Stumble)), 6)
 
     def test_rubbish(self) -> None:
-        """Datagrams of any content do not harm the port that receives them."""
+        """Datagrams of any content do not affect the port that receives them."""
         random = Random(1)
         path = self.pathTo(1)
         for number in range(200):
@@ -368,11 +368,11 @@ class MADPortContract(Base):
 
         self.isClosed = False
         self.converse(passing)
-        if receivedBy < 0:  # this conversation had fewer moments
+        if receivedBy < 0:  # the conversation had fewer points
             port.close()
             receivedBy = len(receiver.datagrams)
         port.close()
-        what = f"port {number}, closed at moment {interrupt}"
+        what = f"port {number}, closed at point {interrupt}"
         for _ in range(5):
             self.step()
         self.assertEqual(len(receiver.datagrams), receivedBy, what)
@@ -407,7 +407,7 @@ class MADPortContract(Base):
     # Loss and return.
 
     def test_lost(self) -> None:
-        """The loss of a port's device is reported once; the port sends nothing more, and can be closed."""
+        """The loss of a port's device is reported once; then the port sends nothing, and can be closed."""
         port, receiver = self.ports[0], self.receivers[0]
         receiver.whenLost = port.close
         self.lose(0)
@@ -424,7 +424,7 @@ class MADPortContract(Base):
         self.assertEqual(len(receiver.losses), 1)
 
     def returning(self, number: int) -> None:
-        """Take a port away from its agent and restore it: calls between two agents must be answered again."""
+        """Remove an agent's port and restore it; calls between two agents must be answered again."""
         self.patch(portwatch, "RETURN_SECONDS", RETURN_SECONDS)
         self.endServing()
         agents = [

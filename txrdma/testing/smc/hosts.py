@@ -406,7 +406,7 @@ class Wire:
         """Call C{arrive} at an end after a delay, after everything else in flight to it."""
         now = self._clock.rightNow
         at = now + self._latency * (0.5 + self._random.random())
-        at = max(at, self._latest.get(to, 0.0) + 1e-9)  # behind the latest, by more than a rounding error
+        at = max(at, self._latest.get(to, 0.0) + 1e-9)  # after the latest, by more than a rounding error
         self._latest[to] = at
         self._clock.callLater(at - now, self._arrive, to, arrive)
 
@@ -421,7 +421,7 @@ class Wire:
         self._isFrozen = True
 
     def thaw(self) -> None:
-        """Deliver everything that was queued, and carry data again."""
+        """Deliver everything that was queued, and no longer queue data."""
         self._isFrozen = False
         held, self._held = self._held, []
         for to, arrive in held:

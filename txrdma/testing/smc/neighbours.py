@@ -83,7 +83,7 @@ def drawMemory(seed: int) -> MemoryPlan:
         else event
         for event in streams.events
     )
-    # Over shared memory it is always a program that acknowledges.
+    # Over shared memory programs always acknowledge.
     return MemoryPlan(
         **{**vars(streams), "isPatient": True, "events": events},
         memory=faults,
@@ -144,9 +144,9 @@ class MemoryScenario(StreamScenario):
             self.wait(PATIENCE)
             for host in self.hosts:
                 isAway = host.isDead or not (host.readers or host.writers)
-                check(isAway, f"nobody uses SMC, and {host!r} watches {[*host.readers, *host.writers]}")
+                check(isAway, f"SMC is not in use, but {host!r} watches {[*host.readers, *host.writers]}")
             calls = self.world.clock.calls
-            check(not calls, f"nobody uses SMC, and there are calls: {[str(call) for call in calls]}")
+            check(not calls, f"SMC is not in use, but calls are scheduled: {[str(call) for call in calls]}")
             # The next use detects what peers have done meanwhile.
             self.uses = {host: reactorUse(host).hold() for host in self.hosts}
 
@@ -197,5 +197,5 @@ def playMemory(plan: MemoryPlan) -> Outcome:
         gc.collect()
         left = openDescriptors() - before
     if {"killed", "stopped"}.isdisjoint(outcome.kinds):  # otherwise the system closes them
-        check(not left, f"descriptors stay open: {left}")
+        check(not left, f"descriptors are still open: {left}")
     return outcome

@@ -33,7 +33,7 @@ class HostPlan:
     @ivar isPolling: whether its reactor polls completion queues, instead of waiting for event channels.
     @ivar segments: largest number of datagrams of one send.
     @ivar ringSizes: sizes of its rings in bytes, in the order of allocation; they repeat.
-    @ivar versions: SMC-R versions that it supports; C{ueids}: its UEIDs, which version 2 needs.
+    @ivar versions: SMC-R versions that it supports; C{ueids}: its UEIDs, which version 2 requires.
     @ivar ports: number of ports of its devices; C{links}: largest number of links, as in
         L{txrdma.smc.terms.options.Options}.
     """

@@ -1,5 +1,5 @@
 """
-Protocols that use a stream transport in random ways, and check that it keeps its promises.
+Protocols that use a stream transport in random ways, and check its promises.
 
 Each end writes a part of L{TEXT}, so its peer knows every byte that must arrive.
 """
@@ -42,7 +42,7 @@ class EndPlan:
     @ivar most: largest number of bytes of one write.
     @ivar writing: one of L{WRITINGS}.
     @ivar ending: one of L{ENDINGS}: its action after it has written everything.
-    @ivar isEarly: whether it closes at once, while its producer continues.
+    @ivar isEarly: whether it closes immediately, while its producer continues.
     @ivar isHalfCloseable: whether its protocol provides L{IHalfCloseableProtocol}.
     @ivar pausing: probability of a pause when the connection is made, and after received data.
     @ivar pace: approximate number of seconds between two writes.
@@ -171,8 +171,8 @@ class Talker(Protocol):
     def dataReceived(self, data: bytes) -> None:
         """Check that these are the next bytes of the peer's text."""
         self.claim(self.isMade and self.lostAt is None, "data when there is no connection")
-        self.claim(not self.sawEnd, "data behind the end")
-        self.claim(not self.isPausing, "data for one that pauses")
+        self.claim(not self.sawEnd, "data after the end")
+        self.claim(not self.isPausing, "data while paused")
         begin, self.received = self.received, self.received + len(data)
         peer = self.peer
         self.claim(self.received <= peer.written, "more data than was written")
@@ -185,9 +185,9 @@ class Talker(Protocol):
             self._write()
 
     def readConnectionLost(self) -> None:
-        """Check the end of the peer's data, and close the connection after all own data is written."""
-        self.claim(not self.sawEnd, "two ends of what is to be read")
-        self.claim(self.lostAt is None, "the end of reading behind the end")
+        """Check the end of the peer's data, and close the connection after all local data is written."""
+        self.claim(not self.sawEnd, "two ends of the peer's data")
+        self.claim(self.lostAt is None, "the end of reading after the connection's end")
         self.note("read lost")
         self._end()
         if self.isFinished:
@@ -195,12 +195,12 @@ class Talker(Protocol):
 
     def writeConnectionLost(self) -> None:
         """Check that writing ends only after a half-close, and before the connection's end."""
-        self.claim(self.hasHalfClosed, "no half-close was asked for")
-        self.claim(self.lostAt is None, "the end of writing behind the end")
+        self.claim(self.hasHalfClosed, "no half-close was requested")
+        self.claim(self.lostAt is None, "the end of writing after the connection's end")
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Check the end of the connection, and its reason."""
-        self.claim(self.isMade, "lost what was never made")
+        self.claim(self.isMade, "lost, but not connected")
         self.claim(self.lostAt is None, "lost twice")
         self.lostAt = self.host.seconds()
         error = reason.value
@@ -208,7 +208,7 @@ class Talker(Protocol):
         self.note(f"lost {self.reason.__name__}")
         kinds = (ConnectionDone, ConnectionLost, ConnectionAborted)
         self.claim(self.reason in kinds, f"ended by {error!r}")
-        self.claim(self.reason is not ConnectionAborted or self.hasAborted, "aborted by nobody")
+        self.claim(self.reason is not ConnectionAborted or self.hasAborted, "aborted, but not by this end")
         if self.isDone and not self.hasQuit and not self.sawEnd:
             self._end()
 
@@ -234,7 +234,7 @@ class Talker(Protocol):
             return  # the local end has ended a handshake
         if not peer.hasEndedWriting:
             ended = self.hasHalfClosed and not peer.plan.isHalfCloseable
-            self.claim(ended, "the end of what has not ended")
+            self.claim(ended, "the end of a peer that has not ended")
         elif (peer.wasFirst and self.mode == "SMC-R") or peer.plan.isHalfCloseable or not self.hasHalfClosed:
             # Otherwise this end's half-close has closed the peer, whose protocol is not half-closeable.
             self.claim(self.received == peer.written, "the end, but data is missing")
@@ -361,7 +361,7 @@ class _Pulled(_Producer):
 
     def resumeProducing(self) -> None:
         """Write one piece, and check that the producer was not stopped."""
-        self.talker.claim(not self.isOver, "asked for more behind the end")
+        self.talker.claim(not self.isOver, "resumed after the end")
         self._produce()
 
 

@@ -73,7 +73,7 @@ PATIENCE: Final = 300.0
 _MOST_TURNS: Final = 150_000
 
 HARMLESS: Final = ("gap", "retired")
-"""Events that no connection may notice."""
+"""Events that must not affect any connection."""
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class Pair:
 
     @property
     def isOver(self) -> bool:
-        """Whether the connection has ended at each end whose process lives."""
+        """Whether the connection has ended at each end whose process still runs."""
         if self.client.isMade:
             if self.client.lostAt is None and not self.client.host.isDead:
                 return False
@@ -139,7 +139,7 @@ class StreamScenario:
     """
     A simulation of SMC-R connections between two hosts, according to its plan.
 
-    @cvar harmless: kinds of events that no connection may notice.
+    @cvar harmless: kinds of events that must not affect any connection.
     @cvar pollingHost: class of the hosts whose reactors poll completion queues.
     @cvar endBound: seconds within which the end of a TCP connection is detected, for example when the peer's
         process ends: a message that arrives afterwards counts as received at the next check, up to C{GRACE}
@@ -354,7 +354,7 @@ class StreamScenario:
             now = self.world.clock.seconds()
             for end in (end for pair in pairs for end in pair.ends):
                 # As with TCP, a paused end detects it when it reads again, and one that has read the end of
-                # file never.
+                # file does not.
                 isListening = not end.plan.pausing and not end.sawEnd
                 if end.mode == "SMC-R" and end.lostAt is None and not end.host.isDead and isListening:
                     self.warned.append((end, now))
@@ -425,14 +425,14 @@ class StreamScenario:
         if world.complaints:
             raise world.complaints[0]
         if not goesOn or world.clock.seconds() > until or world.turns > _MOST_TURNS:
-            what = "nothing happens any more" if not goesOn else "it never ends"
+            what = "nothing happens any more" if not goesOn else "the simulation does not end"
             raise Violation(f"{what}: {[pair for pair in self.pairs if not pair.isOver]}")
 
     # Checks
 
     @property
     def isHarmless(self) -> bool:
-        """Whether no connection may notice any of the faults and events."""
+        """Whether none of the faults and events may affect a connection."""
         return not self.isBad and set(self.events) <= set(self.harmless)
 
     def judge(self) -> None:
@@ -445,7 +445,7 @@ class StreamScenario:
         for pair in self.pairs:
             client, server = pair.ends
             self._judgeFailures(pair)
-            # An end that aborts before its peer knows the outcome of the handshake resets that.
+            # An abort before the peer knows the outcome of the handshake resets the handshake.
             isAborted = any(not end.mode for end in pair.ends) and any(end.hasAborted for end in pair.ends)
             isAgreed = client.mode == server.mode or isAborted
             if self.isHarmless and (isAgreed or "retired" not in self.events):
@@ -453,7 +453,7 @@ class StreamScenario:
                 isFair = self.plan.isFair and not self.events
                 check(
                     client.mode == "SMC-R" or not isFair or not self.version,
-                    f"no SMC-R, although nothing is faulty: {pair}",
+                    f"no SMC-R, although there are no faults: {pair}",
                 )
                 self._judgeEnds(client)
                 self._judgeEnds(server)
@@ -497,13 +497,13 @@ class StreamScenario:
         for host in self.hosts:
             for link in self._links(host):
                 remembered = link.members or link.scheduler.queue.dirty
-                check(not remembered, f"{link!r} remembers {remembered}")
+                check(not remembered, f"{link!r} still has {remembered}")
             for group in self._linkGroups(host):
                 check(not group.core.connections, f"{group!r} still has {group.core.connections}")
                 held = group.flows or group._lingering
-                check(not held, f"{group!r} remembers {held}")
+                check(not held, f"{group!r} still has {held}")
                 check(all(buffer.isIdle for buffer in group.pool), f"{group!r} still uses a ring")
-                check(group.pool.surplus() is None, f"{group!r} keeps buffers that nobody needs")
+                check(group.pool.surplus() is None, f"{group!r} retains unused buffers")
             check(host.isDead or not host.sockets, f"{host!r} still has TCP connections")
         for canary in self.canaries:
             if canary.region.valid:
@@ -511,8 +511,8 @@ class StreamScenario:
         if self.plan.isRested and self.isHeld:
             self.wait(700.0)  # unused link groups end by themselves
             for host in self.hosts:
-                check(not self._links(host), f"link groups stay for ever: {self._links(host)}")
-                check(host.isDead or not host.triggers or not len(host.device.keys), "memory stays for ever")
+                check(not self._links(host), f"link groups do not end: {self._links(host)}")
+                check(host.isDead or not host.triggers or not len(host.device.keys), "memory is not released")
         for host in self.hosts:
             device = host.device
             host.stop()

@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--first", type=int, metavar="SEED", help="seed of the first one (by default from the clock)"
     )
-    parser.add_argument("--list", action="store_true", help="only say which conversations there are")
+    parser.add_argument("--list", action="store_true", help="only list the conversations")
     parser.add_argument(
         "names", nargs="*", help="names or chapters of conversations, with * and ?; all of them"
     )
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Progress:
-    """Prints the progress of a run, and each failure at once."""
+    """Prints the progress of a run, and each failure immediately."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -1,7 +1,7 @@
 """
 Comparison of the events of protocols over another stream with those over TCP.
 
-TCP may end a conversation in several ways because of races, and each of them is accepted. All bytes that TCP
+Because of races, TCP may have several outcomes of a conversation, and each is accepted. All bytes that TCP
 delivers must be delivered, in order and with the same content; additional bytes are accepted. This module
 runs nothing; it compares recorded performances.
 """
@@ -32,7 +32,7 @@ class Complaint:
     """
     A difference or fault that is not accepted.
 
-    @ivar end: end that saw it.
+    @ivar end: end that reported it.
     @ivar what: description.
     """
 
@@ -162,7 +162,7 @@ def _unfinished(performance: Performance) -> Iterator[Complaint]:
         if view.ended == transcript.OUT_OF_TIME:
             yield Complaint(end, f"had not ended after {performance.seconds:.0f} s")
     if len(performance.views) < 1 + bool(performance.conversation.server):
-        yield Complaint(CLIENT, "did not begin, since nobody listened")
+        yield Complaint(CLIENT, "did not begin, because the server did not listen")
 
 
 def _misserved(performance: Performance) -> Iterator[Complaint]:
@@ -173,7 +173,7 @@ def _misserved(performance: Performance) -> Iterator[Complaint]:
 
 
 def _brokenRules(performance: Performance) -> Iterator[Complaint]:
-    """Yield violations of rules that every transport must follow, whatever TCP has done this time."""
+    """Yield violations of rules that every transport must follow, regardless of TCP's results."""
     for end, entries in performance.entries.items():
         if end not in _PEER:
             continue

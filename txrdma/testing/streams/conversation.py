@@ -1,7 +1,7 @@
 """
 Conversations between two processes, as data.
 
-Each runs over C{tcp:} and over other streams, and both ends must see the same
+Each runs over C{tcp:} and over other streams, and both ends must report the same events
 (L{txrdma.testing.streams.comparison}). The list is in L{txrdma.testing.streams.catalogue}.
 """
 
@@ -38,9 +38,9 @@ class Unlike:
     A promise of TCP that a route cannot keep: a difference that is accepted there.
 
     @ivar routes: names of the providers.
-    @ivar end: C{"client"} or C{"server"}: the end that sees it.
+    @ivar end: C{"client"} or C{"server"}: the end that reports it.
     @ivar why: the reason, in a sentence for users.
-    @ivar calls: calls that the end's protocol may see instead, as in
+    @ivar calls: calls that the end's protocol may get instead, as in
         L{txrdma.testing.streams.transcript.Seen}; empty if the calls are the same.
     @ivar fewer: whether it may receive fewer bytes than over TCP.
     @ivar later: whether the end may be reported later than over TCP.
@@ -57,7 +57,7 @@ class Unlike:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """
-    Calls that the protocol of an end may see, other than C{dataReceived}.
+    Calls that the protocol of an end may get, other than C{dataReceived}.
 
     @ivar end: C{"client"} or C{"server"}.
     @ivar calls: as in L{txrdma.testing.streams.transcript.Seen}.
@@ -77,10 +77,10 @@ class Conversation:
     @ivar name: words joined by hyphens.
     @ivar about: description in a sentence.
     @ivar client: script of the client, in the language of L{txrdma.testing.streams.script}.
-    @ivar server: script of the server; empty if nobody listens.
-    @ivar races: why TCP itself may end in several ways; it then runs several times, and each outcome is
+    @ivar server: script of the server; empty if there is none.
+    @ivar races: why TCP itself has several possible outcomes; it then runs several times, and each outcome is
         accepted.
-    @ivar also: further outcomes of such races, which TCP was never seen to have here, but may have.
+    @ivar also: further outcomes of such races, which TCP may have, but did not have in tests.
     @ivar seconds: duration of the scripts themselves.
     @ivar isQuick: whether it is a part of C{make test}.
     @ivar isEverywhere: whether it runs on every reactor, not only on one.

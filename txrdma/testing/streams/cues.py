@@ -17,7 +17,7 @@ from txrdma.testing.streams.transcript import Entry, PROCESS
 
 
 class Reporter:
-    """The player's socket to the stage, which sends every report at once."""
+    """The player's socket to the stage, which sends every report immediately."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -70,7 +70,7 @@ class Cues:
         return deferred
 
     def fileno(self) -> int:
-        assert self._connection is not None, "only the cues of the process come by a socket"
+        assert self._connection is not None, "there is no connection to the stage"
         return self._connection.fileno()
 
     def logPrefix(self) -> str:

@@ -1,11 +1,11 @@
 """
 Random conversations, drawn by seeds and compared with C{tcp:} like others.
 
-The two ends write in turn or at once, in many ways and sizes; they read slowly, pause, or are busy meanwhile;
-then one of them ends the conversation in one of the ways of real programs. Only scripts whose end TCP
-determines, apart from races, are drawn: declared differences of L{txrdma.testing.streams.catalogue} are left
-out, and so are delayed calls. TCP has many races, and some of its outcomes are rare: read both transcripts
-before you trust a difference.
+The ends write alternately or concurrently, in many patterns and sizes; they read slowly, pause, or are busy
+meanwhile; then one of them ends the conversation like real programs do. Only scripts whose outcome TCP
+determines, apart from races, are drawn, without the declared differences of the catalogue and without delayed
+calls. TCP has many races, and some of its outcomes are rare: compare both transcripts before you trust a
+difference.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from txrdma.testing.streams.script import parse
 from txrdma.testing.streams.stage import Stage
 
 MOST_PLAYS: Final = 22
-"""Number of runs over TCP after which an outcome that none of them had is not an outcome of TCP."""
+"""Number of runs over TCP after which an outcome that has not occurred is considered impossible."""
 
 _FIRST_PLAYS: Final = 2
 _MORE_PLAYS: Final = 4
@@ -34,7 +34,7 @@ _MORE_PLAYS: Final = 4
 _SIZES: Final = (1, 5, 44, 1000, 4096, 16_384, 65_535, 65_536, 65_537, 131_072, 300_000, 1_000_000, 3_000_000)
 _MOST: Final = 8_000_000
 _ONCE: Final = ("push", "pull", "file")
-_DROPPED: Final = "who aborts wants nothing delivered any more, and what is on its way is dropped or not"
+_DROPPED: Final = "an abort may discard data in flight, or deliver it"
 _DEADLY: Final = frozenset(("kill", "exit"))
 
 
@@ -42,7 +42,7 @@ class _End:
     """
     The script of an end while it is drawn.
 
-    @ivar said: number of bytes that it has written after all steps so far; C{received}: number that it has
+    @ivar output: number of bytes that it has written after all steps so far; C{received}: number that it has
         received then.
     """
 
@@ -67,13 +67,13 @@ class _End:
         self._rules.setdefault(on or self.occasion, []).extend(steps)
 
     def meets(self) -> None:
-        """Ensure that the other end knows of the connection."""
+        """Ensure that the connection is made at the other end."""
         if not self.received:
             self.does("settle")
 
     def writes(self, most: int, isSwift: bool = False, on: str = "") -> int:
         """
-        Write some bytes, in one of the ways of real programs.
+        Write some bytes like a real program: at once, in pieces, slowly, or by a producer.
 
         @param isSwift: whether everything is written in the iteration in which that begins.
         @return: the number of bytes.
@@ -194,7 +194,7 @@ def _halfCloses(random: Random, leaver: _End, other: _End) -> None:
         return  # the other end's protocol is not half-closeable
     if random.random() < 0.7:
         leaver.received += other.writes(_MOST, isSwift=random.random() < 0.5, on="read-lost")
-    # With both halves closed, Twisted's TCP never reports the end to who does not close.
+    # With both halves closed, Twisted's TCP never reports the end to an end that does not close.
     other.does(*random.choice((["lose"], ["lose"], ["half", "wait 0.02", "lose"])), on="read-lost")
 
 

@@ -79,7 +79,7 @@ def _player(order: Order, reporter: Reporter) -> None:
     player = Player(order, reactor, reporter)
     reactor.callWhenRunning(player.begin)
     reactor.run()
-    from txrdma.verbs.completions import runQueueWait  # late: a player over TCP needs none of the package
+    from txrdma.verbs.completions import runQueueWait  # late: a player over TCP does not use it
 
     reporter.report(PROCESS, transcript.WAITED, f"{runQueueWait():.3f}")
 

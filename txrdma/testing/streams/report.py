@@ -47,7 +47,7 @@ def failure(verdict: Verdict, logs: bool = False) -> str:
     ]
     if conversation.races:
         lines.append(
-            f"  TCP may end in several ways: {conversation.races}. It was played {len(verdict.tcp)} times."
+            f"  TCP has several possible outcomes: {conversation.races}. It was run {len(verdict.tcp)} times."
         )
     tcp = _closest(verdict)
     for end in ours.entries:
@@ -206,9 +206,9 @@ def differences(conversations: Sequence[Conversation]) -> str:
 
 def replaceIn(page: Path, what: str, text: str) -> None:
     """
-    Replace the text between its marks on a page.
+    Replace the text between its markers on a page.
 
-    @raise ValueError: the page has no such marks.
+    @raise ValueError: the page has no such markers.
     """
     begin, end = BEGIN.format(what), END.format(what)
     before, found, rest = page.read_text().partition(begin)

@@ -38,10 +38,10 @@ OCCASIONS: Final[Mapping[str, str]] = MappingProxyType(
 STEPS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "write SIZE": "one `transport.write` of the next bytes of this end's text",
-        "write SIZE by SIZE": "the same in many writes of the second size, all in this turn",
+        "write SIZE by SIZE": "the same in many writes of the second size, all in this reactor iteration",
         "sequence SIZE by SIZE": "the same by one `transport.writeSequence`",
         "trickle SIZE by SIZE every SECONDS": "the same, a write at a time; waits until all is written",
-        "push SIZE": "register a push producer of that much; the cue `sent` comes when it is unregistered",
+        "push SIZE": "register a push producer of that much; the cue `sent` is given when it is unregistered",
         "pull SIZE": "the same with a pull producer",
         "file SIZE": "the same with `twisted.protocols.basic.FileSender`",
         "hold": "register a push producer that never writes",
@@ -51,20 +51,20 @@ STEPS: Final[Mapping[str, str]] = MappingProxyType(
         "abort": "`transport.abortConnection`",
         "pause": "`transport.pauseProducing`",
         "resume": "`transport.resumeProducing`",
-        "slowly SECONDS": "from now on pause that long after each `dataReceived`",
-        "raise": "raise an exception, as a program does that has a mistake",
-        "delay": "`reactor.callLater(0, ...)` of a call that is compared as the protocol's own calls are",
+        "slowly SECONDS": "from now on pause for these seconds after each `dataReceived`",
+        "raise": "raise an exception, like a faulty program",
+        "delay": "`reactor.callLater(0, ...)` of a call that is compared like the protocol's calls",
         "turn": "wait until the reactor has read and written once",
-        "settle": "wait until all that is under way has surely arrived",
+        "settle": "wait until all data in flight has certainly arrived",
         "wait SECONDS": "wait",
-        "await WORD": "wait for a cue, of this end or of the other; `peer-ended` comes by itself",
+        "await WORD": "wait for a cue, of this end or of the other; the stage gives `peer-ended`",
         "cue WORD": "give the other end a cue",
         "block SECONDS": "`time.sleep`: the reactor does nothing",
-        "freeze SECONDS": "SIGSTOP to this process, and SIGCONT so much later",
+        "freeze SECONDS": "SIGSTOP to this process, and SIGCONT after these seconds",
         "again": "connect once more, in 10 ms",
-        "again until COUNT": "the same at once, unless so many connections have been begun",
+        "again until COUNT": "the same immediately, unless so many connections have begun",
         "close-port": "`stopListening`; the cue `closed` goes to the other end",
-        "fork SECONDS": "`os.fork`, with a child that does nothing and ends so much later",
+        "fork SECONDS": "`os.fork`, with a child that does nothing and ends after these seconds",
         "stop": "`reactor.stop`",
         "stop after COUNT": "the same when so many connections have been lost",
         "term": "SIGTERM to this process",
@@ -75,7 +75,7 @@ STEPS: Final[Mapping[str, str]] = MappingProxyType(
 """All steps of an end, each with its meaning."""
 
 LEAVES: Final = frozenset(("lose", "abort", "raise", "stop", "term", "kill", "exit"))
-"""Steps after which an end receives nothing more."""
+"""Steps after which an end receives no more data."""
 
 _UNITS: Final = {"": 1, "kB": 1000, "MB": 1_000_000}
 _SIZE: Final = re.compile(r"(\d+)(kB|MB)?")

@@ -38,7 +38,7 @@ LOGGED = "logged"
 """An error was logged; its text."""
 
 BROKEN = "broken"
-"""A rule that transports must follow was violated, as far as the player could see it; a description."""
+"""A rule that transports must follow was violated, as far as the player can detect it; a description."""
 
 HELLO, RUNS, CHILD, WAITED, ENDED = "hello", "runs", "child", "waited", "ended"
 """
@@ -106,7 +106,7 @@ def _position(entry: Entry) -> tuple[int, str]:
 @dataclass(frozen=True, slots=True)
 class Seen:
     """
-    The calls that the protocol of one connection saw, without random details.
+    The calls that the protocol of one connection got, without random details.
 
     @ivar calls: the calls other than C{dataReceived}, such as C{"lost ConnectionDone"}.
     @ivar received: number of received bytes.

@@ -168,9 +168,9 @@ class Client:
         """Poll and check the completions of the client."""
         for completion in self.queue.poll(256):
             what = self.posted.get(completion.identifier)
-            check(what is not None, f"{completion} for nothing that was posted")
+            check(what is not None, f"{completion} for no posted request")
             if completion.status is not Status.SUCCESS:
-                check(self.broken, f"{completion}, but the connection goes on")
+                check(self.broken, f"{completion}, but the connection continues")
                 self.failure = self.failure or completion.status
                 continue
             del self.posted[completion.identifier]
@@ -184,11 +184,11 @@ class Client:
         """Check that messages arrived once and in order, and all of them unless the connection broke."""
         count = len(self.received)
         check(
-            self.received == self.sent[:count], f"client {self.number}'s messages arrived as something else"
+            self.received == self.sent[:count], f"client {self.number}'s messages arrived with wrong content"
         )
         check(count >= self.acknowledged, f"client {self.number}'s messages completed, but did not arrive")
         if not self.broken:
-            check(count == len(self.sent) and not self.posted, f"client {self.number} is left waiting")
+            check(count == len(self.sent) and not self.posted, f"client {self.number} still waits")
 
 
 class ClientsScenario:
@@ -279,7 +279,7 @@ class ClientsScenario:
         while self.clock.calls:
             self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
             self.poll()
-            check(self.network.sent < _MOST_PACKETS, "it never ends")
+            check(self.network.sent < _MOST_PACKETS, "the simulation does not end")
 
     def postReceives(self, count: int) -> None:
         """Post this many receives to the shared queue."""
@@ -310,18 +310,18 @@ class ClientsScenario:
     def _poll(self) -> None:
         """Check the results of the simulation."""
         for client in self.clients:
-            check(not client.broken or not self.plan.isFair, "a connection broke in fair weather")
+            check(not client.broken or not self.plan.isFair, "a connection broke without faults")
             client.checkMessages()
         for client in self.clients:  # this flushes receives that have begun
             client.there.modify(QPAttributes(state=QPState.ERR))
         self.poll()
-        check(len(self.receives.receives) == self.rooms - len(self.filled), "receives have vanished")
+        check(len(self.receives.receives) == self.rooms - len(self.filled), "receives were lost")
         for word in range(WORDS):
             history = History(
                 self.plan.words[word],
                 [[atomic for atomic in client.atomics if atomic.word == word] for client in self.clients],
             )
-            check(history.explains(self.numbers[word]), f"no order explains what became of word {word}")
+            check(history.explains(self.numbers[word]), f"no order of operations explains word {word}")
 
     def _outcome(self) -> Outcome:
         completed = sum(len(c.sent) + len(c.atomics) - len(c.posted) for c in self.clients)

@@ -171,7 +171,7 @@ class PortContract(PortEventContract):
     isOneWire = False
 
     def mayFailAtOnce(self, which: int) -> bool:
-        """Return whether the first device may fail at once, since it does not wait for its port to be up."""
+        """Return whether the first device may fail immediately, instead of waiting for its port to be up."""
         return not self.quirks[0].waitsForPort and (which == 0 or self.isOneWire)
 
     def test_backInTime(self) -> None:

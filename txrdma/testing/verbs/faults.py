@@ -81,7 +81,7 @@ class ProtectionContract(TwoEnds):
         self.refused(alice, bob, self.write(alice, bob.memory, bob.memory.length - 63))
 
     def test_longBeyondTheEnd(self) -> None:
-        """A write of many packets that exceeds its region only at its end changes nothing elsewhere."""
+        """A write of many packets that exceeds its region only at its end changes no other memory."""
         alice, bob = self.pair()
         neighbour = self.region(bob, 1 << 16, EVERYTHING)
         alice.rdma(

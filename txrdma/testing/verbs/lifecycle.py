@@ -87,7 +87,7 @@ class StateContract(TwoEnds):
         self.assertEqual({c.qpn for c in alice.sent}, {alice.queuePair.number})
 
     def test_fullQueueIsFlushed(self) -> None:
-        """In ERR any number of requests is accepted and flushed at once."""
+        """In ERR any number of requests is accepted and flushed immediately."""
         alice, _bob = self.pair()
         alice.queuePair.modify(QPAttributes(state=QPState.ERR))
         most = alice.queuePair.capacity.maxSend
@@ -363,7 +363,7 @@ class EndContract(TwoEnds):
         self.assertTrue(all(1 < number < QPN(1 << 24) for number in numbers))
 
     def test_closeIsSilent(self) -> None:
-        """Closing a queue pair makes no completion, and discards those that were not polled."""
+        """Closing a queue pair creates no completion, and discards those that were not polled."""
         alice, bob = self.pair()
         alice.receive(alice.segment())
         bob.receive(bob.segment())

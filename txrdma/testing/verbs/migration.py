@@ -236,7 +236,7 @@ class MigrationContract(TwoEnds):
         self.assertEqual(alice.queuePair.state, QPState.ERR)
 
     def test_notArmedNotTaken(self) -> None:
-        """An alternate path cannot be armed without being loaded, and no program can set the state ARMED."""
+        """An alternate path cannot be armed before it is loaded, and programs cannot set the state ARMED."""
         alice, bob = self.pair()
         refused = QPAttributes(migrationState=_REARM)
         self.assertRaises(InvalidRequest, alice.queuePair.modify, refused)

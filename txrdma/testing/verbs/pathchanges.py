@@ -22,7 +22,7 @@ class PathChanges:
     """
     Changes of paths between two sides with two paths.
 
-    Each change waits until both sides are ready for it, and does not happen if they never are.
+    Each change waits until both sides are ready for it, or until the end of the simulation.
 
     @ivar cuts: number of paths that were cut while both sides could migrate.
     """
@@ -62,7 +62,7 @@ class PathChanges:
         return here if here == there else None
 
     def _leave(self, plan: DeparturePlan) -> None:
-        """Make the sides migrate to the other path."""
+        """Request that the sides migrate to the other path."""
         path = self._path()
         if path is not None and plan.isCut:
             self.cuts += 1

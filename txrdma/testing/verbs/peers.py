@@ -323,13 +323,13 @@ class Peer:
     def _sent(self, completion: Completion, peer: Peer) -> None:
         check(completion.qpn == self.qp.number, "a completion names the wrong queue pair")
         while True:
-            check(bool(self.posted), f"{completion} for nothing that was posted")
+            check(bool(self.posted), f"{completion} for no posted request")
             planned = self.posted.popleft()
             if planned.request.identifier == completion.identifier:
                 break
             check(
                 not planned.request.signaled and self.failure is None,
-                f"{completion} came before that of request {planned.request.identifier}",
+                f"{completion} precedes that of request {planned.request.identifier}",
             )
             self._done(planned, peer)
         if completion.status is Status.SUCCESS:
@@ -350,7 +350,7 @@ class Peer:
             expected.add(SPOILT[planned.spoilt])
         check(status in expected, f"{status!r} for {planned}")
         if status is Status.REM_ACCESS_ERR or status is Status.REM_INV_REQ_ERR:
-            check(peer.broken, f"{status!r}, but the peer goes on")
+            check(peer.broken, f"{status!r}, but the peer continues")
 
     def _done(self, planned: Planned, peer: Peer) -> None:
         """Check the effect of a request that has succeeded, and record that it must not occur again."""
@@ -365,7 +365,7 @@ class Peer:
         if operation in ATOMICS:
             peer.setWords(peer.model, planned.words)
         changed = self if operation is Operation.RDMA_READ or operation in ATOMICS else peer
-        check(changed.memory[start:end] == planned.data, f"{operation!r} did something else")
+        check(changed.memory[start:end] == planned.data, f"{operation!r} had a wrong effect")
         changed.model[start:end] = planned.data
         if planned.plan.isOverwritten:
             other = self.noise.randbytes(len(planned.data))
@@ -377,7 +377,7 @@ class Peer:
         check(posted.identifier == completion.identifier, f"{completion} out of order")
         if completion.status is not Status.SUCCESS:
             allowed = (Status.WR_FLUSH_ERR, Status.LOC_LEN_ERR)
-            check(completion.status in allowed and self.broken, f"{completion} though nothing is wrong")
+            check(completion.status in allowed and self.broken, f"{completion} without a failure")
             # It may contain a part of a message that was not completed.
             end = posted.offset + posted.length
             self.model[posted.offset : end] = self.memory[posted.offset : end]
@@ -391,10 +391,10 @@ class Peer:
             kind = CompletionOpcode.RECEIVE
             self.model[posted.offset : posted.offset + len(data)] = data
             got = self.memory[posted.offset : posted.offset + len(data)]
-            check(got == data, f"message {request.identifier} arrived as something else")
+            check(got == data, f"message {request.identifier} arrived with wrong content")
         else:
             got = self.memory[planned.where : planned.where + len(data)]
-            check(got == data, f"{request.operation!r} {request.identifier} was told before it was there")
+            check(got == data, f"{request.operation!r} {request.identifier} completed before its data")
         check(
             (completion.opcode, completion.immediate, completion.length) == (kind, immediate, len(data)),
             f"{completion} for {request}",
@@ -428,4 +428,4 @@ class Peer:
                 return
             if not planned.done and not planned.spoilt:
                 self.setWords(self.model, planned.words)
-        check(self.memory[start:end] == self.model[start:end], "an atomic operation was carried out wrongly")
+        check(self.memory[start:end] == self.model[start:end], "an atomic operation had a wrong effect")

@@ -41,7 +41,7 @@ class Quirks:
     @ivar resumesFromSQD: whether requests posted in SQD are sent upon the transition to RTS (IBA 10.3.1.5).
         rxe sends them when another request is posted.
     @ivar waitsForPort: whether requests posted while the local port is down are retried like unanswered
-        ones. rxe has no route then, and fails at once with C{localFailure}.
+        ones. rxe has no route then, and fails immediately with C{localFailure}.
     @ivar needsPeerForRTR: whether the transition to RTR resolves the peer's MAC address, and fails without an
         answer, as in Linux. The software device leaves this to the system when it sends.
     @ivar localFailure: status of a send whose memory does not match its segments. IBA 10.10.3 requires a

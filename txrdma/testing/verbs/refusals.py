@@ -1,5 +1,5 @@
 """
-Requests that every device refuses at once and without effect, as the Linux kernel does.
+Requests that every device refuses immediately and without effect, as the Linux kernel does.
 
 Follows InfiniBand Architecture vol. 1, 10.3.1 and 11.2.4.2 (states and their attributes), 11.4.1 (posting)
 and 11.2.1.2 (limits of a device).

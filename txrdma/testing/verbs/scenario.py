@@ -64,9 +64,10 @@ class Scenario:
         else:
             for side in (self.alice, self.bob):
                 check(
-                    not side.posted or not any(p.request.signaled for p in side.posted), "requests are left"
+                    not side.posted or not any(p.request.signaled for p in side.posted),
+                    "requests have not completed",
                 )
-                check(not side.messages, "messages are left")
+                check(not side.messages, "messages have not arrived")
                 peer = self.bob if side is self.alice else self.alice
                 while side.posted:  # unsignaled requests at the end
                     side._done(side.posted.popleft(), peer)
@@ -103,17 +104,17 @@ class Scenario:
             clock.advance(max(0.0, clock.calls[0].getTime() - clock.seconds()))
             self.alice.poll(self.bob)
             self.bob.poll(self.alice)
-            check(clock.seconds() < end and self.network.sent < _MOST_PACKETS, "it never ends")
+            check(clock.seconds() < end and self.network.sent < _MOST_PACKETS, "the simulation does not end")
 
     def _breakUp(self, spoil: bool) -> None:
         """Check that after the failure of one side the other one fails as soon as it sends."""
-        check(spoil or not self.plan.isFair, f"a connection broke in fair weather: {self._failures()}")
+        check(spoil or not self.plan.isFair, f"a connection broke without faults: {self._failures()}")
         for side, peer in ((self.alice, self.bob), (self.bob, self.alice)):
             if not side.broken:
                 side.planned.append(side.operation(peer, 1000, OperationPlan(Operation.RDMA_WRITE, 1)))
                 side.post(peer, len(side.planned))
                 self._settle()
-            check(side.broken, "the peer is gone, but sending to it succeeds")
+            check(side.broken, "the peer has failed, but sending to it succeeds")
             left = 0 if side.shared is None else len(side.shared.receives)
             check(len(side.receives) == left, "a queue pair failed, but its receives were not flushed")
 

@@ -207,7 +207,7 @@ class SharedRefusalContract(SharedEnds):
             self.assertRaises(InvalidRequest, domain.createSharedReceiveQueue, maxReceive, maxSegments)
 
     def test_limit(self) -> None:
-        """The limit event is raised once when fewer receives than that are left, which disarms the limit."""
+        """The limit event is raised once when fewer receives than the limit remain, and disarms it."""
         hub, shared = self.hub()
         alice, bob = self.receiver(hub, shared)
         self.offer(hub, shared, 6)

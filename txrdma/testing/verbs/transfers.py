@@ -126,7 +126,7 @@ class SendContract(TwoEnds):
             bob.receive(bob.segment())
             alice.send(alice.fill(b"quiet"), identifier=index, signaled=False)
             self.runUntilCompleted(bob, receives=index + 1)
-            self.runFor(0.002)  # for the acknowledgement
+            self.runFor(0.002)  # until the acknowledgement arrives
         bob.receive(bob.segment())
         alice.send(alice.fill(b"loud"), identifier=999)
         self.runUntilCompleted(alice, sends=1)
@@ -198,7 +198,7 @@ class RDMAContract(TwoEnds):
     """Promises about writes to the peer's memory, and reads from it."""
 
     def test_write(self) -> None:
-        """A write changes the peer's memory, and makes no completion there."""
+        """A write changes the peer's memory, and creates no completion there."""
         alice, bob = self.pair()
         bob.receive(bob.segment())
         alice.rdma(Operation.RDMA_WRITE, bob.memory, alice.fill(b"written"), offset=1000)
@@ -270,7 +270,7 @@ class RDMAContract(TwoEnds):
             self.runUntilCompleted(alice, sends=turn + 1)
 
     def test_read(self) -> None:
-        """A read copies the peer's memory to the local memory, and makes no completion at the peer."""
+        """A read copies the peer's memory to the local memory, and creates no completion at the peer."""
         alice, bob = self.pair()
         bob.fill(b"to be read", 500)
         alice.rdma(Operation.RDMA_READ, bob.memory, alice.segment(0, 4), alice.segment(100, 6), offset=500)

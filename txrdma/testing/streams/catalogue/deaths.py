@@ -14,7 +14,7 @@ _SYSTEM = (
 
 
 def vanished(end: str, calls: tuple[str, ...] = _LOST) -> tuple[Unlike, ...]:
-    """Declare the calls that a survivor may see over RoCE when its peer ends abruptly."""
+    """Declare the calls that may occur over RoCE at an end whose peer ends abruptly."""
     return (Unlike(ROCE, end, _SYSTEM, calls=calls, fewer=True),)
 
 

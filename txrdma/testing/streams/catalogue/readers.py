@@ -1,4 +1,4 @@
-"""Conversations whose readers do not read: paused, slow, blocked, or stopped by the system."""
+"""Conversations whose readers are paused, slow, blocked, or stopped by the system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations of different lengths: one end or both write, from nothing to more than buffers hold."""
+"""Conversations of different lengths: one end or both write, from no bytes to more than buffers contain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from txrdma.testing.streams.conversation import Conversation, conversations, ROC
 SLOWER = "RoCE in software is slower: Python processes each packet, as the kernel does for TCP"
 
 _SIZES = {"1": "quick", "5": "quick, everywhere", "300kB": "quick", "5MB": "quick, everywhere"}
-"""Sizes, and where their conversations run."""
+"""Sizes, and the flags of their conversations."""
 
 _OF_SIZE = """
 client-writes-{size} ({runs})
