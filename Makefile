@@ -141,7 +141,7 @@ test-wheel: $(VENV)/.has-test
 	@rm -rf build/wheel && mkdir -p build/wheel
 	@tools/quietly $(BIN)/python -m build --no-isolation --outdir build/wheel .
 	@PYTHON="$(PYTHON)" tools/make-venv build/wheel/venv
-	@tools/quietly build/wheel/venv/bin/python $(PIP) build/wheel/txrdma-*.whl 'hypothesis>=6.100' 'rich>=13'
+	@tools/quietly build/wheel/venv/bin/python $(PIP) build/wheel/txrdma-*.whl 'hypothesis>=6.100' 'rich>=13' 'PyHamcrest>=2'
 	@TXRDMA_EXAMPLES=25 tools/test-installed build/wheel/venv/bin/python --jobs $(JOBS) --label wheel --folder build/wheel \
 		$(if $(filter file,$(origin TESTS)),,$(TESTS))
 	@PAGES_WHEELS=$(CURDIR)/build/wheel $(BIN)/python $(RUNTESTS) --label pages --folder build/wheel/pages txrdma.test.system.test_pages

@@ -32,6 +32,7 @@ from txrdma.monitor.series.history import BatchWriter
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.tap import duty, monitor
 from txrdma.tap.monitor import MonitorService
+from txrdma.test.support.extras import needs
 from txrdma.test.support.monitor.alerts import entryOf
 from txrdma.test.support.monitor.samples import Sample, samplesIn
 from txrdma.test.support.monitor.service import WHOLE
@@ -95,6 +96,7 @@ class StartTests(SynchronousTestCase):
 
     def test_spillInUse(self) -> None:
         """A second monitor with the same spill is refused, and has left its history to others."""
+        needs("cramjam", "remote-write")
         path, folder = self.mktemp(), self.mktemp()
         self.addCleanup(Spool(folder, 1 << 20).close)
         engine = f'remote-write = {{url = "http://127.0.0.1:1/", spill = "{folder}"}}'
@@ -143,6 +145,7 @@ class StartTests(SynchronousTestCase):
 
     def test_listen(self) -> None:
         """Invalid endpoints and missing TLS files are reported."""
+        needs("OpenSSL", "tls")
         token = self.mktemp()
         Path(token).write_text("a token of some length\n")
         os.chmod(token, 0o600)
@@ -178,6 +181,8 @@ class ServiceTests(TestCase):
 
     async def test_service(self) -> None:
         """The service sweeps, reads, stores and answers; at its end nothing is left open."""
+        needs("OpenSSL", "tls")
+        needs("cramjam", "remote-write")
         path = self.mktemp()
         text = WHOLE.replace('listen = ""', 'listen = "tcp:0:interface=127.0.0.1"')
         text = text.replace("interval = 1", "interval = 2")
