@@ -298,9 +298,6 @@ class MakefileTests(SynchronousTestCase):
         "test-kernel": "test-kernel-ci runs a selection of its tests",
         "format": "lint fails where it would change a file",
         "clean": "test_clean",
-        "coverage": "test-all runs the same tests, and the workflow of GitHub measures them",
-        "reproducible": "test_packaging builds the pure wheel twice",
-        "test-wheel": "test_packaging installs the wheel, and test-compiled runs tests with an installed one",
         "wheels": "test-compiled builds one of them",
     }
     """Targets that neither CI nor C{make soak} runs, and what does instead."""
