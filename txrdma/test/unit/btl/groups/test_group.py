@@ -321,7 +321,7 @@ class FailureTests(GroupCase):
         mine.addErrback(lambda _: None)
         self.assertFails(waiting, 0, "rank 0 has cancelled broadcast")
         self.assertFails(self.groups[1].barrier(), 0, "rank 0 has cancelled broadcast")
-        buffer.append(1)  # # raises while a receive request uses the buffer
+        buffer.append(1)  # raises while a receive request uses the buffer
         self.assertEqual(self.groups[0]._receives | self.groups[2]._receives, set())
 
     def test_closed(self) -> None:
@@ -330,7 +330,7 @@ class FailureTests(GroupCase):
         self.groups[0].close()
         self.assertFails(mine, 0, "rank 0 has left the group")
         for group in self.groups[1:]:
-            group.barrier().addErrback(lambda _: None)  # # may already have all data of rank 0
+            group.barrier().addErrback(lambda _: None)  # may already have all data of rank 0
         for group in self.groups[1:]:
             self.assertFails(group.barrier(), 0, "rank 0 has left the group")
             group.close()
