@@ -82,6 +82,16 @@ class NextCalls:
         if timer is None or not timer.active():
             self._timer = self._clock.callLater(0, self._run)
 
+    def postpone(self) -> None:
+        """
+        Make the calls after all that were delayed by 0 seconds until now.
+
+        Not for use in delayed calls, which might postpone these calls again in each iteration.
+        """
+        timer = self._timer
+        if timer is not None and timer.active():
+            timer.reset(0)
+
     def discard(self, call: Callable[[], object]) -> None:
         """Do not make a call. Idempotent."""
         self._running.pop(call, None)
@@ -93,15 +103,16 @@ class NextCalls:
 
     def _run(self) -> None:
         self._timer = None
-        calls, self._calls = self._calls, {}
-        self._running = calls
-        for call in list(calls):
-            if call in calls:  # an earlier one may discard it
+        running = self._running  # has calls already if one of them runs the reactor
+        running.update(self._calls)
+        self._calls.clear()
+        for call in list(running):
+            if running.pop(call, call) is None:  # otherwise an earlier one has discarded it
                 try:
                     call()
                 except BaseException:  # as the reactor does
                     _log.failure("Unexpected error in {call}", call=call)
-        calls.clear()
+        self.postpone()  # which is safe here: the reactor makes new delayed calls in the next iteration
 
 
 _nextCalls: Final[WeakValueDictionary[int, NextCalls]] = WeakValueDictionary()

@@ -235,6 +235,7 @@ class CompletionReader:
             self._channel.takeEvents()
             if (found and self._expectsAnswer()) or (not self._sleep() and not self._drain()):
                 self._continue()
+                self._nextCalls.postpone()  # until after calls that the handler has delayed by 0 seconds
 
     def _turn(self) -> None:
         """

@@ -146,3 +146,47 @@ class NextCallsTests(SynchronousTestCase):
         self.calls.add(self.second)
         self.clock.advance(0)
         self.assertEqual(self.made, ["first", "second"])
+
+    def delay(self) -> None:
+        """Add a call, and make another one without a delay."""
+        self.calls.add(self.first)
+        self.clock.rightNow += 1
+        self.clock.callLater(0, self.made.append, "delayed")
+        self.clock.rightNow += 1
+
+    def test_postponedCallsAreMadeAfterDelayedOnes(self) -> None:
+        self.calls.postpone()
+        self.delay()
+        self.calls.add(self.second)
+        self.calls.postpone()
+        self.assertEqual(len(self.clock.getDelayedCalls()), 2)
+        self.clock.advance(0)
+        self.assertEqual(self.made, ["delayed", "first", "second"])
+
+    def test_callsOfTheNextIterationAreMadeAfterDelayedOnes(self) -> None:
+        """Calls that are added by calls are made after what these have delayed by 0 seconds."""
+        self.calls.add(self.delay)
+        self.calls.add(self.again)
+        self.clock.advance(0)
+        self.assertEqual(self.made, ["again", "delayed", "first", "again"])
+
+    def test_addDoesNotPostpone(self) -> None:
+        """Delayed calls that add calls in each iteration do not prevent that calls are made."""
+        self.delay()
+        self.calls.add(self.second)
+        self.clock.advance(0)
+        self.assertEqual(self.made, ["first", "second", "delayed"])
+
+    def test_callRunsTheReactor(self) -> None:
+        """If a call runs the reactor and another call is added, the reactor makes the remaining calls."""
+
+        def run() -> None:
+            self.calls.add(self.second)
+            self.clock.advance(0)
+            self.made.append("run")
+
+        self.calls.add(run)
+        self.calls.add(self.first)
+        self.clock.advance(0)
+        self.assertEqual(self.made, ["first", "second", "run"])
+        self.assertEqual(self.clock.getDelayedCalls(), [])

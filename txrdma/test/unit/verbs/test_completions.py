@@ -8,6 +8,7 @@ from typing import Any
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
+from twisted.internet.base import DelayedCall
 from twisted.internet.error import ConnectionLost
 from twisted.internet.interfaces import IReadDescriptor
 from twisted.internet.testing import MemoryReactorClock
@@ -350,6 +351,31 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(reported, ["handled", "delayed"] * 2)
         self.assertEqual(reactor.getDelayedCalls(), [])
 
+    def test_delayedFirstOfTwo(self) -> None:
+        """Calls that a handler has scheduled without a delay run before its next batch if others are busy."""
+        reactor: Any = LookingReactor()
+        reported: list[str] = []
+
+        def handle(batch: Sequence[Completion]) -> None:
+            reported.append("handled")
+            reactor.rightNow += 1
+            reactor.callLater(0, reported.append, "delayed")
+            reactor.rightNow += 1
+
+        busy: Any = LiveQueue([])
+        busy.endless = True
+        reader = CompletionReader(reactor, Channel([self.queue]), [self.queue], handle)
+        other = CompletionReader(reactor, Channel([busy]), [busy], self.handle)
+        for each in (reader, other):
+            each.start()
+        reactor.turn()
+        self.queue.put(1)
+        reader.doRead()
+        for _ in range(3):
+            self.queue.put(2)
+            reactor.turn()
+        self.assertEqual(reported[:6], ["handled", "delayed"] * 3)
+
     def test_failingHandler(self) -> None:
         """A handler that raises is logged, the reader stops, and its owner is notified once."""
 
@@ -420,7 +446,7 @@ class LookingReactor(MemoryReactorClock):
             if not reader._channel.isTaken:
                 reader.doRead()
         due = [call for call in self.calls if call.getTime() <= self.seconds()]
-        for call in due:
+        for call in sorted(due, key=DelayedCall.getTime):
             self.calls.remove(call)
             call.called = 1
             call.func(*call.args, **call.kw)
