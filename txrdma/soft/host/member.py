@@ -259,7 +259,7 @@ class PortMember:
         if destination.share == self.share:
             return False
         if self._isAwaited(destination):
-            self._store(source, packet)
+            self._store(source, packet, self._reactor.seconds())
             return True
         line = self._home if self._coordinator is None else self._lineFor(number, destination)
         if line is None:
@@ -298,16 +298,16 @@ class PortMember:
         ip = parsed.address.ip
         if ip is None or len(packet) < 8:
             raise ValueError("a packet without a header or a sender")
-        self._pass((ip, parsed.port), packet)
+        self._pass((ip, parsed.port), packet, self._reactor.seconds())
 
-    def _pass(self, source: tuple[str, int], packet: memoryview) -> None:
+    def _pass(self, source: tuple[str, int], packet: memoryview, receivedAt: float) -> None:
         """Pass a forwarded packet on; one without a receiver is dropped."""
         if self._coordinator is not None:
             number = int.from_bytes(packet[5:8], "big")
             known = destinationOf(packet) if number == _GSI else Destination(share=number >> 16)
             target = None if known.share == self.share else self._lineFor(number, known)
             if self._isAwaited(known):
-                self._store(source, packet)
+                self._store(source, packet, receivedAt)
                 return
             if target is not None:
                 target.forward(source, packet)
@@ -317,13 +317,13 @@ class PortMember:
         if self._port is not None:
             self._port.forwarded(source, packet)
 
-    def _store(self, source: tuple[str, int], packet: memoryview) -> None:
+    def _store(self, source: tuple[str, int], packet: memoryview, receivedAt: float) -> None:
         """
         Store a packet for a process that will report soon.
 
         It is often the answer to a request that arrived on another socket before the report.
         """
-        self._awaited.append((self._reactor.seconds(), source, bytes(packet)))
+        self._awaited.append((receivedAt, source, bytes(packet)))
 
     def _passStored(self) -> None:
         """Pass on stored packets for a process that has reported; store those for other processes again."""
@@ -333,7 +333,7 @@ class PortMember:
         self._awaited.clear()
         for at, source, packet in stored:
             if at >= since:
-                self._pass(source, memoryview(packet))
+                self._pass(source, memoryview(packet), at)
 
     def _probeReceived(self, packet: memoryview, source: tuple[str, int]) -> None:
         raw = bytes(packet[POSITION : POSITION + 1 + _NONCE_BYTES])

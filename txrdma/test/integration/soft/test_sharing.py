@@ -315,6 +315,26 @@ class SharingTests(TestCase):
         member.receiveNow()
         self.assertEqual(received, [])
 
+    async def test_othersReport(self) -> None:
+        """Reports of other devices do not extend the time for which a packet is stored."""
+        self.patch(members, "AWAITED_SECONDS", 0.1)
+        devices = [self.open() for _ in range(3)]
+        await self.isSettled(*devices)
+        coordinator, silent, other = map(memberOf, devices)
+        silent.rest()
+        reply = memoryview(message(0x13, bytes(4) + bytes((silent.share, 0, 0, 1))))
+
+        def isStored() -> bool:
+            coordinator.redirect(1, reply, ("192.0.2.1", 50_000))
+            return bool(coordinator._awaited)
+
+        def isDropped() -> bool:
+            other.setReceiving(not other._isReceiving)
+            return not coordinator._awaited
+
+        await waitUntil(reactor, isStored)
+        await waitUntil(reactor, isDropped, seconds=2.0)
+
     async def test_twoAddresses(self) -> None:
         """A device with two addresses has the same share at both; a claim is for both or for none."""
         second = "127.251." + self.address.partition(".")[2].partition(".")[2]
