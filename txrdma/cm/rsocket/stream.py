@@ -276,9 +276,9 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         if mapped is not None:
             callWithContext(self.context, mapped.end)
 
-    def _end(self, reason: Failure) -> None:
+    def _maybeEnd(self) -> None:
         try:
-            super()._end(reason)
+            super()._maybeEnd()  # or later, if the program does not read
         finally:
             release, self._release = self._release, None
             if release is not None:

@@ -64,6 +64,25 @@ class ConsecutiveTests(MessagingCase):
         self.wait(lambda: all(each.lost.called for each in served.protocols), 5.0)
         self.assertNothingLeft()
 
+    def test_pausedAtTheEnd(self) -> None:
+        """A lost connection whose program does not read does not keep the device open."""
+        served = Recorders(Recorder)
+        self.listenAt(served, RSocketServerEndpoint, options=_UNPROBED)
+        client = self.result(self.connectTo(*_CLIENT, options=_UNPROBED))
+        adapter = client.transport.connection.adapter
+        self.patch(adapter, "_isOwner", True)
+        client.transport.pauseProducing()
+        self.wait(lambda: served.protocols)
+        served.protocols[0].transport.write(b"unread")
+        served.protocols[0].transport.loseConnection()
+        self.wait(lambda: not client.transport.stream._core, 10.0)
+        self.wait(lambda: not adapter._holders, 10.0)
+        self.assertFalse(client.lost.called)
+        client.transport.resumeProducing()
+        self.wait(lambda: client.lost.called)
+        self.assertEqual(bytes(client.received), b"unread")
+        self.assertNothingLeft()
+
 
 class KeepaliveTests(MessagingCase):
     """Probes of idle peers."""
