@@ -196,9 +196,10 @@ class MonitorService(ListeningService):
         self._renewedAt = self._times()
         supervisor = Supervisor(reactor)
         self._renewal = SupervisedLoop(reactor, "lease", self._renew, lambda: RENEW_SECONDS, isReported=False)
+        self._takeover = SupervisedLoop(reactor, "takeover", self._takeOver, lambda: None, isReported=False)
         if self._lease is not None:
             supervisor.add(self._renewal)
-        self._takeover = SupervisedLoop(reactor, "takeover", self._takeOver, lambda: None, isReported=False)
+            supervisor.add(self._takeover)
         self._losses = 0
         self._notifier = notifier or SystemNotifier(reactor, os.environ, supervisor.isAlive)
         thresholds = self._thresholds = ErrorThresholds(config.limits, config.flaps, config.mostBitErrors)

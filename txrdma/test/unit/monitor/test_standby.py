@@ -31,6 +31,7 @@ from txrdma.monitor.events.channels import LineChannel
 from txrdma.monitor.garbage import GarbageCollection
 from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.series.rows import Row
+from txrdma.monitor.supervisor import LATE_SECONDS
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
@@ -342,6 +343,25 @@ class TakeoverTests(StandbyTestCase):
         (one or other)[0]()
         world.run(2.0)
         self.assertEqual(self.active()[1:], [bool(one), bool(other)])
+
+    def test_historyIsNotOpened(self) -> None:
+        """A standby that takes over, but cannot open the history within ten minutes, reports that."""
+        self.withRows()
+        world, first, second = self.pair()
+        opening = self.slowly(second)
+        first.kill()
+        world.run(LATE_SECONDS + 2 * LEASE_SECONDS + 60.0)
+        self.assertEqual(len(opening), 1)
+
+        def late() -> list[str]:
+            entries = second.service.poller.findingLog.open.values()
+            return [one.finding.where for one in entries if one.finding.kind == "loop-late"]
+
+        self.assertEqual(late(), ["takeover"])
+        opening.pop()()
+        self.assertTrue(second.isActive)
+        world.run(60.0)
+        self.assertEqual(late(), [])
 
     def test_lostWhileOpening(self) -> None:
         """A standby that loses the lease while it opens the history remains a standby."""
