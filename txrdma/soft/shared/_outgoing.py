@@ -181,6 +181,8 @@ class LaneSender:
                             continue
             elif operation is _WRITE_WITH_IMMEDIATE:
                 if self._write(request):
+                    if request.solicited:
+                        solicited = True
                     continue
             elif operation is _WRITE and self.remote.write(request) >= 0:
                 outstanding.append(

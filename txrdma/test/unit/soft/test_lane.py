@@ -282,6 +282,17 @@ class LaneTests(LanesTestCase):
         self.one.post(send(2, b"x", solicited=True))
         self.assertEqual(self.one.rung, ["receives"])
 
+    def test_solicitedWriteRings(self) -> None:
+        """A solicited WRITE with immediate data wakes a receiver that waits for solicited completions."""
+        self.one.post(self.write(1, b"x"))  # maps the peer's memory, as the fast path needs
+        self.turn()
+        self.other.lane.arm(False, True, True)
+        for identifier, solicited in ((2, False), (3, True)):
+            request = self.write(identifier, b"x")
+            request.operation, request.solicited = Operation.RDMA_WRITE_WITH_IMMEDIATE, solicited
+            self.one.post(request)
+            self.assertEqual(self.one.rung, ["receives"] if solicited else [])
+
     def test_sleepingSenderIsRungForCompletion(self) -> None:
         self.one.post(send(1, b"x"))
         self.one.lane.arm(True, True, False)
