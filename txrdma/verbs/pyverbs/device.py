@@ -436,9 +436,11 @@ class PyverbsDevice:
             queues = [queue for domain in self._domains for queue in domain.sharedReceiveQueues()]
             if kind is AsyncEventKind.SRQ_LIMIT_REACHED:
                 queues = [queue for queue in queues if queue.limitReached()]
-            event = AsyncEvent(kind, sharedReceiveQueue=queues[0] if len(queues) == 1 else None)
-            for queue in queues[1:] if kind is AsyncEventKind.SRQ_LIMIT_REACHED else ():
+            elif len(queues) > 1:
+                queues = []  # any of them may have failed
+            for queue in queues[:-1]:
                 self._deliver(AsyncEvent(kind, sharedReceiveQueue=queue))
+            event = AsyncEvent(kind, sharedReceiveQueue=queues[-1] if queues else None)
         elif kind is AsyncEventKind.CQ_ERROR:
             for overrun in tuple(self._completionQueues):
                 if id(overrun) == number:

@@ -616,6 +616,15 @@ class EventTests(FakeDevice):
             self.received, [AsyncEvent(AsyncEventKind.SRQ_LIMIT_REACHED, sharedReceiveQueue=other)]
         )
 
+    def test_severalLimits(self) -> None:
+        """If several shared queues have reached their limits, an event names each of them."""
+        queues: list[Any] = [self.domain.createSharedReceiveQueue(4, 1) for _ in range(3)]
+        for queue in queues:
+            queue.arm(2)
+            queue.raw.attributes = Record(srq_limit=0)
+        self.device._notified(Notification(AsyncEventKind.SRQ_LIMIT_REACHED, None))
+        self.assertEqual([event.sharedReceiveQueue for event in self.received], queues)
+
     def test_readerHoldsNobody(self) -> None:
         """A reader whose device is gone leaves the reactor."""
         reactor = MemoryReactorClock()
