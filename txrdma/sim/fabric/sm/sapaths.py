@@ -129,8 +129,8 @@ class Paths:
         isElsewhere = "dgid" in given and isOfAnother(wanted.dgid)
         for offset in range(1 << target.lmc):
             dlid = target.lid + offset
-            slid = source.lid + offset % (1 << source.lmc)
-            if ("dlid" in given and dlid != wanted.dlid) or ("slid" in given and slid != wanted.slid):
+            slid = wanted.slid if "slid" in given else LID(source.lid + offset % (1 << source.lmc))
+            if "dlid" in given and dlid != wanted.dlid:
                 continue
             found = self._measured(source, dlid)
             if found is None:
@@ -143,7 +143,7 @@ class Paths:
                 dgid=wanted.dgid if isElsewhere else GID.fromParts(GID_PREFIX, target.guid),
                 sgid=GID.fromParts(GID_PREFIX, source.guid),
                 dlid=LID(dlid),
-                slid=LID(slid),
+                slid=slid,
                 hopLimit=_MOST_HOPS if isElsewhere else 0,
                 reversible=True,
                 serviceLevel=wanted.serviceLevel if "serviceLevel" in given else self.levelOf(source, dlid),

@@ -14,6 +14,7 @@ from txrdma.mad.layouts.messages import InformInfo, Notice, ReportedNotice
 from txrdma.mad.layouts.smp import GUIDInfo
 from txrdma.mad.layouts.values import PathMTU, PortCapability, Rate, Selector, SMState
 from txrdma.mad.server import MADServer
+from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.fabric.agents.sminfo import ACKNOWLEDGE, DISABLE, HANDOVER, STANDBY
 from txrdma.sim.fabric.sm.sagroups import IPOIB_BROADCAST
 from txrdma.test.support.mad.simulated import FabricTestCase, gmp
@@ -102,6 +103,15 @@ class PathTests(AdministrationTestCase):
         ):
             query = sa.PathRecord.query(sgid=self.gid("a"), dgid=self.gid("c"), **wanted)
             self.assertEqual(self.refused(self.agent.SubnAdmGet(query, self.sa), MADError).status, 0x0300)
+
+    def test_sourceLID(self) -> None:
+        """A path may begin at any LID of a host with several, also if it leads to a switch, which has one."""
+        self.fabric = SimulatedFabric(self.clock, self.net(), lmc=1)
+        self.agent = self.agentAt("a")
+        self.sa = gmp(self.agent.port.endPort.smLID)
+        for offset in range(2):
+            slid = LID(self.lid("a") + offset)
+            self.assertEqual(self.one(sa.PathRecord.query(slid=slid, dlid=self.lid("right"))).slid, slid)
 
 
 class TraceTests(AdministrationTestCase):
