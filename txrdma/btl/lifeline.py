@@ -504,6 +504,7 @@ class PeerConnection(StreamProtocol):
             return
         self._timer.stop()
         self._ending.stop()
+        # Before the peer is removed, which fails all its messages.
         if self._validation is not None:
             self._endPeer(self.peer)
         if self._receiveBuffers is not None:
@@ -511,6 +512,7 @@ class PeerConnection(StreamProtocol):
         if self._validation is not None and not self._isClean and self._failure is None:
             gone = "the peer's process has ended"
             self._failure = Failure(PeerLost(gone) if self.user is None else ConnectionLost(gone))
+        # From here on nested calls, by events of the last turn, return at once.
         self._isOver = True
         if self._validation is not None:
             self.module.forget(self.peer)

@@ -251,6 +251,7 @@ class BTLMessageTransport(MessageTransport):
         isLimited = tag not in self._outbox.unlimited  # the peer has no handler, as far as is known
         if isLimited or type(tag) is not int:  # 5.0 is in a set with 5
             _checkTag(tag)
+        # The fast path of a burst: C{join} itself checks the state of the peer and the length.
         if waiting and not (isLimited or isUrgent or self.disconnecting or self._producer):
             if self._join(waiting, tag, data, done):
                 return  # it shares a packet with a queued message, which is scheduled
@@ -615,6 +616,7 @@ class BTLMessageTransport(MessageTransport):
 
     def _handleInternal(self, tag: int, data: memoryview) -> None:
         if tag == _MESSAGE or tag == _WITH_IMMEDIATE:
+            # Raises PeerViolation beyond the window, so C{_untaken} is bounded.
             self._flow.receive(len(data))
             whole = bytes(data)
             if tag == _MESSAGE:
@@ -632,6 +634,7 @@ class BTLMessageTransport(MessageTransport):
             self._answerer.cancelled(*CANCEL.unpack(_exactly(data, CANCEL.size)))
         elif tag == _RECEIVED:
             number, total = _TAG_TOTAL.unpack(_exactly(data, _TAG_TOTAL.size))
+            # It releases queued messages, which a peer that has closed does not accept.
             if self._peer.state == OPEN:
                 self._outbox.received(number, total)
         elif tag == _UNLIMITED:

@@ -315,6 +315,7 @@ def decodeSegment(packet: Buffer) -> Segment:
     acknowledgedUpTo = acknowledged if flags & 0x80 or kind == ACK else None
     common = (kind, sender, sequence, acknowledgedUpTo, tag, payload, attempt)
     if kind == CHUNK or kind == PLACED:
+        # The header again, which has seven fields, and the part.
         fragment, total, offset = _CHUNK.unpack_from(packet)[7:]
         return Segment(*common, fragment, total, 0, offset)
     if kind == PUT or kind == PLACED_PUT:

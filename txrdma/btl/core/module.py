@@ -412,6 +412,8 @@ class Module(FastPath):
             elif not self._haveArrived(peer, peer.sent.acknowledgedBeside(upTo, now), now):
                 return
         if kind == REFUSED:
+            # It has no number of its own, and may be lost: the segment is retransmitted then, and refused
+            # again.
             self._wasRefused(peer, segment.sequence)
             return
         relation = peer.received.classify(segment.sequence)  # new, a duplicate, or beyond the window
@@ -425,6 +427,7 @@ class Module(FastPath):
             self._takeNot(peer, segment, relation, now)
         if peer.received.isOwed:
             self._owed.peers[peer] = None
+        # A BYE that overtook other segments takes effect when these have arrived.
         if peer.bye is not None and peer.state < PEER_CLOSED and peer.received.has(peer.bye):
             self._left(peer, now)
 
@@ -474,6 +477,7 @@ class Module(FastPath):
             if placed is None:
                 self._refuse(peer, segment.sequence, isBad=True)
                 return
+            # If it has to wait for others, its bytes are copied, and the window does not bound them.
             if segment.sequence != received.following and peer.order.isFull(len(placed.payload)):
                 counters.noMemoryRecvs += 1
                 received.remind(now)
@@ -482,10 +486,13 @@ class Module(FastPath):
             counters.rdmaRecvs += 1
         kind, payload = segment.kind, segment.payload
         assert isinstance(payload, memoryview)
+        # Dropped, not refused: the peer retransmits it, and the connection may be established by then.
         if self._probation and kind not in (VOID, BYE) and not self._fitsEarly(peer, segment):
             counters.noMemoryRecvs += 1
             received.remind(now)
             return
+        # Segments are entered before they are delivered, since the order of delivery depends on what has
+        # arrived; a PUT only after its bytes are in memory, since a bad one is refused instead.
         if kind == FRAG and peer.state < ENDED:
             received.take(segment.sequence, segment.attempt, now)
             counters.fragRecvs += 1
@@ -520,6 +527,7 @@ class Module(FastPath):
             received.take(segment.sequence, segment.attempt, now)
             counters.fragRecvs += 1
         elif kind in (VOID, BYE):
+            # In every state: the window cannot advance without them.
             received.take(segment.sequence, segment.attempt, now)
             if kind == BYE and peer.bye is None:
                 peer.bye = segment.sequence
@@ -530,6 +538,7 @@ class Module(FastPath):
             return
         if received.spread > counters.maxRcvdWindowSize:
             counters.maxRcvdWindowSize = received.spread
+        # The segment may have closed the gap for which messages behind it waited.
         while peer.order.waiting and (found := peer.order.next(received)) is not None:
             self._events.append(MessageReceived(peer, *found))
 
@@ -824,10 +833,12 @@ class Module(FastPath):
                     ready.popleft()
                     peer.isReady = False
                     break
+                # Later messages of this iteration may still share the packet of its only message.
                 if len(queue := peer.turn()) == 1 and isEarly:
                     return
                 isWritten = peer.written > 0
                 first = queue[0] if queue and not isWritten else None
+                # A probe has its path already, and also uses it if that path is silent or full.
                 path = None if first is None else first.path
                 if path is None:
                     path = peer.sent.choose(credits)
@@ -839,7 +850,7 @@ class Module(FastPath):
                     peer.isReady = False
                     break
                 channel = 2 * path.port + (DATA if first is None else self._channelOf(first, path))
-                if credits[channel] <= 1:
+                if credits[channel] <= 1:  # the last one of a command channel is for acknowledgements
                     return
                 try:
                     sent = peer.takeWritten() if isWritten else peer.cut(queue)
@@ -855,7 +866,7 @@ class Module(FastPath):
                     peer.isReady = False
                     break
             else:
-                ready.rotate(-1)
+                ready.rotate(-1)  # the share is used up
 
     def _channelOf(self, message: Message, path: Path) -> int:
         """Choose the channel of a message's next segment: very short ones use the command channel."""

@@ -86,6 +86,7 @@ class FastPath:
             or not 0 <= tag <= 0xFFFF
         ):
             return None
+        # Its packets count against the limit of an address that is not validated.
         if self._probation and peer in self._probation:
             return None
         paths = sent.paths
@@ -93,6 +94,7 @@ class FastPath:
             path = sent.choose()
         else:
             path = paths[0] if paths[0].isFree() else None
+        # The packet would acknowledge placed bytes that the program has not processed yet.
         if self.hasPlaced or path is None:
             return None
         channel = 2 * path.port + (COMMAND if whole <= self._mtus[COMMAND] else DATA)
@@ -150,6 +152,7 @@ class FastPath:
         @return: the event, which L{Module.events<txrdma.btl.core.module.Module.events>} does not return
             again; None if the packet was not processed and needs the general path.
         """
+        # Only one acknowledgement can be deferred, earlier events come first, and a mark is reported at once.
         if self._deferred is not None or self._events or codepoint == CE:
             return None
         plain = decodePlain(packet)
@@ -162,10 +165,12 @@ class FastPath:
         if self._probation and peer in self._probation:
             return None
         base, isNews = peer.sent.base, False
+        # Old and impossible acknowledgements are left to the general path, which counts them.
         if acknowledged + 1 & SEQUENCE_MASK != base:
             isNews = acknowledged - base & SEQUENCE_MASK < peer.sent.following - base & SEQUENCE_MASK
             if not isNews:
                 return None
+        # Beyond a gap, or in front of messages that wait for it, more than this message has to be processed.
         if peer.order.waiting or not peer.received.takeNext(sequence, attempt, now):
             return None
         if isNews:
@@ -175,6 +180,7 @@ class FastPath:
         peer.receivedBytes += len(payload)
         if codepoint != NOT_ECT:
             peer.pathOf(channel).marks.count(codepoint)
+        # Deadlines only become later by this, so a peer that has a timer keeps it.
         if peer.wakeAt is None:
             self._times.touch(peer)
         counters = self.counters

@@ -325,6 +325,7 @@ class SendWindow:
                 path.channels[sent.channel].trail.insert(0, (sent.number, sent))  # before all queued ones
 
     def _learn(self, found: list[Sent], latest: int, attempt: int, now: float) -> None:
+        """Update round trips, silent paths, losses and congestion windows by segments that have arrived."""
         arrived, newest = [0] * len(self.paths), [0] * len(self.paths)
         for sent in found:
             path, number, tries = sent.path, sent.number, sent.tries
@@ -333,6 +334,8 @@ class SendWindow:
             arrived[path.number] += 1
             if tries == 1 and sent.channel == DATA:
                 path.marks.arrived += 1
+            # Only of the latest segment is it known which transmission has arrived (its number is modulo
+            # 128), so only that one measures a round trip (Karn's algorithm, RFC 6298, 3).
             if sent.sequence == latest and tries & 0x7F == attempt:
                 path.measured(sent.channel, now - sent.sentAt, now)
             elif tries > 1 and now - sent.sentAt < there.roundTrip.base:
@@ -347,9 +350,11 @@ class SendWindow:
                 newest[path.number] = number
             if number > there.newest:
                 there.newest = number
+        # First the silent paths: their segments count as timed out, not as overtaken.
         if len(self.paths) > 1:
             self._findSilent(now)
         self._overtaken(now)
+        # After the losses: this may end a round, which is judged by its arrivals and losses.
         for path in self.paths:
             if arrived[path.number]:
                 base = path.channels[DATA].roundTrip.base
