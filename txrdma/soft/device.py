@@ -405,6 +405,7 @@ class SoftDevice:
             checkRange("maxRDAtomic", asked.maxRDAtomic, 0, self.limits.maxRDAtomic)
         if asked.maxDestRDAtomic is not None:
             checkRange("maxDestRDAtomic", asked.maxDestRDAtomic, 0, self.limits.maxDestRDAtomic)
+        # A path MTU is not changed by a migration, so the port of the alternate path has to carry it, too.
         mtu = asked.pathMTU or current.pathMTU
         if asked.pathMTU is not None and asked.pathMTU > self._port(port or 1).activeMTU:
             raise InvalidRequest(f"{asked.pathMTU!r} is more than the port's active MTU")

@@ -1,8 +1,14 @@
 """
 Queue pairs: their states, the posting of requests, and the flushing of requests at the end.
 
-Follows InfiniBand Architecture vol. 1, 10.2.4, 10.3.1 and 10.8. A L{route <txrdma.soft.core.route.Route>}
-transfers the bytes.
+Follows InfiniBand Architecture vol. 1, 10.2.4, 10.3.1 and 10.8.
+
+Theory of operation. A queue pair checks requests, counts entries of its send queue (C{free}), and passes
+requests to its L{route <txrdma.soft.core.route.Route>}, which the host makes at the change to RTR. The route
+transfers the bytes; it reports completions by C{sendCompleted} and C{receiveCompleted}, entries that are free
+again by C{retired}, and errors by C{failed}. Sends that are posted in SQD are held until RTS; those posted
+in SQE or ERR are flushed at once. A change to ERR flushes each uncompleted request once: those of the route,
+held ones, and then receives, unless they are shared.
 """
 
 from __future__ import annotations
@@ -147,6 +153,7 @@ class SoftQueuePair:
             return
         if count > self.free:
             raise QueueFull(f"{count} requests for {self.free} free places in the send queue")
+        # All are checked before the first is posted: the list is refused as a whole.
         for request in requests:  # as in _checkForm, whose call would add 10 % to a message of 64 bytes
             inline = request.inline
             if inline:
@@ -241,6 +248,7 @@ class SoftQueuePair:
         if self._closed:
             raise InvalidRequest("the queue pair is closed")
         before, current = self.attributes, self.state
+        # All checks come first: a call that is refused changes nothing.
         target = transition(self.kind, current, attributes)
         self._host.admit(attributes, before)
         checkMigration(attributes, before)
@@ -254,7 +262,7 @@ class SoftQueuePair:
         if target is _ERR:
             self.failed()
             return
-        self.attributes = self._changed(attributes, target)
+        self.attributes = self._changed(attributes, target)  # the host and the route read them
         if target is _RTR and current is _INIT:
             try:
                 self._route = self._host.connect(self)

@@ -186,6 +186,8 @@ class Datagrams:
                 latest, there = address, request.remoteQPN
                 lane, head = laneTo(address, there), _ONLY | heading(there)
             inline, segments = request.inline, request.segments
+            # From the first request that does not qualify on, the caller posts them all, which keeps their
+            # order.
             if lane is None or request.operation is not _PLAIN:
                 break
             if inline:
@@ -204,6 +206,8 @@ class Datagrams:
             qkey = request.remoteQKey
             qkey = self.qkey if qkey & _CONTROLLED else qkey & 0xFFFFFFFF
             pad = -length & 3
+            # The solicited bit and the pad count of the BTH (IBA 9.2). Pad and ICRC take space, but are not
+            # written.
             start = START.pack(head | request.solicited << 55 | pad << 52, psn, qkey, number)
             try:
                 lane.put((start, *pieces), _AROUND + length + pad)

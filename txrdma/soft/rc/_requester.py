@@ -224,6 +224,7 @@ class Requester:
             return runs
         entries = self._entries
         if self._oldest == self._next and entries:
+            # Nothing is in flight, so the timer begins with these packets.
             if self._oldest == self.sent:
                 self._retryTimer.begin(now)
             else:
@@ -233,11 +234,12 @@ class Requester:
         while self._cursor < len(entries):
             entry = entries[self._cursor]
             if entry.error is not None:
+                # Requests complete in order: a faulty one fails when it is the oldest.
                 if self._cursor == 0:
                     self._fail(entry.error)
                 break
             if entry.fence and self._next == entry.first and self._reads:
-                break
+                break  # until all READs and atomics before it are answered
             free = self._limit - self._next
             if entry.answered:
                 if not self._ask(entry, free, runs):
@@ -250,10 +252,10 @@ class Requester:
                     self._send(entry, free, runs)
                 except ProtectionError:
                     entry.error = Status.LOC_PROT_ERR
-                    continue
+                    continue  # the error is handled above
             if self._next == entry.end:
                 self._cursor += 1
-        if self._next > self.sent:
+        if self._next > self.sent:  # resent packets measure no round trip
             self.sent = self._next
             self._retryTimer.roundTrip.sent(self.sent, now)
         return runs
@@ -406,6 +408,8 @@ class Requester:
                 number += 1  # a duplicate, or of an earlier connection
                 continue
             if psn > self._oldest and not self._advance(psn, now):
+                # Before it, an answer of a READ or an atomic is missing: the rest of the run is behind the
+                # same gap.
                 self._missed(now)
                 return
             entry = self._entries[0]
@@ -414,6 +418,7 @@ class Requester:
                 return
             count = 1
             if extension == 0:
+                # Middle packets of one READ with consecutive PSNs are copied at once.
                 while (
                     number + count < run.packets
                     and psn + count < entry.end - 1

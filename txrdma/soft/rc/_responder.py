@@ -276,18 +276,20 @@ class Responder:
         """Process the first, last or only packet of a message."""
         begins = place == _FIRST or place >= _ONLY
         withImmediate = place == _LAST_WITH_IMMEDIATE or place == _ONLY_WITH_IMMEDIATE
-        if self._message != (None if begins else family):
+        if self._message != (None if begins else family):  # the opcode does not continue the message
             raise _invalid()
         write = family == _WRITE_FIRST
         start = BTH_LENGTH + (RETH.size if write and begins else 0) + (WORD.size if withImmediate else 0)
         length = run.stride - FRAME + BTH_LENGTH - start - run.pad
         mtu = self._mtu
+        # A first packet is full and not padded; only the one packet of a whole message may be empty.
         if place == _FIRST:
             sound = length == mtu and run.pad == 0
         else:
             sound = (0 if begins else 1) <= length <= mtu
         if not sound:
             raise _invalid()
+        # Before anything changes, since the peer sends the packet again.
         if self._receive is None and (withImmediate if write else begins) and not self._receives:
             raise _NotReady
         start += number * run.stride

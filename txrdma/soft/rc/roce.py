@@ -3,6 +3,13 @@ RoCE v2: the queue pairs of this process on one UDP port.
 
 Converts between UDP datagrams and the cores' runs of packets, checks the ICRC, and runs the timer that all
 cores share. Follows annex A17 of the InfiniBand Architecture vol. 1.
+
+Theory of operation. The carrier passes datagrams of one sender to C{received}. Those with a correct ICRC and
+equal first eight bytes of the BTH form a run, which goes to the route of its queue pair. Routes act on
+packets at once, but answer in C{batchEnded}, so that one acknowledgement serves for all. C{serve} lets a
+route emit packets into the frame, which one system call sends: when it is full, when packets of another peer
+or length follow, and at the end. Then it delivers the route's events and schedules its deadline. While the
+carrier accepts nothing, frames are queued, and routes wait for C{writable}.
 """
 
 from __future__ import annotations
@@ -577,12 +584,15 @@ class RoCEPort(RoutePort):
             elif crc32(datagram, states[length] ^ changes[index]) == RESIDUE:
                 right = True
             else:
+                # Another identification than expected, which the CRC reveals, or a damaged datagram.
                 identification = peer.inbound.identification(datagram)
                 right = identification is not None and identification < peer.most
                 counters.wrongICRC += not right
                 index = identification or 0
+            # The datagrams of one send are numbered consecutively.
             index = index + 1 if index < _IDENTIFICATIONS - 1 else 0
             if right:
+                # C{count} datagrams from C{begin} on are alike; a different one ends their run.
                 (this,) = unpack(datagram)
                 if this == head and length == stride and count:
                     count += 1
@@ -596,6 +606,7 @@ class RoCEPort(RoutePort):
         if count:
             self._dispatch(head, data[begin : begin + count * stride], stride, count, peer, now)
         if not self._carrier.merges:
+            # Each datagram of a send arrives by a call of its own: expect the next number there.
             peer.guess = index
 
     def _dispatch(self, head: int, data: memoryview, stride: int, count: int, peer: Peer, now: float) -> None:

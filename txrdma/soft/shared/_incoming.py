@@ -173,6 +173,7 @@ class LaneReceiver:
         header = words[at]
         if not header:
             self.idle += 1
+            # Few polls read the position of the peer, a cache miss, while nobody waits for completions.
             if self.idle > IDLE_POLLS or self._wakeups.armed or self._outgoing.isSuspended:
                 self.pollSends()
             return
@@ -181,6 +182,7 @@ class LaneReceiver:
         if self._shared:
             ready.clear()  # another queue pair may have taken the receive
         before = consumed
+        # Each fast iteration uses a receive, so that a broken peer cannot keep this loop running.
         while header:
             short = self._short.get(header)
             if short is not None and ready and self.targets is None:
@@ -189,10 +191,11 @@ class LaneReceiver:
                 length, size, solicited = short
                 identifier, region, offset, capacity, completion = ready[0]
                 after = at + size
+                # The peer wrote the header: a record must end within its ring, where padding precedes a wrap.
                 if length <= capacity and after <= end and region is not None and region.valid:
                     start = (at << 3) + 8
                     region.view[offset : offset + length] = data[start : start + length]
-                    if completion[4] != length:
+                    if completion[4] != length:  # it was prepared with the length of the message before
                         self._latestLength = length
                         completion = self._received(identifier, length)
                     del ready[0]
@@ -239,6 +242,7 @@ class LaneReceiver:
         rings.localWords[CONSUMED] = consumed
         self.isUnannounced = True
         self.idle = 0
+        # Without a fence this read may be too early; then an idle poll finds the wake word.
         wake = words[WAKE]
         if wake and wake != self._wakeups.wokenSends and wake & WAKES_SENDER:
             self.announce()
@@ -272,15 +276,18 @@ class LaneReceiver:
         end = rings.peerEnd
         control = header >> 24 & 0xFF
         length = header & LENGTH
+        # Header (8 bytes) and payload, rounded up to cache lines.
         size = (length + 71) & -LINE
         after = at + (size >> 3)
         kind = control & KIND
         if control & ~SOLICITED == PLAIN and length <= _SHORT_BYTES and not header >> 32:
             _SHORT[header] = (length, size >> 3, control == PLAIN_SOLICITED)
         isKnown = 0 < kind <= Kind.ATOMIC and control <= 63
+        # Records do not wrap: padding fills the rest of a ring, but never all of it.
         if after > end or not isKnown or (kind == PADDING and (after != end or at == FIRST)):
             return self._refuse(Status.REM_INV_REQ_ERR)
         if kind == Kind.FAULT:
+            # The peer does its RDMA itself, and has found a request that this end would have to refuse.
             isAccess = header >> 32 == Status.REM_ACCESS_ERR
             return self._refuse(Status.REM_ACCESS_ERR if isAccess else Status.REM_INV_REQ_ERR)
         if kind != PADDING:
@@ -289,7 +296,7 @@ class LaneReceiver:
                     return True  # the fast path takes it now
                 if not self._receives and self._begun is None:
                     if not self._stalled:
-                        self._stalled = True
+                        self._stalled = True  # the RNR timer of the sender runs from now on
                         timer = self._owner.attributes.minRNRTimer or 0
                         rings.localWords[STALLED] = (self.consumed + 1) << 8 | timer & 31
                     return False
@@ -314,6 +321,7 @@ class LaneReceiver:
         kind = control & KIND
         first = not control & CONTINUED
         part = control & (MORE | CONTINUED)
+        # A part must continue a message exactly if one has begun; only SENDs have parts, none of them empty.
         if (
             first != (self.targets is None)
             or (part and (not data or kind == Kind.WRITE_WITH_IMMEDIATE))
@@ -342,6 +350,7 @@ class LaneReceiver:
             length = self._filled
         if control & MORE:
             if self._shared and self._begun is None:
+                # Other queue pairs must not take the receive of a message that has begun.
                 self._removeReceive(request)
                 self._begun = request
             return True
@@ -353,7 +362,7 @@ class LaneReceiver:
             Completion(request.identifier, _SUCCESS, opcode, owner.number, length, value),
             bool(control & SOLICITED),
         )
-        return not self._outgoing.isClosed
+        return not self._outgoing.isClosed  # by an overrun of the completion queue
 
     def _removeReceive(self, request: ReceiveRequest) -> None:
         """Remove a used receive from the queue."""

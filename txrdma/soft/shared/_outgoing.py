@@ -158,6 +158,8 @@ class LaneSender:
                     after = out + (size >> 3)
                     produced = rings.produced + size
                     if after < rings.localEnd and produced <= rings.limit:
+                        # Strictly less, since the next header is cleared at C{after}; C{append} handles the
+                        # end of the ring.
                         start = (out << 3) + 8
                         try:
                             rings.localBytes[start : start + length] = piece
@@ -165,7 +167,7 @@ class LaneSender:
                             length = -1  # not plain bytes: leave it to the general path
                         if length >= 0:
                             words = rings.localWords
-                            words[after] = 0
+                            words[after] = 0  # before this header lets the reader advance to it
                             if not ORDERED:
                                 barrier()
                             if request.solicited:
@@ -191,6 +193,7 @@ class LaneSender:
                 continue
             self._postGeneral(chain((request,), rest), solicited)
             return
+        # Full fence on x86, elsewhere in C{announce}: records are visible before the wake word is read.
         acquire()
         release()
         wake = rings.peerWords[WAKE]
@@ -276,6 +279,7 @@ class LaneSender:
     def _execute(self, request: SendRequest) -> bool:
         operation = request.operation
         if operation > _LAST_OUTWARD and not self._owner.attributes.maxRDAtomic:
+            # READs and atomics need resources of the responder, and none were agreed on.
             return self._failRequest(request, Status.LOC_QP_OP_ERR)
         if self._atomics and (request.fence or operation in _RDMA) and not self._areAtomicsDone():
             return False  # RDMA must not overtake an atomic
@@ -290,8 +294,9 @@ class LaneSender:
         elif operation is Operation.SEND_WITH_IMMEDIATE:
             control = int(Kind.SEND_WITH_IMMEDIATE)
         elif operation in _RDMA:
+            # With an offset (-1) the bytes are copied, and only the notice has waited for space.
             status = self.remote.copy(request, pieces, length) if length and not rings.offset else _SUCCESS
-            if status is None:
+            if status is None:  # until the peer has answered about the region
                 return False
             return self._sendFault(request, status) if status else self._finishAccess(request, length)
         elif operation in _ATOMICS:
@@ -300,6 +305,7 @@ class LaneSender:
             return self._failRequest(request, Status.LOC_QP_OP_ERR)
         if request.solicited:
             control |= SOLICITED
+        # In parts, since a message may be longer than the ring.
         if length > rings.ring >> 2:
             if not rings.appendParts(control, request.immediate, pieces, length):
                 return False

@@ -4,6 +4,12 @@ The route to queue pairs of other processes on the same host, through memory tha
 Two processes of one user find each other at an abstract UNIX socket (L{rendezvousName}); over the connection
 they exchange boxes, doorbells and memory regions (L{txrdma.soft.shared._rendezvous}). The kernel closes the
 connection when the peer's process ends for any reason.
+
+Theory of operation. A queue pair that changes to RTR gets a route without memory. When one end posts its
+first request, it makes a box and sends JOIN with the box and the numbers of its doorbells. The other end maps
+the box, makes its own and answers with a JOIN. A JOIN for a queue pair that is not in RTR yet is retained, up
+to a limit. LEAVE ends one queue pair, or refuses a JOIN; the end of the connection ends all queue pairs with
+that process. Data needs no messages, except to access regions that cannot be mapped.
 """
 
 from __future__ import annotations
@@ -159,6 +165,7 @@ class _ConnectedProcess(PeerProcess):
         connection = self.queuePairs.get(parsed.destination)
         unopened = self._unopened.get(parsed.destination)
         expected = connection or unopened
+        # A refusal ends one queue pair of the peer; an exception would close the connection for all.
         if (expected is not None and expected.destination != parsed.source) or (
             connection is not None and connection.isJoined
         ):
@@ -397,6 +404,7 @@ class _Link:
         elif isinstance(parsed, (PairNotice, RegionReply, AccessReply)):
             connection = peer.connection(parsed.source, parsed.destination)
             if connection is None:
+                # It is closed: its LEAVE is on the way to the peer.
                 return
             if isinstance(parsed, RegionReply):
                 connection.regionReceived(parsed, descriptors)
