@@ -4,6 +4,13 @@ Server of requests: handlers by class and method, whose results are answers.
 Follows InfiniBand Architecture vol. 1, 13.4.6 (answers) and 13.4.7 (status). A request
 always gets an answer: a request without a handler, or one that fails, is answered with a status. A datagram
 that is not a request, by its length, queue pair or method, gets none.
+
+Theory of operation. The agent passes each request to its servers in turn (C{requested}), until one accepts
+it. That server calls its handlers in turn, until one does not return C{NotImplemented}. A handler that
+answers later makes the request pending, by its sender and transaction: retransmissions of a pending request
+are dropped, and the number of pending requests and their time are limited. Each way in which a handler ends,
+with a result, an exception or by its time, ends in C{_answer}, or in nothing if the server has stopped or no
+answer is due.
 """
 
 from __future__ import annotations
@@ -196,6 +203,7 @@ class MADServer:
             return 0  # it is the same one, sent again
         if len(self._pending) >= MOST_PENDING:
             return MADStatus.BUSY
+        # A handler may stop the server, or remove other handlers.
         ends = self._ends
         for mark, handler in handlers:
             if mark not in self._handlers[kind]:
@@ -208,6 +216,7 @@ class MADServer:
                 if result is None:
                     return 0  # nothing is to be answered: so it is with each message of a CM
                 answer = _promised(result)
+            # Paused: the Deferred has fired with another one, whose result is still missing.
             if not answer.called or answer.paused:
                 timer = self._reactor.callLater(self.answerSeconds, self._tooLate, who)
                 self._pending[who] = _Pending(request, answer, timer)

@@ -255,6 +255,7 @@ class Calls:
                     and modifier == call.modifier
                     and call.rpc.answer is _GET_RESP
                     and call.datagram[1] == datagram[1]
+                    # The status is not 0 on directed routes only (the D bit), where all LIDs are permissive.
                     and (status or self._port.isFrom(envelope, call.path))
                 ):
                     answer: Any = kind.decode(datagram, kind.dataOffset or _PLAIN_OFFSET)
@@ -269,6 +270,7 @@ class Calls:
                 return None
             call = None  # so that an error below does not fail the call of another datagram
             _, managementClass, _, method, _, identifier, _, _ = _unpack(datagram)
+            # TrapRepress answers a Trap, although its method has no response bit.
             if not method & _RESPONSE and method != _TRAP_REPRESS:
                 self._requested(datagram, envelope, now)
                 return None

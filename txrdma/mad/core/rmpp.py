@@ -186,7 +186,7 @@ class Sender:
             return TransferEnded(RMPPStatus.BAD_TYPE)
         number, end = header.data1, header.data2
         if number > self._highest:
-            return TransferEnded(RMPPStatus.SEGMENT_TOO_BIG)
+            return TransferEnded(RMPPStatus.SEGMENT_TOO_BIG)  # it acknowledges a segment that was not sent
         if end < number:
             return TransferEnded(RMPPStatus.WINDOW_TOO_SMALL)
         self._timeout.promised(header.responseTime)
@@ -310,10 +310,12 @@ class RMPPReceiver:
         if header.last:
             length = header.data2 - self._overhead
         elif header.first and header.data2:
+            # Rounded up, and larger still if it includes headers: an upper bound of the number of segments.
             self._promised = -(-header.data2 // self._room)
         if header.first:
             self._firstLength = header.data2
         known = self._early.get(number)
+        # A duplicate of a segment that was received behind a gap, with other contents.
         isOther = known is not None and known != data[:length]
         if isOther or not 0 <= length <= self._room or self._contradicts(number, header.last):
             return self._refuse(TransferEnded(RMPPStatus.INCONSISTENT_LENGTH))
