@@ -301,12 +301,14 @@ class Flow:
         try:
             what = self.ring.received(message)
         except WireError as error:
+            # A failover message may overtake messages of the link that has failed, which were received there
+            # but not processed yet.
             if not flags & _FAILOVER or not self._hasCaughtUp(message):
                 self.owner.violated(str(error))
                 return
             what = 0
         if what & DATA and not self.isPaused:
-            self.deliver()
+            self.deliver()  # first, since an answer of the application also carries the consumer cursor
         if what & _NEWS:
             if what & UPDATE:
                 self._mustSend = True
@@ -314,6 +316,7 @@ class Flow:
                 self._unblock()
             if not self.isDirty and (what & UPDATE or self.backlog):
                 self.touch()
+        # After the bytes that precede an end. Failover messages carry no state.
         if flags & 0xFF != self.peerState and not flags & _FAILOVER:
             self.owner.stateReceived(flags & 0xFF)
 

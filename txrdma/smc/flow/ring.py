@@ -197,6 +197,7 @@ class Ring:
         flags >>= 8
         if (sequence - self.receivedSequence) & 0x8000 or flags & _FAILOVER:
             return self._unusual(sequence, flags)
+        # The usual cursor is in the same round as the last one; others are converted and checked.
         arrived = self.base + count
         if wrap != self.wrap or count >= self.size or not self.arrived <= arrived <= self.mayArrive:
             arrived = self._arrival(wrap, count)
@@ -224,6 +225,7 @@ class Ring:
             result |= DATA
         if flags or self.peerFlags:
             self._flagged(flags)
+        # Also a message without data may make a report due: a request, or the flag that the peer is blocked.
         if self.consumed > self.dueAbove and self.updateDue:
             result |= UPDATE
         return result

@@ -4,6 +4,13 @@ Exchanges that add links to a group, and delete them.
 Follows RFC 7609, 4.4 and 4.5: ADD LINK with continuations, CONFIRM LINK on the new link, and DELETE LINK. One
 exchange runs at a time. The server runs them; a client requests them, and the server's requests take
 precedence. L{txrdma.smc.group._linkgroup} calls this.
+
+Theory of operation. C{current} is the exchange in progress. It begins by the wish of the owner, by a message
+of the peer or by the loss of a link, and ends with the last message, at its deadline, or when a link that it
+uses is lost. Then the next one begins: first DELETE LINKs that wait, then one request of the peer that
+arrived meanwhile. Further requests are dropped, because the peer repeats them. To add a link, ADD LINK gives
+the ends of the link to each other, continuations (in version 1) the keys of all buffers on it, and CONFIRM
+LINK shows that it works. Messages to send and events go to the L{LinkGroupCore}.
 """
 
 from __future__ import annotations
@@ -367,6 +374,7 @@ class LinkFlows:
         elif self._isSuperseded(body):
             self._giveUp(one, link, now)
         elif current is not None:
+            # It is processed when the current exchange has ended.
             if self._remembered is None:
                 self._remembered = one, link
         elif self._core.isServer:
@@ -382,6 +390,7 @@ class LinkFlows:
 
     def _isTaken(self, number: int) -> bool:
         """Return whether the server assigns the number of an existing link to a new one."""
+        # A server that offers a link again may use the number of the one that it abandons.
         making = self.current.link if isinstance(self.current, _Adding) else None
         taken = any(link.number == number and link is not making for link in self._core.links)
         return taken and not self._core.isServer

@@ -413,6 +413,7 @@ class LinkGroup:
     def _dispatch(self, one: LLC, link: LinkLife, now: float) -> None:
         body = one.body
         if isinstance(body, ConfirmLink):
+            # That of the first contact confirms the group, later ones confirm a link that was added.
             if link is self.first:
                 self._confirmLink(one, body, now)
             else:
@@ -438,6 +439,7 @@ class LinkGroup:
         elif isinstance(body, AddLinkContinuation):
             self._onLinks(one, link, now)
         elif body is None:
+            # As in Linux, a message of an unknown type ends the group.
             raise WireError("LLC", 0, f"no such message: {one.type}")
 
     def _onLinks(self, one: LLC, link: LinkLife, now: float) -> None:

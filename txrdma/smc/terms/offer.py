@@ -450,6 +450,7 @@ def checkConfirm(confirm: Confirm, accept: Accept, proposal: Proposal) -> Diagno
     """Check that a client's Confirm repeats the server's Accept; return the reason to decline, or None."""
     if confirm.version != accept.version:
         return Diagnosis.VERSMISMAT
+    # The ends disagree on whether the link group exists.
     if confirm.firstContact != accept.firstContact:
         return Diagnosis.SYNCERR
     if _isContradictory(confirm):
@@ -460,6 +461,7 @@ def checkConfirm(confirm: Confirm, accept: Accept, proposal: Proposal) -> Diagno
         return None
     if confirm.v2.eid != accept.v2.eid:
         return Diagnosis.NOUEID
+    # Release and limits are in first contacts only; the server has chosen them, and the client repeats them.
     ours, remote = accept.v2.firstContact, confirm.v2.firstContact
     if ours is None or remote is None:
         return None
