@@ -319,9 +319,12 @@ class CompletionReader:
         # With several pollers, each polls once per reactor iteration.
         end = now + _SLICE_SECONDS if _budget.pollers <= self._isBusyPolling else now
         self._count(True)
+        # Until the slice has ended, an answer is unlikely to come soon, or the reactor has work.
         while now < end and now < until and self._reactorSleep() != 0:
             for number in _POLLS:
                 if self.poll():
+                    # Found by the first poll, it counts as there before: that says nothing about how long
+                    # answers take.
                     if number:
                         busyPoll.came(now)
                     else:
@@ -335,6 +338,7 @@ class CompletionReader:
                 continue
             if now - began > _TURN_SECONDS or not self._sources.isRunning or self._isEnding():
                 break
+        # There is time left: continue in the next reactor iteration, without arming.
         if now < until or not self._sources.isRunning or self._isEnding():
             return True
         self._count(False)

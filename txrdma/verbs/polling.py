@@ -107,6 +107,7 @@ class PollingReactor(EPollReactor):
             while now < until:
                 hit = False
                 try:
+                    # Several rounds for each reading of the clock.
                     for _ in _STRIDE:
                         for poll in self._polls:
                             if poll():
@@ -120,11 +121,13 @@ class PollingReactor(EPollReactor):
                 if hit:
                     found = True
                     until = now + self.spinSeconds
+                    # A handler may have scheduled work: C{timeout} is called only then.
                     if self._newTimedCalls or self.threadCallQueue or self._justStopped:
                         if self._calledAway():
                             return True
                 if now >= due:
                     return True
+                # At intervals also look for events of sockets and other descriptors.
                 if now >= next:
                     self._wait(0)
                     self._rounds += 1

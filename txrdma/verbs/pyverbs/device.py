@@ -434,6 +434,8 @@ class PyverbsDevice:
         event = AsyncEvent(kind)
         if kind in (AsyncEventKind.SRQ_LIMIT_REACHED, AsyncEventKind.SRQ_ERROR):
             queues = [queue for domain in self._domains for queue in domain.sharedReceiveQueues()]
+            # The event does not identify the queue, but a queue whose limit was reached is not armed any
+            # more.
             if kind is AsyncEventKind.SRQ_LIMIT_REACHED:
                 queues = [queue for queue in queues if queue.limitReached()]
             elif len(queues) > 1:
