@@ -238,6 +238,8 @@ class SendQueue:
         while self.waiting and len(self.posted) < self.entries:
             first = self.waiting[0]
             if not first.isAnnounced:
+                # A long message takes two credits: for its announcement, and for the message with its name
+                # behind it.
                 if not (credits.mayPost and self._expose(first)):
                     break
                 ready.append(self._announce(first))

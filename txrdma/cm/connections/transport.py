@@ -634,6 +634,7 @@ class RDMATransport(RequestTransport):
         assert pair is not None
         migration = self._migration
         isDue = migration is not None and migration.isDue
+        # Credits may be due without any request.
         if self._sends.waiting or self._credits.usesCredits or isDue:
             problem: str | None = None
             try:

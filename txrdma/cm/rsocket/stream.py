@@ -218,6 +218,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
             for completion in batch:
                 identifier, status, _, _, length, number, _, _, _, _ = completion
                 if status or identifier >= FIRST:
+                    # Failures, and requests of the connection itself. A failure may end the connection.
                     transport.handle(completion)
                     if self._transport is None:
                         return
