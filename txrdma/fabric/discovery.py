@@ -2,6 +2,13 @@
 Sweep of a fabric by directed routes, with many SMPs outstanding at a time.
 
 An error of a node becomes a L{Problem <txrdma.fabric.model.Problem>} of the fabric; the sweep continues.
+
+Theory of operation. A NodeInfo at the end of a route shows which node is there, and the number of the port by
+which the route enters it: that is the link to the port before. A node that is not known is added, and its
+attributes and ports are queried; each of its ports with a link leads to another NodeInfo. A link whose other
+end has led here already is not followed back. The sweep ends when no Get is outstanding. Gets wait for the
+window of the sweep, which losses reduce, and for the limit of their node (L{_Lane}). Answers are processed as
+they arrive, in any order; nothing waits for a whole node or a whole distance.
 """
 
 from __future__ import annotations
@@ -368,6 +375,7 @@ class Sweep:
                     self._ask(_PortInfo, route, each, self._ported, node.port(each))
             elif here is not None:
                 self._ask(_PortInfo, route, here.number, self._ported, here)
+            # With a limit of hops the order of answers matters: a shorter route may reach further nodes.
             if self._isLimited and here is not None and arrival is not None:
                 self._joined(arrival, here)
             return
@@ -380,8 +388,10 @@ class Sweep:
         isKnown = node.known(number) is not None
         other = self._entered(node, number, route, arrival)
         if other is not None:
+            # NodeInfo has the GUID of the port that was entered; all ports of a switch have that of port 0.
             if isNews or not node.isSwitch:
                 node.setPortGUID(other.number, GUID(portGUIDIn(content)))
+            # Each linked port of a host is queried by the route that leads to it.
             if not isKnown and not node.isSwitch:
                 self._ask(_PortInfo, route, other.number, self._ported, other)
             if self._isLimited and arrival is not None:

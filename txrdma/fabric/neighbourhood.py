@@ -172,11 +172,13 @@ class Neighbourhood:
         if arrival is not None and not self.fabric.link(arrival, here):
             text = f"{here} is at {arrival}, and is linked to {here.peer or arrival.peer}"
             self._asker.problem("duplicate-guid", route, text)
+        # Only the first answer about a node continues from it: others reach it by other links.
         if isNew:
             reached.append(_Reached(node, route, number))
             await self._asker.description(node, route)
             if node.isSwitch:
                 await self._asker.port(node.port(0), route)
+        # The port of the link, also of a node that is not queried further: its state belongs to the link.
         if not here.raw and (arrival is not None or not node.isSwitch):
             await self._asker.port(here, route)
 

@@ -74,6 +74,8 @@ class RouteCheck:
 
     def _follow(self, end: Port, lid: int, sources: list[int]) -> None:
         """Follow packets for a LID from all switches with hosts."""
+        # The outcome at each switch, so that each is followed once; "" if the LID is reached, or a table is
+        # missing.
         known: dict[int, str] = {}
         broken: dict[str, list[int]] = {}
         for source in sources:
@@ -88,6 +90,8 @@ class RouteCheck:
                 out = table[lid] if lid < len(table) else NO_PORT
                 peer = self._beyond[at].get(out)
                 channel = at * _PORTS + out
+                # A packet that occupies the one link waits for the other. This edge is new also where the
+                # path is known.
                 if before is not None and peer is not None and peer.node.isSwitch:
                     self._waits[before].add(channel)
                 if why is not None:
