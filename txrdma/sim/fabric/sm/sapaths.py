@@ -127,6 +127,7 @@ class Paths:
         if pkey is None:
             return
         isElsewhere = "dgid" in given and isOfAnother(wanted.dgid)
+        # One path to each LID of the target, from different LIDs of the source if none is given.
         for offset in range(1 << target.lmc):
             dlid = target.lid + offset
             slid = wanted.slid if "slid" in given else LID(source.lid + offset % (1 << source.lmc))

@@ -128,7 +128,7 @@ class Wire:
         """Carry a directed-route request hop by hop, over links that are up (IBA 14.2.2)."""
         hops = _hopCount(datagram)
         if _hopPointer(datagram) or hops > MOST_HOPS or _returning(datagram):
-            return
+            return  # it is not at the beginning of its route
         port: SimulatedPort | None = sender.port
         if _drSLID(datagram) != PERMISSIVE_LID:  # first by LID, to where the directed part begins
             port = self.walk(sender.port, path.dlid)
@@ -139,6 +139,7 @@ class Wire:
         back = bytearray(hops + 1)
         for hop in range(1, hops + 1):
             out = datagram[_INITIAL + hop]
+            # Hosts do not forward: a route leaves one only on its first hop, by the port that sends.
             if not node.isSwitch and (hop > 1 or out != port.number):
                 return
             if not 0 < out < len(node.ports):
@@ -149,6 +150,7 @@ class Wire:
             node = port.node
             if node.isDead:
                 return
+            # The return path has the port by which each hop entered (IBA 14.2.2).
             back[hop] = port.number
         dlid = _drDLID(datagram)
         if dlid != PERMISSIVE_LID:
@@ -161,6 +163,7 @@ class Wire:
         end = node.ports[0] if node.isSwitch else port
         if end.attachments:
             server = servedBy(end, _DIRECTED, _method(datagram))
+            # A subnet manager that queries its own port is answered by the agent of the node.
             if server is not None and (server is not sender or end not in self._sma.managers):
                 self._askDirected(server, datagram, back)
                 return
@@ -234,6 +237,7 @@ class Wire:
         came = SimulatedEnvelope(path, _sourceOf(sender.port, path), isSMP)
         if not isSMP and not self._isAdmitted(end, came):
             return
+        # All receive these, since each knows its own transactions; requests go to the one that serves them.
         if method & _RESPONSE or method == _TRAP_REPRESS or _isAboutRMPP(datagram):
             for attachment in end.attachments:
                 self._later(self._halfway(), attachment.deliver, datagram, came)
@@ -249,6 +253,7 @@ class Wire:
                 delay = self._halfway() + node.delaySeconds
                 self._later(delay, server.deliver, datagram, came)
                 return
+        # The request is executed also if no route leads back, so that only the answer is lost.
         reply = self._byItself(port, datagram)
         if reply is not None and self.walk(end, path.slid or sender.port.lid) is not None:
             self._answer(node, sender, bytes(reply), came.back())
