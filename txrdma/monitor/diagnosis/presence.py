@@ -188,12 +188,14 @@ class Presence:
                 self.nodes[guid] = Absence(name, beyond, now, guid)
         for link in lost:
             self.links[link] = Absence(*self.linked[link], now, *link[0])
+        # With those that are missing from now on: a bounded table may forget them at once.
         before = set(self.nodes), set(self.links)
         forget(self.nodes, lambda guid, _: guid in nodes)
         ends = {end for link in self.links for end in link}
         taken = ends and {end for link in came for end in link if end in ends}
         # A link is back, or a port of it is linked elsewhere.
         forget(self.links, lambda link, _: link in links or not taken.isdisjoint(link))
+        # Missing ones keep their times, by which C{_bound} chooses those to forget.
         appeared.update((key, self._appeared.get(key, -inf)) for key in chain(self.nodes, self.links))
         self.changes += any(event.kind != "link-changed" for event in events)
         self.lost, self.came = (set(lost), came) if self.present else (set(), set())

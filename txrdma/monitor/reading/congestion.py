@@ -110,6 +110,8 @@ class CongestionReader:
         for port in node.linked():
             portKey = (node.guid, port.number)
             ticks = self._ticksOf(port)
+            # PortXmitWait counts ticks, whose length is in PortSamplesControl (IBA 16.1.3.2); once per node
+            # is enough.
             if ticks and node.guid not in self._ticks:
                 answer = await get(PortSamplesControl, port)
                 if answer is not None:
@@ -117,6 +119,7 @@ class CongestionReader:
             tick = self._ticks.get(node.guid)
             share = 0.0 if tick is None else waitShare(port, ticks, tick) or 0.0
             isPeerCongested = self._isPeerCongested(port)
+            # Entries are removed when a port stops waiting, so that L{isWanted} stops asking.
             if not share and not isPeerCongested:
                 self.waits.pop(portKey, None)
                 self._marks.pop(portKey, None)

@@ -657,6 +657,7 @@ class FabricPoller:
         began, silences, stateReads = self._reactor.seconds(), reader.silences, reader.stateReads
         nodes = [node for node in fabric.nodes.values() if node.lid]
         resting = [guid for guid in reader.backOff if not reader.backOff.isDue(guid, began)]
+        # Nodes that rest after silences are not asked in this round, and cannot be silent in it.
         due = len(nodes) - sum(guid in fabric.nodes for guid in resting)
         stateNodes = self._nextStates(fabric)
         schedule = MADSchedule(self._agent, self._settings.maxOutstanding)
