@@ -306,6 +306,7 @@ class DissectedConversation:
             return [] if end is None else self._acknowledged(end, packet)
         if opcode not in _SENDS and opcode not in _WRITES and end is None:
             return []
+        # Every request counts here, also later packets of WRITEs, since they use the same PSNs.
         if end is not None and self._isRepeated(end, bth.psn):
             self.counts["repeated packets"] += 1
             return []
@@ -313,8 +314,10 @@ class DissectedConversation:
             return [] if end is None else self._written(end, packet)
         if opcode not in _SENDS:
             return []
+        # Decoded also from an unknown queue pair: the content shows whether it is of SMC.
         whole = packet.payload
         if end is not None and opcode is not Opcode.RC_SEND_ONLY:
+            # None if the first packet was not captured, or the message is too long: then it is skipped.
             begun = b"" if opcode in _STARTS else end.begun
             end.begun = None
             if begun is not None and len(begun) + len(whole) <= llc.MAX_LENGTH:
