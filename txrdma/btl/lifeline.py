@@ -524,7 +524,7 @@ class PeerConnection(StreamProtocol):
             if failure is not None and failure.check(RDMAError) is not None:
                 failure = Failure(ConnectionLost(failure.getErrorMessage()))  # the peer failed after this end
             user.ended(failure or Failure(ConnectionDone()))
-        elif not self._isAborted or failure is not None:
+        else:
             self._failed(failure or Failure(PeerLost("the peer has ended the exchange")))
 
     def _endPeer(self, peer: Peer) -> None:
