@@ -290,7 +290,7 @@ class Responder:
         if not sound:
             raise _invalid()
         # Before anything changes, since the peer sends the packet again.
-        if self._receive is None and (withImmediate if write else begins) and not self._receives:
+        if (withImmediate if write else begins) and not self._receives:
             raise _NotReady
         start += number * run.stride
         payload = run.data[start : start + length]
