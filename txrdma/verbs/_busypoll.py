@@ -109,6 +109,8 @@ class BusyPoll:
 
     A wait begins when there is nothing left to do, and ends with a completion, found by polling or after a
     wakeup. Waits that are too long for busy-polling do not count; after several in a row it stops.
+
+    @ivar since: time at which the latest wait began.
     """
 
     def __init__(self, budget: SpinBudget, sleepSeconds: float = SLEEP_SECONDS) -> None:
@@ -120,7 +122,7 @@ class BusyPoll:
         self._expected = _FIRST_SECONDS
         self._late = 0
         self._isWaiting = False
-        self._since = 0.0
+        self.since = 0.0
         self._until = 0.0
 
     def preferLatency(self) -> None:
@@ -131,7 +133,7 @@ class BusyPoll:
         """Begin a wait, or continue it; return the time until which to busy-poll, which may be past."""
         if not self._isWaiting:
             self._isWaiting = True
-            self._since = self._until = now
+            self.since = self._until = now
             if self._late < _LATE_WAITS and not self._budget.isCrowded(now):
                 credit = self._credit
                 if credit <= 0:
@@ -149,7 +151,7 @@ class BusyPoll:
         if not self._isWaiting:
             return
         self._isWaiting = False
-        since, until = self._since, self._until
+        since, until = self.since, self._until
         waited = now - since
         if until > since:
             if now <= until:

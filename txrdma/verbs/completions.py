@@ -323,9 +323,9 @@ class CompletionReader:
         while now < end and now < until and self._reactorSleep() != 0:
             for number in _POLLS:
                 if self.poll():
-                    # Found by the first poll, it counts as there before: that says nothing about how long
+                    # The first poll of a wait finds what was there before, which says nothing about how long
                     # answers take.
-                    if number:
+                    if number or now > busyPoll.since:
                         busyPoll.came(now)
                     else:
                         busyPoll.cameAtOnce()

@@ -516,6 +516,24 @@ class BusyPollingTests(SynchronousTestCase):
         self.assertEqual(self.log.count("arm"), 1)
         self.assertEqual(self.log[-2:], ["arm", "poll"])
 
+    def test_learnsFromEachPoll(self) -> None:
+        """A completion that was not there when a wait began is learned from, whichever poll finds it."""
+        self.reader.preferLatency()
+        busyPoll, atOnce = self.reader._busyPoll, list[int]()
+        cameAtOnce = busyPoll.cameAtOnce
+        polls = 0
+
+        def count() -> None:
+            atOnce.append(polls)
+            cameAtOnce()
+
+        self.patch(busyPoll, "cameAtOnce", count)
+        for polls in range(2, 100):
+            self.queue.put(1)
+            self.queue.later = polls
+            self.read()
+        self.assertEqual(atOnce, [2])  # the first poll of the wait
+
     def test_disarms(self) -> None:
         """A reader that polls disarms the queues first, so that peers need not wake it."""
         self.queue.put(1)
