@@ -366,7 +366,7 @@ class PatienceTests(WiredTestCase):
         return ends[0]
 
     def near(self, seconds: float, expected: float) -> None:
-        self.assertGreaterEqual(seconds, expected - 0.02)  # "usual" is measured by the same wheel
+        self.assertGreaterEqual(seconds, expected - 0.02)  # expected is measured by the same timer wheel
         self.assertLess(seconds, expected + 0.03)
 
     def test_path(self) -> None:
@@ -386,7 +386,7 @@ class PatienceTests(WiredTestCase):
         self.successResultOf(call)
 
     def test_busyProcess(self) -> None:
-        """An answer that arrives while this process does not run is read before its call times out."""
+        """An answer that arrives while this process is suspended is read before its call times out."""
         call = self.agent.PerformanceGet(ClassPortInfo, TO_2)
         (timer,) = self.clock.getDelayedCalls()
         received = answer(self.wire.sent[-1][1], at64=ClassPortInfo(responseTimeValue=8).encode())
@@ -407,7 +407,7 @@ class PatienceTests(WiredTestCase):
         self.assertLess(self.patience(TO_2), usual + lifetimeSeconds(MOST_RESPONSE_TIME))
 
     def test_manySlow(self) -> None:
-        """Only so many slow peers are remembered; the oldest one counts as an usual one again."""
+        """The number of remembered slow peers is limited; the oldest one becomes a normal peer again."""
         self.patch(timeouts, "MOST_SLOW", 2)
         paths = [IBPath(dlid=LID(number), dqpn=QPN(1)) for number in (2, 3, 4)]
         usual = self.patience(paths[0])

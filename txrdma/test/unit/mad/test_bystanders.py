@@ -99,7 +99,7 @@ class BystanderTests(WiredTestCase):
             self.finish()
 
     def test_laterAnswer(self) -> None:
-        """The Deferred of a handler fails later, or its cancellation raises: other requests are answered."""
+        """Other requests are answered if a handler's Deferred fails later, or its cancellation raises."""
 
         def cancel(_: object) -> None:
             raise ApplicationError("canceller")
@@ -143,7 +143,7 @@ class BystanderTests(WiredTestCase):
         self.finish(2)
 
     def test_calls(self) -> None:
-        """The callback of a call raises, at its answer, at its timeout and when the agent is closed."""
+        """Other calls continue if a call's callback raises at its answer, its timeout or the agent's end."""
 
         def fail(result: Any) -> None:
             raise ApplicationError("callback")

@@ -390,7 +390,7 @@ class PortTests(FaultTestCase):
         for call in (*calls, self.bystander):
             self.assertIn(words, str(self.failureResultOf(call, DeviceUnavailable).value))
         self.assertEqual(self.agent._core._transactions.open, {})
-        pass_(self.clock, 0.01)  # for what is on the wire
+        pass_(self.clock, 0.01)  # until datagrams in transit are delivered
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_vanishes(self) -> None:
@@ -445,7 +445,7 @@ class PortTests(FaultTestCase):
             self.agent.portLost("the device is gone")
 
         calls = list(self.calls())
-        self.patch(self.agent.port, "send", send)  # as a port's that is asked to write
+        self.patch(self.agent.port, "send", send)  # fails as a port does that was asked to write
         self.failureResultOf(self.agent.SubnGet(NodeInfo, TO_2), DeviceUnavailable)
         self.allFail(calls, "the device is gone")
 

@@ -54,7 +54,7 @@ class LargeTests(LongFaultTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.wire.ports[0].doesRMPP = True  # so that it comes at once
+        self.wire.ports[0].doesRMPP = True  # the answer is delivered in one piece
         self.respond(
             lambda request: [answer(request, at24=b"\x01\x01\x07", at44=b"\0\x0e")[:56] + table(self.COUNT)]
         )
@@ -242,7 +242,7 @@ class ChangingTests(LongFaultTestCase):
             self.setUp()
             self.respond(self.mixed(table(5), other, order))
             call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
-            if order == "A1 A2 A3 B1 B2 B3":  # whole before the other began
+            if order == "A1 A2 A3 B1 B2 B3":  # the first answer is complete before the second begins
                 self.assertEqual(len(self.succeeds(call)), 5)
             else:
                 self.fails(call, MADTransferError, "segments contradict the payload length")
@@ -319,7 +319,7 @@ class AnsweringTests(SynchronousTestCase):
         (first,) = self.ask(7)
         self.peer.port.send(answer(first, at3=b"\x12", at24=header(2, 1, 10)), TO_2)
         pass_(self.clock, 0.01)
-        self.records = self.records[:50]  # the fabric has changed
+        self.records = self.records[:50]  # the table is shorter at the next request
         self.assertEqual(self.ask(7), [])
         self.peer.port.send(answer(first, at3=b"\x12", at24=header(2, 10, 100)), TO_2)
         pass_(self.clock, 0.01)

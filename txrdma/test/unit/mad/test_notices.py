@@ -157,14 +157,14 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_handover(self) -> None:
-        """When the port gets another manager or address, the subscription moves there, and is ended there."""
+        """If the port's manager or LID changes, the subscription is renewed, and ended at the old manager."""
         port = self.wire.ports[0]
         port.endPort = replace(port.endPort, smLID=LID(2))
         self.subscription = self.subscribed(None, renewalSeconds=1000)
         self.subscription.start()
         pass_(self.clock, 10, 0.1)
         self.assertEqual(self.wishes(), [1])
-        port.endPort = replace(port.endPort, smLID=LID(77))  # nobody is there
+        port.endPort = replace(port.endPort, smLID=LID(77))  # no manager has this LID
         pass_(self.clock, 5.1, 0.1)
         self.assertFalse(self.subscription.isStanding)
         port.endPort = replace(port.endPort, smLID=LID(2))
@@ -215,7 +215,7 @@ class SubscriptionTests(SynchronousTestCase):
             self.wire.ports[0].endPort = replace(self.wire.ports[0].endPort, smLID=LID(2))
 
     def test_restart(self) -> None:
-        """A subscription that starts again is not ended by the retransmission of its former end."""
+        """A restarted subscription is not ended by a retransmitted request that ended the former one."""
         self.subscription.start()
         pass_(self.clock, 1, 0.1)
         losing = iter((True,))
@@ -278,7 +278,7 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_startsLost(self) -> None:
-        """A subscription that starts while the port is lost begins with the port's return."""
+        """A subscription that is started while the port is lost begins when the port returns."""
         lost, returned = WiredPort(self.wire, 1), WiredPort(self.wire, 1)
         served: list[tuple[WiredPort, object]] = []
         for port in (lost, returned):
@@ -319,7 +319,7 @@ class SubscriptionTests(SynchronousTestCase):
         agent.close()
 
     def test_closedByLoss(self) -> None:
-        """An agent that a callback of a call, or a listener, closes when the port is lost is not reopened."""
+        """An agent that a call's callback or a listener closes when the port is lost is not reopened."""
         opened: list[WiredPort] = []
 
         def reopen() -> WiredPort:
@@ -343,7 +343,7 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual((opened, self.clock.getDelayedCalls()), ([], []))
 
     def test_unwatch(self) -> None:
-        """A listener of the port that another listener of the same event has removed is not called."""
+        """A listener of the port is not called if another listener removes it during the same event."""
         ends: list[Callable[[], None]] = []
         calls: list[int] = []
 

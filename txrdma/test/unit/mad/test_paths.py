@@ -70,7 +70,7 @@ class TextTests(SynchronousTestCase):
                 self.assertEqual(parseTarget(text), target, text)
 
     def test_long(self) -> None:
-        """A text that is much longer than any path is not parsed: Python 3.10 would end with SIGSEGV."""
+        """A text much longer than any path is not parsed: Python 3.10 would crash with SIGSEGV."""
         for text in ("a" + ".b" * 1_000_000 + "()", "IBPath(dlid=1" + "+1" * 1_000_000 + ")"):
             error = self.assertRaises(ValueError, IBPath.fromString, text)
             self.assertLess(len(str(error)), 100)

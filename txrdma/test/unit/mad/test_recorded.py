@@ -88,7 +88,7 @@ class TableTests(SynchronousTestCase):
         self.assertEqual(event.message, TABLE)
         self.assertEqual(event.first, datagram(self.segments[0]))
         first, last = (datagram(each) for each in self.acknowledgements)
-        # The kernel's window is smaller than ours; with the last one it leaves it where it is.
+        # The kernel's window is smaller than txrdma's, and does not move with the last segment.
         self.assertEqual(withoutResponseTime(ours[0])[:32] + first[32:36] + ours[0][36:], first)
         self.assertEqual(withoutResponseTime(ours[1])[:32] + last[32:36] + ours[1][36:], last)
         self.assertEqual(len(ours), 2)

@@ -1,4 +1,4 @@
-"""Redirected and busy answers: the following requests, their limits and errors."""
+"""Redirected and busy answers: the requests that follow them, their limits and errors."""
 
 from __future__ import annotations
 

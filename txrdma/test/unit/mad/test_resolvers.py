@@ -40,7 +40,7 @@ class ResolverTests(SynchronousTestCase):
         self.assertEqual(len(agent.asked), 4)
 
     def test_noPrefix(self) -> None:
-        """A GUID is sought in the link-local subnet while the local port has no subnet prefix."""
+        """A GUID is queried with the link-local prefix while the local port has no subnet prefix."""
         agent = Administration(PathRecord=PathRecord(dlid=LID(5)))
         end = replace(END_PORT, gids=(GID.fromParts(0, GUID.fromInt(1)),))
         self.successResultOf(SAPathResolver(agent, end).resolve(GUID.fromInt(2)))
@@ -120,7 +120,7 @@ class ResolverTests(SynchronousTestCase):
             self.assertEqual(self.successResultOf(resolver.resolve(target)).sgid, GID.fromIP(source), target)
 
     def test_scopeOfAddress(self) -> None:
-        """The source address is asked for with the scope; an unused entry of the GID table is no source."""
+        """The source address is queried with the scope; an unused GID table entry is not a source."""
         asked: list[str] = []
 
         def source(address: str) -> str | None:

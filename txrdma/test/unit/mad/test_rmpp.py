@@ -132,7 +132,7 @@ class ReceiverTests(SynchronousTestCase):
             self.acknowledged()
             ended = self.receiver.received(data(last, length, last == 1), bytes(ROOM))
             self.refused(ended, RMPPStatus.INCONSISTENT_LENGTH)
-        for again in (2 * 220, 4 * 220):  # the first segment, once more
+        for again in (2 * 220, 4 * 220):  # a duplicate of the first segment
             self.receiver = RMPPReceiver(ROOM, OVERHEAD)
             self.take(1, 3 * 220)
             self.acknowledged()
@@ -269,7 +269,7 @@ class SenderTests(SynchronousTestCase):
             self.assertIsNone(self.sender.expired(now))
             self.assertEqual(self.numbers(now), [2, 3, 4])
         self.assertEqual(self.sender.expired(self.deadline()), TransferEnded(RMPPStatus.TOO_MANY_RETRIES))
-        self.assertEqual(waited[0], LEAST_RESEND_SECONDS)  # the first one came at once
+        self.assertEqual(waited[0], LEAST_RESEND_SECONDS)  # the first segment was sent immediately
         self.assertEqual(waited[1:4], [2 * waited[0], 4 * waited[0], 8 * waited[0]])
         self.assertEqual(waited[-1], MOST_RESEND_SECONDS)
 
@@ -292,7 +292,7 @@ class SenderTests(SynchronousTestCase):
         self.assertEqual(self.deadline(), 0.5 + 0.5 + 4 * 0.25)
         self.sender.expired(self.deadline())
         self.numbers(2.0)
-        self.acknowledge(2, 3, 2.001)  # of which of the two?
+        self.acknowledge(2, 3, 2.001)  # ambiguous: sent twice
         self.numbers(2.001)
         self.assertEqual(self.deadline(), 2.001 + 1.5)
 

@@ -1,4 +1,4 @@
-"""The RMPP transfers of a port, over a wire that loses and reorders, and with invalid packets."""
+"""RMPP transfers of a port, over a wire that loses and reorders segments, and with invalid packets."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class RecodingTests(SynchronousTestCase):
     ) -> tuple[dict[str, Any], Any]:
         content = kind()
         answer = record(**{field: content})
-        # Both may be NodeRecord; then the latter counts.
+        # Both may be NodeRecord; then the latter is used.
         agent = Administration(**{"NodeRecord": NodeRecord(nodeInfo=node), record.__name__: answer})
         reported = self.successResultOf(
             SATransactor(agent, END_PORT).SubnGet(kind, IBPath(dlid=LID(5)), modifier)
@@ -126,7 +126,7 @@ class RecodingTests(SynchronousTestCase):
             found, _ = self.ask(kind, modifier, record, field)
             self.assertEqual(found, {"lid": 5, **output}, kind.__name__)
         found, _ = self.ask(PortInfo, 0x80000003, PortInfoRecord, "portInfo")
-        self.assertEqual(found, {"endPortLID": 5, "portNum": 3}, "the upper bits say what we understand")
+        self.assertEqual(found, {"endPortLID": 5, "portNum": 3}, "other bits of the modifier are ignored")
 
     def test_noSwitch(self) -> None:
         from txrdma.mad.layouts import sa
@@ -251,7 +251,7 @@ class RouteTests(SynchronousTestCase):
         self.assertEqual(self.kinds(), ["NodeRecord", "LinkRecord", "LinkRecord"])
 
     def test_unanswered(self) -> None:
-        """After a call that got no answer, the facts that it used are found again."""
+        """After a call without an answer, the facts that it used are queried again."""
         self.successResultOf(self.ask(1))
         self.agent.answers["NodeRecord"] = MADTimeoutError("no answer", RPCS["SubnAdmGet"], IBPath())
         self.failureResultOf(self.ask(1), MADTimeoutError)
@@ -272,7 +272,7 @@ class RouteTests(SynchronousTestCase):
         self.assertEqual([query.record.fromLID for _, query, _, _ in self.agent.asked[::2]], [3, 7])
 
     def test_nowhere(self) -> None:
-        for ports, questions in (((2,), 1), ((1, 5), 2), ((1, 5), 3)):  # the last by what might have changed
+        for ports, questions in (((2,), 1), ((1, 5), 2), ((1, 5), 3)):  # 3: the last link is queried again
             self.failureResultOf(self.ask(*ports), MADError)
             self.assertEqual(self.kinds(), ["LinkRecord"] * questions)
 

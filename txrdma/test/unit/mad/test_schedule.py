@@ -188,7 +188,7 @@ class ScheduleTests(ScheduleTestCase):
         self.assertEqual(self.schedule.progress.running, 0)
 
     def test_cancelCalls(self) -> None:
-        """Cancelling a run cancels calls that no work waits for, outstanding and queued ones."""
+        """Cancelling a run cancels its outstanding and queued calls, even if no work waits for them."""
         results: list[Any] = []
 
         async def asks() -> None:

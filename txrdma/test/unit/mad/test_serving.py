@@ -357,7 +357,7 @@ class PendingTests(ServerTestCase):
             self.nothingIsLeft()
 
     def test_endOfAnother(self) -> None:
-        """A handler that another handler of the same request has removed is not called."""
+        """A handler is not called if another handler of the same request removes it."""
         ends: list[Callable[[], None]] = []
         calls: list[str] = []
 
@@ -420,7 +420,7 @@ class NoticeTests(ServerTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 2)
 
     def test_endOfAnother(self) -> None:
-        """A listener that another listener of the same notice has ended is not called."""
+        """A listener is not called if another listener of the same notice ends it."""
         ends: list[Callable[[], None]] = []
         calls: list[int] = []
 

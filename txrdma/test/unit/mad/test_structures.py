@@ -1,8 +1,7 @@
 """
 Every structure has the layout of other programs: libibmad, tshark, python-rdma, and published definitions.
 
-Structures that none of them has are listed with the reason; the tests fail for any other structure without a
-reference.
+Structures without such a reference are listed with the reason; the tests fail for any other one.
 """
 
 from __future__ import annotations
@@ -147,8 +146,8 @@ def componentAlike(ours: str, reference: str) -> bool:
 
 _TO_2: Final = IBPath(dlid=LID(2), dqpn=QPN(1))
 
-# Attributes that python-rdma did not have, by the numbers and names of rdma-core: umad_sm.h and umad_sa.h of
-# libibumad, mad.h of libibmad.
+# Attributes that python-rdma does not have, with the numbers and names of rdma-core: umad_sm.h and umad_sa.h
+# of libibumad, mad.h of libibmad.
 _NUMBERS: Final = {
     "LinkSpeedWidthPairsTable": (0x01, 0x001C),
     "VendorMADsTable": (0x01, 0x001D),
@@ -225,7 +224,7 @@ class TableTests(SynchronousTestCase):
         for name, (number, calls) in reference().items():
             kind = self.kinds[STRUCTURES[name]]
             if name == "OFASysStatCPUInfo":
-                number = 0x12  # its 0x112 is a slip of the pen: ibsysstat asks for 0x12
+                number = 0x12  # python-rdma's 0x112 is an error: ibsysstat requests 0x12
             self.assertEqual(kind.attributeID, number, name)
             self.assertEqual(calls - _FEWER.get(name, set()) - kind.rpcs, set(), name)
             if kind.__name__ not in _MORE:

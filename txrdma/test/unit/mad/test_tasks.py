@@ -154,7 +154,7 @@ class FaultTests(ScheduleTestCase):
         calls = [self.schedule.SubnGet(NodeInfo, HERE) for _ in range(6)]
         calls[5].cancel()
         self.failureResultOf(calls[5], CancelledError)
-        self.agent.answer()  # so that the fourth is made
+        self.agent.answer()  # so that the fourth call is made
         self.assertEqual(self.agent.cancelled, 0)
         calls[3].cancel()
         self.failureResultOf(calls[3], CancelledError)

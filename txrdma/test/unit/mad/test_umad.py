@@ -352,7 +352,7 @@ class TableTests(UmadCase):
         self.fetch(10, True, True)
         answer = self.kernel.sent[1]
         timeout, retries = struct.unpack_from("=II", answer, 8)
-        self.assertEqual(timeout, 0)  # else it would await an answer to the answer
+        self.assertEqual(timeout, 0)  # otherwise the kernel would wait for an answer to the answer
         self.assertGreater(retries, 3)
 
 

@@ -38,7 +38,7 @@ class VendorTests(FabricTestCase):
         )
         end()
         answer = self.answerTo(self.agent.VendGet(OpenIBPing, gmp(self.lid("c"))))
-        self.assertEqual((answer.text, handler.answered), ("c", 1))  # the simulated host itself
+        self.assertEqual((answer.text, handler.answered), ("c", 1))  # answered by the simulated host itself
 
     def test_unknownAttribute(self) -> None:
         server = MADServer(self.agentAt("c"))
@@ -50,7 +50,7 @@ class VendorTests(FabricTestCase):
     def test_hostName(self) -> None:
 
         def ask(*arguments: object) -> str:
-            raise AssertionError("DNS was asked")
+            raise AssertionError("a DNS query was made")
 
         for name in ("getfqdn", "gethostbyaddr", "gethostbyname", "getaddrinfo"):
             self.patch(socket, name, ask)

@@ -118,7 +118,7 @@ class CallTests(VerbsPortCase):
         )
 
     def test_answerWakesNobody(self) -> None:
-        """The completion of an answer that was sent at once needs no iteration of the reactor."""
+        """The completion of an answer that is sent at once needs no iteration of the reactor."""
         served = self.serve(PERFORMANCE, lambda request: PortCounters())
         port = self.ports[1]
         events: list[object] = []
@@ -148,7 +148,7 @@ class CallTests(VerbsPortCase):
         self.assertEqual([self.successResultOf(call).portXmitData for call in calls], list(range(count)))
 
     def test_tooManyWaiting(self) -> None:
-        """Beyond the limit of waiting datagrams, a request fails, and an answer is dropped."""
+        """Beyond the limit of queued datagrams, a request fails, and an answer is dropped."""
         self.patch(descriptor, "MOST_WAITING", 10)
         calls = [self.agent.PerformanceGet(PortCounters, self.path, index) for index in range(SENDS + 12)]
         self.assertEqual(len(self.ports[0]._waiting), 10)
