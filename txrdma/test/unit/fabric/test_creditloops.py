@@ -1,7 +1,7 @@
 """
 Credit loops by service levels and virtual lanes, on tori with several routings.
 
-The judge of acyclic routings is C{graphlib} of the standard library.
+The reference for acyclic routings is C{graphlib} of the standard library.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class TorusTests(FabricTestCase):
         return [one for one in found if one.kind != "unbalanced"]
 
     def test_oneLane(self) -> None:
-        """On one lane the rings of a torus are loops, whatever the service levels are."""
+        """On one lane the rings of a torus are credit loops, whatever the service levels are."""
         self.serve(lambda source, target: source[0])
         self.map(lambda entry, out: (0,) * 16)
         (found,) = self.found()
@@ -142,7 +142,7 @@ class TorusTests(FabricTestCase):
         )
 
     def test_datelines(self) -> None:
-        """Paths that cross the end of a dimension have another lane in it, by service level: no loop."""
+        """Paths that cross the end of a dimension use another lane in it, by service level: no loop."""
 
         def levelOf(source: Switch, target: Switch) -> int:
             links = self.links(source, target)
@@ -158,14 +158,14 @@ class TorusTests(FabricTestCase):
         self.assertEqual(self.found(), [])
 
     def test_oneHostOfEach(self) -> None:
-        """With many hosts the paths of one host at each switch are followed; their lanes decide as well."""
+        """With many hosts, the paths of one host at each switch are followed, and their lanes count."""
         self.patch(creditloops, "MOST_SOURCES", 2)
         self.test_datelines()
         self.map(lambda entry, out: (0,) * 16)
         self.assertEqual([one.kind for one in self.found()], ["credit-loop"])
 
     def test_mostPaths(self) -> None:
-        """No more paths are queried than are to be followed; without all of them no loop is ruled out."""
+        """The number of queried paths is limited; unless all are queried, no loop is ruled out."""
         self.patch(creditloops, "MOST_PATHS", 1)
         self.map(lambda entry, out: (0,) * 16)
         sa = self.fabric.sa
@@ -176,7 +176,7 @@ class TorusTests(FabricTestCase):
         self.assertLessEqual(sa.asked - before, 4)
 
     def test_byInputPort(self) -> None:
-        """The lane depends on the input port, too: only those that packets come from decide."""
+        """The lane depends on the input port as well: only ports at which packets arrive count."""
         self.test_datelines()
         for inputs, kinds in (((1, 3, 4), []), ((2, HOST), ["credit-loop"])):
             isMapped = frozenset(inputs)
@@ -188,7 +188,7 @@ class TorusTests(FabricTestCase):
             self.assertEqual([one.kind for one in self.found()], kinds)
 
     def test_noAnswer(self) -> None:
-        """Without the mappings of the switches the finding says that it depends on the lanes."""
+        """Without the mappings of the switches, the finding states that it depends on the lanes."""
         agents: Any = self.fabric.wire._sma
         answer = agents.answer
 

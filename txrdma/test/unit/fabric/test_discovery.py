@@ -34,7 +34,7 @@ def shape(fabric: Fabric) -> object:
     for node in reported["nodes"]:
         node["route"] = node["nodeInfo"] = None
         for port in node["ports"]:
-            port["portInfo"] = None  # which port was asked is not the same
+            port["portInfo"] = None  # the queried port differs
     reported["nodes"].sort(key=lambda node: node["guid"])
     return reported["nodes"]
 
@@ -320,7 +320,7 @@ class LiarTests(FaultTestCase):
         node.info = node.info[:place] + bytes((value,)) + node.info[place + 1 :]
 
     def test_portNumber(self) -> None:
-        self.change("b", 3, 1)  # of its two ports, it says, there is one
+        self.change("b", 3, 1)  # the node reports one port, and has two
         fabric = self.swept()
         self.assertEqual(self.kinds(fabric), ["contradiction"])
         self.assertIn("port 2 of 1", fabric.problems[0].text)
@@ -382,7 +382,7 @@ class PartialTests(FaultTestCase):
     def test_refusedPort(self) -> None:
         guid = self.fabric.node("left").guid
         node = self.fabric.node("left")
-        node.info = node.info[:3] + b"\x0a" + node.info[4:]  # two more than there are
+        node.info = node.info[:3] + b"\x0a" + node.info[4:]  # two ports more than the node has
         fabric = self.answerTo(LIDSweep(self.agent, self.agent.port.endPort).run(), 600)
         self.assertEqual(self.kinds(fabric), ["refused"])
         self.assertEqual(len(fabric.nodes[guid].ports), 11)

@@ -190,7 +190,7 @@ class CounterTests(HealthTestCase):
         self.assertEqual([one.kind for one in counterFindings(report)], ["errors", "counters-silent"])
 
     def test_localPort(self) -> None:
-        """The loss of the local port fails the survey, and is not reported as silence of all nodes."""
+        """The loss of the local port fails the survey, and is not reported as missing answers of nodes."""
         fabric = self.swept()
         survey = CounterSurvey(self.agent, self.agent.port.endPort)
         self.patch(self.agent.port, "send", self.lost)
@@ -209,7 +209,7 @@ class CounterTests(HealthTestCase):
         self.assertRaises(InvalidRequest, readThresholds, str(path))
         path.write_text("LinkDownedCounter=3")
         self.assertEqual(readThresholds(str(path)).limits, {"linkDownedCounter": 3})
-        self.patch(errorcounters, "DEFAULT_THRESHOLDS", Path("/" + "x" * 300))  # it can't be looked up
+        self.patch(errorcounters, "DEFAULT_THRESHOLDS", Path("/" + "x" * 300))  # too long a path
         self.assertEqual(readThresholds(), Thresholds())
         self.assertEqual(
             [shownName(name) for name in ("vl15Dropped", "portRcvErrors")], ["VL15Dropped", "PortRcvErrors"]
@@ -304,7 +304,7 @@ class SpeedTests(SynchronousTestCase):
         for vendor, device, expected in (
             (0x2C9, 0xC738, True),  # SwitchX
             (0x2C9, 0x1003, True),  # ConnectX-3
-            (0x2C9, 0xBD36, False),  # InfiniScale IV, which knows no FDR10
+            (0x2C9, 0xBD36, False),  # InfiniScale IV, without FDR10
             (0x2C9, 0x673C, False),  # ConnectX-2
             (0x119F, 0x1B02, True),
             (0x2C9, 0x1B02, False),
@@ -407,7 +407,7 @@ class SurveyedTestCase(FabricTestCase):
 
 class TableTests(SurveyedTestCase):
     def test_pieces(self) -> None:
-        """The balance of links has a pause for each switch with hosts."""
+        """The check of balanced links pauses after each switch with hosts."""
         fabric = self.sweep()
         found = list(balances(fabric, self.surveyed(fabric).linear))
         self.assertEqual(found[:2], [None, None])
@@ -536,7 +536,7 @@ class CableTests(SurveyedTestCase):
         )
         self.assertEqual(self.compared(TWO_SWITCHES.replace('[1] "c"[1]\n', "")), [("cable-extra", "right")])
         switches = 'Switch 8 "left"\n[3] "right"[3]\n[4] "right"[4]\n'
-        self.assertEqual(self.compared(switches), [])  # a plan of switches alone
+        self.assertEqual(self.compared(switches), [])  # a plan with switches only
         more = TWO_SWITCHES.replace('[5] "b"[2]', '[5] "b"[2]\n[6] "z"[1]')
         self.assertEqual(self.compared(more), [("node-missing", "z")])
 

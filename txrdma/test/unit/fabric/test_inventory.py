@@ -20,7 +20,7 @@ PSID = b"MT_0000000223".ljust(16, b"\0")
 
 
 def info(**fields: Any) -> MlxGeneralInfoExtended:
-    """Return the revisions of a device of today."""
+    """Return the revisions of a current device."""
     values: dict[str, Any] = {
         "deviceID": 0x101B,
         "hwRevision": 0,
@@ -56,7 +56,7 @@ class LayoutTests(SynchronousTestCase):
         self.assertEqual(answer.encode(), bytes(raw))
 
     def test_older(self) -> None:
-        """The older form has the same fields up to the version of the configuration."""
+        """The older layout has the same fields, up to the version of the configuration."""
         self.assertEqual(MlxGeneralInfo.decode(info().encode()[:108]).fwPSID, PSID)
 
 
@@ -80,7 +80,7 @@ class InventoryTests(FabricTestCase):
         return found
 
     def test_firmware(self) -> None:
-        """Devices of today have versions of 32 bits, InfiniScale III has 8; other vendors are not asked."""
+        """Versions have 32 bits on current devices, 8 on InfiniScale III; other vendors are not queried."""
         found = self.found()
         self.assertEqual(set(found), {self.guid(name) for name in ("left", "b", "c")})
         left = found[self.guid("left")]
@@ -94,12 +94,12 @@ class InventoryTests(FabricTestCase):
         self.assertEqual(self.found()[self.guid("b")].board, "MT\\x1b[31m\\xff")
 
     def test_survey(self) -> None:
-        """A survey of the tables has the same."""
+        """A survey of the tables contains the same firmware."""
         tables = self.answerTo(TableSurvey(self.agent, self.agent.port.endPort, self.swept).run())
         self.assertEqual(tables.firmware, self.found())
 
     def test_rows(self) -> None:
-        """Rows have a cell for each column, and are the same after CSV and JSON."""
+        """Rows have a cell for each column, and are unchanged after CSV and JSON."""
         found = self.found()
         rows = [inventoryRow(node, found.get(node.guid)) for node in self.swept.ordered()]
         self.assertEqual({len(row) for row in rows}, {len(INVENTORY)})

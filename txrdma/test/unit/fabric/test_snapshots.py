@@ -45,7 +45,7 @@ class MemoryTests(FabricTestCase):
         return super().agentAt("h00000" if name == "a" else name, number)
 
     def test_memory(self) -> None:
-        self.sweep()  # what is made once is made
+        self.sweep()  # allocates what is created once
         gc.collect()
         tracemalloc.start()
         try:
@@ -149,7 +149,7 @@ class RoundTripTests(FabricTestCase):
         self.assertIs(fabric.byGUID(GUID.fromInt(0x99)), host.port(1))
 
     def test_unprintableNames(self) -> None:
-        """Control characters in names are spaces, as in snapshots."""
+        """Control characters in names are replaced by spaces, as in snapshots."""
         fabric = readFabric('Hca 2 "h\0\1x"\n[1] "s"[1]\n\nSwitch 2 "s"\n')
         self.assertEqual([node.description for node in fabric.nodes.values()], ["h  x", "s"])
         self.assertEqual(dump(load(dump(fabric))), dump(fabric))
@@ -167,7 +167,7 @@ class TextTests(SynchronousTestCase):
     """Text files that users name."""
 
     def test_unprintable(self) -> None:
-        """Unprintable characters of a file are read as spaces, in lines of their own length."""
+        """Unprintable characters of a file are read as spaces, and line lengths do not change."""
         path: str = self.mktemp()
         with open(path, "w", encoding="utf-8") as file:
             file.write('0x1\t"leaf\x1b[31m\x85"\r\n\n0x2 "\u2028é"\n')
@@ -289,7 +289,7 @@ class NetFileTests(SynchronousTestCase):
             self.assertRaises(ValueError, fatTree, hosts, radix)
 
     def test_tooManyPorts(self) -> None:
-        """A net with more ports than a fabric may have is refused at the line that exceeds the number."""
+        """A net with more ports than a fabric may have is refused with the line that exceeds the limit."""
         self.patch(netfile, "MOST_PORTS", 600)
         text = "\n".join(f'Switch 254 "s{number}"' for number in range(3))
         error = self.assertRaises(NetFileError, parseNet, text, "big.net")
