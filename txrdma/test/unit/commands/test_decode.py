@@ -89,7 +89,7 @@ class HexTests(CommandTestCase):
         for text in ("hello", "00" * 256, "01", "ff" * 300):
             self.assertIn("txrdma decode: ", str(self.output("decode", text).status))
         self.assertRaises(InvalidRequest, inBytes, b"")
-        for length in range(0, 300, 7):  # whatever it is, it does not end in a traceback
+        for length in range(0, 300, 7):  # any input ends without a traceback
             try:
                 inBytes(bytes(range(256))[:length] * 2)
             except InvalidRequest:

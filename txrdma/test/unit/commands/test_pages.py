@@ -1,7 +1,7 @@
 """
 The pages about commands show the actual output of the commands.
 
-With C{RETELL=1} in the environment the output is updated.
+With C{RETELL=1} in the environment, the output on the pages is updated.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class QueryTests(SharedFabricTestCase):
         self.assertIn("Peer PortInfo: port 1", text)
 
     def test_slower(self) -> None:
-        """A link that is narrower than its ends allow is reported."""
+        """A link that is narrower than both of its ports allow is reported."""
         setWidth, info = poke(PortInfo, "linkWidthActive"), self.fabric.port("leaf0000", 3).info
         setWidth(info, LinkWidth.X1)
         self.addCleanup(setWidth, info, LinkWidth.X4)

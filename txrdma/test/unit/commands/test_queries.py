@@ -384,7 +384,7 @@ class CommandLineTests(CommandTestCase):
         self.assertIn("  NodeRecord ", text)
 
     def test_noPort(self) -> None:
-        """A check for cron must not report the health of a simulated fabric when the adapter is gone."""
+        """A check run by cron does not report the health of a simulated fabric if there is no adapter."""
         self.patch(ports, "availableMADPorts", lambda: ["sim", "vmad:soft"])
         for command, *arguments in (("check",), ("smpquery", "NI")):
             output = self.output(command, *arguments, device="")

@@ -94,7 +94,7 @@ class SnapshotTests(CommandTestCase):
         self.assertIn(f"txrdma nodes: snapshot {path}: {path}, line 1: ", str(output.status))
 
     def test_empty(self) -> None:
-        """An empty file, for example of a discovery that has failed, is no fabric without faults."""
+        """An empty file, such as that of a failed discovery, is not reported as a healthy fabric."""
         for text in ("", "#\n"):
             path = Path(self.mktemp())
             path.write_text(text)
@@ -265,7 +265,7 @@ class NodeNamesTests(SynchronousTestCase):
         self.assertEqual(readNodeNames().name(GUID.fromInt(1)), "of OpenSM")
         paths[0].write_text('0x1 "ours"')
         self.assertEqual(readNodeNames().name(GUID.fromInt(1)), "ours")
-        self.patch(nodenames, "MAP_FILES", (Path("/" + "x" * 300), paths[1]))  # one can't be looked up
+        self.patch(nodenames, "MAP_FILES", (Path("/" + "x" * 300), paths[1]))  # the first path is too long
         self.assertEqual(readNodeNames().name(GUID.fromInt(1)), "of OpenSM")
 
     def test_brokenMapFile(self) -> None:
