@@ -142,7 +142,7 @@ class AccessTests(SiteTestCase):
         self.assertEqual((len(guesses._known), len(logs)), (MOST_GUESSERS, MOST_LOGGED))
 
     def test_invented(self) -> None:
-        """Passwords for invented names, or from addresses of one network, permit no more guesses."""
+        """Passwords for invented names, or from addresses of one network, permit no additional guesses."""
         access = AccessControl([], {b"alice": b"right"}, Guesses(lambda: 1.0))
 
         def isTaken(address: str, name: bytes, password: bytes) -> bool:

@@ -40,7 +40,7 @@ class Pipe(StringTransport):
     """
     One end of a connection in simulated time.
 
-    @ivar isCut: whether what is written is lost, and the peer learns nothing.
+    @ivar isCut: whether written bytes are lost, without notification of the peer.
     """
 
     peer: Pipe
@@ -75,7 +75,7 @@ class Pipe(StringTransport):
 @implementer(IStreamClientEndpoint, IStreamServerEndpoint)
 class CollectorEndpoint:
     """
-    Connects with a collector, which has listened with it.
+    Connects to a collector, which listens with the same object.
 
     @ivar isDown: whether the collector's host refuses connections.
     @ivar pipes: the client's ends of all connections.
@@ -112,7 +112,7 @@ class CollectorEndpoint:
 @implementer(IStreamClientEndpoint)
 class StringEndpoint:
     """
-    Connects with nobody.
+    An endpoint whose connections have no peer.
 
     @ivar connections: protocols and transports of all connections.
     """
@@ -160,11 +160,11 @@ class CollectingTestCase(test_poller.PollerTestCase):
 
 
 class PollerByCollectorsTests(CollectingTestCase, test_poller.PollerTests):
-    """A poller with collectors finds what it finds without."""
+    """A poller with collectors passes the tests of a poller without."""
 
 
 class PollerWithoutCollectorsTests(CollectingTestCase, test_poller.PollerTests):
-    """A poller whose collectors are all missing reads itself."""
+    """A poller whose collectors are all missing reads the counters itself."""
 
     def madeCollectors(self) -> CollectorPool:
         collectors = super().madeCollectors()
@@ -190,7 +190,7 @@ class PoolTests(CollectingTestCase):
         self.fabric.growCounters("right", 2, portXmitData=2000.0)
 
     def test_shares(self) -> None:
-        """Collectors read the counters, each for some of the ports, and the monitor none."""
+        """Each collector reads the counters of some ports, and the monitor reads none."""
         self.grown()
         self.started()
         self.counted()
@@ -198,11 +198,11 @@ class PoolTests(CollectingTestCase):
         self.pump(100.0)
         own, *theirs = (now - was for now, was in zip(self.sent(), before, strict=True))
         self.assertGreater(min(theirs), 50)
-        self.assertLess(own, 40)  # the subnet manager, and traps of the fabric
+        self.assertLess(own, 40)  # from the subnet manager, and traps of the fabric
         self.assertEqual(self.output(), [])
 
     def test_lost(self) -> None:
-        """When a collector dies, the other one reads its ports; without any the monitor does."""
+        """When a collector dies, the other one reads its ports; without any collector the monitor does."""
         self.grown()
         self.started()
         for name in self.collectors:
@@ -223,7 +223,7 @@ class PoolTests(CollectingTestCase):
         self.assertGreater(min(now - was for now, was in zip(self.sent()[1:], before[1:], strict=True)), 50)
 
     def test_hanging(self) -> None:
-        """The calls of a collector that hangs are made by others in the same round, and no node is silent."""
+        """Other collectors make the calls of one that hangs in the same round, and no node is silent."""
         self.grown()
         self.started()
         self.endpoints["b"].pipes[-1].isCut = True
@@ -284,12 +284,12 @@ class PoolTests(CollectingTestCase):
 
 
 class OtherKeyTests(CollectingTestCase):
-    """A monitor with another key."""
+    """A monitor with another key than its collectors."""
 
     monitorKey = b"a guess"
 
     def test_refused(self) -> None:
-        """Collectors make no calls for it; it makes them itself."""
+        """Collectors refuse the monitor, which makes the calls itself."""
         self.started()
         self.assertEqual(self.sent()[1:], [0, 0])
         self.assertFalse([meter for meter in self.poller.meters.values() if meter.isSilent])
@@ -298,7 +298,7 @@ class OtherKeyTests(CollectingTestCase):
 
 
 class CollectorTests(FabricTestCase):
-    """A collector, and what monitors send."""
+    """A collector that receives calls of monitors."""
 
     options = {"latencySeconds": 0.001}
 
@@ -406,7 +406,7 @@ class CollectorTests(FabricTestCase):
             self.assertEnded()
 
     def test_mostCalls(self) -> None:
-        """A monitor can have a limited number of calls without a result; few are under way at a time."""
+        """The number of calls of a monitor without results is limited, and so is that of concurrent calls."""
         lid = self.lid("a")
         self.send(self.requests(*[lid] * wire.MOST_CALLS))
         self.assertEqual(len(self.collector._core._open), 8)
@@ -415,7 +415,7 @@ class CollectorTests(FabricTestCase):
         self.assertEnded()
 
     def test_notRead(self) -> None:
-        """While a monitor does not read results no more calls are made, and those that wait are limited."""
+        """While a monitor does not read results, no more calls are made, and queued calls are limited."""
         lid = self.lid("a")
         self.transport.producer.pauseProducing()  # type: ignore[union-attr]  # the connection
         self.send(self.requests(*[lid] * wire.MOST_CALLS))
@@ -433,14 +433,14 @@ class CollectorTests(FabricTestCase):
         self.assertEnded()
 
     def test_mostMonitors(self) -> None:
-        """A limited number of monitors can be connected; when one leaves, another can come."""
+        """The number of connected monitors is limited; when one disconnects, another can connect."""
         others = [self.connected(StringTransport()) for _ in range(collector.MOST_MONITORS - 1)]
         self.assertIsNone(self.factory.buildProtocol(None))
         others[0].connectionLost()
         self.assertIsNotNone(self.factory.buildProtocol(None))
 
     def test_close(self) -> None:
-        """A collector that ends closes its connections, and gives up their calls."""
+        """A collector that stops closes its connections, and cancels their calls."""
         self.fabric.silence("a")
         self.send(self.requests(self.lid("a")))
         self.factory.close()
@@ -448,7 +448,7 @@ class CollectorTests(FabricTestCase):
 
 
 class LinkTests(SynchronousTestCase):
-    """What a collector sends."""
+    """The monitor's end of a connection to a collector."""
 
     def setUp(self) -> None:
         self.clock = SimulatedClock()
@@ -458,7 +458,7 @@ class LinkTests(SynchronousTestCase):
         self.addCleanup(lambda: self.pool.stop())
 
     def test_nonsense(self) -> None:
-        """A peer that sends no proof is closed, and tried again."""
+        """A connection to a peer that sends no proof is closed, and tried again."""
         protocol, transport = self.endpoint.connections[-1]
         protocol.dataReceived(b"HTTP/1.1 200 OK\r\nServer: something else, of another kind\r\n\r\n")
         self.assertTrue(transport.disconnected)
@@ -467,6 +467,6 @@ class LinkTests(SynchronousTestCase):
         self.assertEqual(len(self.endpoint.connections), 2)
 
     def test_dumb(self) -> None:
-        """A peer that sends nothing is closed."""
+        """A connection to a peer that sends nothing is closed."""
         self.clock.advance(10.0)
         self.assertTrue(self.endpoint.connections[0][1].disconnected)

@@ -1,5 +1,5 @@
 """
-Congestion: how long ports wait for credits, who causes it, and counters that are full.
+Congestion: how long ports wait for credits, the cause of these waits, and counters that are full.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class CauseTests(FabricTestCase):
         self.assertTrue(text.endswith(f"because of it wait {victim} (30%)"), text)
 
     def test_full(self) -> None:
-        """A link that carries all it can is the cause of waits, and does not wait itself."""
+        """A link with full load is the cause of other ports' waits, and does not wait itself."""
         root = self.peer(self.host(0))
         self.loads[root] = 0.97
         ((kind, where, text),) = self.found(up=0.4)
@@ -102,7 +102,7 @@ class CauseTests(FabricTestCase):
         self.assertIn("carries 97% of what it can; because of it wait", text)
 
     def test_noCause(self) -> None:
-        """Without a cause beyond, the switch that gives no credits is named."""
+        """If no cause is found behind it, the switch that gives no credits is named."""
         ((kind, where, text),) = self.found(up=0.4)
         self.assertEqual((kind, where), ("congestion", str(self.peer(self.up(self.peer(self.host(0)))))))
         self.assertNotIn("because", text)
@@ -112,7 +112,7 @@ class CauseTests(FabricTestCase):
         self.assertEqual(self.found(root=0.09, up=0.05), [])
 
     def test_circle(self) -> None:
-        """Ports that wait for each other in a circle are one finding, at that which waits longest."""
+        """Ports that wait for each other in a circle are one finding, at the port that waits longest."""
         switch = self.peer(self.host(0)).node
         waits = {}
         for leaf in self.swept.switches():
@@ -124,7 +124,7 @@ class CauseTests(FabricTestCase):
 
 
 class CongestionTests(PollerTestCase):
-    """The poller finds congestion that lasts, reads its virtual lanes and marks, and metrics have it."""
+    """The poller finds lasting congestion, and reads its virtual lanes and marks, which metrics include."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -165,7 +165,7 @@ class CongestionTests(PollerTestCase):
         self.assertEqual(self.poller.congestion.waits, {})
 
     def test_optional(self) -> None:
-        """Agents without optional counters are asked once for them; the share is known all the same."""
+        """Agents without optional counters are queried once for them; the share is known nevertheless."""
         optional = (PortVLXmitWaitCounters.attributeID, PortRcvConCtrl.attributeID)
         self.patch(pma, "GROUPS", {key: one for key, one in pma.GROUPS.items() if key not in optional})
         self.wait("left", 2, 0.5)
@@ -176,7 +176,7 @@ class CongestionTests(PollerTestCase):
         self.assertEqual((wait.lanes, wait.fecn), ((), None))
 
     def test_passing(self) -> None:
-        """Agents that are busy when optional counters are read are asked for these again."""
+        """Agents that are busy when optional counters are read are queried again."""
         end = self.refuse(MADStatus.INVALID_FIELD, PortVLXmitWaitCounters, PortRcvConCtrl)
         self.wait("left", 2, 0.5)
         self.fabric.setCounters("left", 2, portVLXmitWait3=9)
@@ -188,7 +188,7 @@ class CongestionTests(PollerTestCase):
         self.assertEqual(self.poller.congestion.waits[self.portKey("left", 2)].lanes, (3,))
 
     def test_narrow(self) -> None:
-        """Where waits are counted in 32 bits and are full, one finding says so."""
+        """If counters of waits have 32 bits and are full, there is one finding about them."""
         self.fabric.node("left").countsWide = False
         self.wait("left", 2, 0.5)
         self.wait("left", 3, 0.5)
@@ -219,7 +219,7 @@ class CongestionTests(PollerTestCase):
         self.assertEqual(self.output(), [("cleared", "counter-full", "left")])
 
     def test_fillsUp(self) -> None:
-        """A counter that becomes full is found beside the errors that filled it."""
+        """A counter that becomes full is reported together with the errors that filled it."""
         self.fabric.node("left").countsWide = False
         self.started()
         self.fabric.setCounters("left", 3, linkDownedCounter=300)

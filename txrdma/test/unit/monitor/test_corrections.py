@@ -141,7 +141,7 @@ class ReadingTests(CorrectionTestCase):
         self.assertNotIn("fecCorrectableSymbolCtrLanes4", reported)
         asked = self.watched()
         self.pump(60.0)
-        self.assertIn(len(asked), range(self.linked, 2 * self.linked))  # a turn of few nodes is a shorter one
+        self.assertIn(len(asked), range(self.linked, 2 * self.linked))  # a cycle of few nodes is shorter
 
     def test_lanes(self) -> None:
         """Ports with another code, and devices known to lack the capability, have the older layout."""
@@ -178,7 +178,7 @@ class ReadingTests(CorrectionTestCase):
         self.assertIn("portFECCorrectedSymbolCtr", self.counted("leaf0000", 1))
 
     def test_unable(self) -> None:
-        """A node that refuses the attribute is not read again and causes no finding."""
+        """A node that refuses the attribute is not read again, and causes no finding."""
         self.patch(pma, "GROUPS", {key: group for key, group in pma.GROUPS.items() if key != 0x1F})
         self.fabric.correct()
         asked = self.watched()
@@ -207,7 +207,7 @@ class ReadingTests(CorrectionTestCase):
         self.assertEqual(len(self.poller.corrections.meters), self.linked)
 
     def test_silent(self) -> None:
-        """A node that does not answer for this attribute only is soon asked no more, and is not silent."""
+        """A node that ignores only this attribute is soon not queried for it any more, and not silent."""
         self.fabric.correct()
         self.answering(lambda port, number, reply: None if number == 0x1F else reply)
         self.started(400.0)
@@ -350,7 +350,7 @@ class FindingTests(CorrectionTestCase):
 
 
 class ToldTests(SynchronousTestCase):
-    """Configuration, thresholds and Prometheus."""
+    """Error correction in configuration, thresholds and Prometheus."""
 
     def test_configured(self) -> None:
         """The limit and the metrics are configured like those of other counters."""

@@ -26,7 +26,7 @@ STUCK = (1, 0, 0, 0), (2, FULL, 0, 0), (3, FULL, 0, 0)
 SHORT = (0, 0, 0, FULL - 1), (1, 0, 0, FULL)
 LEAP = (0, 0, 0, 1000), (10, 10, 1, GLITCH)
 METERS: tuple[tuple[str, tuple[tuple[int, ...], ...], dict[str, Shown]], ...] = (
-    # Readings are a time and the values of the counters, or nothing for a silent node.
+    # A reading is a time and the counters' values, or None for a silent node.
     ("earlier counts are no growth", ((10, 100, 7, 100),), {"data": (400, None, 0), "errors": (7, None, 0)}),
     ("growth", ((10, 100, 1, 0), (12, 150, 3, 0)), {"data": (600, 100.0, 200), "errors": (3, 1.0, 2)}),
     ("the value is the least growth", RESET, {"data": (120, 12.0, 120), "errors": (6, 0.1, 1)}),
@@ -119,14 +119,14 @@ class MeterTests(SynchronousTestCase):
 
 
 class RestartTests(SynchronousTestCase):
-    """All counters of a restarted node begin anew; whoever clears some leaves others as they were."""
+    """All counters of a restarted node start again at 0; after a reset of some, the others continue."""
 
     BITS = CounterLayout(
         {"symbolErrorCounter": 16, "portXmitData": 64, "portRcvPkts": 64}, {"portXmitData": 4}
     )
 
     def test_restarts(self) -> None:
-        """A node has restarted if no port has a counter that shows that it has not."""
+        """A node has restarted if no counter of any port contradicts that."""
         for case, ports, isRestart in (
             ("all are lower, or were zero", (((3, 900, 90), (40, 5, 1)), ((0, 0, 0), (0, 7, 7))), True),
             ("so they are", (((40, 900, 90), (2, 5, 1)), ((0, 800, 80), (1, 0, 0))), True),
@@ -177,7 +177,7 @@ class TallyTests(SynchronousTestCase):
 
 
 class BackOffTests(SynchronousTestCase):
-    """Silent nodes are asked at growing intervals."""
+    """Silent nodes are queried at growing intervals."""
 
     def test_grows(self) -> None:
         """The interval doubles up to the longest one; an answer resets it."""
@@ -192,6 +192,6 @@ class BackOffTests(SynchronousTestCase):
         self.assertEqual((pace.times("a"), len(pace)), (0, 0))
 
     def test_forEver(self) -> None:
-        """A node that is silent for years is still asked at the longest interval."""
+        """A node that is silent for years is still queried at the longest interval."""
         pace: BackOff[str] = BackOff(1.0, 60.0)
         self.assertEqual({pace.silent("a", 0.0) for _ in range(5000)}, {1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0})

@@ -18,7 +18,7 @@ from txrdma.test.support.clocks import elapse
 
 
 class WeatherTests(SynchronousTestCase):
-    """FaultGenerator over a small fat tree, and a monitor in it."""
+    """L{FaultGenerator} on a small fat tree, and a monitor in it."""
 
     hosts = 16
     seconds = 180.0
@@ -45,7 +45,7 @@ class WeatherTests(SynchronousTestCase):
         return faults, poller, raised
 
     def test_faults(self) -> None:
-        """Within minutes there is a fault of each kind, and the monitor finds it."""
+        """Within minutes there is a fault of each kind, and the monitor detects it."""
         faults, poller, raised = self.played(1)
         log = " ".join(text for _at, text in faults.log)
         for word in ("degrade", "flaps", "loses power", "hangs"):
@@ -83,7 +83,7 @@ class WeatherTests(SynchronousTestCase):
         self.assertAlmostEqual(sums[0] / sums[1], 1.0, delta=0.05)
 
     def test_fewHosts(self) -> None:
-        """Without hosts beside those of the monitor and the subnet manager, there is no traffic."""
+        """Without hosts other than those of the monitor and the subnet manager, there is no traffic."""
         for hosts in range(1, 5):
             clock = SimulatedClock()
             faults = FaultGenerator(SimulatedFabric(clock, netOf(hosts)))

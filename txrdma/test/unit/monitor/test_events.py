@@ -38,7 +38,7 @@ class EventTests(SiteTestCase):
 
     def pause(self, connection: Connection) -> None:
         producer = connection.transport.producer
-        assert producer is not None  # HTTP's, which asks the request's
+        assert producer is not None  # HTTP's producer, which controls that of the request
         producer.pauseProducing()
 
     def kinds(self, connection: Connection) -> list[str]:
@@ -73,7 +73,7 @@ class EventTests(SiteTestCase):
         self.assertEqual([len(content["edges"]) for content in rounds], [0, 0, 0, 1])
 
     def test_alone(self) -> None:
-        """A reader that was away while there was no other one is told to reload, and gets later changes."""
+        """A reader that returns after a time without readers must reload, and gets later changes."""
         first = self.reader()
         self.started()
         last = reportedNow(first)[-1][0]
@@ -89,9 +89,7 @@ class EventTests(SiteTestCase):
         self.assertEqual(len(reportedNow(back)[-1][2]["edges"]), 1)
 
     def test_again(self) -> None:
-        """
-        A reader that reconnects gets the events that it missed; if it missed too many, it is told to reload.
-        """
+        """A reader that reconnects gets the events that it missed, or, if too many, a request to reload."""
         first = self.reader()
         self.started(55.0)
         numbers = [number for number, _kind, _content in reportedNow(first)]
@@ -104,7 +102,7 @@ class EventTests(SiteTestCase):
         self.assertEqual(self.kinds(self.reader(Last_Event_ID="1")), ["resync"])
 
     def test_otherProcess(self) -> None:
-        """A reader that returns to a new process is told to reload: its last event is of the former one."""
+        """A reader that reconnects to a new process is requested to reload."""
         former = EventHub(self.clock, self.site.hub._watch)
         former.publish("round", {})
         last = former.resync().split(b"\n")[0].removeprefix(b"id: ").decode()
@@ -119,8 +117,8 @@ class EventTests(SiteTestCase):
 
     def test_paused(self) -> None:
         """
-        A paused reader gets nothing, then its events in order. Its queue has a limit of bytes, which counts
-        those that wait; and its time begins with the first of several pauses.
+        A paused reader gets its queued events later, in order. The queue is limited in bytes; its time limit
+        begins with the first of several pauses.
         """
         request: Any = DummyRequest([])
         request.registerProducer = lambda producer, isStreaming: None
@@ -165,7 +163,7 @@ class EventTests(SiteTestCase):
             for reader in fast:
                 reader.transport.clear()
         grown = tracemalloc.get_traced_memory()[0] - before
-        self.assertLess(grown, 8 << 20)  # not 40 readers times 2 MB
+        self.assertLess(grown, 8 << 20)  # less than 40 readers times 2 MB
         self.assertEqual({reader.dropped > 0 for reader in self.site.hub.readers}, {True, False})
         self.site.hub.publish("round", {"last": True})
         for reader in fast:

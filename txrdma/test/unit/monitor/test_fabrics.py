@@ -54,7 +54,7 @@ class ConfigTests(SynchronousTestCase):
     """Sections of fabrics in the configuration."""
 
     def test_merged(self) -> None:
-        """A fabric has the settings for all fabrics, and its own ones before them."""
+        """A fabric has the settings for all fabrics, unless its own section overrides them."""
         expected = ("north", "sim:fattree:4", 1.0), ("south", "sim:fattree:8", 2.0)
         fabrics = parseConfig(CONFIG.format(folder="/x")).fabrics
         for fabric, (name, port, interval) in zip(fabrics, expected, strict=True):
@@ -149,7 +149,7 @@ class ServiceTests(SynchronousTestCase):
         self.assertEqual(self.get("/nodes").code, 404)
 
     def test_unknownFabric(self) -> None:
-        """The page that says that there is no such fabric uses nothing that Twisted has deprecated."""
+        """The error page for an unknown fabric uses nothing that Twisted has deprecated."""
         answer = self.get("/fabrics/west/")
         self.assertEqual((answer.code, "There is no such fabric." in answer.text), (404, True))
         self.assertEqual(self.flushWarnings(), [])
@@ -162,7 +162,7 @@ class ServiceTests(SynchronousTestCase):
             self.assertNotIn('href="/fabrics', text)
 
     def test_rest(self) -> None:
-        """Each fabric has the whole interface, and rows have its name; a list has the state of all."""
+        """Each fabric has all routes, whose rows have its name; a list has the states of all fabrics."""
         for name, hosts in (("north", 4), ("south", 8)):
             answer = self.get(f"/fabrics/{name}/api/v1/nodes?type=host").json
             self.assertEqual((answer["total"], {row["fabric"] for row in answer["rows"]}), (hosts, {name}))
@@ -187,7 +187,7 @@ class ServiceTests(SynchronousTestCase):
             self.assertEqual(self.get(f"/api/v1/{path}").code, 404, path)
 
     def test_allFindings(self) -> None:
-        """The findings of all fabrics are listed together, the worst first, and changes, the latest first."""
+        """Findings of all fabrics are listed together, the most severe first, and changes, latest first."""
         self.fabrics["south"].cut("h00003")
         self.pump(20.0)
         self.fabrics["north"].cut("h00002")
@@ -261,7 +261,7 @@ class ServiceTests(SynchronousTestCase):
         self.assertEqual(len({one["id"] for one in gone}), 2)
 
     def test_probes(self) -> None:
-        """The process is ready if all fabrics are, and says which one is not."""
+        """The process is ready if all fabrics are ready; otherwise it names those that are not."""
         self.assertEqual(self.get("/readyz").code, 200)
         self.service.monitors["south"].poller.fabric = None
         answer = self.get("/readyz")

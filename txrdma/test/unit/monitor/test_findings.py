@@ -79,14 +79,14 @@ class LedgerTests(SynchronousTestCase):
         self.assertEqual(event.entry.firstSeen, 20.0)
 
     def test_brieflyAway(self) -> None:
-        """A finding remains during a short absence, which counts from the last time that it was seen."""
+        """A finding remains during a short absence, which begins when it was last seen."""
         findingLog = self.findingLog()
         for now, found in ((0.0, [width()]), (20.0, []), (40.0, [width()]), (60.0, []), (80.0, [])):
             self.assertEqual(len(findingLog.observe("sweep", found, now)), int(now == 0.0))
         self.assertEqual(output(findingLog.observe("sweep", [], 90.0)), ["Cleared width"])
 
     def test_again(self) -> None:
-        """A finding that returns is the same one, and takes twice as long to be cleared each time."""
+        """A finding that returns is the same one, and its delay until it is cleared doubles each time."""
         findingLog = self.findingLog()
         findingLog.observe("sweep", [width()], 0.0)
         findingLog.observe("sweep", [], 1.0)
@@ -120,7 +120,7 @@ class LedgerTests(SynchronousTestCase):
         self.assertEqual((event.entry.times, event.entry.firstSeen), (1, 5000.0))
 
     def test_unknown(self) -> None:
-        """A finding remains while its place cannot be read."""
+        """A finding remains while its location cannot be read."""
         findingLog = self.findingLog()
         findingLog.observe("sweep", [width()], 0.0)
         for now in (10.0, 100.0, 1000.0):
@@ -137,7 +137,7 @@ class LedgerTests(SynchronousTestCase):
         self.assertEqual(len(findingLog.observe("sweep", [], 10.0)), 1)
 
     def test_joined(self) -> None:
-        """Several findings of a kind at one place are one, with the first texts."""
+        """Several findings of a kind at one location are one, with the first texts."""
         findingLog = self.findingLog()
         (event,) = findingLog.observe("sweep", [width(f"text {number}") for number in (1, 1, 2, 3, 4)], 0.0)
         self.assertEqual(event.entry.finding.text, "text 1; text 2; text 3; ...")
@@ -149,7 +149,7 @@ class LedgerTests(SynchronousTestCase):
         self.assertEqual([one.entry.severity for one in findingLog.observe("sweep", found, 0.0)], [2])
 
     def test_changedWhileAway(self) -> None:
-        """A finding that returns has the severity of the present rules."""
+        """A finding that returns has the severity of the current rules."""
         findingLog = self.findingLog(clearSeconds=0.0)
         for found in ([width()], []):
             findingLog.observe("sweep", found, 0.0)
@@ -280,7 +280,7 @@ class JudgeTests(FabricTestCase):
         self.read("left", 2, 0.0)
         self.read("b", 1, 0.0)
         self.read("left", 2, 10.0, symbols=6)
-        self.read("b", 1, 41.0, symbols=70)  # read a moment before its peer
+        self.read("b", 1, 41.0, symbols=70)  # read shortly before its peer
         self.read("left", 2, 42.0, symbols=100, downs=1)
         self.read("left", 2, 60.0, symbols=200, downs=1)
         self.read("b", 1, 61.0, symbols=90)
@@ -303,7 +303,7 @@ class JudgeTests(FabricTestCase):
         self.assertEqual((self.found(1000.0), len(self.thresholds)), ([], 0))
 
     def test_moved(self) -> None:
-        """A port whose cable leads to another place has a link, and its errors count."""
+        """A port whose cable was moved to another port has a link, and its errors count."""
         left, b, c = ((self.fabric.node(name).guid, at) for name, at in (("left", 2), ("b", 1), ("c", 1)))
         for before, after, now in ((b, c, 0.0), (c, b, 100.0)):
             self.thresholds.linksChanged({(left, before)}, {(left, after)}, now)
@@ -322,7 +322,7 @@ class JudgeTests(FabricTestCase):
 
 
 class FabricFindingTests(FabricTestCase):
-    """Findings of a fabric, whose places remain the same from sweep to sweep."""
+    """Findings of a fabric have the same location in every sweep."""
 
     def kinds(self) -> list[tuple[str, str]]:
         fabric: Fabric = self.answerTo(Sweep(self.agent).run(), 30)
@@ -336,7 +336,7 @@ class FabricFindingTests(FabricTestCase):
         self.assertEqual(found, ("unreachable", f"right ({right.guid}) port 1"))
 
     def test_names(self) -> None:
-        """Two hosts with one name are a finding; switches often share a name."""
+        """Two hosts with one name are a finding; two switches with one name are not."""
         a = self.fabric.node("a").description
         self.fabric.node("b").description = a
         self.assertEqual([kind for kind, _where in self.kinds()], ["duplicate-name"])
@@ -357,7 +357,7 @@ class SurveyTests(PollerTestCase):
         self.pump(1000.0)
         self.assertEqual((self.output(), self.surveyor.surveys), ([], 1))
         table = self.fabric.linearOf(self.fabric.node("right"))
-        lid = self.lid("b", 1)  # packets of ours do not go that way
+        lid = self.lid("b", 1)  # the monitor's packets do not use this route
         before, table[lid] = table[lid], 7
         self.pump(1200.0)
         self.assertEqual(self.output(), [("raised", "unreachable-lid", "b")])

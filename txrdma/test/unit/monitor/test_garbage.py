@@ -1,5 +1,5 @@
 """
-Garbage collection of a monitor: what is frozen, and that nothing is left for ever.
+Garbage collection of a monitor: which objects are frozen, and that all are freed finally.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class GarbageCollectionTests(SynchronousTestCase):
             self.service.stopService()
 
     def check(self) -> None:
-        """Let a young generation be collected, and what the service does then."""
+        """Collect a young generation, and run the service's next check."""
         gc.collect(0)
         self.clock.advance(1.0)
 
@@ -65,7 +65,7 @@ class GarbageCollectionTests(SynchronousTestCase):
         return made
 
     def test_frozen(self) -> None:
-        """Many objects that survive are left out of collections, and freed when nothing refers to them."""
+        """Many objects that survive are excluded from collections, and freed when they are unreferenced."""
         before = gc.get_freeze_count()
         made: list[Any] = [[None] for _ in range(5000)]
         self.check()
@@ -95,8 +95,8 @@ class GarbageCollectionTests(SynchronousTestCase):
         self.assertLess(len(gc.get_objects()), 2000)
 
     def test_complete(self) -> None:
-        """Frozen cycles that have become garbage are freed when they are much more than was in use."""
-        self.hour()  # what was frozen until then is in use
+        """Frozen cycles that are garbage are freed when they exceed the number of used objects."""
+        self.hour()  # objects frozen so far are in use
         died = ref(self.cycles(2500)[0])
         self.hour()
         self.assertIsNotNone(died())
@@ -187,6 +187,6 @@ class ConnectionTests(SiteTestCase):
                 self.pump(1.0)
                 died = ref(connection.protocol)
                 connection.close()
-                connection.transport.producer = None  # other transports forget it, too
+                connection.transport.producer = None  # other transports drop this reference as well
                 del connection
                 self.assertIsNone(died())

@@ -115,7 +115,7 @@ class WriterTests(SynchronousTestCase):
         self.assertEqual([one.at for one in self.store.events], [*range(3, most + 3)])
 
     def test_order(self) -> None:
-        """An alert is not stored before its finding, which another process would then find as a new one."""
+        """An alert is never stored before its finding: another process would report that as a new one."""
         events = [FabricEvent(1.0, kind, "a", "") for kind in ("finding-raised", "alert-raised")]
         self.writer.append(events[:1])
         stored = self.writer.appendNow(events[1:])
@@ -150,7 +150,7 @@ class WriterTests(SynchronousTestCase):
         return [one.kind for one in self.store.events]
 
     def test_orderInBatch(self) -> None:
-        """Events that are appended during a batch follow its events, and those queued since."""
+        """Events appended during a batch are stored after its events, and before those queued since."""
         self.assertEqual(self.written(0), ["batch", "queued", "now"])
 
     def test_orderAfterFailure(self) -> None:
@@ -158,7 +158,7 @@ class WriterTests(SynchronousTestCase):
         self.assertEqual(self.written(1), ["batch", "queued", "now"])
 
     def test_appendFails(self) -> None:
-        """If events cannot be appended at once, their caller has them, and queued ones are stored later."""
+        """If events cannot be appended at once, the caller retains them, and queued ones are stored later."""
         self.assertEqual(self.written(2), ["batch", "queued"])
 
     def test_appendCancelled(self) -> None:
@@ -201,10 +201,10 @@ class WriterTests(SynchronousTestCase):
 
 
 class DiskTests(SynchronousTestCase):
-    """Files of a store, and a store whose disk is full, as SQLite sees it."""
+    """Files of a store, and a store on a full disk, as reported by SQLite."""
 
     def test_otherUsers(self) -> None:
-        """Other users cannot open the files, as who can read them can lock them."""
+        """Other users cannot open the files, since who can read them can lock them."""
         path: str = self.mktemp()
         self.addCleanup(os.umask, os.umask(0))
         for _ in range(2):

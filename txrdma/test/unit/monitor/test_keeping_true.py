@@ -238,7 +238,7 @@ class ManagerTests(PollerTestCase):
         self.assertIn("duplicate-lid", {kind for _what, kind, _where in self.output()})
 
     def test_errorsStay(self) -> None:
-        """A node that gets another LID keeps its error counts and its finding."""
+        """The error counts and the finding of a node remain when it gets another LID."""
         self.started()
         self.fabric.setCounters("c", 1, symbolErrorCounter=5000)
         self.pump(20.0)

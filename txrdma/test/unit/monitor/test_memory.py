@@ -73,7 +73,7 @@ class RestartTests(PollerTestCase):
         return {entry.finding.kind: entry for entry in self.poller.findingLog.open.values()}
 
     def kinds(self) -> list[tuple[str, str]]:
-        """Return the changes, each with the name of its place."""
+        """Return the changes, each with the name of its location."""
         return [(change.kind, change.where.partition(" (")[0]) for change in self.journal.changes]
 
     def test_stillThere(self) -> None:

@@ -40,7 +40,7 @@ class MirageTests(PollerTestCase):
         self.assertIn(("cleared", "width", "right"), self.output())
 
     def test_branch(self) -> None:
-        """Invented switches are a finding with their place; the rest is monitored, and no node is lost."""
+        """Invented switches are a finding with their location; the rest is monitored, and no node is lost."""
         self.poller.start()
         self.pump(90)
         self.assertEqual(([*self.poller.findingLog.open], self.names()), ([], HONEST))
@@ -57,7 +57,7 @@ class MirageTests(PollerTestCase):
         self.assertEqual(list(self.poller.findingLog.open), [])
 
     def test_everywhere(self) -> None:
-        """If invented switches are everywhere, the known fabric remains known."""
+        """If invented switches are everywhere, the monitor retains the known fabric."""
         self.poller.start()
         self.pump(90)
         known = self.poller.fabric

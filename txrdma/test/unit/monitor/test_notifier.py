@@ -58,8 +58,8 @@ class NotifierTests(SynchronousTestCase):
 
     def test_delay(self) -> None:
         """
-        A finding is sent after the delay, and its end when it is cleared. Neither is sent of a finding that
-        ends before it was sent, or of an end that was not sent when the finding returns.
+        A finding is sent after the delay, and its end when it is cleared. A finding that ends before it was
+        sent is not sent, nor is an end if the finding returns before that was sent.
         """
         for steps, expected in (
             ((True, 59.0), []),
@@ -78,7 +78,7 @@ class NotifierTests(SynchronousTestCase):
             self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_unsure(self) -> None:
-        """While another process may be sending the alerts, they wait; repetitions are left out."""
+        """Alerts are queued while another process may be sending them; repetitions are not sent."""
         self.channel = RecordingOutlet(repeatSeconds=REPEAT_SECONDS)
         isSure = False
         notifier = self.started(AlertRules(0.0, 0.0), isSure=lambda: isSure)
@@ -136,7 +136,7 @@ class NotifierTests(SynchronousTestCase):
         self.assertLess(calls, 1000)
 
     def test_manySilences(self) -> None:
-        """Silences are compared once with each finding that waits, unless its place or the rules change."""
+        """Silences are compared once with each queued finding, unless its location or the rules change."""
         compared: list[Entry] = []
         holds = Silence.holds
 
@@ -159,7 +159,7 @@ class NotifierTests(SynchronousTestCase):
         self.assertEqual([one.finding["where"] for one in tracker.take(1e9)], ["leaf 3"])
 
     def test_silence(self) -> None:
-        """A silenced finding is sent at the end of the silence, which may have none, if it still exists."""
+        """At the end of a silence, or never without an end, a silenced finding is sent if it still exists."""
         silences = Silence("wid*", "leaf *", self.clock.seconds() + 3600.0), Silence("flapping")
         notifier = self.started(AlertRules(60.0, 10.0, silences=silences))
         notifier.findingChanged(Raised(entryOf(kind="flapping")))
@@ -292,7 +292,7 @@ class NotifierTests(SynchronousTestCase):
         self.assertEqual(other.output(), [[(False, "width", "leaf 1")]])
 
     def test_changeWithoutHistory(self) -> None:
-        """Alerts that wait for the history are sent when it returns, even if channels change meanwhile."""
+        """Alerts queued for the history are sent when it returns, even if channels changed meanwhile."""
         memory: Any = AbsentMemory()
         notifier = self.started(AlertRules(0.0, 0.0), memory, mustStore=True)
         notifier.findingChanged(Raised(entryOf()))
@@ -313,7 +313,7 @@ class NotifierTests(SynchronousTestCase):
         self.assertEqual(self.channel.output(), [[(True, "width", "leaf 1")]])
 
     def test_leftAlerts(self) -> None:
-        """Alerts that a former process has left are sent before and beside new ones, each of them once."""
+        """Alerts queued by a former process are sent before and beside new ones, each of them once."""
         store = HistoryStore(self.mktemp())
         self.addCleanup(store.close)
         self.channel.isBroken = True
@@ -365,7 +365,7 @@ class IdentityTests(SynchronousTestCase):
         return notifier
 
     def test_renamed(self) -> None:
-        """An alert is resolved under the labels under which it fired, whatever its node is called by then."""
+        """An alert is resolved with the labels with which it was raised, even if its node was renamed."""
         channel = RecordingOutlet()
         notifier, entry = self.started(channel), entryOf(where="localhost")
         notifier.findingChanged(Raised(entry))
@@ -382,7 +382,7 @@ class IdentityTests(SynchronousTestCase):
         self.assertEqual(labelsOf({**entryOf().toDict(), "guid": None, "port": None})["where"], "leaf 1")
 
     def test_sentAgain(self) -> None:
-        """A process that is killed when it has sent alerts sends them again, with the same identity."""
+        """A process that is killed after it has sent alerts sends them again, with the same identity."""
         channel, again = RecordingOutlet(), RecordingOutlet()
         append = self.store.append
         self.patch(self.store, "append", lambda events: "sent" in events[0].kind or append(events))
@@ -452,7 +452,7 @@ class FormatTests(SynchronousTestCase):
         self.assertIn(b"Cleared: warning width: leaf 3", payload)
 
     def test_lines(self) -> None:
-        """Lines of JSON are appended, one for each finding, whatever is in its name."""
+        """Lines of JSON are appended, one for each finding, even if its name contains line breaks."""
         path = self.mktemp()
         channel = LineChannel(path)
         self.successResultOf(channel.send(alertsOf("leaf\n\udcff")))

@@ -101,7 +101,7 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual((other.wheres(), self.waiting()), (["leaf 1", "leaf 2"], 0))
 
     def test_stoppedMeanwhile(self) -> None:
-        """At the end a message in progress gets some time; then it is left to the next process."""
+        """On stop, a message in progress gets some time; then it is left to the next process."""
         self.channel.isSilent = True
         notifier = self.started()
         self.raised(notifier, "leaf 1")
@@ -148,7 +148,7 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual((self.waiting(), moved.wheres()), (0, []))
 
     def test_reloadedPause(self) -> None:
-        """A channel in place of one that failed for long is tried at once, then after the shortest pause."""
+        """A channel that replaces one that failed for long is tried at once, then after a short pause."""
         notifier = self.started()
         self.channel.isBroken = True
         self.raised(notifier, "leaf 1")

@@ -28,7 +28,7 @@ HOSTILE = {
     "right": "</title></head><img src=x onerror=alert(1)>&amp;{{7*7}}",
     "d": "javascript:alert(1)//../../\\",
 }
-"""Names of nodes that do harm if they are not escaped."""
+"""Names of nodes that are harmful if they are not escaped."""
 
 
 def completed(search: Search[T]) -> T:
@@ -97,7 +97,7 @@ class PageTests(PageTestCase):
         self.assertGreater(len(seen), 30)
 
     def test_beneath(self) -> None:
-        """Behind a proxy's path prefix all links and scripts use the prefix; an invalid prefix is ignored."""
+        """Behind a proxy's path prefix all links and scripts have it; an invalid prefix is ignored."""
         self.started()
         for path in ("/", "/links", "/trace", f"/nodes/{self.guid('left')}/ports/2"):
             seen = Seen(self.page(path, **{"x-forwarded-prefix": "/fabric/one/"}).text)
@@ -242,7 +242,7 @@ class TopologyTests(PageTestCase):
     at = "h00000"
 
     def test_levels(self) -> None:
-        """A fat tree has three levels, and the switches of a pod are placed above each other."""
+        """A fat tree has three levels, and the switches of a pod are drawn above each other."""
         self.started(60.0)
         fabric = self.sweptFabric
         joined = completed(bundles(fabric))

@@ -43,7 +43,7 @@ from txrdma.test.support.mad.simulated import FabricTestCase
 
 
 def withStatus(datagram: bytes | None, status: int) -> bytes | None:
-    """Return an answer with another status; none remains none."""
+    """Return an answer with another status; None is returned unchanged."""
     return None if datagram is None else datagram[:4] + status.to_bytes(2, "big") + datagram[6:]
 
 
@@ -150,7 +150,7 @@ class PieceTests(PollerTestCase):
         self.patch(poller, "deferLater", paused)
 
     def test_pieces(self) -> None:
-        """Sweeps, changes and their findings are the same with pauses, and other work is done in these."""
+        """Sweeps, changes and their findings are the same with pauses, in which other work is done."""
         self.started(45.0)
         self.assertEqual((len(self.sweptFabric.nodes), self.output()), (6, []))
         self.assertEqual(len(self.poller.presence.linked), len(list(self.sweptFabric.links())))
@@ -164,7 +164,7 @@ class PieceTests(PollerTestCase):
         self.assertEqual(self.poller.supervisor.findings(), [])
 
     def test_ended(self) -> None:
-        """A poller that stops in a pause does no more, and another sweep sees what the first one has not."""
+        """A poller stopped in a pause does nothing more; the next sweep detects what this one has not."""
         self.endingAt = 3
         self.started(0.01)
         self.assertEqual(self.pauses, 3)
@@ -202,7 +202,7 @@ class PollerTests(PollerTestCase):
         self.assertEqual(meter.total("portXmitData"), 80000)
 
     def test_clockSet(self) -> None:
-        """Rates are right while the clock follows a system time that was set back, or forward."""
+        """Rates are correct while the clock follows a system time that was set back, or forward."""
         clock, changes = self.clock, [0.0]
         seconds = SteadyClock(lambda: clock.seconds() + changes[-1], clock.seconds)
         self.clock = cast("SimulatedClock", SimpleNamespace(seconds=seconds, callLater=clock.callLater))
@@ -260,7 +260,7 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.rate("left", 2), 0.0)
 
     def test_causesRefused(self) -> None:
-        """A node that refuses the causes once is asked again when more packets are dropped."""
+        """A node that refuses the causes once is queried again when more packets are dropped."""
         end = self.refuse(MADStatus.INVALID_FIELD, PortRcvErrorDetails)
         self.fabric.setCounters("left", 2, portRcvErrors=7, portLocalPhysicalErrors=5)
         self.started(100.0)
@@ -271,7 +271,7 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.poller.details.causes[self.portKey("left", 2)]["portLocalPhysicalErrors"], 6)
 
     def test_causesUnknown(self) -> None:
-        """A node without the optional counters is asked only once for them."""
+        """A node without the optional counters is queried only once for them."""
         optional = (PortRcvErrorDetails.attributeID, PortXmitDiscardDetails.attributeID)
         self.patch(pma, "GROUPS", {key: one for key, one in pma.GROUPS.items() if key not in optional})
         self.started(100.0)
@@ -282,7 +282,7 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.poller.details.causes, {})
 
     def test_silentHost(self) -> None:
-        """A host that hangs has a gap and is asked less frequently until it answers again."""
+        """A host that hangs has a gap, and is queried less frequently until it answers again."""
         self.fabric.growCounters("b", 1, portXmitData=1000.0)
         self.started()
         self.fabric.silence("b")
@@ -317,7 +317,7 @@ class PollerTests(PollerTestCase):
         self.assertEqual(len(self.poller._thresholds), 0)
 
     def test_twins(self) -> None:
-        """Two hosts with one GUID are reported as such, and neither alternates from sweep to sweep."""
+        """Two hosts with one GUID are reported as such, and neither is lost and added in each sweep."""
         self.fabric.duplicate("c", "b")
         self.started()
         self.pump(1500.0)
@@ -366,13 +366,13 @@ class PollerTests(PollerTestCase):
         self.assertEqual([each[1] for each in self.output()], ["port-lost", "port-lost"])
 
     def test_resumed(self) -> None:
-        """Until a sweep has ended, nothing contradicts the state of another process: it may be newer."""
+        """Until a sweep ends, the state of another process is not contradicted, as it may be newer."""
         self.started()
         log, state = FindingLog(DEFAULT_RULES), Presence()
         found = Finding("width", "right", "", self.fabric.node("right").guid, 1)
         for at in (1.0, 2.0):
             log.observe("sweep", [found], at)
-        self.poller.report("sweep", [found])  # it is not raised yet
+        self.poller.report("sweep", [found])  # not raised yet
         ending = self.patch(Sweep, "run", lambda sweep: Deferred())
         self.poller.resume(log, state, Journal())
         self.fabric.cut("left", 4)
@@ -403,7 +403,7 @@ class PollerTests(PollerTestCase):
         self.assertGreater(self.poller.statistics.turns, 0)
 
     def test_stop(self) -> None:
-        """A stopped poller leaves no delayed calls, whatever it was doing."""
+        """A stopped poller leaves no delayed calls, in any phase."""
         for seconds in (0.0, 0.05, 5.0, 10.01, 33.0):
             self.fabric.wire.latencySeconds = 0.01
             poller = self.made()
@@ -470,7 +470,7 @@ class WeatherTests(PollerTestCase):
         sizes = []
         while self.clock.seconds() < self.seconds:
             name = random.choice(hosts)
-            hosts.remove(name)  # what comes twice in a while is one finding, with times
+            hosts.remove(name)  # a finding that returns soon is one finding, so each host fails once
             where = self.fabric.node(name).description
             self.fabric.cut(name)
             self.pump(random.uniform(60.0, 200.0))
@@ -500,7 +500,7 @@ class WeatherTests(PollerTestCase):
             where = self.fabric.node(name).description
             if random.random() < 0.5:
                 self.fabric.silence(name)
-                self.pump(random.uniform(400.0, 600.0))  # until the next whole sweep: its link is up
+                self.pump(random.uniform(400.0, 600.0))  # until the next whole sweep, as its link is up
                 self.fabric.revive(name)
                 record.add(("node-gone", where))
             else:
@@ -512,7 +512,7 @@ class WeatherTests(PollerTestCase):
         self.pump(1500.0)
         raised = [(kind, where) for _now, what, kind, where in self.changes if what == "raised"]
         cleared = [(kind, where) for _now, what, kind, where in self.changes if what == "cleared"]
-        # a host that hangs is also seen at the port that leads to it, and by its counters
+        # A hanging host also causes findings at its switch port, and by its counters.
         about = {
             (kind, where.partition(" (")[0])
             for kind, where in raised

@@ -105,14 +105,14 @@ class ReaderTests(SynchronousTestCase):
         self.assertEqual(query, f"sum_over_time({selector}[3600s])")
 
     def test_byDefault(self) -> None:
-        """Without a level it is the finest that a database stores for as long."""
+        """By default the level is the finest one that a database would store for as long."""
         for hours, step in ((5, None), (7, "60"), (24 * 27, "60"), (24 * 29, "3600"), (24 * 2000, "3600")):
             self.agent.requests.clear()
             self.successResultOf(self.asked(-3600 * hours, -3600 * hours + 7200, ""))
             self.assertEqual([parameters(one).get("step") for one in self.agent.requests], [step], hours)
 
     def test_parts(self) -> None:
-        """A long time is several queries, none of which is long, and whose steps are each of them once."""
+        """A long time is split into several short queries without overlap."""
         self.successResultOf(self.asked(-28 * 86400, 0, "minutes"))
         steps: list[int] = []
         for request in self.agent.requests:
@@ -124,7 +124,7 @@ class ReaderTests(SynchronousTestCase):
         self.assertIn(len(steps), range(28 * 1440 - 2, 28 * 1440 + 1))
 
     def test_tooLong(self) -> None:
-        """A time that needs too many queries is refused, with the way out, and nothing is asked."""
+        """A time that needs too many queries is refused with a remedy, and no query is sent."""
         seconds = 6 * 3600
         self.successResultOf(self.asked(-MOST_QUERIES * seconds, 0, "readings"))
         self.agent.requests.clear()
@@ -133,13 +133,13 @@ class ReaderTests(SynchronousTestCase):
         self.assertEqual(self.agent.requests, [])
 
     def test_nothing(self) -> None:
-        """A time without a complete minute, or that ends before it begins, asks nothing."""
+        """A time without a complete minute, or that ends before it begins, causes no query."""
         for begin, end in ((-20, 0), (0, -3600), (3600, 7200)):
             self.assertEqual(self.successResultOf(self.asked(begin, end, "minutes")), [])
         self.assertEqual(self.agent.requests, [])
 
     def test_failures(self) -> None:
-        """An engine that is away, refuses, or sends no valid answer is unavailable, with the reason."""
+        """An unreachable engine, a refusal, and an invalid answer are reported with the reason."""
         for answer, text in (
             (ConnectionRefusedError(), "refused"),
             (Prepared(503, b"{}"), "503"),
@@ -159,7 +159,7 @@ class ReaderTests(SynchronousTestCase):
         self.failureResultOf(reading, DeviceUnavailable)
 
     def test_crowd(self) -> None:
-        """A few queries run at a time, and others wait; those of readers who leave end."""
+        """A limited number of queries runs at a time; those of readers who disconnect are cancelled."""
         self.agent.usual = None
         several = [self.asked(-60, 0, "readings") for _ in range(MOST_AT_ONCE + 2)]
         self.assertEqual(len(self.agent.requests), MOST_AT_ONCE)

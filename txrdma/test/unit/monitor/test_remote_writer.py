@@ -48,13 +48,13 @@ class RemoteWriterTests(SynchronousTestCase):
         self.clock.advance(seconds)
 
     def samples(self) -> list[list[Sample]]:
-        """Return the samples of each request, and forget the requests."""
+        """Return the samples of each request, and discard the requests."""
         found = [samplesIn(request.body) for request in self.agent.requests]
         self.agent.requests.clear()
         return found
 
     def test_series(self) -> None:
-        """Each known value of a row is a sample; the labels are in order, with those of the configuration."""
+        """Each known value of a row is a sample; its labels, with those of the configuration, are sorted."""
         self.batch([reading(100, None, 8.0), correction(120, 5, OTHER)])
         ((*found,),) = self.samples()
         for labels, _value, _time in found:
@@ -75,7 +75,7 @@ class RemoteWriterTests(SynchronousTestCase):
         )
 
     def test_once(self) -> None:
-        """A request has one sample of each series, and is not too long; times are in order."""
+        """A request has one sample of each series and a limited length; times are in order."""
         self.patch(remotewriter, "_MOST_SAMPLES", 30)
         rows = [reading(at, 1, portKey=(PORT[0], port)) for at in (10, 20) for port in range(5)]
         self.batch(rows)
@@ -90,7 +90,7 @@ class RemoteWriterTests(SynchronousTestCase):
         self.assertEqual(list(dict.fromkeys(seen)), [(row.at * 1000, str(row.portKey[1])) for row in rows])
 
     def test_away(self) -> None:
-        """An engine that is away is a finding, which ends with the first request that it accepts."""
+        """An unreachable engine is a finding, which ends with the first request that it accepts."""
         self.agent.usual = AWAY
         self.batch([reading(4990, 1)])
         (found,) = self.writer.findings()
@@ -114,7 +114,7 @@ class RemoteWriterTests(SynchronousTestCase):
         self.assertEqual(self.writer.findings(), [])
 
     def test_crowd(self) -> None:
-        """Rows that wait while an engine is slow are bounded; the oldest are dropped, and counted."""
+        """Rows queued while an engine is slow are bounded; the oldest are dropped and counted."""
         self.patch(remotewriter, "MOST_ROWS", 2)
         self.writer.add([reading(at, 1) for at in (10, 20, 30)])
         self.assertEqual(self.writer.sender.lost, {CROWDED: len(TRAFFIC.seriesNames)})
@@ -122,7 +122,7 @@ class RemoteWriterTests(SynchronousTestCase):
         self.assertEqual([samples[0][2] for samples in self.samples()], [20000, 30000])
 
     def test_disk(self) -> None:
-        """A spill that cannot be written is a problem of the loop, which the supervisor reports."""
+        """A failure to write a spill is a failure of the loop, which the supervisor reports."""
         self.agent.usual = AWAY
         spool = self.writer.sender._spool
         self.patch(spool, "append", lambda *_: (_ for _ in ()).throw(DeviceUnavailable("disk full")))

@@ -80,7 +80,7 @@ class EngineTests(SiteTestCase):
         self.assertIn('id="charts"', page)
 
     def test_failures(self) -> None:
-        """An engine that is away is 503 with the reason, a time that is too long 400; nothing is logged."""
+        """An unreachable engine is 503 with the reason, a time that is too long 400; nothing is logged."""
         self.engine.usual = ConnectionRefusedError()
         answer = self.get(f"{self.path}?begin=90&end=110")
         self.assertEqual((answer.code, "refused" in answer.json["error"]), (503, True))
@@ -88,7 +88,7 @@ class EngineTests(SiteTestCase):
         self.assertEqual((answer.code, "coarser" in answer.json["error"]), (400, True))
 
     def test_left(self) -> None:
-        """A query ends when the browser has left."""
+        """A query is cancelled when the browser disconnects."""
         connection = Connection(self.site.factory)
         connection.ask(self.path)
         self.assertEqual((len(self.engine.requests), self.engine.cancelled), (1, 0))
@@ -149,7 +149,7 @@ class RESTTests(SiteTestCase):
         self.assertEqual((len(causes), causes["portLocalPhysicalErrors"]), (6, 5))
         reported = self.get(f"/api/v1/ports/{self.guid('left')}/1").json
         self.assertEqual(set(reported["causes"].values()), {None})
-        self.assertIsNone(reported["counters"]["qp1Dropped"])  # its agent has no such counter
+        self.assertIsNone(reported["counters"]["qp1Dropped"])  # the agent does not have this counter
         series = f'infiniband_port_local_physical_errors_total{{guid="{self.guid("left")}",port="2"}} 5'
         self.assertIn(series, self.get("/metrics").text)
         where = f"/nodes/{self.guid('left')}/ports"
@@ -224,7 +224,7 @@ class RESTTests(SiteTestCase):
         self.assertEqual([hop["exit"] for hop in reported["hops"]][-1], None)
 
     def test_traces(self) -> None:
-        """However many paths are requested, two are traced at a time, and each once between two rounds."""
+        """At most two paths are traced at a time, and equal ones once between two rounds."""
         self.started()
         ends = [self.guid(name) for name in "abcd"]
         paths = [f"/api/v1/trace?from={one}&to={other}" for one in ends for other in ends if one != other]

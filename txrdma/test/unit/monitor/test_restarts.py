@@ -1,5 +1,5 @@
 """
-Restarts of nodes, as counters and links show them, and counters that somebody clears.
+Restarts of nodes, as counters and links show them, and counters that an administrator clears.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ ERRORS = ERROR_COUNTERS[:12]
 
 
 class RestartTests(PollerTestCase):
-    """A restart is that of a node: what its links count meanwhile is no fault."""
+    """A restart concerns a node: link errors counted meanwhile are no faults."""
 
     limits = (TallyLimit("symbolErrorCounter", 10, 600.0), TallyLimit("portXmitDiscards", 600, 600.0))
 
@@ -29,9 +29,9 @@ class RestartTests(PollerTestCase):
 
     def flap(self, *clearing: str) -> list[tuple[str, str]]:
         """
-        Let a link go down at every 280 s, and these counters of all nodes be cleared at every 560 s.
+        Let a link go down every 280 s, and clear these counters of all nodes every 560 s.
 
-        @return: what was raised.
+        @return: the raised findings.
         """
         self.started()
         for _ in range(2):
@@ -49,7 +49,7 @@ class RestartTests(PollerTestCase):
         self.assertIn(("flapping", "left"), self.flap(*ERRORS))
 
     def test_allCleared(self) -> None:
-        """Nor does it hide a flapping link if all counters are cleared."""
+        """A flapping link is detected even if all counters are cleared every ten minutes."""
         self.assertIn(("flapping", "left"), self.flap(*ERRORS, *DATA_COUNTERS, *UNICAST_COUNTERS))
 
     def test_reboot(self) -> None:
@@ -75,7 +75,7 @@ class RestartTests(PollerTestCase):
         self.assertIn(("raised", "symbol-errors", "left"), self.output())
 
     def test_quickRestart(self) -> None:
-        """A node that restarts between two readings shows it by all of its counters at once."""
+        """A restart between two readings is detected if all counters of the node have restarted."""
         self.started()
         self.fabric.counters("left", 2).add(linkDownedCounter=3)
         self.clear("b", *ERRORS, *DATA_COUNTERS, *UNICAST_COUNTERS)

@@ -61,7 +61,7 @@ class LinkTests(FabricTestCase):
     """Findings at both ends of a link have one cause."""
 
     def test_grouped(self) -> None:
-        """The worst finding of a link explains the others, those of another link and of other kinds stay."""
+        """The worst finding of a link explains the others, but not those of another link or other kinds."""
         fabric: Fabric = self.answerTo(Sweep(self.agent).run(), 3)
         left, b = (self.fabric.node(name).guid for name in ("left", "b"))
         found = [
@@ -121,10 +121,10 @@ class LeafTests(PollerTestCase):
         files = MaintainedFiles(self.clock, FileSettings(unfit=str(path)))
         self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
         unfit = [line.partition("\t")[0] for line in path.read_text().splitlines()]
-        self.assertEqual(unfit, names)  # jobs must not run there, whatever the cause is
+        self.assertEqual(unfit, names)  # jobs must not run there, for any cause
 
     def test_hostStaysAway(self) -> None:
-        """A host that is still missing when its switch is back is an alert of its own."""
+        """A host that is still missing when its switch returns is a separate alert."""
         leaf, _names = self.died()
         self.tracker.take(self.clock.seconds())
         self.assertIsNone(self.tracker.deadline(self.clock.seconds()))

@@ -38,7 +38,7 @@ class SteadyClockTests(SynchronousTestCase):
         self.clock = SteadyClock(lambda: self.wall, lambda: self.steady)
 
     def passed(self, seconds: float) -> float:
-        """Let time pass, and return how much of it the clock has seen."""
+        """Let time pass, and return how much of it the clock has advanced."""
         before = self.clock()
         self.wall += seconds
         self.steady += seconds
@@ -174,13 +174,13 @@ class FileTests(PollerTestCase):
         self.assertEqual(sorted(path.name for path in folder.iterdir()), ["names", "other"])
 
     def inPieces(self, path: Path) -> MaintainedFiles:
-        """Return files that are made in pieces, of which one has the names of nodes."""
+        """Return files that are written in pieces, one of which has the names of nodes."""
         self.patch(filesModule, "_PIECE", 2)
         self.started()
         return MaintainedFiles(self.clock, FileSettings(nodeNames=str(path)))
 
     def test_pieces(self) -> None:
-        """A long file is made in pieces, between which the reactor serves others."""
+        """A long file is written in pieces, between which the reactor serves others."""
         path = Path(self.mktemp())
         files = self.inPieces(path)
         done = Deferred.fromCoroutine(files.update(self.poller))
@@ -203,7 +203,7 @@ class FileTests(PollerTestCase):
         self.assertTrue(path.exists())
 
     def test_changedMeanwhile(self) -> None:
-        """A file that was being written when the configuration lost it is no finding afterwards."""
+        """A file removed from the configuration while it is written causes no finding afterwards."""
         files = self.inPieces(Path(self.mktemp()) / "nowhere")
         done = Deferred.fromCoroutine(files.update(self.poller))
         files.change(FileSettings())

@@ -1,5 +1,5 @@
 """
-Scrapes: made in pieces, for several scrapers at once, each at its own speed.
+Scrapes: generated in pieces, for several scrapers at once, each at its own speed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ScrapeTests(SiteTestCase):
 
     def pause(self, connection: Connection, isPaused: bool = True) -> None:
         producer = connection.transport.producer
-        assert producer is not None  # HTTP's, which asks the request's
+        assert producer is not None  # HTTP's producer, which controls that of the request
         if isPaused:
             producer.pauseProducing()
         else:
@@ -49,7 +49,7 @@ class ScrapeTests(SiteTestCase):
         self.clock.pump([0.0] * 5)
 
     def lines(self, text: str) -> set[str]:
-        """Return the lines of the fabric; the monitor's own work goes on."""
+        """Return the series about the fabric, without the metrics of the monitor itself."""
         return {line for line in text.splitlines() if "infiniband_" in line}
 
     def test_pieces(self) -> None:
@@ -66,7 +66,7 @@ class ScrapeTests(SiteTestCase):
         self.assertEqual(len(self.scraped), 1)
 
     def test_shared(self) -> None:
-        """A scrape is made once for all, until there are newer readings or it is too old."""
+        """A scrape is generated once for all scrapers, until there are newer readings or it is too old."""
         self.pump(self.settings.intervalSeconds)
         for seconds, count in ((0.0, 1), (0.0, 1), (self.settings.intervalSeconds, 2), (0.0, 2)):
             self.pump(seconds)
@@ -80,7 +80,7 @@ class ScrapeTests(SiteTestCase):
         self.assertEqual(len(self.scraped), 3)
 
     def test_collect(self) -> None:
-        """A query selects parts; what is unknown is refused with the names that exist."""
+        """A query selects parts; an unknown part is refused with the names of the existing ones."""
         connection = self.ask("/metrics?collect[]=findings&collect[]=monitor")
         self.finish()
         text = connection.answer.text
@@ -92,7 +92,7 @@ class ScrapeTests(SiteTestCase):
         self.assertIn("congestion", self.get("/metrics?collect[]=nothing").text)
 
     def test_slow(self) -> None:
-        """A scraper that does not read is sent nothing, and all when it reads; others do not wait for it."""
+        """A slow scraper gets data only when it reads; others are not delayed."""
         self.clock.advance(SHARED_SECONDS)
         slow, quick = self.ask(), self.ask()
         self.pause(slow)
@@ -104,7 +104,7 @@ class ScrapeTests(SiteTestCase):
         self.assertEqual(self.lines(slow.answer.text), self.lines(self.whole))
 
     def test_most(self) -> None:
-        """For one scrape too many, the oldest ends, and its scraper sees that it is not whole."""
+        """Beyond the limit of scrapes the oldest one is cut off, and its scraper can detect that."""
         several: list[Connection] = []
         for _ in range(MOST_SCRAPES + 1):
             self.assertEqual([one.transport.disconnecting for one in several], [False] * len(several))
@@ -122,7 +122,7 @@ class ScrapeTests(SiteTestCase):
             self.assertEqual(self.lines(one.answer.text), self.lines(self.whole))
 
     def test_left(self) -> None:
-        """A scraper that leaves does not end the scrape of another one."""
+        """A scraper that disconnects does not end the scrape of another one."""
         self.clock.advance(SHARED_SECONDS)
         one, other = self.ask(), self.ask()
         one.close()
@@ -137,7 +137,7 @@ class ScrapeTests(SiteTestCase):
         self.assertTrue(connection.transport.disconnecting)
 
     def test_compressed(self) -> None:
-        """What is retained for other scrapers is compressed."""
+        """Text retained for other scrapers is compressed."""
         self.clock.advance(SHARED_SECONDS)
         self.ask()
         self.finish()

@@ -48,13 +48,13 @@ class SearchesTests(SynchronousTestCase):
         return Deferred.fromCoroutine(self.searches.result(name, state, search))
 
     def test_short(self) -> None:
-        """A search of one piece has its result at once, and is not retained."""
+        """A search of one piece has its result at once, and is not cached."""
         for _ in range(2):
             self.assertEqual(self.successResultOf(self.begin("a", pieces=0)), "a found")
         self.assertEqual(self.begun, ["a", "a"])
 
     def test_shared(self) -> None:
-        """Equal requests have one search, during it and afterwards, until the state is another one."""
+        """Equal requests share a search, during it and afterwards, until the state changes."""
         several = [self.begin("a") for _ in range(3)]
         self.clock.pump([0.0] * 5)
         self.assertEqual([self.successResultOf(one) for one in several], ["a found"] * 3)
@@ -66,7 +66,7 @@ class SearchesTests(SynchronousTestCase):
         self.assertEqual(self.begun, ["a", "a"])
 
     def test_left(self) -> None:
-        """A search ends when nobody waits for it, and not before; the next request begins another one."""
+        """A search ends when its last requester disconnects; the next request begins another one."""
         one, other = self.begin("a"), self.begin("a")
         one.cancel()
         self.failureResultOf(one, CancelledError)
@@ -80,7 +80,7 @@ class SearchesTests(SynchronousTestCase):
         self.assertEqual(self.begun, ["a", "a"])
 
     def test_failed(self) -> None:
-        """All requests have the failure of their search, which is not retained."""
+        """All requests have the failure of their search, which is not cached."""
 
         def broken() -> Search[str]:
             yield
@@ -95,7 +95,7 @@ class SearchesTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(again), "a found")
 
     def test_turns(self) -> None:
-        """Further searches wait for the end of one; those that are cancelled meanwhile take no turn."""
+        """Concurrent searches are limited; queued ones that are cancelled are not run."""
         names = [str(number) for number in range(MOST_SEARCHES)]
         running = [self.begin(name, pieces=9) for name in names]
         waiting, left = self.begin("a", pieces=1), self.begin("b", pieces=1)
@@ -107,7 +107,7 @@ class SearchesTests(SynchronousTestCase):
         self.assertEqual([name for name in self.ended if name != "b"][0], "0")
 
     def test_results(self) -> None:
-        """The newest results are retained."""
+        """The newest results are cached."""
         for number in range(MOST_RESULTS + 1):
             self.begin(str(number))
             self.clock.pump([0.0] * 5)
@@ -117,7 +117,7 @@ class SearchesTests(SynchronousTestCase):
         self.assertEqual(found, [f"{number} found" for number in range(1, MOST_RESULTS + 1)])
 
     def test_stopped(self) -> None:
-        """A site that stops ends the requests that wait."""
+        """A site that stops ends the queued requests."""
         found = self.begin("a")
         self.searches.stop()
         self.failureResultOf(found, CancelledError)
@@ -175,7 +175,7 @@ class PageTests(SiteTestCase):
         paths = ("/nodes", "/links", "/findings", "/changes")
         whole = {path: self.get(path, X_Forwarded_Prefix="/ib").text for path in paths}
         self.patch(layout, "ROWS_AT_A_TIME", 1)
-        self.watch.searches = Searches(self.clock)  # which has no text of a page
+        self.watch.searches = Searches(self.clock)  # without a cached page
         for path in paths:
             connection = Connection(self.site.factory)
             connection.ask(path, X_Forwarded_Prefix="/ib")
@@ -234,7 +234,7 @@ class PieceTests(SiteTestCase):
             self.assertEqual(connection.answer.json["rows"], self.whole[path], path)
 
     def test_shown(self) -> None:
-        """The values of many rows that a short search has found are taken in pieces, too."""
+        """The values of many rows that a short search has found are read in pieces, too."""
         self.patch(tables, "PIECE", 1000)
         connection = Connection(self.site.factory)
         connection.ask("/api/v1/ports")

@@ -129,7 +129,7 @@ class ConfigTests(SynchronousTestCase):
             self.assertIn(key, lines[number - 1])
 
     def test_hostile(self) -> None:
-        """Whatever is in a file is reported in printable lines, and by one kind of error."""
+        """Errors about any contents of a file are printable lines in one type of exception."""
         for text in (
             '"\\u001b[31mx" = 1',
             '["web\\u009b"]\na = 1',
@@ -141,7 +141,7 @@ class ConfigTests(SynchronousTestCase):
             self.assertIn("my.toml", str(error))
 
     def test_longLine(self) -> None:
-        """A long line that is no head of a table takes no longer than others."""
+        """Parsing a long line that is not a table header takes no longer than others."""
         began = time.process_time()
         parseConfig(f'port = "sim"\nalerts.log = """\n[{" " * 1000}x"""')
         self.assertLess(time.process_time() - began, 0.2)
@@ -328,7 +328,7 @@ class ConfigTests(SynchronousTestCase):
             "poll.collectors = [1]": "a list of client endpoint strings",
         }.items():
             self.assertIn(words, str(self.assertRaises(InvalidRequest, parseConfig, mistake)))
-        agent: Any = None  # it is not used
+        agent: Any = None  # the agent is not used
         config = parseConfig(f'port = "sim:fattree:4"\n{key}poll.collectors = ["what:1"]')
         error = self.assertRaises(InvalidRequest, collectorsOf, Clock(), config, agent)
         self.assertIn("poll.collectors 'what:1'", str(error))
@@ -371,7 +371,7 @@ class PageTests(PollerTestCase):
         self.assertIn("no-sm", {one["kind"] for one in series})
 
     def test_remoteWrite(self) -> None:
-        """A scrape contains what was sent to an engine, is lost, and waits."""
+        """A scrape contains the numbers of samples that were sent to an engine, lost, and queued."""
         spool = Spool(self.mktemp(), 1 << 20)
         sender = RemoteSender(self.clock, PreparedAgent(), "http://engine/", {}, 10.0, spool, maybeDeferred)
         self.addCleanup(sender.close)

@@ -1,5 +1,5 @@
 """
-Two monitors with one history: one is active, and the other one takes its place.
+Two monitors with one history: one is active, and the other one is the standby.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _Row(SimulatedRow):
 
 
 class Process:
-    """A monitor with a clock of its own: while it is suspended that stops, and datagrams wait."""
+    """A monitor with its own clock: while it is suspended, the clock stops, and datagrams are queued."""
 
     def __init__(self, world: World, host: str) -> None:
         self.host = host
@@ -105,7 +105,7 @@ class Process:
         return port
 
     def run(self, now: float) -> None:
-        """Do what is due, and then read what has arrived, as the reactor does."""
+        """Run due calls, then read received datagrams, as the reactor does."""
         self.clock.advance(now - self.clock.seconds())
         waiting, self._waiting = self._waiting, []
         for deliver in waiting:
@@ -119,7 +119,7 @@ class Process:
         return fetch(self.service.site.factory, path)
 
     def kill(self) -> None:
-        """Do what the kernel does: close its descriptors. Nothing else is called again."""
+        """Close the descriptors like the kernel; nothing else is called afterwards."""
         self.isSuspended = True
         lease = self.service._lease
         if isinstance(lease, FileLease) and lease._file is not None:
@@ -165,7 +165,7 @@ class World:
 
 
 class StandbyTestCase(SynchronousTestCase):
-    """Two monitors; work in threads is done at once."""
+    """Two monitors whose threads run their work at once."""
 
     def setUp(self) -> None:
         self.patch(Threads, "named", lambda threads, name: maybeDeferred)
@@ -214,16 +214,16 @@ class StandbyTestCase(SynchronousTestCase):
 
 
 class TakeoverTests(StandbyTestCase):
-    """A standby that takes over, and shows that it is one."""
+    """A standby takes over; before, it reports that it is the standby."""
 
     def stopRenewal(self, process: Process) -> None:
-        """Let a suspended process do everything else before it renews its lease."""
+        """Let a suspended process run everything else before it renews its lease."""
         assert process.service._duty is not None
         self.patch(process.service._renewal, "_isStarted", False)
         process.service._renewal._timer.stop()
 
     def test_killed(self) -> None:
-        """The standby of a killed monitor reports the next fault within an interval, and repeats no alert."""
+        """If the active monitor is killed, the standby reports faults within an interval, each once."""
         world, first, second = self.pair()
         world.fabric.cut("h00004")
         world.run(5.0)
@@ -240,7 +240,7 @@ class TakeoverTests(StandbyTestCase):
         self.assertEqual(len(second.service.poller.findingLog.open), 2)
 
     def test_foundMeanwhile(self) -> None:
-        """A fault that only the standby has seen is raised when it takes over, with the time of its sight."""
+        """A fault that only the standby has detected is raised at the takeover, with its original time."""
         world, first, second = self.pair()
         first.isSuspended = True
         at = world.clock.seconds()
@@ -271,7 +271,7 @@ class TakeoverTests(StandbyTestCase):
         self.assertFalse(second.service._duty.writer.loop.problem)
 
     def test_suspendedWithAlert(self) -> None:
-        """An alert that waits in a suspended monitor is sent by the other one, and not again later."""
+        """An alert queued in a suspended monitor is sent by the other one, and not again later."""
         self.withRows()
         world, first, second = self.pair()
         world.fabric.cut("h00004")
@@ -377,7 +377,7 @@ class TakeoverTests(StandbyTestCase):
         world.run(STEP)
         self.assertTrue(third.isActive)
         second.isSuspended = False
-        third.kill()  # which holds the lease for a while
+        third.kill()  # its lease is valid for some time
         world.run(2 * RENEW_SECONDS)
         opening.pop()()
         self.assertFalse(second.isActive)
@@ -403,7 +403,7 @@ class TakeoverTests(StandbyTestCase):
         self.assertFalse(process.service._isSure())
 
     def test_stopped(self) -> None:
-        """A monitor that is stopped leaves the history to its standby at once."""
+        """When a monitor is stopped, its standby gets the history at once."""
         world, first, second = self.pair()
         first.service.stopService()
         first.isSuspended = True
@@ -472,7 +472,7 @@ class TakeoverTests(StandbyTestCase):
         self.assertEqual((alert["kind"], alert["severity"]), ("node-gone", "info"))
 
     def test_atOnce(self) -> None:
-        """A standby that takes over serves the fabric as it knows it, before its sweep has ended."""
+        """A standby that takes over serves the fabric that it knows before its sweep has ended."""
         world, first, second = self.pair()
         self.assertEqual(second.get("/readyz").code, 503)
         sweeps = second.service.poller.statistics.sweeps
@@ -561,7 +561,7 @@ class TakeoverTests(StandbyTestCase):
         return self.world, process, patched.restore
 
     def test_historyAway(self) -> None:
-        """With a standby, alerts wait for the history: they are sent when they are stored."""
+        """With a standby, alerts are queued while the history is missing, and sent when they are stored."""
         world, process, restore = self.withFullDisk()
         process.service.poller.report("test", [Finding("width", "x", "", GUID.fromInt(5))])
         world.run(20.0)
@@ -572,7 +572,7 @@ class TakeoverTests(StandbyTestCase):
         self.assertEqual((kinds[0], kinds.count("width")), ("width", 1))
 
     def test_manyAlerts(self) -> None:
-        """While the history is away, a limited number of alerts waits; the oldest are dropped."""
+        """While the history is missing, a limited number of alerts is queued; the oldest are dropped."""
         self.patch(notifier, "MOST_ALERTS", 3)
         world, process, restore = self.withFullDisk()
         for number in range(10):

@@ -229,7 +229,7 @@ class ChaosTests(PollerTestCase):
                     self.raising(owner, name or collaborator, number)
                     self.live()
                     self.goesOn()
-                    self.flushLoggedErrors(ValueError)  # a later call may have been made in goesOn()
+                    self.flushLoggedErrors(ValueError)  # goesOn() may have made a later call
                     self.poller.stop()
 
     def goesOn(self) -> None:
@@ -349,14 +349,14 @@ class ServiceTests(SynchronousTestCase):
 
 
 class NotificationTests(SynchronousTestCase):
-    """Channels and a store that raise."""
+    """Channels and a store that raise exceptions."""
 
     def setUp(self) -> None:
         self.clock = Clock()
         self.clock.advance(5000.0)
 
     def test_channel(self) -> None:
-        """A channel that raises does not delay others, and gets the alerts later."""
+        """If a channel raises, others are not delayed, and the channel gets the alerts later."""
         one, other = RecordingOutlet("one", raises=2), RecordingOutlet("other")
         notifier = Notifier(self.clock, AlertRules(0.0, 0.0), [one, other])
         notifier.start()
