@@ -198,7 +198,7 @@ class DescriptionTests(SynchronousTestCase):
         self.assertEqual(reported["ports"][1]["kernel"]["mad"], "")
 
     def test_sameKeys(self) -> None:
-        """A device that can't be opened has the same keys, None for what is not known, and an error."""
+        """A device that can't be opened has the same keys, with None for unknown values, and an error."""
         self.makeKernels()
         opened = describeDevice(None, "pyverbs:mlx5_0", self.root)
         self.failure = DeviceUnavailable("pyverbs is not installed")
@@ -252,7 +252,7 @@ class DescriptionTests(SynchronousTestCase):
         for words in ("'eth9'", "mlx5_0/1 ACTIVE", "could be opened: soft"):
             self.assertIn(words, output)
 
-    # What people see.
+    # Output for people.
 
     def test_table(self) -> None:
         """Each port is a line; a device that can't be opened is shown with the reason and its ports."""

@@ -42,7 +42,7 @@ class ReportTests(SynchronousTestCase):
         self.assertIn("1 problem, 1 hint", text)
 
     def test_hints(self) -> None:
-        """Hints do not set the exit status, and are left out by C{--quiet}."""
+        """Hints do not set the exit status, and C{--quiet} omits them."""
         text, status = self.reported([ADVICE])
         self.assertEqual(status, 0)
         self.assertIn("sudo modprobe smc", text)
@@ -50,7 +50,7 @@ class ReportTests(SynchronousTestCase):
         self.assertEqual((text, status), ("no problems, 1 hint\n", 0))
 
     def test_json(self) -> None:
-        """JSON has all problems, and whether all is well."""
+        """JSON contains all problems, and whether there are none."""
         text, status = self.reported([NEEDED, ADVICE], "--json")
         self.assertEqual(status, 1)
         self.assertEqual(json.loads(text), {"isWell": False, "problems": [NEEDED.asDict(), ADVICE.asDict()]})

@@ -1,6 +1,6 @@
 """
-Names of code and of tests in C{docs/}: each exists, which the build of the pages notices, too, but later.
-Numbers in their text are those of the code.
+Names of code and of tests in C{docs/} exist, which the build of the pages checks later as well. Numbers in
+their text are those of the code.
 """
 
 from __future__ import annotations

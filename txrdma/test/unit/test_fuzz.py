@@ -1,7 +1,7 @@
 """
-Every fuzz target holds for its seeds, and for a few mutations of each.
+Every fuzz target passes for its seeds, and for a few mutations of each.
 
-C{make fuzz} searches inputs that fail, with atheris. Here the targets of C{fuzz/} run without it, on the same
+C{make fuzz} searches failing inputs with atheris. Here the targets of C{fuzz/} run without it, on the same
 inputs each time.
 """
 
@@ -24,7 +24,7 @@ import txrdma
 FUZZ = Path(txrdma.__file__).parent.parent / "fuzz"
 
 MUTATIONS = 100
-"""Least number of mutations for a target; one with many seeds has twice as many as seeds."""
+"""Minimum number of mutations for a target; one with many seeds has twice as many as seeds."""
 
 
 def fuzzModule(name: str) -> Any:
@@ -37,7 +37,7 @@ def fuzzModule(name: str) -> Any:
 
 
 def inputs(name: str, seeds: list[bytes]) -> Iterator[bytes]:
-    """Return the seeds, then mutations, which depend on nothing but the seeds and the name of the target."""
+    """Return the seeds, then mutations, which depend only on the seeds and the name of the target."""
     count = len(seeds) + max(MUTATIONS, 2 * len(seeds))
     return islice(fuzzModule("mutations").mutations(seeds, Random(name)), count)
 
@@ -84,7 +84,7 @@ class FuzzTargetTests(SynchronousTestCase):
 def targetTest(name: str, target: Any) -> Callable[[FuzzTargetTests], None]:
     def test(self: FuzzTargetTests) -> None:
         seeds = [bytes(seed) for seed in dict.fromkeys(target.seeds())]
-        self.assertTrue(seeds and all(seeds), "a target needs seeds, and none may be empty")
+        self.assertTrue(seeds and all(seeds), "a target needs seeds, none of them empty")
         for content in inputs(name, seeds):
             try:
                 target.run(content)

@@ -39,7 +39,7 @@ class TamperTests(SynchronousTestCase):
         return found[2:-1]
 
     def test_kinds(self) -> None:
-        """Messages are left out, repeated, reordered and changed."""
+        """Messages are omitted, repeated, reordered and changed."""
         second, third = b"message 2", b"message 3"
         self.assertEqual(self.sent(Kind.NEVER), [third])
         self.assertEqual(self.sent(Kind.TWICE), [second, second, third])
@@ -56,7 +56,7 @@ class TamperTests(SynchronousTestCase):
         self.assertEqual(self.sent(Kind.LONGER, 1, value=1)[0], b"10:message 2\1")
 
     def test_otherChannel(self) -> None:
-        """Messages of other channels are counted on their own, and stay."""
+        """Messages of other channels are counted separately, and not changed."""
         tamper = Tamper((Mutation("TCP", 0, Kind.NEVER, 1, 0, 0),), {}, {})
         message = Message(b"message")
         self.assertEqual(tamper.replaced("UD", message), [message])
@@ -83,7 +83,7 @@ class TamperTests(SynchronousTestCase):
         self.assertEqual(carried, [(b"0", True), (b"1", True), (b"0", True)])
 
     def test_frames(self) -> None:
-        """The head of a btl frame says how long the frame is after its length has been adjusted."""
+        """After its length was adjusted, a btl frame has that length in its header."""
         self.assertEqual(resized(b"\1\0\0\0abc"), b"\1\0\0\3abc")
 
 
@@ -96,7 +96,7 @@ class PlanTests(SynchronousTestCase):
         self.assertEqual(decodePlan(HostilePlan, encodePlan(plan)), plan)
 
     def test_same(self) -> None:
-        """A plan does the same each time."""
+        """A plan has the same effects each time."""
         plan = BTLScenario.draw(5)
         self.assertEqual(playHostile(BTLScenario, plan), playHostile(BTLScenario, plan))
 
@@ -109,7 +109,7 @@ class PlanTests(SynchronousTestCase):
             self.assertRaises(WireError, playHostile, BTLScenario, plan)
 
     def test_memory(self) -> None:
-        """Memory that each simulation leaves is found."""
+        """Memory that a simulation leaks is detected."""
         memory, left = Memory(), []
         with self.assertRaisesRegex(Violation, "objects are left"):
             for _ in range(3 * Memory.EVERY):

@@ -1,5 +1,5 @@
 """
-The public interface: it changes only with a news fragment, and examples use nothing else.
+The public interface changes only with a news fragment, and examples use nothing else.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class NeedsTests(SynchronousTestCase):
 
 
 class TableTests(SynchronousTestCase):
-    """The table is written between the marks of the page."""
+    """The table is written between the markers of the page."""
 
     def result(self, **changes: Any) -> dict[str, Any]:
         witness = {"ours": "pyverbs", "theirs": "rxe", "what": "READ"}
@@ -94,13 +94,13 @@ class TableTests(SynchronousTestCase):
         )
 
     def test_noPlace(self) -> None:
-        """A page without marks is left alone."""
+        """A page without markers is not changed."""
         page = Path(self.mktemp())
         page.write_text("nothing")
         self.assertRaises(SystemExit, table.replaceIn, page, self.text())
         self.assertEqual(page.read_text(), "nothing")
 
     def test_page(self) -> None:
-        """The page has the marks."""
+        """The page has the markers."""
         page = suites.PAGE.read_text()
         self.assertEqual((page.count(table.BEGIN), page.count(table.END)), (1, 1))

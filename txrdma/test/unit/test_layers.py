@@ -128,7 +128,7 @@ def imports(source: str, module: str, isPackage: bool = False) -> tuple[Imported
                 yield from visit(statement, True)
             for statement in node.orelse:
                 yield from visit(statement, typesOnly)
-        elif not isinstance(node, ast.expr):  # which contains no statement
+        elif not isinstance(node, ast.expr):  # expressions contain no statement
             for child in ast.iter_child_nodes(node):
                 yield from visit(child, typesOnly)
 
@@ -225,7 +225,7 @@ def complaints(module: str, source: str, isPackage: bool = False) -> list[str]:
     """Return complaints about the imports of one module."""
     own = packageOf(module)
     if own == "test" and "pyverbs" not in source:
-        return []  # nothing else is wrong there
+        return []  # only pyverbs is restricted there
     below = next((each for each in FOUNDATIONS if module.startswith(f"{each}.")), None)
     wrong: list[str] = []
     for line, name, typesOnly in imports(source, module, isPackage):

@@ -1,5 +1,5 @@
 """
-How a page is taken apart, and what its lines of output allow.
+Parsing of documentation pages, and the output that their lines match.
 """
 
 from __future__ import annotations
@@ -60,6 +60,6 @@ class OutputTests(SynchronousTestCase):
         self.assertFalse(self.allows("all", "all is well"))
 
     def test_order(self) -> None:
-        """Lines have to come in the order of the page, with others between them."""
+        """Printed lines must have the order of the page, and other lines may be between them."""
         self.assertEqual(missing(["a", "...", "c"], "a\nb\nc\n"), [])
         self.assertEqual(missing(["a", "c"], "c\na\n"), ["c"])

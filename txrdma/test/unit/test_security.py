@@ -44,7 +44,7 @@ class PageTests(SynchronousTestCase):
 
 
 class TrustTests(SynchronousTestCase):
-    """One function decides whether a peer is of the same user."""
+    """A single function decides whether a peer belongs to the same user."""
 
     EXCEPTIONS = frozenset({"unix/sockets.py", "unix/socketdirectory.py"})
     """L{isSameUser} itself, and a directory that asks it about users with the number of the process."""

@@ -135,7 +135,7 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(len(list(self.folder.iterdir())), 15)
 
     def test_minutes(self) -> None:
-        """With C{--minutes} it runs until the time is over or all seeds were used."""
+        """With C{--minutes} the command runs until that time has passed or all seeds were used."""
         times = iter(range(1000))
         with mock.patch.object(time, "monotonic", lambda: 10.0 * next(times)):
             code, output, _error = self.run_("--minutes", "2", "--first", "20", "coin")
@@ -158,7 +158,7 @@ class CommandTests(SynchronousTestCase):
         self.assertNotIn("\r", error)
 
     def test_progressLog(self) -> None:
-        """Without a terminal the progress is a line from time to time."""
+        """Without a terminal, a progress line is printed from time to time."""
         self.patch(simulate, "_LOGGED_SECONDS", 0.0)
         _code, _output, error = self.run_("--seeds", "2", "coin")
         self.assertRegex(error, r"\A1 simulations, \d+ s, 0 failures\n2 simulations, \d+ s, 0 failures\n\Z")
@@ -174,7 +174,7 @@ class CommandTests(SynchronousTestCase):
         raise KeyboardInterrupt
 
     def test_first(self) -> None:
-        """The first seed is the one that is given, else the clock's."""
+        """The first seed is the given one, or derived from the clock."""
         _code, output, _error = self.run_("--seeds", "1", "coin")
         self.assertIn(f"1 seeds from {self.played[0]} on", output)
         self.assertApproximates(self.played[0] / 1000, time.time(), 60)

@@ -179,6 +179,6 @@ class OptionsTests(SynchronousTestCase):
         self.assertTrue(IService.providedBy(makeService(options)))
 
     def test_plugin(self) -> None:
-        """twistd knows the service."""
+        """twistd lists the service."""
         names = {getattr(maker, "tapname", None) for maker in getPlugins(IServiceMaker)}
         self.assertIn("smc-proxy", names)

@@ -140,7 +140,7 @@ class DatagramTests(SynchronousTestCase):
         fragment = bytearray(records("verbs")[0].data)
         fragment[20] = 0x20
         self.assertIsNone(CapturedDatagram.decode(bytes(fragment)))
-        fragment[14] = 0x50  # there is no version 5 of IP
+        fragment[14] = 0x50  # IP version 5 is invalid
         self.assertIsNone(CapturedDatagram.decode(bytes(fragment)))
 
 

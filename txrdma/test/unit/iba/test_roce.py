@@ -28,7 +28,7 @@ def everything() -> list[Captured]:
 
 
 def addresses() -> st.SearchStrategy[tuple[str, int, str, int]]:
-    """Addresses of the two ends of a flow."""
+    """Return the addresses of both ends of a flow."""
     ports = st.integers(0, 65535)
     return st.one_of(
         st.tuples(st.ip_addresses(v=4).map(str), ports, st.ip_addresses(v=4).map(str), ports),
@@ -50,21 +50,21 @@ def rocePackets() -> st.SearchStrategy[RoCEPacket]:
 
 class RecordedTests(SynchronousTestCase):
     def test_enough(self) -> None:
-        """There are packets of both IP versions, most of them with an identification."""
+        """There are recorded packets of both IP versions, most of them with an identification."""
         found = everything()
         self.assertGreater(len(found), 400)
         self.assertGreater(sum(1 for one in found if not isinstance(one.ip, IPv4)), 5)
         self.assertGreater(sum(1 for one in found if isinstance(one.ip, IPv4) and one.ip.identification), 400)
 
     def test_packets(self) -> None:
-        """Packets are decoded, and encoded to the same bytes."""
+        """Recorded packets are decoded, and encoded to the same bytes."""
         for captured in everything():
             packet = captured.packet
             self.assertEqual(packet.encode(), captured.payload[:-4])
             self.assertEqual(captured.ip.replace().encode(), captured.ip.encode())
 
     def test_icrc(self) -> None:
-        """Their ICRC is what we compute, the plain way and by flow."""
+        """The ICRC of recorded packets equals the computed one, with the simple algorithm and by flow."""
         for captured in everything():
             icrc = captured.packet.icrc
             body = captured.payload[:-4]

@@ -25,7 +25,7 @@ class GIDTests(SynchronousTestCase):
         self.assertEqual(GID.fromString(str(gid)), gid)
 
     def test_linkLocal(self) -> None:
-        """The link-local GID of a MAC address is the one that smc-go recorded from Linux for it."""
+        """The link-local GID of a MAC address equals the one that smc-go recorded from Linux."""
         guid = GUID.fromMAC(MACAddress.fromString("98:03:9b:ab:cd:ef"))
         gid = GID.fromParts(0xFE80 << 48, guid)
         self.assertEqual(str(gid), "fe80::9a03:9bff:feab:cdef")

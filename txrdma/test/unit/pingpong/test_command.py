@@ -41,7 +41,7 @@ def bandwidth() -> Measurement:
 
 class OptionsTests(SynchronousTestCase):
     def test_usual(self) -> None:
-        """Without a host it serves; with one it measures sends, and with C{--local} everything."""
+        """Without a host, the command serves; with one it measures sends, and with C{--local} everything."""
         self.assertTrue(parsed().isServer)
         series = parsed("192.0.2.1").series()
         self.assertEqual(series.transfers, (Transfer.SEND,))
@@ -68,7 +68,7 @@ class OptionsTests(SynchronousTestCase):
             self.assertRaises(ValueError, sizesFrom, wrong)
 
     def test_refused(self) -> None:
-        """Invalid options are refused before anything is done."""
+        """Invalid options are refused before anything is executed."""
         for words in (
             ("--test", "dance"),
             ("--measure", "height"),

@@ -48,7 +48,7 @@ class SessionCase(SimulatedLinks, SynchronousTestCase):
         return client
 
     def endless(self, client: Client, action: Callable[[], object]) -> Awaitable[Measurement]:
-        """Run a test without an end, and do something meanwhile."""
+        """Run an endless test, and call a function meanwhile."""
         self.successOf(client.open(LinkSettings()))
         running = client.run(Test(iterations=1 << 40))
         self.clock.callLater(0.01, action)
@@ -66,7 +66,7 @@ class MeasuringTests(SessionCase):
 
     def check(self, transfer: Transfer, measure: Measure) -> None:
         """Check that all messages are counted and have the expected contents."""
-        # More datagrams are lost than come twice, which count as much.
+        # Duplicates compensate losses in the count, so there are more losses.
         self.network.faults = replace(UNFAIR, loss=0.1) if transfer is Transfer.UD else UNFAIR
         size = 8 if transfer is Transfer.ATOMIC else 1000 if transfer is Transfer.UD else 3000
         found = self.measure(Test(transfer, measure, size, 200, warmup=20, depth=8, check=True))
@@ -124,7 +124,7 @@ class MeasuringTests(SessionCase):
         self.successOf(client.open(LinkSettings(size=64, check=True)))
         link = client._link
         assert link is not None
-        link.memory.view[100] ^= 1  # so messages that have this byte are not what the other expects
+        link.memory.view[100] ^= 1  # so messages with this byte do not have the expected contents
         for measure in (Measure.LATENCY, Measure.BANDWIDTH):
             found = self.successOf(client.run(Test(Transfer.SEND, measure, 64, 128, warmup=0, check=True)))
             self.assertEqual(found.wrong, 2 * 8)
@@ -163,7 +163,7 @@ class LimitsTests(SessionCase):
             self.successOf(client.open(LinkSettings(size=64)))
             error = self.assertRaises(InvalidRequest, self.successOf, client.run(test))
             talk = client._conversation
-            talk.send(Run(test))  # as if it did not know
+            talk.send(Run(test))  # as a client that does not check the request
             refusal = self.assertRaises(Refused, self.successOf, talk.receive(Ready))
             self.assertEqual(str(refusal), f"the other end reports: {error}")
             self.runUntil(lambda: len(self.ended) == len(self.begun))
@@ -176,7 +176,7 @@ class InterruptionTests(SessionCase):
         for transfer in (Transfer.SEND, Transfer.READ, Transfer.UD):
             for measure in Measure:
                 if transfer is Transfer.UD and measure is not Measure.LATENCY:
-                    continue  # simulated datagrams take no time to leave, so there would be no end of them
+                    continue  # simulated datagrams are sent in no time, so the test would be endless
                 client = self.client()
                 kind = transfer.kind
                 self.successOf(client.open(LinkSettings(kind, 64, check=True)))
@@ -243,7 +243,7 @@ class TroubleTests(SessionCase):
         self.assertEqual(self.measure(Test(iterations=10)).messages, 10)
 
     def test_pathBreaks(self) -> None:
-        """A path that breaks during a test ends it with the device's error."""
+        """If a path breaks during a test, the test ends with the device's error."""
         for transfer in (Transfer.SEND, Transfer.READ):
             self.network.heal()
             client = self.client()
@@ -274,7 +274,7 @@ class TroubleTests(SessionCase):
         self.assertEqual(self.ended, [None])
 
     def test_datagramsGoNowhere(self) -> None:
-        """Datagrams that are never answered end their test."""
+        """A test of datagrams ends if none is answered."""
         client = self.client()
         self.successOf(client.open(LinkSettings(QPKind.UD)))
         self.network.partition("192.0.2.1", "192.0.2.2")

@@ -146,7 +146,7 @@ class FollowingTests(SynchronousTestCase):
         """A device that was created again between two reads is reported as another one."""
         self.follow()
         place = self.sysfs.root / "class" / "infiniband" / "mlx5_0"
-        moved = place.rename(place.parent.parent / "kept")  # so that its number is not given again
+        moved = place.rename(place.parent.parent / "kept")  # so that its inode number is not used again
         shutil.copytree(moved, place)
         self.network.notify()
         self.assertEqual([type(change) for change in self.taken()], [DeviceRemoved, DeviceAdded, PortAdded])
@@ -177,7 +177,7 @@ class FollowingTests(SynchronousTestCase):
         self.assertEqual(self.taken(), [RDMAPortChanged("mlx5_0", 1, "lid", 7, 9)])
 
     def test_stop(self) -> None:
-        """After the end nothing is reported, and nothing is left in the reactor. Idempotent."""
+        """After it is stopped, nothing is reported, and nothing remains in the reactor. Idempotent."""
         watcher = self.follow()
         self.network.notify()
         watcher.stop()

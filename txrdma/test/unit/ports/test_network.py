@@ -191,7 +191,7 @@ class HostNetworkTests(SynchronousTestCase):
         }
 
     def test_interfaces(self) -> None:
-        """Interfaces are those of the kernel's answers."""
+        """Interfaces equal those in the kernel's answers."""
         self.answer()
         self.assertEqual([each.name for each in self.network.interfaces()], ["lo", "x1", "x0"])
         self.answer()
@@ -254,7 +254,7 @@ class HostNetworkTests(SynchronousTestCase):
         self.assertEqual(self.received, 1)
 
     def test_unwatch(self) -> None:
-        """A stopped listener is not called; after the last one nothing is left in the reactor."""
+        """A stopped listener is not called; after the last one nothing remains in the reactor."""
         first = self.network.watch(self.reactor, self.listener)
         second = self.network.watch(self.reactor, self.listener)
         first()

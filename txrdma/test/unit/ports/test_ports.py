@@ -141,7 +141,7 @@ class DeviceTests(TreeTestCase):
         self.assertEqual((port.pkeys(), port.rate, port.physicalState), ([], LinkRate(), PhysicalState.NOP))
 
     def test_netdevOfHardware(self) -> None:
-        """Without a GID the interface is that of the same hardware with the port's number minus one."""
+        """Without a GID, the interface is that of the same hardware with the port's number minus one."""
         self.sysfs.device("mlx4_0")
         for number in (1, 2):
             self.sysfs.port("mlx4_0", number)
@@ -316,7 +316,7 @@ class FindingTests(TreeTestCase):
             ("ens1.7", "mlx5_1/1"),
             ("7", "mlx5_0/2"),
             ("0x6", None),
-            ("8", "mlx5_0/2"),  # by its mask
+            ("8", "mlx5_0/2"),  # by the LMC
             ("9", None),
         ):
             if name is None:
@@ -355,7 +355,7 @@ class FindingTests(TreeTestCase):
         self.assertIn("no RDMA port has a link", self.refused(None))
 
     def test_nothing(self) -> None:
-        """Without any device, the error says so."""
+        """Without any device, the error says that there is none."""
         empty = SysFS(self.mktemp())
         for spelling in (None, "mlx5_0", "10.0.0.7"):
             output = str(self.assertRaises(DeviceUnavailable, getEndPort, spelling, empty.root))

@@ -74,7 +74,7 @@ class CounterTests(FabricTestCase):
 
     def test_tick(self) -> None:
         reported = self.get(pma.PortSamplesControl(portSelect=1), "c")
-        # 4 ns of a lane of HDR are 212.5 bits: the time of 21 tens of them.
+        # 4 ns of a lane of HDR are 212.5 bits: the time of 21 units of ten bits.
         self.assertEqual((reported.portSelect, reported.tick), (1, 20))
         for name, port in (("left", 9), ("left", 255), ("c", 2)):
             asked = pma.PortSamplesControl(portSelect=port)
@@ -111,7 +111,7 @@ class CounterTests(FabricTestCase):
         self.pump(10)
         here = self.get(pma.PortCountersExtended(portSelect=1))
         at = self.clock.seconds()
-        self.fabric.growCounters("left", 1, portXmitPkts=0)  # and hold it, to compare
+        self.fabric.growCounters("left", 1, portXmitPkts=0)  # stops the growth, to compare
         self.assertGreater(here.portXmitPkts, 0)
         there = self.fabric.counters("a", 1)
         self.assertEqual(there.value("portRcvData", 10.0), here.portXmitData)

@@ -64,7 +64,7 @@ class NetworkTests(SynchronousTestCase):
         self.assertEqual(self.numbers(self.play(Faults())), list(range(1000)))
 
     def test_loss(self) -> None:
-        """With loss, some datagrams are lost, and the rest arrives in order."""
+        """With loss, some datagrams are lost, and the others arrive in order."""
         got = self.numbers(self.play(Faults(loss=0.2)))
         self.assertTrue(700 < len(got) < 900)
         self.assertEqual(got, sorted(set(got)))
@@ -133,7 +133,7 @@ class NetworkTests(SynchronousTestCase):
         self.assertNotEqual(self.play(bad, 5), self.play(bad, 6))
 
     def test_directions(self) -> None:
-        """What happens to a datagram depends on its number, and on no other datagram of either direction."""
+        """The fate of a datagram depends on its number, and on no other datagram of either direction."""
         faults = Faults(loss=0.2, duplication=0.2, late=0.1, jitterSeconds=0.01)
 
         def play(answers: int, first: Faults) -> list[int]:
@@ -205,9 +205,9 @@ class NetworkTests(SynchronousTestCase):
 @playingStored("verbs", "verbs-clients")
 class SeedTests(SynchronousTestCase):
     """
-    Whatever the network does, operations complete once, in order, with the right bytes, or both sides fail.
+    With any faults, operations complete once, in order, with the right bytes, or both sides fail.
 
-    C{make simulate} plays seeds that nobody has chosen.
+    C{make simulate} uses random seeds.
     """
 
     def test_pairs(self) -> None:

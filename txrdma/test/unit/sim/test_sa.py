@@ -68,7 +68,7 @@ class RecordTests(AdministrationTestCase):
         record = sa.GUIDInfoRecord(lid=self.lid("c"), guidInfo=GUIDInfo(guids=guids))
         mask = 0b11 | 0b10 << 4  # the LID, the block, and the second GUID
         asked = self.agent.SubnAdmSet(record, self.sa, componentMask=mask | 1 << 4)
-        self.assertEqual(self.refused(asked, MADError).status, 0x0200)  # the first one is the port's own
+        self.assertEqual(self.refused(asked, MADError).status, 0x0200)  # the first GUID is the port's own
         reported = self.answerTo(self.agent.SubnAdmSet(record, self.sa, componentMask=mask))
         own = self.fabric.port("c").guid
         self.assertEqual(reported.guidInfo.guids[:3], (own, guids[1], GUID(bytes(8))))

@@ -14,7 +14,7 @@ from txrdma.unix.answers import _Asking
 
 
 class OwnerTests(SynchronousTestCase):
-    """Which processes may answer."""
+    """Which processes are trusted to answer."""
 
     def ask(self) -> _Asking:
         """Connect to a socket of this process, which answers."""
@@ -29,11 +29,11 @@ class OwnerTests(SynchronousTestCase):
         return asking
 
     def test_sameUser(self) -> None:
-        """A process of the same user is believed."""
+        """An answer of a process of the same user is accepted."""
         self.patch(unixsockets, "unmapped", frozenset)
         self.assertEqual(self.successResultOf(self.ask().answered), b"{}\n")
 
     def test_unmappedUser(self) -> None:
-        """In a user namespace, a process of an unmapped user is not believed."""
+        """In a user namespace, an answer of a process of an unmapped user is not accepted."""
         self.patch(unixsockets, "unmapped", lambda: frozenset({os.geteuid()}))
         self.failureResultOf(self.ask().answered, PermissionError)

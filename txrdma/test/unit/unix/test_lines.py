@@ -13,7 +13,7 @@ from txrdma.unix.lines import Lines, MUCH
 
 
 class SendingTests(SynchronousTestCase):
-    """One end that speaks; of the other there is a socket."""
+    """The sending end of a socket pair, whose other end is a plain socket."""
 
     def setUp(self) -> None:
         self.reactor = MemoryReactorClock()
@@ -25,7 +25,7 @@ class SendingTests(SynchronousTestCase):
         self.addCleanup(self.lines.close)
 
     def arrived(self) -> bytes:
-        """What the other end can read by now."""
+        """Return what the other end can read now."""
         found = b""
         try:
             while piece := self.other.recv(1 << 20):
@@ -35,7 +35,7 @@ class SendingTests(SynchronousTestCase):
         return found
 
     def test_together(self) -> None:
-        """Some lines of one turn go out together, when it ends."""
+        """Lines of one reactor iteration are sent together at its end."""
         self.lines.send(b"one")
         self.lines.send(b"two")
         self.assertEqual(self.arrived(), b"")
@@ -43,7 +43,7 @@ class SendingTests(SynchronousTestCase):
         self.assertEqual(self.arrived(), b"one\ntwo\n")
 
     def test_much(self) -> None:
-        """Many lines go out before the turn ends, so that the other process has something to do meanwhile."""
+        """Many lines are sent before the iteration ends, so that the other process can start with them."""
         line = b"x" * 99
         for _ in range(2 * MUCH // 100):
             self.lines.send(line)
@@ -53,7 +53,7 @@ class SendingTests(SynchronousTestCase):
         self.assertEqual(early + self.arrived(), (line + b"\n") * (2 * MUCH // 100))
 
     def test_slowReader(self) -> None:
-        """What the other process has no room for follows, whole and in order; then nobody waits for room."""
+        """Lines that a full socket does not accept follow completely and in order; then it is not polled."""
         lines = [b"%0250d" % number for number in range(3000)]
         for line in lines:
             self.lines.send(line)
@@ -67,7 +67,7 @@ class SendingTests(SynchronousTestCase):
         self.assertNotIn(self.lines, self.reactor.getWriters())
 
     def test_noReader(self) -> None:
-        """A process that leaves more unread than it may is cut off."""
+        """A process that leaves more than the limit unread is disconnected."""
         self.patch(unixlines, "MOST_UNREAD", 10_000)
         for _ in range(2000):
             self.lines.send(b"x" * 250)
@@ -75,7 +75,7 @@ class SendingTests(SynchronousTestCase):
         self.assertFalse(self.lines.isOpen)
 
     def test_roomMeanwhile(self) -> None:
-        """What waited for room, and went out with later lines, leaves nobody waiting for room."""
+        """When queued bytes were sent with later lines, the socket is not polled for writing any more."""
         while not self.reactor.getWriters():
             self.lines.send(b"x" * 250)
             self.reactor.advance(0)

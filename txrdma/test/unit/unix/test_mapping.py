@@ -19,7 +19,7 @@ class HighDescriptorTests(SynchronousTestCase):
     """Tests for mappings of descriptors with high numbers."""
 
     def test_content(self) -> None:
-        """The mapping shows the file, on PyPy as well, after the descriptor is closed."""
+        """The mapping has the contents of the file, also on PyPy, after the descriptor is closed."""
         self.patch(mappings, "PLAIN", 0)
         descriptor, mapping = sealedMemory("txrdma test", mmap.PAGESIZE)
         self.addCleanup(closeMapping, mapping)
@@ -31,10 +31,10 @@ class HighDescriptorTests(SynchronousTestCase):
 
 
 class OtherUserTests(SynchronousTestCase):
-    """Tests for memory whose descriptor another user's process has."""
+    """Memory whose descriptor a process of another user has."""
 
     def test_mode(self) -> None:
-        """Other users cannot open the memory again, by /proc/self/fd, with rights that they do not have."""
+        """Other users cannot open the memory again by /proc/self/fd with rights that they do not have."""
         descriptor, mapping = sealedMemory("txrdma test", mmap.PAGESIZE)
         self.addCleanup(closeMapping, mapping)
         self.addCleanup(os.close, descriptor)
@@ -45,7 +45,7 @@ class CloseTests(SynchronousTestCase):
     """Tests for the end of a mapping."""
 
     def test_viewed(self) -> None:
-        """The views of a mapping that is closed stay valid."""
+        """Views of a closed mapping remain valid."""
         mapping = mmap.mmap(-1, mmap.PAGESIZE)
         view = memoryview(mapping)[2:7]
         view[:] = b"hello"

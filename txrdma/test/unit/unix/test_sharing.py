@@ -1,4 +1,4 @@
-"""Why processes of this machine can't share memory."""
+"""Reasons why processes of this machine can't share memory."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class SharingTests(SynchronousTestCase):
         self.addCleanup(whyNoSharedMemory.cache_clear)
 
     def deny(self, name: str, number: int) -> MonkeyPatcher:
-        """Return what lets a function of L{os} fail."""
+        """Return a patcher that makes a function of L{os} fail."""
         return MonkeyPatcher((os, name, Mock(side_effect=OSError(number, os.strerror(number)))))
 
     def test_possible(self) -> None:
-        """Usually it is possible, and no descriptor stays open."""
+        """Usually memory can be shared, and no descriptor remains open."""
         before = os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []
         self.assertEqual(whyNoSharedMemory(), "")
         if before:
             self.assertEqual(len(os.listdir("/proc/self/fd")), len(before))
 
     def test_denied(self) -> None:
-        """A denied system call is named, with the remedy."""
+        """A denied system call is named with the remedy."""
         for name, call in (("eventfd", "eventfd2"), ("memfd_create", "memfd_create")):
             for number in (errno.EPERM, errno.ENOSYS):
                 whyNoSharedMemory.cache_clear()
@@ -41,13 +41,13 @@ class SharingTests(SynchronousTestCase):
                 self.assertIn("allow it in the seccomp profile", why)
 
     def test_temporary(self) -> None:
-        """A lack of descriptors is an error now, and no reason later."""
+        """A temporary lack of descriptors is an error, but not a lasting reason."""
         with self.assertRaises(OSError):
             self.deny("eventfd", errno.EMFILE).runWithPatches(whyNoSharedMemory)
         self.assertEqual(whyNoSharedMemory(), "")
 
     def test_python(self) -> None:
-        """A function that Python does not have is named."""
+        """A function that this Python does not have is named."""
         self.patch(os, "memfd_create", None)
         del os.memfd_create
         self.assertIn("this Python has no os.memfd_create", whyNoSharedMemory())

@@ -12,23 +12,23 @@ from txrdma.unix.sockets import Credentials, processAt
 
 
 class ProcessTests(SynchronousTestCase):
-    """Which process is at the other end of a socket."""
+    """Identification of the process at the other end of a socket."""
 
     def pairs(self, number: int) -> list[socket.socket]:
-        """Connected sockets, whose other ends are ours, too."""
+        """Return two connected sockets of this process, and their other ends."""
         ends = [end for _ in range(number) for end in socket.socketpair()]
         for end in ends:
             self.addCleanup(end.close)
         return ends[::2]
 
     def test_known(self) -> None:
-        """The kernel tells its number and its user: two sockets of it have one process."""
+        """The kernel reports process ID and user; two sockets of a process have the same one."""
         one, other = self.pairs(2)
         self.assertEqual(processAt(one), Credentials(os.getpid(), os.geteuid()))
         self.assertEqual(processAt(one), processAt(other))
 
     def test_unknown(self) -> None:
-        """Processes of a PID namespace that we do not see have the number 0, and differ by their sockets."""
+        """Processes of an invisible PID namespace have no number, and are identified by their sockets."""
         self.patch(unixsockets, "peerOf", lambda connected: Credentials(0, 1000))
         found = [processAt(each) for each in self.pairs(3)]
         self.assertEqual(len(set(found)), 3)

@@ -91,7 +91,7 @@ class KnownTests(SynchronousTestCase):
     """Explanations of failures."""
 
     def test_fields(self) -> None:
-        """Every field that is given must match."""
+        """An explanation applies if every given field matches."""
         whole = Known("why", "mlx5*", "", 0x2C9, 4119, r"16\.", "verbs/*", "allocate")
         self.assertTrue(whole.matches(FAILED, FACTS))
         for change in (
@@ -106,7 +106,7 @@ class KnownTests(SynchronousTestCase):
             self.assertFalse(replace(whole, **change).matches(FAILED, FACTS), change)
 
     def test_list(self) -> None:
-        """Failures are explained by the list; others are not."""
+        """Failures in the list are explained; others are not."""
         self.assertIn("ulimit -l", explanationOf(FAILED, [FACTS]))
         self.assertEqual(explanationOf(replace(FAILED, text="other bytes"), [FACTS]), "")
         late = Check("btl", "x", Outcome.FAILED, "no")
@@ -175,7 +175,7 @@ class CaseTests(SynchronousTestCase):
         self.assertEqual(patientSMC.patience, 4 * smc.patience)
 
     def test_unsupported(self) -> None:
-        """Tests of what a device does not have are skipped, with a reason."""
+        """Tests of features that a device lacks are skipped, with a reason."""
         limited = end(atomics=AtomicCapability.NONE, nodeType=NodeType.RNIC)
         reasons = {}
         for case in casesOf("verbs", (limited, limited)):
@@ -208,7 +208,7 @@ class TransportTests(SynchronousTestCase):
         self.assertEqual(sorted(listening(end(address=""), "127.0.0.1")), ["btl", "smc", "tcp"])
 
     def test_software(self) -> None:
-        """The software device is that which endpoints use without a name."""
+        """The software device is that of endpoints without a device name."""
         soft = end("soft", address="127.0.0.1")
         self.assertEqual(listening(soft, "127.0.0.1")["smc"], "smc:127.0.0.1:0")
         self.assertEqual(connecting("smc", soft, "127.0.0.1", 80), "smc:127.0.0.1:80")

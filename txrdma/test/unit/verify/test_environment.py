@@ -32,7 +32,7 @@ ALL_CAPABILITIES = (1 << 41) - 1
 
 
 class EnvironmentTests(SynchronousTestCase):
-    """A host is examined by its files."""
+    """Checks of a host's files."""
 
     def setUp(self) -> None:
         """A host without problems: one RoCE port, opened by a user with all capabilities."""
@@ -81,7 +81,7 @@ class EnvironmentTests(SynchronousTestCase):
         return examine(self.host())
 
     def only(self, kind: str, isNeeded: bool) -> Problem:
-        """Return the only problem, which is of this kind."""
+        """Return the only problem, and check its kind."""
         found = self.found()
         self.assertEqual([each.kind for each in found], [kind])
         self.assertEqual(found[0].isNeeded, isNeeded)

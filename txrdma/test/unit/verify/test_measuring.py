@@ -1,4 +1,4 @@
-"""What a client of a verification takes from a server."""
+"""What a client of a verification accepts from a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OFFER = {"version": "1", "address": "192.0.2.1", "missing": {"rdma": "no port"},
 
 
 class OfferTests(SynchronousTestCase):
-    """The server's offer, which may come from anybody."""
+    """The server's offer, which is not trusted."""
 
     def decoded(self, **changes: Any) -> Offer:
         return decodeOffer(json.dumps({**OFFER, **changes}).encode() + b"\n")
@@ -44,6 +44,6 @@ class OfferTests(SynchronousTestCase):
         self.assertLess(len(self.decoded(missing={"btl": ":" * 100_000}).missing["btl"]), 500)
 
     def test_nonsense(self) -> None:
-        """What is not an offer raises one kind of error."""
+        """An invalid offer raises one kind of error."""
         for line in (b"", b"\xff", b"[]", b"{}", b"7", b"[" * 100_000, b'{"address": "", "missing": {}'):
             self.assertRaises(WireError, decodeOffer, line)

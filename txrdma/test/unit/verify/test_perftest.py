@@ -30,7 +30,7 @@ class PerftestTests(SynchronousTestCase):
         self.assertRaises(OSError, resultIn, "Couldn't connect to 127.0.0.1:18515\n", 3)
 
     def test_words(self) -> None:
-        """Device, port and GID are those of the verified end; only RoCE needs a GID."""
+        """Words of the command name device, port and GID of the verified end; only RoCE needs a GID."""
         words = " ".join(wordsFor("ib_write_bw", end(port=2), 4000, 65536))
         self.assertEqual(words, "ib_write_bw -d mlx5_0 -i 2 -p 4000 -s 65536 -n 1000 -F -x 3 --report_gbits")
         infiniband = replace(end(), linkLayer=LinkLayer.INFINIBAND)

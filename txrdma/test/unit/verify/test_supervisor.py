@@ -88,7 +88,7 @@ class SupervisorTests(SynchronousTestCase):
 
     @property
     def process(self) -> Process:
-        """The last process."""
+        """Return the last process."""
         return self.reactor.processes[-1]
 
     def outcomes(self) -> list[tuple[str, str]]:
@@ -130,7 +130,7 @@ class SupervisorTests(SynchronousTestCase):
         self.assertEqual(len(self.reactor.processes), 1)
 
     def test_manyCrashes(self) -> None:
-        """A part ends after three more workers have crashed."""
+        """A part ends after three further workers have crashed."""
         running = self.begin()
         for _ in range(4):
             self.assertNoResult(running)
@@ -140,7 +140,7 @@ class SupervisorTests(SynchronousTestCase):
         self.assertEqual([process.task.first for process in self.reactor.processes], [0, 1, 2, 3])
 
     def test_start(self) -> None:
-        """A worker that cannot open its device reports why."""
+        """A worker that cannot open its device reports the reason."""
         running = self.begin()
         self.process.worker.childDataReceived(2, b"no device mlx5_9\n")
         self.process.end(ProcessTerminated(1))
@@ -170,7 +170,7 @@ class SupervisorTests(SynchronousTestCase):
         self.assertEqual(self.supervisor.checks[-1].text, "nothing happened for 240 s")
 
     def test_interrupted(self) -> None:
-        """An interrupted run kills its worker, keeps its results, and starts no other task."""
+        """An interrupted run kills its worker, retains its results, and starts no other task."""
         running = self.begin(TASK, TASK)
         self.process.report(lambda reporter: reporter.total(3), passed("a"), lambda r: r.started("b"))
         self.supervisor.interrupt()
