@@ -1,5 +1,5 @@
 """
-C{txrdma devices}: descriptions and tables, of the software device, of made-up ones and of a made-up sysfs.
+C{txrdma devices}: descriptions and tables of the software device, of fake devices and of a fake sysfs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CommandTests(SynchronousTestCase):
         return description
 
     def test_json(self) -> None:
-        """JSON has everything, and what the device itself says."""
+        """JSON has all attributes, including those that the device itself reports."""
         reported: Any = self.one("soft")
         self.assertEqual(reported["device"], "soft")
         self.assertIn("soft", [each["device"] for each in json.loads(self.reported("--json"))])
@@ -49,21 +49,21 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(reported["ports"][0]["pkeys"], [{"index": 0, "pkey": 0xFFFF}])
 
     def test_twoPorts(self) -> None:
-        """A device string names any device, one of two ports, too."""
+        """A device string names any device, including one with two ports."""
         reported = self.one("soft:127.0.0.1,127.0.0.2")
         self.assertEqual(
             [port["gids"] for port in reported["ports"]], [["::ffff:127.0.0.1"], ["::ffff:127.0.0.2"]]
         )
 
     def test_verbose(self) -> None:
-        """Tables show what JSON has."""
+        """Verbose tables show all values of JSON."""
         text = self.reported("--verbose", "soft")
         for words in ("node GUID", "limits of soft", "max queue pairs", "port 1 of soft", "GIDs of port 1"):
             self.assertIn(words, text)
         self.assertNotIn("max queue pairs", self.reported("soft"))
 
     def test_refused(self) -> None:
-        """A device that is named but is not there is an error, not an empty table."""
+        """A named device that does not exist is an error, not an empty table."""
         options = TxrdmaOptions()
         for name in ("soft:nowhere", "nowhere_7"):
             options.parseOptions(["devices", name])
@@ -71,14 +71,14 @@ class CommandTests(SynchronousTestCase):
 
 
 class EndsTests(SynchronousTestCase):
-    """Where a host is, by the system's word."""
+    """Tests of how hosts are classified by the routes of the system."""
 
     def test_loopback(self) -> None:
-        """A connection to an address of this host is from one of its own."""
+        """A connection to an address of this host has a local source address."""
         self.assertEqual(devicechoice._ends("127.0.0.1"), ("127.0.0.1", "127.0.0.1"))
 
     def test_noName(self) -> None:
-        """A name that can't be is told as such."""
+        """An invalid host name is reported as such."""
         self.assertRaises(DeviceUnavailable, devicechoice._ends, "no.such.host.invalid")
 
 

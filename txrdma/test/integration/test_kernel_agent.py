@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.test.system.kernel.party} and L{txrdma.test.system.kernel.agent}, without a kernel of their
+Tests for L{txrdma.test.system.kernel.party} and L{txrdma.test.system.kernel.agent} without a kernel of their
 own.
 
 They need a real reactor.
@@ -22,7 +22,7 @@ reactor: Any = theReactor  # a module, to the type checker
 
 
 class AgentTests(TestCase):
-    """One party here, one that is asked over TCP."""
+    """A local party, and a remote one that is called over TCP."""
 
     timeout = 30
 
@@ -51,7 +51,7 @@ class AgentTests(TestCase):
         return they
 
     async def test_write(self) -> None:
-        """What one writes has the other, and both digests say so."""
+        """Bytes written by one party are in the other's memory, and their digests are equal."""
         they = await self.connected("RC")
         await self.local.call("fill", offset=0, length=1000, seed=7)
         other = await self.remote.call("digest", offset=0, length=1000)
@@ -62,7 +62,7 @@ class AgentTests(TestCase):
         self.assertEqual(mine, await self.remote.call("digest", offset=0, length=1000))
 
     async def test_datagram(self) -> None:
-        """A datagram is told with its sender."""
+        """A received datagram is reported with its sender."""
         they = await self.connected("UD")
         await self.remote.call("receive", offset=0, length=140)
         ended = await self.local.call("send", operation="SEND", peer=they, length=100)
@@ -72,7 +72,7 @@ class AgentTests(TestCase):
         self.assertNotEqual(reported["from"], they["qpn"])
 
     async def test_refused(self) -> None:
-        """What can't be done comes back as an error; only some methods can be asked for."""
+        """A failed call returns an error; only some methods can be called."""
         await self.connected("RC")
         with self.assertRaisesRegex(Refused, "^KeyError: "):
             await self.remote.call("open", kind="RQ", size=1)
@@ -80,7 +80,7 @@ class AgentTests(TestCase):
             await self.remote.call("_completed")
 
     async def test_gone(self) -> None:
-        """Who waits for an agent that goes away is told."""
+        """Calls that wait for an agent fail when it closes the connection."""
         await self.connected("RC")
         waiting = self.remote.call("received")
         self.disconnect()

@@ -1,5 +1,5 @@
 """
-The page about programs: its strings can be parsed, and what its examples import is there.
+The page about programs: its endpoint strings are valid, and its imports exist.
 
 Those that need only Twisted and treq serve and fetch over SMC-R; the others need programs that tests lack.
 """
@@ -25,7 +25,7 @@ from txrdma.testing.streams.certificate import makeCertificate
 
 
 def block(word: str) -> str:
-    """The only example with a word; its port is one that is free."""
+    """Return the only example that contains a word, with its port replaced by a free one."""
     (found,) = [each for each in blocks() if word in each]
     return re.sub(r"\"smc:\d+\"", '"smc:0:interface=127.0.0.1"', found)
 
@@ -49,13 +49,13 @@ class Answer(LineReceiver):
 
 class ServingTests(EndsTestCase):
     def run_(self, text: str) -> dict[str, Any]:
-        """Run an example; its names."""
+        """Run an example, and return its names."""
         file = Path(self.mktemp())
         file.write_text(text)
         return run_path(str(file))
 
     async def start(self, text: str) -> int:
-        """Run an example that makes an application of one service; the service's port."""
+        """Start an example that creates an application with one service; return the service's port."""
         (service,) = IServiceCollection(self.run_(text)["application"])
         service.startService()
         self.addCleanup(service.stopService)
@@ -63,7 +63,7 @@ class ServingTests(EndsTestCase):
         return int(port.getHost().port)
 
     async def received(self, client: str, line: bytes = b"") -> bytes:
-        """The first line of the answer, which came by SMC-R."""
+        """Return the first line of the answer, which must arrive by SMC-R."""
         protocol = await connectProtocol(clientFromString(reactor, client), Answer(line))
         answer: bytes = await protocol.line
         transport: Any = protocol.transport
@@ -72,7 +72,7 @@ class ServingTests(EndsTestCase):
         return answer
 
     async def test_tls(self) -> None:
-        """The TLS server answers the string that the page shows beside it."""
+        """The TLS server answers a client that uses the string on the page."""
         try:
             pem = makeCertificate()
         except ImportError as error:
@@ -90,7 +90,7 @@ class ServingTests(EndsTestCase):
         self.assertIn(b"220 ", await self.received(f"smc:127.0.0.1:{port}", b"NOOP"))
 
     async def test_agent(self) -> None:
-        """The client of treq fetches by SMC-R."""
+        """The treq client fetches a page over SMC-R."""
         try:
             import treq as _treq  # noqa: F401  # whether it is there
         except ImportError as error:

@@ -1,5 +1,5 @@
 """
-The proxy of C{twistd smc-proxy}: in memory, over real sockets, and as the real program.
+The proxy of C{twistd smc-proxy} over real sockets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from txrdma.testing.protocols import HalfCloseRecorder
 
 @implementer(IPushProducer)
 class Flood:
-    """A push producer that writes until told to stop."""
+    """A push producer that writes until it is paused or stopped."""
 
     CHUNK = b"0123456789abcdef" * 4096
 
@@ -58,7 +58,7 @@ class Flood:
 
 @implementer(IStreamServerEndpoint)
 class Remembering:
-    """Tells the port that was opened."""
+    """An endpoint that records its listening port."""
 
     def __init__(self, endpoint: IStreamServerEndpoint) -> None:
         self._endpoint = endpoint
@@ -73,14 +73,14 @@ class Remembering:
 
 
 class ProxyTests(TestCase):
-    """A proxy over real sockets; here all of it is plain TCP."""
+    """A proxy over real sockets, with plain TCP on both sides."""
 
     near = "tcp"
     far = "tcp"
     modes = {"plain": 2}
 
     async def start(self) -> tuple[HalfCloseRecorder, HalfCloseRecorder]:
-        """A server, a proxy before it, and a client of the proxy: both ends."""
+        """Start a server, a proxy, and a client of the proxy; return both ends."""
         self.addCleanup(closeLinkGroups, reactor)
         servers: list[HalfCloseRecorder] = []
 
@@ -111,7 +111,7 @@ class ProxyTests(TestCase):
             await self.service.stopService()
 
     async def test_halfClose(self) -> None:
-        """A server that answers after the end of the question is heard whole."""
+        """A server's answer that follows the end of the request arrives completely."""
         question, answer = os.urandom(3_000_000), os.urandom(2_000_000)
         client, server = await self.start()
         client.transport.write(question)
@@ -134,7 +134,7 @@ class ProxyTests(TestCase):
         self.assertEqual(statistics.modes, self.modes)
 
     async def test_backPressure(self) -> None:
-        """A server that does not read stops the client, through the proxy; then everything arrives."""
+        """A server that does not read pauses the client through the proxy; then everything arrives."""
         client, server = await self.start()
         server.transport.pauseProducing()
         total = 96 * 1024 * 1024
@@ -162,7 +162,7 @@ class ProxyTests(TestCase):
         self.assertIn("smc-proxy: Couldn't listen on 192.0.2.1", str(error))
 
     async def test_shutdown(self) -> None:
-        """Stopping the service ends live connections in good order."""
+        """Stopping the service closes live connections in order."""
         client, server = await self.start()
         client.transport.write(b"last words")
         while not server.received:
@@ -179,14 +179,14 @@ class ProxyTests(TestCase):
 
 
 class ProxyToSMCTests(ProxyTests):
-    """A program without SMC-R reaches a service that has it."""
+    """A program without SMC-R reaches a service that supports it."""
 
     far = "smc"
     modes = {"plain": 1, "SMC-R": 1}
 
 
 class ProxyFromSMCTests(ProxyTests):
-    """A service without SMC-R is reached by a client that has it."""
+    """A client with SMC-R reaches a service that lacks it."""
 
     near = "smc"
     modes = {"plain": 1, "SMC-R": 1}

@@ -74,7 +74,7 @@ class ClientTests(RealReactorCase):
         self.assertLessEqual(len(client.received), MOST_RECEIVED)
 
     async def test_silent(self) -> None:
-        """The client waits for an offer as long as for a check, and closes the connection."""
+        """The client waits for an offer as long as for a check, then closes the connection."""
         from twisted.internet import reactor
 
         silent = Recorder()
@@ -89,7 +89,7 @@ class ClientTests(RealReactorCase):
 
 class MessageServiceTests(MessagingCase):
     def test_noReader(self) -> None:
-        """The server takes no messages while its client takes none; then it echoes all of them."""
+        """The server receives no messages while its client receives none; then it echoes all of them."""
         self.serve(MessageFactory(MessageService))
         client = self.result(self.ask())
         transport = client.transport

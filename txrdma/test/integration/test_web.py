@@ -32,7 +32,7 @@ BODY = bytes(range(256)) * 4096
 
 
 def modeOf(transport: ITransport | None) -> str:
-    """What carries a connection, below TLS, too."""
+    """Return the mode of a connection, also below TLS."""
     while transport is not None:
         status = getattr(transport, "smc", None)
         if status is not None:
@@ -42,7 +42,7 @@ def modeOf(transport: ITransport | None) -> str:
 
 
 class BodyResource(Resource):
-    """Answers with a large body, and remembers what the request came by."""
+    """Answers with a large body, and records the mode of the request's connection."""
 
     isLeaf = True
 
@@ -60,7 +60,7 @@ class BodyResource(Resource):
 
 
 class WebTestCase(TestCase):
-    """With a web server, and what cleans up after it."""
+    """A test with a web server, which is stopped at its end."""
 
     timeout = 60
 
@@ -74,9 +74,9 @@ class WebTestCase(TestCase):
 
     def willStop(self, port: IListeningPort) -> int:
         self.addCleanup(port.stopListening)
-        return cast(int, cast(Any, port.getHost()).port)  # IAddress has none, those of streams do
+        return cast(int, cast(Any, port.getHost()).port)  # IAddress has no port, addresses of streams do
 
-    def agent(self, **kwargs: Any) -> Agent:  # as the factory's
+    def agent(self, **kwargs: Any) -> Agent:  # has the factory's arguments
         pool = HTTPConnectionPool(reactor, persistent=False)
         self.addCleanup(pool.closeCachedConnections)
         return Agent.usingEndpointFactory(  # type: ignore[no-any-return]  # not annotated
@@ -91,14 +91,14 @@ class HTTPTests(WebTestCase):
         self.assertEqual(await readBody(response), BODY)
 
     async def test_smc(self) -> None:
-        """A server that speaks SMC is reached by it."""
+        """A server that supports SMC is reached over SMC-R."""
         await self.get("smc:0:interface=127.0.0.1")
         self.assertEqual(self.resource.modes, ["SMC-R"])
 
     async def test_log(self) -> None:
-        """An agent that makes an endpoint for each request tells once what its connections are."""
+        """An agent that makes an endpoint for each request logs the mode of its connections once."""
         events = EventLoggingObserver.createWithCleanup(self, globalLogPublisher)
-        self.patch(outcomes, "_rateLimited", RateLimitedLogger(Logger()))  # others may have told of this port
+        self.patch(outcomes, "_rateLimited", RateLimitedLogger(Logger()))  # other tests may log this port
         port = await self.listen(serverFromString(reactor, "smc:0:interface=127.0.0.1"))
         for _ in range(3):
             await readBody(await self.agent().request(b"GET", f"http://127.0.0.1:{port}/".encode()))
@@ -106,12 +106,12 @@ class HTTPTests(WebTestCase):
         self.assertEqual(len(reported), 1, reported)
 
     async def test_tcp(self) -> None:
-        """One that does not is reached by TCP."""
+        """A server without SMC is reached over TCP."""
         await self.get("tcp:0:interface=127.0.0.1")
         self.assertEqual(self.resource.modes, ["plain"])
 
     async def test_treq(self) -> None:
-        """treq takes the agent, and posts large bodies by it."""
+        """treq can use the agent, and posts large bodies with it."""
         try:
             from treq.client import HTTPClient
         except ImportError:
@@ -121,14 +121,14 @@ class HTTPTests(WebTestCase):
         self.assertEqual(await response.content(), BODY)
 
     def test_scheme(self) -> None:
-        """Other schemes are refused as Twisted's agent does."""
+        """Other schemes are refused as by Twisted's agent."""
         factory = SMCAgentEndpointFactory(reactor)
         uri = URI.fromBytes(b"gopher://localhost/")
         self.assertRaises(SchemeNotSupported, factory.endpointForURI, uri)
 
 
 class TLSTests(WebTestCase):
-    """TLS over SMC-R, by Twisted's own wrappers."""
+    """TLS over SMC-R with Twisted's own wrappers."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -149,7 +149,7 @@ class TLSTests(WebTestCase):
         return await self.listen(wrapServerTLS(context, plain))
 
     async def test_https(self) -> None:
-        """C{https:} addresses work through the same agent."""
+        """C{https:} URIs work with the same agent."""
         from twisted.internet.ssl import Certificate, trustRootFromCertificates
         from twisted.web.client import BrowserLikePolicyForHTTPS
 
@@ -167,7 +167,7 @@ class TLSTests(WebTestCase):
         self.assertEqual(self.resource.modes, [])
 
     async def test_string(self) -> None:
-        """The string C{tls:...:endpoint=smc...} makes a TLS client over SMC-R."""
+        """The string C{tls:...:endpoint=smc...} is a TLS client over SMC-R."""
         port = await self.listenTLS()
         string = rf"tls:localhost:{port}:trustRoots={self.folder}:endpoint=smc\:localhost\:{port}"
         listener = Recorder()
@@ -182,7 +182,7 @@ class HAProxyTests(WebTestCase):
     """The server string C{haproxy:smc:...}."""
 
     async def test_string(self) -> None:
-        """The address of the PROXY header is what the protocol sees, over SMC-R."""
+        """The protocol gets the address in the PROXY header, over SMC-R."""
         seen: Deferred[tuple[str, str]] = Deferred()
 
         class Seeing(Protocol):

@@ -41,7 +41,7 @@ class AsyncioTests(SynchronousTestCase):
         finally:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
-            gc.collect()  # reports what was never awaited
+            gc.collect()  # reports coroutines that were never awaited
 
     def test_messages(self) -> None:
         """Messages pass in both directions, also into a buffer, and both ends learn of the end."""
@@ -75,7 +75,7 @@ class AsyncioTests(SynchronousTestCase):
         self.assertEqual(self.problems, [])
 
     def test_cancelledOnArrival(self) -> None:
-        """A coroutine that is cancelled after its message has arrived, before it has resumed, loses none."""
+        """No message is lost if a coroutine is cancelled after its message has arrived, before it resumes."""
         data, tags = [b"first", b"second", b"third"], (ANSWER, ANSWER + 1, ANSWER + 2)
 
         async def serve(connection: aio.Connection) -> None:
@@ -113,7 +113,7 @@ class AsyncioTests(SynchronousTestCase):
         self.assertEqual(self.problems, [])
 
     def test_cancelledWhenConnected(self) -> None:
-        """A coroutine that is cancelled when it has connected, but has not resumed, leaves no connection."""
+        """A coroutine that is cancelled after it has connected, before it resumes, leaves no connection."""
         reasons: list[Exception] = []
 
         async def serve(connection: aio.Connection) -> None:
@@ -184,7 +184,7 @@ class AsyncioTests(SynchronousTestCase):
             await connection.receive(ASK)
             await connection.send(ANSWER, b"late")
             if await connection.receive(ASK):
-                await connection.receive(ASK)  # until the end
+                await connection.receive(ASK)  # fails when the connection ends
 
         async def main() -> None:
             async with await aio.listen(serve, "127.0.0.1", 0, THERE) as server:
@@ -256,7 +256,7 @@ class AsyncioTests(SynchronousTestCase):
         self.runLoop(main())
 
     def test_loops(self) -> None:
-        """Each loop has a reactor; those of closed loops are forgotten."""
+        """Each loop has a reactor; the reactor of a closed loop is released."""
 
         async def main() -> Any:
             return aio.currentReactor(), aio.currentReactor()

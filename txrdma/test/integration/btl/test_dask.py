@@ -1,4 +1,4 @@
-"""Dask's communication over C{btl://}: the conversations that Dask's own tests have with C{tcp://}."""
+"""Dask's communication over C{btl://}, tested with the conversations of Dask's own tests of C{tcp://}."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FrameTests(DaskCase):
         return self.module.decode(first), [bytes(each) for each in long]
 
     def test_frames(self) -> None:
-        """Short frames are in the message, and the lengths of long ones."""
+        """Short frames are in the message; long frames only by their lengths."""
         long = bytes(self.module.SHORT)
         self.assertEqual(self.decoded(b"ab", b"", long, b"c"), ([b"ab", b"", len(long), b"c"], [long]))
         self.assertEqual(self.decoded(), ([], []))
@@ -89,7 +89,7 @@ class CommTests(DaskCase):
         await comm.close()
 
     async def endsReading(self, comm: Any) -> None:
-        """Read from a peer that ends."""
+        """Read until the peer closes."""
         with self.assertRaises(self.core.CommClosedError):
             await comm.read()
 
@@ -189,7 +189,7 @@ class CommTests(DaskCase):
         self.converse(self.endsReading, main)
 
     def test_badMessage(self) -> None:
-        """A peer that sends something else is closed."""
+        """A connection to a peer that sends an invalid message is closed."""
 
         async def handle(comm: Any) -> None:
             comm._connection.post(1, b"xxxx")
@@ -216,7 +216,7 @@ class CommTests(DaskCase):
         self.assertEqual(addressing.get_local_address_for("btl://127.0.0.1:5"), "btl://127.0.0.1")
 
     def test_failures(self) -> None:
-        """Nobody listens, or the port is in use: C{OSError}. Encryption cannot be required."""
+        """A missing listener and a port in use raise C{OSError}. Encryption cannot be required."""
 
         async def handle(comm: Any) -> None:
             await comm.close()

@@ -86,7 +86,7 @@ class JoinTests(TestCase):
         claiming = ProvedClientEndpoint(reactor, stream, 2, 0, right.keys[0])
         await self.assertFailure(claiming.connect(Factory.forProtocol(Protocol)), Refused)
         again = ProvedClientEndpoint(reactor, stream, 1, 0, right.keys[0])
-        # The member is refused although its proof is right: it has connected before.
+        # The member is refused in spite of a valid proof, because it has connected before.
         await self.assertFailure(again.connect(Factory.forProtocol(Protocol)), Refused)
         found = await gatherResults([each.allgather(b"x") for each in groups])
         self.assertEqual(found, [[b"x"] * SIZE] * SIZE)
@@ -102,7 +102,7 @@ class JoinTests(TestCase):
             self.assertEqual((str(error), error.rank), ("rank 2 has failed: it was killed", 2))
 
     async def test_stopped(self) -> None:
-        """A member that stops after it has connected does not keep the others waiting."""
+        """If a member stops after it has connected, the others fail and do not wait."""
         rendezvous = await self.rendezvous(2)
         stopped = Joining(reactor, rendezvous.terms(1), "soft:127.0.5.2", "127.0.0.1")
         waiting = self.join(rendezvous.terms(0), 0.5)
@@ -152,7 +152,7 @@ class OfferTests(SynchronousTestCase):
         return found
 
     def test_take(self) -> None:
-        """Another member has the same memory, and no descriptor more."""
+        """Another member maps the same memory, and no further descriptor remains open."""
         maker, taker = self.offered(), self.offered()
         offer = maker.make()
         before = os.listdir("/proc/self/fd")
@@ -165,7 +165,7 @@ class OfferTests(SynchronousTestCase):
         self.assertEqual(os.listdir("/proc/self/fd"), before)
 
     def test_strange(self) -> None:
-        """Other files, memory of another length or without seals, and descriptors of nobody are refused."""
+        """Other files, memory of another length or without seals, and missing descriptors are refused."""
         maker = self.offered()
         good = maker.make()
         length = os.fstat(good.descriptor).st_size

@@ -24,7 +24,7 @@ reactor = cast(IUNIXReactor, installedReactor)
 class AskingTests(TestCase):
     async def test_counters(self) -> None:
         """Counters of a process can be queried while it has a module, and continue with its next module."""
-        others = report()["gauges"]["modules"]  # of tests with simulated time
+        others = report()["gauges"]["modules"]  # modules of tests with simulated time
         client, server = MessageProtocol(), MessageProtocol()
         device = "soft:127.0.0.1:port=0:mtu=4096"
         port: Any = await listen(reactor, 0, Recorders(lambda: server), "127.0.0.1", device)

@@ -29,7 +29,7 @@ class LongMessageTests(TestCase):
             await sent
 
     async def test_sharedMemory(self) -> None:
-        """Long messages are placed in shared memory, which none of the paths has to carry."""
+        """Long messages are sent through shared memory, and by none of the paths."""
         client, server = MessageProtocol(), MessageProtocol()
         here, there = ([f"soft:127.0.9.{each}:port=0" for each in some] for some in ((1, 2), (3, 4)))
         others = report()["gauges"]["modules"]

@@ -91,7 +91,7 @@ class PathsTests(TwoNetworksCase):
         self.assertEqual([len(device._queuePairs) for device in devices], [2, 2, 2, 2])
 
     def test_oneInCommon(self) -> None:
-        """Hosts with one common network use one path, whatever address reached it."""
+        """Hosts with one common network use one path, whichever address the client has connected to."""
         self.order[self.hosts[1]] = (1,)
         client, server = self.connected()
         self.outcome(client.transport.send(TAG, bytes(200_000)))
@@ -158,7 +158,7 @@ class FailingTests(TwoNetworksCase):
         self.exchange(1, 2)
 
     def test_comesBack(self) -> None:
-        """A network carries data again after a long outage, and the connection continues meanwhile."""
+        """A network carries data again after a long outage, during which the connection continues."""
         client, server = self.connected()
         self.cut(1)
         sent = [client.transport.send(TAG, bytes(400_000)), server.transport.send(TAG, bytes(400_000))]
@@ -204,7 +204,7 @@ class ProbeTests(TwoNetworksCase):
         self.assertIn("no packet passes from 10.0.2.1 (10.0.2.1) to 10.0.2.2: of 64", found.getErrorMessage())
 
     def test_small(self) -> None:
-        """An error names the MTU that does not pass, with its interface."""
+        """An error names an MTU with which no packets pass, with its interface."""
         qpns = {
             qpn
             for host in self.hosts
@@ -223,7 +223,7 @@ class ProbeTests(TwoNetworksCase):
         )
 
     def test_noWay(self) -> None:
-        """Interfaces without a common network are an error that names them."""
+        """Interfaces without a common network cause an error that names them."""
         six = self.world.network.device("fd00::2")
         self.addCleanup(six.close)
         self.hosts[1].device, self.order[self.hosts[1]] = six, (0,)

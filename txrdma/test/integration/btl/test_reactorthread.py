@@ -1,4 +1,4 @@
-"""A reactor in a thread of its own, and calls of another thread."""
+"""A reactor in a separate thread, and calls from another thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txrdma.error import InvalidRequest
 
 
 class ReactorThreadTests(SynchronousTestCase):
-    """This thread blocks, and the reactor is in another one."""
+    """Tests in which this thread blocks while the reactor runs in another one."""
 
     def setUp(self) -> None:
         self.thread = ReactorThread.acquire()
@@ -40,7 +40,7 @@ class ReactorThreadTests(SynchronousTestCase):
 
         where: list[tuple[int, bool]] = []
         self.thread.call(call)
-        while where[-1][0] != get_ident():  # the reactor may be about to wait
+        while where[-1][0] != get_ident():  # the reactor thread may be about to sleep
             self.thread.start(call, True)
             self.thread.call(int)
         self.assertEqual({isHere for _ident, isHere in where}, {True})
@@ -48,7 +48,7 @@ class ReactorThreadTests(SynchronousTestCase):
         self.assertFalse(self.thread.isHere())
 
     def test_here(self) -> None:
-        """While the reactor waits, this thread runs a call itself; the reactor learns of delayed calls."""
+        """While the reactor thread sleeps, this thread runs a call itself; its delayed calls run later."""
         where: list[int] = []
         ended = Event()
 
@@ -56,7 +56,7 @@ class ReactorThreadTests(SynchronousTestCase):
             where.append(get_ident())
             self.thread.reactor.callLater(0.001, ended.set)
 
-        while get_ident() not in where:  # the reactor may be about to wait
+        while get_ident() not in where:  # the reactor thread may be about to sleep
             self.thread.start(call, True)
         self.assertTrue(ended.wait(60))
 

@@ -100,7 +100,7 @@ class StreamTests(StreamContract, StreamCase):
         )
 
     async def test_cancelled(self) -> None:
-        """A cancelled attempt fails with the same error while it resolves, connects, and exchanges terms."""
+        """An attempt that is cancelled while it resolves, connects, or negotiates has the same error."""
         accepted = Recorders()
         silent = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(accepted)
         self.ports.append(silent)

@@ -18,13 +18,13 @@ from txrdma.testing.reactors import RealTime
 
 
 class SharedMemoryTests(MessageBystanderContract, RealTime, SynchronousTestCase):
-    """Both connections share an adapter, and the line between its two processes' devices."""
+    """Tests in which both connections share an adapter, and the link between the two processes' devices."""
 
     METHODS = ("compareAndSwap", "fetchAndAdd", "send")
     route = "auto"
 
     def setUp(self) -> None:
-        self.patch(verbsport, "RECEIVES", 64)  # a thousand receives take a third of the time of a connection
+        self.patch(verbsport, "RECEIVES", 64)  # a thousand receives take a third of a connection's time
         self.createReactor()
         self.addresses = loopbackAddress(), loopbackAddress()
 

@@ -54,7 +54,7 @@ class LoopbackTests(TestCase):
     """Real reactors and real loopback."""
 
     async def test_allAddresses(self) -> None:
-        """A server without an address listens at all of the host, except where port 4791 is taken."""
+        """A server without an address listens at all of the host, except those with port 4791 in use."""
         addresses = [loopbackAddress() for _ in range(3)]
         self.patch(
             HostNetwork,
@@ -88,7 +88,7 @@ class LoopbackTests(TestCase):
                 server = serverFromString(reactor, f"rdma:{address}:7471")
                 with self.assertRaisesRegex(ResourceExhausted, advice):
                     await server.listen(MessageFactory(Echo))
-        port = await server.listen(MessageFactory(Echo))  # the other socket is closed
+        port = await server.listen(MessageFactory(Echo))  # after the other socket was closed
         port.stopListening()
 
     @skipUnless(hasattr(os, "seteuid") and os.geteuid() == 0, "needs root, to act as another user")
@@ -140,10 +140,10 @@ class LoopbackTests(TestCase):
             self.assertEqual(await asking.ended, [(b"hello", 7), ConnectionDone])
             client = ClientService(endpoint, factory.forProtocol(Asking), retryPolicy=lambda attempts: 0.0)
             client.startService()
-            for _ in range(2):  # it connects again after the first conversation
+            for _ in range(2):  # the service connects again after the first conversation
                 asking = await client.whenConnected()
                 self.assertEqual((await asking.ended)[0], (b"hello", 7))
-                await deferLater(reactor, 0.0)  # the service is told of the end after the protocol
+                await deferLater(reactor, 0.0)  # the service is notified of the end after the protocol
             await client.stopService()
             await server.stopService()
             self.assertGreaterEqual(len(protocols), 3)

@@ -32,7 +32,7 @@ class AskingTests(TestCase):
         """Counters of a process can be queried while it has a manager, and continue with its next manager."""
         here, there = loopbackAddress(), loopbackAddress()
         before = report()
-        others = before["gauges"]  # of tests with simulated time
+        others = before["gauges"]  # managers of tests with simulated time
         served: list[PingServer] = []
 
         def serve() -> PingServer:
@@ -58,7 +58,7 @@ class AskingTests(TestCase):
             for what in ("sent", "received"):
                 self.assertEqual(reported[what] - old.get(what, 0), 1, (kind, what))
         await cast("Deferred[None]", port.stopListening())
-        while os.getpid() in processesIn("txrdma/cm"):  # as long as timewait
+        while os.getpid() in processesIn("txrdma/cm"):  # until timewait ends
             await deferLater(reactor, 0.01)
         self.assertEqual(report()["counters"], after["counters"])
         self.assertEqual(report()["gauges"], others)

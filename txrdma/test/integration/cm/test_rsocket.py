@@ -72,7 +72,7 @@ class SharedMemoryTests(StreamContract, SocketCase):
     """The software device's default route on one host."""
 
     async def test_bothWays(self) -> None:
-        """A megabyte passes in both directions at once, through small buffers with few messages."""
+        """A megabyte is sent in both directions at once, through small buffers with few messages."""
 
         class Patient(HalfCloseRecorder):
             def readConnectionLost(self) -> None:
@@ -116,7 +116,7 @@ class SharedMemoryTests(StreamContract, SocketCase):
 
     async def test_producer(self) -> None:
         """A push producer is paused while the peer does not read, and resumed afterwards."""
-        # Without probes, which would resume a stalled stream.
+        # Disables probes, which would resume a stalled stream.
         client, server = await self.both(keys=":keepalive=0")
         producer = ProducerRecorder(client.transport.unregisterProducer)
         server.transport.pauseProducing()

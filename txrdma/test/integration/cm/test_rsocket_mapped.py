@@ -33,7 +33,7 @@ class SharedMemoryTests(SocketCase):
         await server.lost
 
     async def mapped(self, end: Any, peer: Any, length: int) -> Any:
-        """Map memory at an end, and wait until its peer knows it."""
+        """Map memory at an end, and wait until its peer has received the mapping."""
         memory = end.transport.mapMemory(length)
         await peer.transport.whenMapped(0)
         return memory
@@ -123,7 +123,7 @@ class SharedMemoryTests(SocketCase):
     async def test_gone(self) -> None:
         """A write to memory that was closed meanwhile ends the connection, as with RC queue pairs."""
         client, server = await self.both()
-        self.assertRaises(TypeError, client.transport.whenMapped, 1.5)  # and what follows still works
+        self.assertRaises(TypeError, client.transport.whenMapped, 1.5)  # and later operations still work
         memory = await self.mapped(server, client, 100_000)
         server.transport.connection.freeMemory(memory._region)  # without notification
         waiting = client.transport.whenMapped(1 << 40)
@@ -175,7 +175,7 @@ class SharedMemoryTests(SocketCase):
         self.assertEqual((mapped._writes, mapped._waiting), ({}, {}))
 
     async def test_often(self) -> None:
-        """Memory that is mapped and closed repeatedly takes no credits, and leaves nothing."""
+        """Memory that is mapped and closed repeatedly uses up no credits, and leaves nothing."""
         client, server = await self.both(keys=":receives=16")
         regions = server.transport.connection._regions._regions
         before = len(regions)

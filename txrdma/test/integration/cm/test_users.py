@@ -22,7 +22,7 @@ from txrdma.test.support.processes import loopbackAddress
 from txrdma.testing.reactors import RealTime
 
 OTHER: Final = 4321
-"""The user ID that the process seems to have."""
+"""The user ID that the patched process reports."""
 
 
 class OtherUserTests(RealTime, SynchronousTestCase):

@@ -29,7 +29,7 @@ class LoopbackTests(TestCase):
         """An IP address is resolved by the kernel."""
         from twisted.internet import reactor
 
-        ours = os.getpid()  # RoCE v2 has but one port, so the addresses are our own
+        ours = os.getpid()  # one port of RoCE v2 for each address, so each process has its own
         addresses = [f"127.{ours >> 8 & 0x7F}.{ours & 0xFF}.{last}" for last in (11, 12)]
         ports: list[VerbsPort] = []
         try:
@@ -38,7 +38,7 @@ class LoopbackTests(TestCase):
                 ports.append(VerbsPort(cast("Any", reactor), device))
                 self.addCleanup(ports[-1].close)
         except RDMAError as error:
-            raise SkipTest(f"RoCE's UDP port is somebody else's here: {error}") from error
+            raise SkipTest(f"RoCE's UDP port is in use here: {error}") from error
         agents = [MADAgent(reactor, port, timeoutSeconds=1.0) for port in ports]
         for agent in agents:
             self.addCleanup(agent.close)

@@ -33,7 +33,7 @@ class CollectorTests(TestCase):
     def setUp(self) -> None:
         self.key = Path(self.mktemp())
         self.key.write_text("a common secret\n")
-        folder = TemporaryDirectory()  # the addresses of UNIX sockets are short
+        folder = TemporaryDirectory()  # paths of UNIX sockets must be short
         self.addCleanup(folder.cleanup)
         self.address = f"unix:{folder.name}/collector"
 
@@ -44,7 +44,7 @@ class CollectorTests(TestCase):
         return options
 
     async def test_service(self) -> None:
-        """A monitor has its counters from the collector, until that stops."""
+        """A monitor gets its counters from the collector, until the collector stops."""
         service = makeService(self.options())
         assert isinstance(service, CollectorService)
         service.privilegedStartService()
@@ -66,7 +66,7 @@ class CollectorTests(TestCase):
         self.assertEqual(poller.statistics.silences, 0)
 
     def test_options(self) -> None:
-        """Missing options, an unreadable key and an invalid limit are errors of use."""
+        """Missing options, an unreadable key and an invalid limit are usage errors."""
         self.assertRaises(UsageError, Options().parseOptions, ["--key-file", str(self.key)])
         self.assertRaises(UsageError, Options().parseOptions, ["--listen", self.address])
         self.assertRaises(UsageError, self.options, "--key-file", self.mktemp())

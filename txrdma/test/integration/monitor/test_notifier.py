@@ -125,7 +125,7 @@ class ChannelTests(ChannelTestCase):
         channel = WebhookChannel(reactor, "me", url, True, "Bearer abc")
         await channel.send(alertsOf("leaf 1"))
         self.assertEqual(hook.authorizations[-1], "Bearer abc")
-        hook.answer = bytes(MOST_ANSWER + 1)  # and more, without end
+        hook.answer = bytes(MOST_ANSWER + 1)  # an endless answer
         await channel.send(alertsOf("leaf 1"))
         hook.code, hook.answer = 500, b"{}"
         await self.assertFailure(channel.send(alertsOf("leaf 1")), DeviceUnavailable)
@@ -166,10 +166,10 @@ class MailTests(ChannelTestCase):
         self.assertIn(b"Subject: [fabric] width at leaf 1", mail)
         self.assertIn(b"Mend it.", mail)
         await server.ended
-        await deferLater(reactor, 0.0)  # the client's side ends, too
+        await deferLater(reactor, 0.0)  # until the client's end is closed
 
     async def test_away(self) -> None:
-        """A server that closes the connection is tried once: the queue decides about further attempts."""
+        """If a server closes the connection, the channel does not retry: the queue decides about that."""
         connections: list[object] = []
 
         class HangUp(Protocol):

@@ -162,7 +162,7 @@ class ReloadTests(TestCase):
         self.assertTrue(fetchable("other-other-other"))
         service.reloadBy(lambda: parseConfig('port = "sim:fattree:4"\n[web]\nlisten = ""\n'))
         self.assertTrue(service.reload())
-        self.assertTrue(fetchable("other-other-other"))  # nobody opens it to all by leaving a line out
+        self.assertTrue(fetchable("other-other-other"))  # a removed line does not give access to everybody
         self.assertFalse(fetchable("first-first-first"))
 
     def test_changedBack(self) -> None:

@@ -71,7 +71,7 @@ class StartTests(SynchronousTestCase):
         self.assertIn("no management port", self.refused('web.listen = ""'))
 
     def test_samePort(self) -> None:
-        """A lost port is opened again, and no other port instead."""
+        """A lost port is opened again, and is not replaced by another one."""
         names: list[str] = []
 
         def opened(reactor: object, name: str) -> IMADPort:
@@ -81,7 +81,7 @@ class StartTests(SynchronousTestCase):
         self.patch(monitor, "openMADPort", opened)
         self.patch(monitor, "defaultMADPort", lambda: "umad:mlx5_0/1")
         service = MonitorService(reactor, parseConfig('web.listen = ""'))
-        self.patch(monitor, "defaultMADPort", lambda: "sim")  # its driver is gone
+        self.patch(monitor, "defaultMADPort", lambda: "sim")  # its driver was removed
         self.addCleanup(service._agent.close)
         assert service._agent._reopener is not None
         service._agent._reopener._reopen().close()
@@ -95,7 +95,7 @@ class StartTests(SynchronousTestCase):
         self.assertIn("another monitor", output)
 
     def test_spillInUse(self) -> None:
-        """A second monitor with the same spill is refused, and has left its history to others."""
+        """A second monitor with the same spill is refused, and does not lock its history."""
         needs("cramjam", "remote-write")
         path, folder = self.mktemp(), self.mktemp()
         self.addCleanup(Spool(folder, 1 << 20).close)
@@ -112,7 +112,7 @@ class StartTests(SynchronousTestCase):
         self.assertIn("pip install 'txrdma[remote-write]'", output)
 
     def test_withoutHistory(self) -> None:
-        """A monitor starts without its database and attaches later; only the history is missing meanwhile."""
+        """A monitor starts without its database and attaches later; only history is unavailable meanwhile."""
         folder = Path(self.mktemp())
         path = folder / "history.db"
         text = f'port = "sim:fattree:4"\n[web]\nlisten = ""\n[history]\nfile = "{path}"'
@@ -180,7 +180,7 @@ class ServiceTests(TestCase):
     """The whole service, on a simulated fabric and the real reactor."""
 
     async def test_service(self) -> None:
-        """The service sweeps, reads, stores and answers; at its end nothing is left open."""
+        """The service sweeps, reads, stores and answers; after it stops, nothing remains open."""
         needs("OpenSSL", "tls")
         needs("cramjam", "remote-write")
         path = self.mktemp()

@@ -67,7 +67,7 @@ class DeviceTests(_Case):
 
         def end(result: Measurement | Failure) -> None:
             ended.append(result)
-            reactor.callLater(0, lambda: None)  # else the polling reactor sleeps until a timer is due
+            reactor.callLater(0, lambda: None)  # otherwise the polling reactor sleeps until a timer is due
 
         doing.addBoth(end)
         deadline = time.monotonic() + 20

@@ -40,7 +40,7 @@ class ListenerTests(SynchronousTestCase):
         return client
 
     def test_accepts(self) -> None:
-        """What our own user opens is handed on, and the kernel says who it is."""
+        """A connection of the same user is passed on, with the user that the kernel reports."""
         client = self.connect()
         self.listener.doRead()
         [accepted] = self.accepted
@@ -49,7 +49,7 @@ class ListenerTests(SynchronousTestCase):
         self.assertFalse(accepted.getblocking())
 
     def test_anotherUser(self) -> None:
-        """What another user opens is closed at once."""
+        """A connection of another user is closed at once."""
         self.patch(unixsockets, "peerOf", lambda connected: Credentials(1, os.geteuid() + 1))
         client = self.connect()
         self.listener.doRead()
@@ -57,7 +57,7 @@ class ListenerTests(SynchronousTestCase):
         self.assertEqual(client.recv(1), b"")
 
     def test_failing(self) -> None:
-        """Where what accepts raises, that connection is closed, and the next one is accepted all the same."""
+        """If the callback raises, that connection is closed, and the next one is accepted."""
 
         def fail(sock: socket.socket) -> None:
             self.listener._accepted = self.accepted.append
@@ -72,7 +72,7 @@ class ListenerTests(SynchronousTestCase):
         self.assertEqual(self.accepted[0].recv(1), b"x")
 
     def test_noDescriptors(self) -> None:
-        """Without descriptors the listener steps aside, and comes back: whoever waits is accepted then."""
+        """Without free descriptors the listener leaves the reactor, and accepts the backlog later."""
         self.connect()
         next_ = os.dup(0)
         os.close(next_)
@@ -93,7 +93,7 @@ class ListenerTests(SynchronousTestCase):
         self.assertEqual(len(self.accepted), 1)
 
     def test_closedWhileAside(self) -> None:
-        """A listener that is closed leaves nothing in the reactor, not even while it has stepped aside."""
+        """A closed listener leaves nothing in the reactor, even if it waits for free descriptors."""
         self.listener._stepAside(OSError(24, "Too many open files"))
         self.listener.close()
         self.listener.close()

@@ -13,7 +13,7 @@ class PluginTests(SynchronousTestCase):
     """The software device is found by its name."""
 
     def test_soft(self) -> None:
-        """C{soft} opens a software device, by the plugin that comes with this package."""
+        """C{soft} opens a software device, by the plugin of this package."""
         device = openDevice(MemoryReactorClock(), "soft:127.0.0.1:mtu=1024:route=rocev2")
         self.addCleanup(device.close)
         self.assertIsInstance(device, SoftDevice)

@@ -33,7 +33,7 @@ from txrdma.verbs.polling import PollingReactor
 
 @implementer(IPollable)
 class Polled:
-    """A polled object: reports what C{give} has left."""
+    """A polled object, which reports the events that C{give} has left."""
 
     def __init__(self) -> None:
         self.there = 0
@@ -132,7 +132,7 @@ class PollingReactorTests(SynchronousTestCase):
         verifyObject(IReactorPolling, self.reactor)
 
     def test_plugin(self) -> None:
-        """C{twistd --reactor txrdma} finds it."""
+        """C{twistd --reactor txrdma} finds the reactor."""
         found: list[Any] = list(getPlugins(IReactorInstaller))
         names = {each.shortName: each.moduleName for each in found}
         self.assertEqual(names["txrdma"], "txrdma.verbs.polling")

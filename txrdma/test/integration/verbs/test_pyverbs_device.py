@@ -59,7 +59,7 @@ _FLUSHED = Status.WR_FLUSH_ERR
 
 
 class QueuePairTests(FakeDevice):
-    """What a queue pair adds to pyverbs."""
+    """What a queue pair adds to that of pyverbs."""
 
     def test_provides(self) -> None:
         """All parts provide their interfaces."""
@@ -195,7 +195,7 @@ class QueuePairTests(FakeDevice):
         self.assertEqual(len(closed), sum(made))
 
     def test_ever(self) -> None:
-        """Receives into varying memory do not accumulate objects."""
+        """Receives into changing memory do not accumulate objects."""
         for turn in range(200):
             self.queuePair.postReceive(
                 [ReceiveRequest(turn, [Segment(self.region.address + turn, 8, self.region.lkey)])]
@@ -403,7 +403,7 @@ class EndTests(FakeDevice):
         self.assertEqual((self.kinds(), reactor.getReaders()), (["PD", "Context"], []))
 
     def test_stuck(self) -> None:
-        """An object that cannot be closed keeps its parents open: pyverbs would close it in freed memory."""
+        """An object that cannot be closed keeps its parents open: pyverbs would close freed memory."""
         self.raw.stuck = True
         references = sys.getrefcount(self.raw)
         self.device.close()
@@ -472,7 +472,7 @@ class EndTests(FakeDevice):
         self.assertEqual((seen[1], os.environ["RDMAV_ALLOW_DISASSOC_DESTROY"]), ("0", "0"))
 
     def test_queueGoesFirst(self) -> None:
-        """A closed completion queue closes its queue pairs; the other queue has all of their completions."""
+        """Closing a completion queue closes its queue pairs; their other queue has all their completions."""
         self.send(1)
         self.receive(2, 3, 4)
         self.raw.complete(self.rawReceives, receive=True, byte_len=5, wc_flags=0)
@@ -605,7 +605,7 @@ class EventTests(FakeDevice):
         self.assertEqual(len(self.received), 1)
 
     def test_limits(self) -> None:
-        """Of several shared queues those are reported whose limit is disarmed."""
+        """Of several shared queues, those whose limit is disarmed are reported."""
         one: Any = self.domain.createSharedReceiveQueue(4, 1)
         other: Any = self.domain.createSharedReceiveQueue(4, 1)
         for queue in (one, other):
@@ -626,7 +626,7 @@ class EventTests(FakeDevice):
         self.assertEqual([event.sharedReceiveQueue for event in self.received], queues)
 
     def test_readerHoldsNobody(self) -> None:
-        """A reader whose device is gone leaves the reactor."""
+        """A reader whose device was removed leaves the reactor."""
         reactor = MemoryReactorClock()
 
         class Listener:
