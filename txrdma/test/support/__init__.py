@@ -1,5 +1,5 @@
 """
-What several test modules share: fakes, peers and simulated hosts.
+Code shared by test modules: fakes, peers and simulated hosts.
 """
 
 from pathlib import Path
@@ -7,4 +7,4 @@ from typing import Final
 
 CHECKOUT: Final = Path(__file__).resolve().parents[3]
 VECTORS: Final = CHECKOUT / "txrdma" / "test" / "vectors"
-"""Recorded packets and answers that this project did not make."""
+"""Recorded packets and answers that were not made by txrdma."""

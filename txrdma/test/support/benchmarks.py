@@ -1,5 +1,5 @@
 """
-What the tests of the benchmarks need: the checkout, and the reason to skip where matplotlib is missing.
+Shared by tests of the benchmarks: the checkout, and the reason to skip if matplotlib is missing.
 """
 
 from __future__ import annotations

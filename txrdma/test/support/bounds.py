@@ -1,5 +1,5 @@
 """
-What bounds each table of the packages that serve peers, as L{txrdma.test.unit.kit.test_tables} checks.
+The limit of each table in packages that serve peers, which L{txrdma.test.unit.kit.test_tables} checks.
 
 A table is an attribute that a class creates as an empty dictionary, list, set, deque, counter or bytearray.
 The author of a new one adds it to C{BOUNDS}, as C{package.Class.attribute}: below the name of the constant

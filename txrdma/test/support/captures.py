@@ -1,7 +1,7 @@
 """
-Bytes that others made: packets recorded from the Linux kernel's SMC-R and rxe.
+Packets recorded from the Linux kernel's SMC-R and rxe.
 
-C{txrdma/test/vectors/README.md} says where they come from.
+C{txrdma/test/vectors/README.md} documents their origin.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _PROTOCOL_TCP = 6
 
 
 def names() -> list[str]:
-    """The names of all captures: C{"smc-first"} and so on."""
+    """Return the names of all captures: C{"smc-first"} and so on."""
     return sorted(path.stem for path in VECTORS.glob("*.pcap"))
 
 
 def raw(name: str) -> bytes:
-    """The bytes of a whole capture file (pcap), by its name without the ending."""
+    """Return a whole capture file (pcap), by its name without the extension."""
     return (VECTORS / f"{name}.pcap").read_bytes()
 
 
 def records(name: str) -> list[captures.Captured]:
-    """Every frame of a capture, from its Ethernet header on, in order."""
+    """Return every frame of a capture, from its Ethernet header on, in order."""
     return list(captures.captured(BytesIO(raw(name))))
 
 
@@ -53,27 +53,27 @@ class Captured:
 
     @property
     def source(self) -> str:
-        """The IP address of the packet's sender."""
+        """Return the IP address of the packet's sender."""
         return str(ipaddress.ip_address(self.ip.source))
 
     @property
     def destination(self) -> str:
-        """The IP address of the packet's receiver."""
+        """Return the IP address of the packet's receiver."""
         return str(ipaddress.ip_address(self.ip.destination))
 
     @property
     def flow(self) -> UDPFlow:
-        """The addresses and ports of the packet, which its invariant CRC (ICRC) covers."""
+        """Return the addresses and ports of the packet, which its invariant CRC (ICRC) covers."""
         return UDPFlow(self.source, self.udp.sourcePort, self.destination, self.udp.destinationPort)
 
     @property
     def packet(self) -> RoCEPacket:
-        """The packet decoded: its headers and its payload."""
+        """Return the decoded packet: its headers and its payload."""
         return RoCEPacket.decode(self.payload)
 
 
 def packets(name: str) -> list[Captured]:
-    """The RoCE v2 packets of a capture, in order."""
+    """Return the RoCE v2 packets of a capture, in order."""
     found = []
     for record in records(name):
         datagram = CapturedDatagram.decode(record.data)
@@ -124,7 +124,7 @@ _SYN = 2
 
 
 def segments(name: str) -> list[Segment]:
-    """The TCP segments of a capture, in order."""
+    """Return the TCP segments of a capture, in order."""
     found = []
     for record in records(name):
         ethernet = Ethernet.decode(record.data)
@@ -151,7 +151,7 @@ def segments(name: str) -> list[Segment]:
 
 
 def streams(name: str) -> Iterator[tuple[tuple[str, int], tuple[str, int], bytes]]:
-    """Each direction of each TCP connection of a capture: from, to, and its bytes (CLC, for SMC-R)."""
+    """Return each direction of each TCP connection of a capture: from, to, and its bytes (CLC, for SMC-R)."""
     begun: dict[tuple[tuple[str, int], tuple[str, int]], tuple[int, bytearray]] = {}
     for segment in segments(name):
         key = (segment.source, segment.destination)

@@ -1,5 +1,5 @@
 """
-An HTTP agent for tests without a network: it records requests, and gives the answers that a test prepares.
+An HTTP agent for tests without a network: it records requests, and returns answers prepared by a test.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from twisted.web.iweb import IAgent
 
 class Prepared(NamedTuple):
     """
-    An answer.
+    A prepared answer.
 
     @ivar ending: exception with which the connection ends; None if it does not end by itself.
     """

@@ -1,5 +1,5 @@
 """
-Tests to be run by a trial of their own: the first one fails with live connections, and the others pass.
+Tests for a separate trial process: the first one fails with live connections, and the others pass.
 
 The string of the server's endpoint is in the environment variable C{SERVER}, that of the client, with C{%d}
 in place of the port, in C{CLIENT}.
@@ -23,13 +23,13 @@ from txrdma.testing.protocols import Echo, Recorder
 
 
 class Asking(Recorder):
-    """Asks, and records the answer."""
+    """Sends a request, and records the answer."""
 
     greeting = b"hello"
 
 
 class MessageAsking(RDMAProtocol):
-    """Asks by a message, and records the answer and the end."""
+    """Sends a request as a message, and records the answer and the end."""
 
     def __init__(self) -> None:
         self.received: Deferred[bytes] = Deferred()
@@ -60,7 +60,7 @@ class LeftoverTests(TestCase):
     timeout = 10
 
     async def converse(self) -> tuple[Any, Any]:
-        """A listening port, and a client that has had its answer."""
+        """Return a listening port, and a client that has received its answer."""
         here, there = os.environ["SERVER"], os.environ["CLIENT"]
         port: Any
         asking: Any
@@ -76,21 +76,21 @@ class LeftoverTests(TestCase):
         return port, asking
 
     async def test_1(self) -> None:
-        """This one fails, and leaves all open."""
+        """Fail, and leave everything open."""
         await self.converse()
         self.fail("as intended")
 
     async def usual(self) -> None:
-        """A conversation that is ended in order."""
+        """Hold a conversation that ends in order."""
         port, asking = await self.converse()
         asking.transport.loseConnection()
         await asking.lost
         await port.stopListening()
 
     async def test_2(self) -> None:
-        """The first one afterwards is clean."""
+        """The test after the failed one passes."""
         await self.usual()
 
     async def test_3(self) -> None:
-        """So is the next one."""
+        """Later tests pass as well."""
         await self.usual()

@@ -1,5 +1,5 @@
 """
-Network namespaces with wires between two of them, for tests that may make them.
+Network namespaces joined by wires, for tests with the privileges to create them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _ip(*words: str) -> None:
 
 
 def reasonToSkip() -> str | None:
-    """The reason why no network namespaces can be made here, None when they can."""
+    """Return the reason why no network namespaces can be created here, or None."""
     if os.geteuid():
         return "network namespaces are made by root"
     name = f"txrdma-{os.getpid()}"
@@ -33,7 +33,7 @@ def reasonToSkip() -> str | None:
 
 class Wire:
     """
-    Two network namespaces with a wire between them, which have nothing else.
+    Two network namespaces joined by a wire, without other networks.
 
     @ivar names: of the namespaces, and C{addresses} of their ends of the wire.
     """
@@ -60,7 +60,7 @@ class Wire:
 
 
 def unshared() -> list[str]:
-    """Return the words before a command that run it in a new network namespace; none if there can be none."""
+    """Return the words before a command that run it in a new network namespace; none without privileges."""
     wanted = ["unshare", "nsenter", "ip"]
     if sys.platform == "linux" and all(map(which, wanted)):
         for words in (["unshare", "--net"], ["unshare", "--map-root-user", "--net"]):

@@ -77,7 +77,7 @@ def _commands(text: str) -> Iterator[Command]:
 
 def pattern(line: str) -> re.Pattern[str]:
     """
-    Return what a line of the page allows: any number for a number, any text for C{...}, any spaces for
+    Return what a line of the page matches: any number for a number, any text for C{...}, any spaces for
     spaces.
     """
     parts = []

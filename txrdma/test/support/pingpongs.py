@@ -1,5 +1,5 @@
 """
-What tests of pingpong need: two links in simulated time, or on a real reactor.
+Shared by tests of pingpong: two links in simulated time, or on a real reactor.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ class PumpedClock(ReactorClock):
         self.pumps: list[IOPump] = []
 
     def step(self) -> None:
-        """Pump, which takes no time; where there is nothing to pump, advance to the next delayed call."""
+        """Transfer queued bytes, which takes no time; if there are none, advance to the next delayed call."""
         output = [pump.pump() for pump in self.pumps]
         if not any(output):
             super().step()
 
     def nanoseconds(self) -> int:
-        """As C{perf_counter_ns}."""
+        """Return the simulated time like C{perf_counter_ns}."""
         return round(self.seconds() * 1e9)
 
 
 @implementer(IStreamClientEndpoint)
 class PumpedEndpoint:
     """
-    Leads to a server in this process, by no network at all.
+    An endpoint that connects to a server in this process by memory.
 
-    @ivar pumps: of the connections that were made; the clock makes bytes flow.
+    @ivar pumps: of the connections; the clock calls them.
     """
 
     def __init__(self, clock: PumpedClock, server: Factory) -> None:

@@ -13,7 +13,7 @@ from txrdma.iba.verbs import Access
 from txrdma.soft.device import SoftDevice
 
 INLINE = 220
-"""Bytes that the device takes inline; longer requests need registered memory to be sent from."""
+"""Maximum number of inline bytes of the device; longer requests are sent from registered memory."""
 
 
 class Pinned:

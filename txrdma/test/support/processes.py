@@ -1,5 +1,5 @@
 """
-Processes of tests: programs whose output a test awaits on a running reactor, servers, and suspended ones.
+Processes for tests: programs whose output a test awaits on a running reactor, servers, and suspended ones.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def suspend(pid: int) -> None:
     """
     Stop a child process with SIGSTOP, and wait until it has stopped.
 
-    C{kill} returns before: the other threads of the process run until one of them has taken the signal.
+    C{kill} returns earlier: other threads of the process run until one of them has received the signal.
     """
     os.kill(pid, signal.SIGSTOP)
     os.waitid(os.P_PID, pid, os.WSTOPPED)
@@ -104,7 +104,7 @@ class Program(ProcessProtocol):
 
     @property
     def isQuiet(self) -> bool:
-        """Whether there is no further output."""
+        """Return whether there is no further output."""
         return not self._output
 
     def errReceived(self, data: bytes) -> None:

@@ -14,7 +14,7 @@ PAGE = Path(txrdma.__file__).parents[1] / "docs" / "programs.md"
 
 
 def blocks() -> list[str]:
-    """The page's examples in Python."""
+    """Return the Python examples of the page."""
     if not PAGE.exists():
         raise SkipTest("not a checkout")
     return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)

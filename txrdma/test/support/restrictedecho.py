@@ -1,5 +1,5 @@
 """
-A program for restricted machines: two processes that exchange bytes by endpoint strings, and report how.
+A program for restricted machines: two processes exchange bytes by endpoint strings, and report the results.
 
 C{python -m txrdma.test.support.restrictedecho SERVER CLIENT ...} prints a JSON object for each pair of
 strings. For both ends it has C{mode} and C{reason} of C{smc:}, the exchanged bytes, log entries as C{[level,
@@ -103,7 +103,7 @@ def _becomeUser() -> None:
 
 
 async def _exchange(endpoint: Any, isClient: bool) -> dict[str, Any]:
-    """Use an endpoint once; return what is to be reported."""
+    """Use an endpoint once; return the report."""
     found: dict[str, Any] = {}
     done: Deferred[None] = Deferred()
     factory = Factory.forProtocol(lambda: _End(found, isClient, done))
@@ -141,7 +141,7 @@ def _start(work: Any) -> None:
 
 
 def _serve(texts: list[str]) -> None:
-    """Serve one client at each endpoint; print the port, and then what is to be reported."""
+    """Serve one client at each endpoint; print the port, and then the report."""
 
     async def work(reactor: Any) -> None:
         endpoints = [serverFromString(reactor, text) for text in texts]

@@ -1,8 +1,8 @@
 """
-Restricts this process as some machines do, and executes a command.
+Restrict this process like restricted machines, and execute a command.
 
 C{python -m txrdma.test.support.restrictions NAME... -- COMMAND...}; the names are those of L{RESTRICTIONS}.
-Those that change mounts or networks need a new namespace of that kind, which the program makes: as root.
+Those that change mounts or networks need a new namespace of that kind, which the program creates as root.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def noProc() -> None:
 
 
 def readOnly() -> None:
-    """Make the root file system and what is usually writable read-only, as with C{docker run --read-only}."""
+    """Make the root file system and usually writable folders read-only, as with C{docker run --read-only}."""
     _unshareMounts()
     _mount("/", "/", "none", _MS_BIND | _MS_REC)
     os.chroot("/")
@@ -60,7 +60,7 @@ def readOnly() -> None:
 
 
 def smallShm() -> None:
-    """Give C{/dev/shm} 64 KiB, the least that C{docker run --shm-size} is used with."""
+    """Give C{/dev/shm} 64 KiB, the smallest size that is used with C{docker run --shm-size}."""
     _unshareMounts()
     _mount("none", "/dev/shm", "tmpfs", 0, "size=64k")
 

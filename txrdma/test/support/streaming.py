@@ -1,5 +1,5 @@
 """
-Streams of any kind by endpoint strings on the real reactor: a server, its clients, and what is left of them.
+Streams of any kind by endpoint strings on the real reactor: a server, its clients, and what remains of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ reactor: Any = theReactor
 
 
 def _refuse(addr: object) -> Any:
-    """Make no protocol, as a factory that does not want a connection."""
+    """Return no protocol, as a factory that refuses a connection."""
     return None
 
 
@@ -30,7 +30,7 @@ _CHECK_SECONDS = 0.01
 
 
 class Halves(HalfCloseRecorder):
-    """Half-closes, and answers when it has received all."""
+    """Half-closes, and answers after the peer's half-close."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,14 +54,14 @@ class Raising(Recorder):
 
 
 class Named(Recorder):
-    """Has a log prefix of its own."""
+    """Has a custom log prefix."""
 
     def logPrefix(self) -> str:
         return "a name"
 
 
 class StreamCase(TestCase):
-    """A server and a client; when both have ended, nothing of them is left."""
+    """A server and a client; after both have ended, nothing of them remains."""
 
     def setUp(self) -> None:
         self.ports: list[Any] = []
@@ -148,7 +148,7 @@ class StreamContract(Base):
             self.assertIs(each.reason.type, ConnectionDone)
 
     async def test_paused(self) -> None:
-        """Data for a paused protocol waits, and so does the end after it."""
+        """Data for a paused protocol is delayed, and so is the end after it."""
         client, server = await self.both()
         server.transport.pauseProducing()
         client.transport.write(bytes(60_000))
@@ -183,7 +183,7 @@ class StreamContract(Base):
         self.assertEqual((refusing.starts, refusing.stops), (1, 1))
 
     async def test_raisesWhenMade(self) -> None:
-        """As over TCP, a server whose C{connectionMade} raises keeps its connection; a client loses it."""
+        """As over TCP, a server whose C{connectionMade} raises stays connected; a client is disconnected."""
         client, server = await self.both(Echo, Raising)
         server.transport.write(b"still open")
         await server.receiving(10)

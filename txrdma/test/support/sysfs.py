@@ -1,5 +1,5 @@
 """
-Trees that look like sysfs, in a folder.
+Trees in a folder that imitate sysfs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from txrdma.test.support import VECTORS
 
 RECORDED = VECTORS / "sysfs-rxe.json"
-"""What a rxe device looks like on Linux 6.12: its files and what they say, tables cut after 8 places."""
+"""An rxe device on Linux 6.12: its files and their contents; tables are cut after 8 entries."""
 
 NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
@@ -69,9 +69,9 @@ SIW: Mapping[str, str] = {
 
 class SysFS:
     """
-    A made-up C{/sys}.
+    A fake C{/sys}.
 
-    @ivar root: where it is.
+    @ivar root: its path.
     """
 
     def __init__(self, root: str) -> None:
@@ -79,13 +79,13 @@ class SysFS:
         (self.root / "class" / "infiniband").mkdir(parents=True)
 
     def write(self, path: str, text: str) -> None:
-        """One file, named from the root on."""
+        """Write one file, named relative to the root."""
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text + "\n")
 
     def remove(self, path: str) -> None:
-        """A file or a whole folder goes."""
+        """Remove a file or a whole folder."""
         place = self.root / path
         if place.is_dir():
             shutil.rmtree(place)
@@ -104,9 +104,7 @@ class SysFS:
         gids: Sequence[tuple[str, str, str] | None] = (),
         pkeys: Sequence[str] = ("0xffff", "0x0000"),
     ) -> None:
-        """
-        @param gids: the text, the type and the network interface of each, or None.
-        """
+        """@param gids: the text, the type and the network interface of each, or None."""
         base = f"class/infiniband/{device}/ports/{number}"
         for file, text in files.items():
             self.write(f"{base}/{file}", text)
@@ -124,7 +122,7 @@ class SysFS:
         self.write(f"class/net/{name}/address", address)
 
     def characterDevice(self, name: str, device: str, port: int | None = None) -> None:
-        """C{uverbs0}, C{umad0}, C{issm0}."""
+        """Create C{uverbs0}, C{umad0} or C{issm0}."""
         kind = "infiniband_verbs" if name.startswith("uverbs") else "infiniband_mad"
         self.write(f"class/{kind}/{name}/ibdev", device)
         self.write(f"class/{kind}/abi_version", "5")
@@ -132,7 +130,7 @@ class SysFS:
             self.write(f"class/{kind}/{name}/port", str(port))
 
     def recorded(self) -> None:
-        """The recorded rxe device; what could not be read there is not there here."""
+        """Create the recorded rxe device; files that could not be read are missing."""
         for folder, files in json.loads(RECORDED.read_text()).items():
             for name, text in files.items():
                 if isinstance(text, str):

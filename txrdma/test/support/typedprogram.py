@@ -1,7 +1,7 @@
 """
 A program with static types, which C{make types} also checks without the plugin for zope.interface.
 
-It is never run. Each C{assert_type} is a promise to programs that use public names.
+It is never executed. Each C{assert_type} is a guarantee to programs that use public names.
 """
 
 from __future__ import annotations

@@ -25,14 +25,14 @@ DATA = bytes(range(256)) * 1024
 
 
 class Echo(Protocol):
-    """Returns what arrives."""
+    """Returns received bytes."""
 
     def dataReceived(self, data):
         self.transport.write(data)
 
 
 class Asker(Protocol):
-    """Sends the data, and closes when as much has come back."""
+    """Sends data, and closes when as many bytes have been echoed."""
 
     def __init__(self):
         self.received, self.smc, self.ended = bytearray(), None, Deferred()
@@ -51,7 +51,7 @@ class Asker(Protocol):
 
 
 async def ask(reactor, string):
-    """Return how a conversation went, and what was logged meanwhile."""
+    """Return the result of a conversation, and the log entries meanwhile."""
     result = {"error": "", "mode": "", "isEqual": False}
     with capturedLogs() as log:
         try:

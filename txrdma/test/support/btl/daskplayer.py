@@ -1,4 +1,4 @@
-"""A scheduler and a client of Dask, and two workers in processes of their own, of which one is killed."""
+"""A scheduler and a client of Dask, and two workers in separate processes, one of which is killed."""
 
 from __future__ import annotations
 

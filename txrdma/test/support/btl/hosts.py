@@ -1,4 +1,4 @@
-"""For tests of connections: two simulated hosts, and protocols that record events."""
+"""Two simulated hosts, and protocols that record events, for tests of connections."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class HostsCase(SynchronousTestCase):
     faults = Faults()
 
     def setUp(self) -> None:
-        random = Random(self.seed)  # else a failure with a seed might not be reproducible
+        random = Random(self.seed)  # otherwise a failure with a seed might not be reproducible
         for module in (modules, lifelines):
             self.patch(module, "randbits", random.getrandbits)
         self.patch(probes, "token_bytes", random.randbytes)

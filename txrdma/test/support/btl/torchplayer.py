@@ -77,7 +77,7 @@ def collectives(gloo: Any) -> None:
     dist.reduce_scatter(part, [whole] * size, ReduceOp.AVG)
     dist.all_reduce(whole, ReduceOp.AVG)
     assert whole.item() == part.item() == -1  # of -2, -1 and 0
-    negative = torch.tensor([1 + 2j]).conj().imag  # has the number 2, and a bit
+    negative = torch.tensor([1 + 2j]).conj().imag  # stores 2, and a flag for its negation
     assert negative.is_neg()
     dist.all_reduce(negative)
     assert negative.item() == -2 * size
@@ -131,7 +131,7 @@ def exchanged(tensor: Tensor, group: Any) -> list[Tensor]:
     rank, size = dist.get_rank(), dist.get_world_size()
     same = torch.zeros(size * tensor.numel(), dtype=tensor.dtype)
     dist.all_to_all_single(same, tensor.repeat(size), group=group)
-    rows = [(rank + other) % 3 for other in range(size)]  # as many from each as to it
+    rows = [(rank + other) % 3 for other in range(size)]  # each member receives as many as it sends
     some = torch.zeros((sum(rows), 2), dtype=tensor.dtype)
     dist.all_to_all_single(some, tensor[:1].repeat(sum(rows), 2), rows, rows, group=group)
     items = [tensor * number for number in range(size)]
@@ -283,7 +283,7 @@ def main(role: str) -> None:
     assert len(os.listdir("/proc/self/fd")) < descriptors
     names = [each.name for each in threading.enumerate()]
     assert "txrdma reactor" not in names, names
-    os.write(1, b"ended\n")  # at once: print may write the end of the line later
+    os.write(1, b"ended\n")  # in one call: print may write the line break later
 
 
 if __name__ == "__main__":

@@ -22,13 +22,13 @@ from txrdma.test.support.cm.messaging import MessagingCase, PORT
 from txrdma.testing.protocols import MessageRecorder
 
 MOST_STEPS = 400
-"""Steps of time that a conversation may take."""
+"""Maximum number of steps of time of a conversation."""
 
 TIMEWAIT_SECONDS = 300.0
-"""Simulated time after which ids of a connection that was given up are free at the latest."""
+"""Maximum simulated time until the IDs of an abandoned connection are free."""
 
 BESIDE = 7999
-"""The port of the connection that lives beside."""
+"""The port of the other connection, which must not be affected."""
 
 SLOW = Faults(delaySeconds=1e-3, jitterSeconds=1e-3, merging=0.0)
 """A network with a step of time for each packet, which may overtake each other."""
@@ -156,7 +156,7 @@ class CancelCase(MessagingCase):
             if isOver:
                 self.assertGreaterEqual(steps, 2)
                 return
-        self.fail(f"it is not over after {MOST_STEPS} steps")
+        self.fail(f"it has not ended after {MOST_STEPS} steps")
 
     def attempted(self, listen: Callable[[], IListeningPort], begin: Begin, end: End) -> None:
         """Listen, and cancel an attempt to connect C{everywhere}."""

@@ -32,7 +32,7 @@ class End:
     A host: its manager, and an application that accepts every request and is ready immediately.
 
     @ivar happened: all events of all connections so far.
-    @ivar answers: whether the application answers by itself; otherwise the test does.
+    @ivar answers: whether the application answers automatically; otherwise the test does.
     """
 
     def __init__(self, world: World, address: str, seed: int) -> None:

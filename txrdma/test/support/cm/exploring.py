@@ -73,7 +73,7 @@ class Graph:
         return Edge(name, target, sent)
 
     def steps(self, number: int) -> list[Edge]:
-        """Return the steps of an end by itself."""
+        """Return the steps of an end without a message."""
         steps = self._steps[number]
         if steps is None:
             steps = self._steps[number] = [
@@ -82,7 +82,7 @@ class Graph:
         return steps
 
     def received(self, number: int, message: int) -> Edge | None:
-        """Return the step by which an end takes a message; None beyond the bounds."""
+        """Return the step by which an end receives a message; None beyond the bounds."""
         edges = self._received[number]
         if message not in edges:
             sent = self._messages.all[message]
@@ -204,7 +204,7 @@ class Search:
         if all(mayMigrate):
             yield 2, Edge("migration", 0, 0)
         for which in (CLIENT, SERVER):
-            if mayMigrate[which] and pairs[1 - which] is None:  # its peer has gone
+            if mayMigrate[which] and pairs[1 - which] is None:  # its peer's queue pair is closed
                 yield which, self._graphs[which].migrate(world[which])
 
     def _broken(self, world: World) -> str | None:

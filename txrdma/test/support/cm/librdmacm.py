@@ -27,11 +27,11 @@ _NOTHING: Final = Parameters(QPN(0), 0, 0, 0, 0, b"")
 
 class Identifier:
     """
-    An id.
+    A communication identifier.
 
     @ivar said: the parameters that it has sent.
     @ivar psn: the first PSN of its peer.
-    @ivar hasParted: it has sent a DREQ or a DREP.
+    @ivar hasParted: whether it has sent a DREQ or a DREP.
     """
 
     def __init__(self, channel: FakeChannel, number: int) -> None:

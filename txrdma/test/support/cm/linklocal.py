@@ -13,7 +13,7 @@ from contextlib import closing
 from txrdma.test.support.namespaces import TwoHosts
 
 ADDRESSES = (("2001:db8::1", "2001:db8::1"), ("fe80::1%a0", "fe80::1%b0"))
-"""The address of the server, as each host writes it."""
+"""The address of the server, with the zone of each host."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The case of tests with two managers, joined by a network that loses and delays messages."""
+"""The base case of tests with two managers, joined by a network that loses and delays messages."""
 
 from __future__ import annotations
 

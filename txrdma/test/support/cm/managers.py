@@ -69,7 +69,7 @@ def path(number: int) -> CMPath:
 PRIMARY, FIRST, SECOND = path(0), path(1), path(2)
 
 _NONE: Final = ""
-"""The state of a connection that does not exist."""
+"""The state that represents a missing connection."""
 
 MAY_SEND: Final[dict[type[Layout], frozenset[str]]] = {
     REQ: frozenset({"REQ_SENT"}),
@@ -108,7 +108,7 @@ class Sent(NamedTuple):
 
 
 class Fault(Exception):
-    """An end does what it must not do."""
+    """An end violates an invariant."""
 
 
 class Bounds(NamedTuple):
@@ -156,7 +156,7 @@ class End:
         self.managed: Managed | None = None
         self._begin()
         self.loads, self.migrations = bounds.loads, bounds.migrations
-        self.connections = bounds.connections  # that a REQ may still begin
+        self.connections = bounds.connections  # number of REQs that may still begin one
         self.sent: list[Sent] = []
 
     def _listen(self) -> None:
@@ -328,7 +328,7 @@ class End:
         self.manager.received(sent.message, sent.transactionID, sent.path, 0.0)
 
     def settle(self) -> None:
-        """Act on all events, take the messages, and check what must always hold."""
+        """Process all events, take the messages, and check the invariants."""
         manager = self.manager
         if self.managed is not None:
             manager.turned(self.managed, 0.0)
@@ -394,7 +394,7 @@ class End:
         managed = self.manager._connections.get(getattr(message, "localCommID", 0))
         peer = getattr(message, "remoteCommID", None)
         if managed is not None and peer is not None and peer != managed.connection.remoteCommID:
-            managed = None  # it answers a message of a connection that this end does not have
+            managed = None  # answers a message of a connection that this end does not have
         state = _NONE if managed is None else managed.connection.state
         kind = type(message)
         self._claim(state in MAY_SEND[kind], f"{kind.__name__} is sent in state {state or 'none'}")

@@ -1,9 +1,9 @@
 """
-One end of a connection that migrates: C{python -m txrdma.test.support.cm.migrating ROLE HERE THERE
-MEBIBYTES [wire]}.
+One end of a connection that migrates: C{python -m txrdma.test.support.cm.migrating ROLE HERE THERE MEBIBYTES
+[wire]}.
 
-C{HERE} and C{THERE} are two addresses each, with a comma between. The client sends, and twice takes down the
-port of its device that the connection uses: once on the way, and again when another path is loaded. With
+C{HERE} and C{THERE} are two addresses each, separated by a comma. The client sends, and twice takes down the
+port of its device that the connection uses: during the transfer, and again when another path is loaded. With
 C{wire} it prints C{add} or C{del} and the number of the network that is to be cut or restored instead.
 """
 
@@ -80,7 +80,7 @@ class Sender(Player):
 
     @property
     def device(self) -> SoftDevice:
-        """The device itself, which the transport shares."""
+        """The device, which is shared with the transport."""
         device = self.transport.adapter.device._device  # type: ignore[attr-defined]
         assert isinstance(device, SoftDevice)
         return device
@@ -112,7 +112,7 @@ class Sender(Player):
             if self.cutAt and self.length >= self.cutAt and self.cuts < CUTS:
                 self.cut()
             if self.length >= self.total and self.cuts < CUTS:
-                self.total += BLOCK  # a path is being loaded still
+                self.total += BLOCK  # a path is still being loaded
         if self.length >= self.total and self.migrations >= CUTS:
             self.transport.unregisterProducer()
             self.transport.loseConnection()

@@ -32,7 +32,7 @@ from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.messages.protocol import MessageFactory
 
 TERMS: Final = replace(USUAL, maxCMRetries=15)
-"""Twice as patient as by default: many processes start at the same time."""
+"""Timeouts are twice the default: many processes start at the same time."""
 
 
 class Server(RDMAProtocol):

@@ -27,11 +27,11 @@ COUNT = 3000
 MESSAGE = bytes(700)
 PAUSE = b"pause"
 SHORT_SECONDS = 1.0
-"""Time for the last messages where the peer takes none, in place of L{stopping.LEAVING_SECONDS}."""
+"""Time for the last messages if the peer receives none, in place of L{stopping.LEAVING_SECONDS}."""
 
 
 class Taking(RDMAProtocol):
-    """Counts what it receives."""
+    """Counts received messages."""
 
     count = 0
 

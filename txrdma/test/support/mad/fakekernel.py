@@ -110,7 +110,7 @@ class FakeKernel:
         (buffer,) = buffers
         message = file.toRead[0]
         if len(message) > len(buffer):
-            # The header, and the first segment, so that one may know.
+            # The header and the first segment, from which the reader learns the length.
             buffer[: 64 + 256] = message[: 64 + 256]
             raise OSError(errno.ENOSPC, "No space left on device")
         buffer[: len(message)] = message
@@ -125,7 +125,7 @@ class FakeKernel:
         agent = file.agents.get(number)
         datagram = bytearray(message[64:])
         if not file.hasPKey:
-            raise AssertionError("headers are the short ones")
+            raise AssertionError("short headers without P_Key are not supported")
         if agent is None or len(datagram) < 36 or agent.managementClass != datagram[1]:
             raise OSError(errno.EINVAL, "Invalid argument")
         if len(datagram) > 256 and not agent.rmpp:
@@ -188,7 +188,7 @@ class FakeKernel:
         argument[:4] = struct.pack("=I", fresh)
         return 0
 
-    # The wire.
+    # Transmission
 
     def _on(self, port: str | None) -> list[File]:
         return [file for file in self.files.values() if file.port == port and not file.isDead]

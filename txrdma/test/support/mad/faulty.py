@@ -45,13 +45,13 @@ class Peer:
             self.port.send(answer, self.port.pathOf(envelope).reverse())
 
     def undeliverable(self, datagram: bytes, reason: str) -> None:
-        raise AssertionError("it never asks")
+        raise AssertionError("the peer sends no requests")
 
     def portLost(self, reason: str) -> None:
-        raise AssertionError("it stays")
+        raise AssertionError("the port is never lost")
 
     def portChanged(self, mustRegister: bool) -> None:
-        raise AssertionError("it stays as it is")
+        raise AssertionError("the port never changes")
 
 
 def answer(request: bytes, **changed: bytes) -> bytes:

@@ -42,7 +42,7 @@ class Mirage:
     ) -> None:
         """
         @param places: directed routes through the ports.
-        @param ports: number of ports that each switch claims to have.
+        @param ports: number of ports that each switch reports.
         @param isFresh: each NodeInfo has another GUID, even that of the same place.
         """
         self.asked = 0

@@ -67,7 +67,7 @@ def pythonRDMA() -> dict[str, tuple[int, list[Place]]]:
 
     def places(name: str, base: int = 0) -> Iterator[Place]:
         for place, count, inner in plain[name][1]:
-            if count > 1 and place.width == 8:  # we have bytes there, not numbers
+            if count > 1 and place.width == 8:  # txrdma has bytes there, not numbers
                 yield Place(base + place.offset, count * 8, place.name)
                 continue
             for index in range(count):

@@ -1,4 +1,4 @@
-"""Any paths for property tests, and an end port to resolve targets with."""
+"""A strategy of paths for property tests, and an end port with which targets are resolved."""
 
 from __future__ import annotations
 

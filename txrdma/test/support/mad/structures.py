@@ -111,7 +111,7 @@ def datagram(kind: type[Attribute], content: bytes = b"") -> bytes:
     return frame(managementClass, method, 7, kind.attributeID, 0, content, Keys(oui=kind.oui))
 
 
-# The numbers that libibmad gives the fields of a structure, and at which bit the structure begins for it.
+# The numbers that libibmad gives the fields of a structure, and the bit at which it begins for libibmad.
 LIBIBMAD: Final[dict[type[Layout], tuple[int, tuple[range, ...]]]] = {
     kind: (base, tuple(numbers))
     for kind, base, *numbers in (
@@ -406,7 +406,7 @@ def missing(kinds: Iterable[type[Layout]], seen: Seen, listed: dict[str, tuple[s
     return [
         f"{kind.__name__}.{place.name} at {place.offset}, {place.width} bits"
         for kind in kinds
-        if kind not in inner or seen.get(kind)  # else it is looked at where it is in
+        if kind not in inner or seen.get(kind)  # otherwise it is checked inside the containing structure
         for place in _missingIn(kind, seen, listed.get(kind.__name__, ("", ""))[0].split())
     ]
 
@@ -437,7 +437,7 @@ def _missingIn(kind: type[Layout], seen: Seen, names: list[str]) -> Iterator[Pla
             else [Place(0, field.width, field.name)]
         )
         if isLayout and (issubclass(field.type, Attribute) or seen.get(field.type)):
-            # It is looked at by itself, and here only, whether it begins where it should.
+            # It is checked separately; here only its offset is checked.
             if field.offset and not all(isSeen(_moved(part, field.offset)) for part in parts):
                 yield whole
             continue

@@ -83,7 +83,7 @@ def watch(history: str, log: str, kills: int, number: int, longest: float) -> No
 
     change(number)
     config = parseConfig(CONFIG.format(history=history, log=log))
-    rules = FindingRules({}, clearSeconds=config.rules.clearSeconds)  # found is found: there is no time
+    rules = FindingRules({}, clearSeconds=config.rules.clearSeconds)  # raise without delay
     service = MonitorService(reactor, replace(config, rules=rules), fabric.attach)
     reactor.callWhenRunning(service.startService)
     reactor.callLater(Random(number).uniform(0.1, longest / 2), changeSeen, number + 1)
@@ -105,5 +105,5 @@ def main(history: str, log: str, kills: int) -> None:
 
 
 if __name__ == "__main__":
-    selectreactor.install()  # unlike epoll's, nothing of it is the kernel's, and shared by all who fork
+    selectreactor.install()  # epoll's descriptor would be shared by all forked processes
     main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

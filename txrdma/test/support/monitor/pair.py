@@ -1,7 +1,7 @@
 """
 A monitor of a simulated fabric, for tests with several processes: C{python -m ... CONFIG HOST}.
 
-SIGUSR1 disconnects a host. Each process has a fabric of its own, which is the same.
+SIGUSR1 disconnects a host. Each process has a separate, but equal, fabric.
 """
 
 from __future__ import annotations

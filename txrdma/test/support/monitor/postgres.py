@@ -45,7 +45,7 @@ class Postgres:
         folder = programs()
         assert folder is not None
         self.folder = Path(tempfile.mkdtemp(prefix="txrdma-postgres-"))
-        self._user = None if os.getuid() else "postgres"  # it refuses to run as root
+        self._user = None if os.getuid() else "postgres"  # PostgreSQL refuses to run as root
         if self._user:
             os.chown(self.folder, getpwnam(self._user).pw_uid, -1)
         data = str(self.folder / "data")
@@ -94,6 +94,6 @@ class Postgres:
     def stop(self) -> None:
         """Stop the server immediately, and remove its files. Idempotent."""
         if self.process.poll() is None:
-            self.process.send_signal(3)  # SIGQUIT: at once
+            self.process.send_signal(3)  # SIGQUIT: immediate shutdown
             self.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)

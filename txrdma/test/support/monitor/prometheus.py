@@ -53,7 +53,7 @@ class Prometheus:
     def __init__(self, outOfOrderSeconds: int = 0, diskOctets: int = 0) -> None:
         """
         @param outOfOrderSeconds: age of samples, compared with the newest, that it accepts.
-        @param diskOctets: size of a disk of its own; 0 for none.
+        @param diskOctets: size of a separate disk; 0 for none.
         """
         self._folder = Path(tempfile.mkdtemp(prefix="txrdma-prometheus-"))
         self._data = self._folder / "data"
@@ -91,14 +91,14 @@ class Prometheus:
                 time.sleep(0.05)
 
     def kill(self) -> None:
-        """Kill the server, and wait until it has gone."""
+        """Kill the server, and wait until its process has ended."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
             self.process = None
 
     def pause(self) -> None:
-        """Stop the server's process, which accepts connections, but does not answer until L{resume}."""
+        """Stop the server's process: it accepts connections, but does not answer until L{resume}."""
         assert self.process is not None
         suspend(self.process.pid)
 

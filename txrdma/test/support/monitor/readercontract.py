@@ -1,5 +1,5 @@
 """
-The contract of all that reads the history of a counter: a database, or a time series engine.
+The contract of readers of a counter's history: from a database, or a time series engine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def readings(begin: int, end: int, octets: int = 1, step: int = 10, portKey: Por
 
 
 class ReaderContract(TestCase):
-    """Points of a counter, in any history."""
+    """The contract of readers, with any history."""
 
     def written(self, rows: Sequence[Row], now: int) -> Awaitable[Any]:
         """Write rows; C{now} is the present time, in seconds since 1970."""
@@ -44,7 +44,7 @@ class ReaderContract(TestCase):
         return [(point.at, point.grown) for point in points]
 
     async def test_readings(self) -> None:
-        """Each reading is a point with duration, growth and peak, from the begin to before the end."""
+        """Each reading is a point with duration, growth and peak; the end of the range is excluded."""
         rows = [reading(HOUR + at, at << 40, at * 2.5) for at in (0, 10, 20, 30)]
         await self.written(rows, HOUR + 40)
         points = await self.read(PORT, "portXmitData", HOUR + 10, HOUR + 30, "readings")
@@ -106,7 +106,7 @@ class ReaderContract(TestCase):
         self.assertEqual(await self.grown(HOUR - 3600, HOUR), [])
 
     async def test_byDefault(self) -> None:
-        """Without a level it is the finest that is stored for as long: readings for hours, then minutes."""
+        """By default the level is the finest one stored for that long: readings for hours, then minutes."""
         await self.written(readings(HOUR, HOUR + 300), HOUR + 400)
         points = await self.read(PORT, "portXmitData", HOUR, HOUR + 100)
         self.assertEqual([point.at for point in points], list(range(HOUR, HOUR + 100, 10)))

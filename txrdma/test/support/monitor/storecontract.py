@@ -265,7 +265,7 @@ class StoreContract(SynchronousTestCase):
     def test_size(self) -> None:
         """A level that is larger than it may be loses its oldest tables, whatever their age."""
         self.store.write([reading(at, 1) for at in range(0, 3000, 10)], 3000)
-        self.assertEqual(self.store._sizes, {})  # a small history is not measured, which reads its tables
+        self.assertEqual(self.store._sizes, {})  # not measured while small, which would read its tables
         self.path = self.where()
         levels = Level("readings", 0, 60, 86400, 150_000), *DEFAULT_LEVELS[1:]
         self.reopen(*levels)
@@ -401,7 +401,7 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual(self.store.changes(), [*events, *events[1:2], *events[1:2]])
 
     def test_eventsAge(self) -> None:
-        """Old events are deleted, but for the last state of a subject that still has one."""
+        """Old events are deleted, except for the last state of a subject that still has one."""
         self.reopen(events=Level("events", 0, 100, 1000))
         kept = [self.event(10.0, "node-came", "a"), self.event(20.0, "node-gone", "b")]
         self.store.append([self.event(5.0, "node-came", "b", "old"), *kept])
@@ -412,7 +412,7 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual(self.store.states("node-came", "node-gone"), kept)
 
     def test_eventsSize(self) -> None:
-        """If events take more than they may, the oldest that are not needed are deleted."""
+        """If events exceed their size, the oldest that are not needed are deleted."""
         self.reopen(events=Level("events", 0, 100, 10**9, 100_000))
         kept = self.event(1.0, "node-came", "a")
         self.store.append([kept, *(self.event(at, "x", "", "often") for at in range(1000))])
@@ -448,7 +448,7 @@ class StoreContract(SynchronousTestCase):
             return self.store.write([reading(at, 1, portKey=port(each)) for each in numbers], at)
 
         self.assertEqual(written(10_000, *range(12)), 2)
-        self.assertEqual(written(12_000, *range(5), 20), 1)  # it is not known yet who is gone
+        self.assertEqual(written(12_000, *range(5), 20), 1)  # it is not known yet which ports are lost
         self.assertEqual(written(15_000, *range(5), 20, 21), 0)
         self.assertEqual(written(15_010, *range(5), 20, 21, 22, 23, 24), 0)
         self.assertEqual(written(15_020, 25), 1)

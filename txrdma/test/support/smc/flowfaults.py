@@ -33,7 +33,7 @@ Seconds within which bytes arrive or connections end: TEST LINK after 30 s, then
 """
 
 IDLE: Final = 30.0
-"""Seconds for which the server keeps a link group without connections."""
+"""Seconds for which the server retains a link group without connections."""
 
 NETWORKS: Final = tuple(f"203.0.{each}" for each in range(113, 118))
 
@@ -316,9 +316,9 @@ class FlowTestCase(RaceTestCase):
         hosts = (self.client, self.server)
         if not any(host.isDead for host in hosts):
             links, others = (self.active(host) for host in hosts)
-            self.assertEqual(links, others, "the ends have other links")
+            self.assertEqual(links, others, "the links of both ends differ")
             if links and self.fault != "cut":
-                self.assertEqual(len(links), self.count, "a link did not come back")
+                self.assertEqual(len(links), self.count, "a link was not restored")
             self.world.network.heal()
             self.begin()
             one, other = self.ends[-1]
@@ -336,11 +336,11 @@ class FlowTestCase(RaceTestCase):
         for host in hosts:
             groups = self.groupsOf[host]
             if not host.isDead:
-                self.assertEqual(groups.groups(), [], "a group is left over")
+                self.assertEqual(groups.groups(), [], "a link group remains")
                 self.assertEqual([len(device.keys) for device in groups.devices], [0] * self.count)  # type: ignore[attr-defined]  # the software device's
 
     def close(self) -> None:
-        """Close what the last world had open, since a test plays many worlds."""
+        """Close everything that the last world has left open, since a test plays many worlds."""
         for host in (self.client, self.server):
             closeLinkGroups(host)
         for use in self.uses:
@@ -353,7 +353,7 @@ class FlowTestCase(RaceTestCase):
             alive = there if self.client.isDead else here
             isReportedByTCP = alive.mode == "TCP" and alive.hasEnded  # its protocol can be half-closed
             self.assertTrue(
-                alive.reason or not alive.mode or isReportedByTCP, "silence where the peer is dead"
+                alive.reason or not alive.mode or isReportedByTCP, "the end of the peer is not reported"
             )
             return
         if self.isHarmless and self.fault in PROMPT:
@@ -361,7 +361,7 @@ class FlowTestCase(RaceTestCase):
         if here.mode == there.mode and not (here.isOver or there.isOver):
             self.assertTrue(here.isWhole and there.isWhole, "silence")
             return
-        self.assertFalse(self.isHarmless, "a connection ended, which had another link")
+        self.assertFalse(self.isHarmless, "a connection with another link has ended")
         for end in (here, there):
             self.assertTrue(end.isOver or not end.mode, "only one end detected the end")
             self.assertIsNot(end.reason, ConnectionDone)

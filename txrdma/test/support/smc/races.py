@@ -61,7 +61,7 @@ class RaceTestCase(SynchronousTestCase):
     """A test with a client and a server, each on its own simulated host."""
 
     def setUp(self) -> None:
-        # Closing link groups waits for peers in real time, while simulated time stands still.
+        # Closing link groups waits for peers in real time, while simulated time does not advance.
         self.patch(groupsModule, "CLOSING_SECONDS", 0.0)
         self.world = World(1)
         self.addCleanup(self.world.close)
@@ -74,7 +74,7 @@ class RaceTestCase(SynchronousTestCase):
     def host(self, number: int) -> Host:
         address = f"198.51.100.{number}"
         host = Host(self.world, address, lambda: self.world.network.device(address))
-        # Like a listening port, this keeps link groups when connections end.
+        # Like a listening port, this retains link groups when connections end.
         self.uses.append(reactorUse(host).hold())
         self.addCleanup(self.uses[-1].release)
         self.groups(host)

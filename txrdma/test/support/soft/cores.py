@@ -106,7 +106,7 @@ def requester(memory: Memory, **changes: Any) -> Requester:  # arguments of diff
 
 
 def responder(memory: Memory, receives: deque[ReceiveRequest], **changes: Any) -> Responder:
-    """Return a responder of an RC queue pair, which holds two READs or atomics."""
+    """Return a responder of an RC queue pair that allows two outstanding READs or atomics."""
     usual = {"mtu": 256, "maxDestRDAtomic": 2, "minRNRTimer": 12}
     return Responder(QPN(7), memory.keys, memory.domain, receives, **{**usual, **changes})
 

@@ -133,7 +133,7 @@ class Side:
         return self.unread
 
     def migrationChanged(self, state: MigrationState) -> None:
-        raise AssertionError("there is no other path")
+        raise AssertionError("these queue pairs have no alternate path")
 
     # txrdma.soft.shared._layout.LaneServices
 

@@ -1,5 +1,5 @@
 """
-Another process on this host with its own software device, which echoes until it is killed.
+Another process on this host with a software device, which echoes until it is killed.
 
 C{python -m txrdma.test.support.soft.neighbour} prints its address as a line of JSON, reads the peer's from
 its standard input, and reports when it has done what its arguments request.
@@ -37,7 +37,7 @@ def describe(end: End) -> str:
 
 
 def connect(end: End, described: str) -> None:
-    """Bring a queue pair to RTS, connected to the described end."""
+    """Modify a queue pair to RTS, connected to the described end."""
     reported = json.loads(described)
     way = AddressVector(GID.fromString(reported["gid"]), dmac=MACAddress.fromString(reported["mac"]))
     end.qp.modify(INIT)

@@ -21,7 +21,7 @@ from txrdma.testing.smc.neighbours import openDescriptors
 
 
 def mappings() -> int:
-    """Return how many of our regions this process has mapped."""
+    """Return how many of txrdma's regions this process has mapped."""
     return sum(_mappings().values())
 
 
@@ -59,7 +59,7 @@ class RealCase(RealTime, SynchronousTestCase):
     slowness = 5.0
 
     def setUp(self) -> None:
-        gc.collect()  # what earlier tests left open must not be closed during ours
+        gc.collect()  # what earlier tests left open must not be closed during this one
         gc.disable()
         self.addCleanup(gc.enable)
         self.createReactor()

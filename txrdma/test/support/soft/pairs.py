@@ -51,7 +51,7 @@ class End:
         return AddressVector(self.device.gids(1)[0], dmac=self.device.mac)
 
     def join(self, peer: End, **changes: Any) -> None:  # attributes of different types
-        """Bring an RC queue pair to RTS, connected to another end."""
+        """Modify an RC queue pair to RTS, connected to another end."""
         atRTR = RTR.given() | {"alternateAddress"}
         atRTS = RTS.given() | {"migrationState"}
         assert changes.keys() <= atRTR | atRTS
@@ -61,7 +61,7 @@ class End:
         self.qp.modify(replace(RTS, **{n: v for n, v in changes.items() if n in atRTS}))
 
     def open(self) -> None:
-        """Bring a UD queue pair to RTS."""
+        """Modify a UD queue pair to RTS."""
         self.qp.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, qkey=QKEY))
         self.qp.modify(QPAttributes(state=QPState.RTR))
         self.qp.modify(QPAttributes(state=QPState.RTS, sqPSN=5))
@@ -85,7 +85,7 @@ class End:
         there: int = 0,
         **more: Any,
     ) -> None:
-        """Post a request for a place in the peer's region."""
+        """Post a request for a range of the peer's region."""
         where = {"remoteAddress": peer.region.address + there, "rkey": peer.region.rkey}
         self.post(identifier, operation, [self.segment(offset, length)], **where, **more)
 
@@ -94,7 +94,7 @@ class End:
         self.rdma(Operation.RDMA_WRITE, peer, identifier, *place, **more)
 
     def to(self, peer: End) -> dict[str, Any]:
-        """Return the attributes of a datagram's request that make it reach another end."""
+        """Return the attributes of a datagram's request that address another end."""
         handle = self.domain.createAddressHandle(peer.way())
         return {"address": handle, "remoteQPN": peer.qp.number, "remoteQKey": QKEY}
 

@@ -10,16 +10,16 @@ from txrdma.soft.rc.wellknown import SharingPort, WellKnownPort
 
 
 def sharingPortOf(device: SoftDevice, number: int = 1) -> SharingPort:
-    """The RoCE port of one of the device's addresses."""
+    """Return the RoCE port of one of the device's addresses."""
     (port,) = (each for each in device.ports[number - 1].routes if isinstance(each, SharingPort))
     return port
 
 
 def wellKnownOf(device: SoftDevice, number: int = 1) -> WellKnownPort:
-    """Port 4791 of the device, which it opens now at the latest."""
+    """Return port 4791 of the device, which is opened if necessary."""
     return sharingPortOf(device, number)._join()
 
 
 def memberOf(device: SoftDevice) -> PortMember:
-    """The device's part in sharing port 4791."""
+    """Return the device's membership in the shared port 4791."""
     return wellKnownOf(device).member

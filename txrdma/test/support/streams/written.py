@@ -1,4 +1,4 @@
-"""Performances that were not played, but written line by line as the stage records them."""
+"""Performances that were not played, but are written line by line as the stage records them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ def entries(lines: Sequence[str], provider: Provider, writer: str) -> list[Entry
     Return entries of an end, a second apart.
 
     A line that begins with a hyphen is about the process, with a number and a sign C{#} about that
-    connection, and
-    others about the first one. C{made} and C{data} get the arguments that the end would have added, unless
-    present.
+    connection, and others about the first one. C{made} and C{data} get the arguments that the end would have
+    added, unless present.
     """
     found = []
     for second, line in enumerate(lines):

@@ -24,7 +24,7 @@ class Thing:
     """
     An object that is closed once.
 
-    @cvar log: what was closed, in order.
+    @cvar log: the closed objects, in order.
     """
 
     log: list[Thing] = []

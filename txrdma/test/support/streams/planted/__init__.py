@@ -1,5 +1,5 @@
 """
-Defects of TCP transports: players that import one of these modules have a defective transport.
+Defects of TCP transports: a player that imports one of these modules has a defective transport.
 
-Each stands for a mistake that a provider of streams may make, and that conversations must detect.
+Each represents a defect that a provider of streams may have, and that conversations must detect.
 """
