@@ -1,3 +1,3 @@
 """
-Tests with several processes, programs of others, packaging, and the kernel.
+Tests with several processes, third-party programs, packaging, and the kernel.
 """

@@ -88,7 +88,7 @@ class VerbsTests(SynchronousTestCase):
         self.assertIn("| write | 64 |", done.stdout)
 
     def test_wrong(self) -> None:
-        """Devices come in pairs."""
+        """An odd number of devices, and none, are refused."""
         for arguments in ((), ("--device=soft",)):
             done = run("benchmarks.verbs", *arguments)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
@@ -204,7 +204,7 @@ class CaseTests(ShortCase):
         self.assertLess(rows["first-bytes-most"]["tested"][0], 256)
 
     def test_missing(self) -> None:
-        """With half a core, and on uvloop, both ends are measured, or the row says why not here."""
+        """With half a core, and on uvloop, both ends are measured, or the row has the reason why not."""
         for name, why in (
             ("busy-limit-0", "^(no control group|processor time)"),
             ("busy-1-20-uvloop", "^uvloop is not installed$"),

@@ -88,11 +88,11 @@ class OptionsTests(SynchronousTestCase):
         return str(self.assertRaises(SystemExit, main, list(arguments)))
 
     def test_mistakes(self) -> None:
-        """Every usage error prints what is wrong and where to find help, without a traceback."""
+        """Every usage error prints the mistake and where to find help, without a traceback."""
         for arguments, words in (
             ([], "no command is given"),
             (["conections"], "Unknown command"),
-            (["connection"], "Unknown command"),  # which is not taken for an abbreviation
+            (["connection"], "Unknown command"),  # not accepted as an abbreviation
             (["connections", "--nope"], "not recognized"),
             (["connections", "--watch", "0"], "0.05"),
             (["connections", "--watch", "soon"], "soon"),
@@ -252,7 +252,7 @@ class ConnectionsTests(SynchronousTestCase):
 
 
 class SignalTests(SynchronousTestCase):
-    """Signals for commands in processes of their own."""
+    """Signals for commands in separate processes."""
 
     slowBecause = "starts processes"
 

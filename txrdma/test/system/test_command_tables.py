@@ -123,7 +123,7 @@ class WithoutRichTests(SynchronousTestCase):
                 assert process.stdout is not None and process.stderr is not None
                 head, row = process.stdout.readline(), process.stdout.readline()
                 if "--watch" in arguments:
-                    process.terminate()  # it would go on for ever
+                    process.terminate()  # it would not end
                 self.assertEqual(process.stderr.read(), "")
             self.assertIn(heading, head)
             self.assertNotEqual(row.strip(), "")

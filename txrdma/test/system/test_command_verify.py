@@ -19,7 +19,7 @@ SECONDS = 150
 
 
 class VerifyTests(SynchronousTestCase):
-    """The command in its own process."""
+    """The command in a separate process."""
 
     slowBecause = "each part starts a process, which imports most of the package"
 
@@ -79,7 +79,7 @@ class VerifyTests(SynchronousTestCase):
         self.assertEqual(server.wait(SECONDS), 0)
 
     def test_interrupted(self) -> None:
-        """Ctrl-C ends the worker and prints what there is; the exit status is 130."""
+        """Ctrl-C ends the worker and prints partial results; the exit status is 130."""
         process = self.begin("--json", "--parts", "verbs")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         until = time.monotonic() + SECONDS

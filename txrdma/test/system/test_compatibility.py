@@ -1,8 +1,8 @@
 """
 Processes of one host with different versions of txrdma.
 
-The other versions come from the history of the checkout: the oldest one with today's version of shared
-memory, and the one before it. C{make test-compat} runs these tests; without history they are skipped.
+The other versions are from the history of the checkout: the oldest one with today's version of shared memory,
+and the one before it. C{make test-compat} runs these tests; without history they are skipped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAMES = ("smc", "btl", "rsocket")
 
 
 def git(*words: str) -> bytes:
-    """Return what git prints; raises L{SkipTest} if there is no such history."""
+    """Return the output of git, or raise L{SkipTest} without such a history."""
     try:
         done = subprocess.run(
             ["git", "-c", f"safe.directory={CHECKOUT}", *words], cwd=CHECKOUT, capture_output=True, timeout=60
@@ -38,7 +38,7 @@ def git(*words: str) -> bytes:
 
 
 class CompatibilityTests(SynchronousTestCase):
-    """Each stream talks to the other version: over shared memory, or by another route with a reason."""
+    """Each stream connects to the other version: over shared memory, or by another route with a reason."""
 
     slowBecause = "each conversation has two processes, with the software of two versions"
     _trees: ClassVar[dict[str, Path]] = {}
@@ -67,7 +67,7 @@ class CompatibilityTests(SynchronousTestCase):
     def talk(self, server: Path, client: Path) -> tuple[dict[str, dict[str, Any]], str]:
         """Return the results of a client by the kind of stream, and the server's log."""
         log = Path(self.mktemp())
-        # As twistd has it: a log on the standard error.
+        # Log to standard error, as twistd does.
         program = "import sys, runpy; from twisted.python import log; log.startLogging(sys.stderr, False); "
         program += "path = sys.argv.pop(1); sys.argv[0] = path; runpy.run_path(path, run_name='__main__')"
         words = [sys.executable, "-c", program, str(PEER)]
@@ -92,7 +92,7 @@ class CompatibilityTests(SynchronousTestCase):
         return dict(zip(NAMES, results, strict=True)), log.read_text()
 
     def checkMessages(self, result: dict[str, Any], serverLog: str) -> None:
-        """C{btl:} has worked, or both ends report the versions of their introductions."""
+        """Check that C{btl:} has worked, or that both ends report the versions of their introductions."""
         if not result["isEqual"]:
             self.assertRegex(result["error"], r"the peer speaks version \d+, not \d+")
             self.assertRegex(serverLog, r"Rejecting a connection.*the peer speaks version \d+, not \d+")

@@ -77,7 +77,7 @@ STARTS = """
 
 
 def run(*command: str | Path, cwd: Path, **variables: str) -> str:
-    """What a command prints, with these environment variables; its failure is the test's."""
+    """Return the output of a command with these environment variables; its failure fails the test."""
     environment = {
         key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")
     } | variables
@@ -122,14 +122,14 @@ class PackagingTests(SynchronousTestCase):
 
     @property
     def sdist(self) -> Path:
-        """The source distribution, which the first test builds that needs it."""
+        """Return the source distribution, which is built once."""
         if PackagingTests._sdist is None:
             PackagingTests._sdist = self.build("sdist", self.top / "source", self.top)
         return PackagingTests._sdist
 
     @property
     def wheel(self) -> Path:
-        """The wheel, which the first test that needs it builds from the source distribution."""
+        """Return the wheel, which is built once, from the source distribution."""
         if PackagingTests._wheel is None:
             shutil.unpack_archive(self.sdist, self.top / "unpacked")
             [source] = (self.top / "unpacked").iterdir()
@@ -137,7 +137,7 @@ class PackagingTests(SynchronousTestCase):
         return PackagingTests._wheel
 
     def environment(self) -> Path:
-        """Interpreter of the environment, with the wheel and what an editable install needs."""
+        """Return the environment's interpreter, with the wheel and what an editable install needs."""
         if PackagingTests._python is None:
             run(sys.executable, "-m", "venv", "--without-pip", self.top / "venv", cwd=self.top)
             python = self.top / "venv" / "bin" / "python"
@@ -149,7 +149,7 @@ class PackagingTests(SynchronousTestCase):
         return PackagingTests._python
 
     def install(self, *words: str | Path) -> Path:
-        """Install this in place of what the environment has of txrdma; return the interpreter."""
+        """Install this in place of the environment's txrdma; return the interpreter."""
         python = self.environment()
         if PackagingTests._installed != words:
             options = ("--no-compile", "--no-deps", "--no-build-isolation", "--force-reinstall")
@@ -178,7 +178,7 @@ class PackagingTests(SynchronousTestCase):
         self.assertEqual(version, f"txrdma {txrdma.__version__} (pure Python)\n")
 
     def assertLeavesNothing(self, python: Path) -> None:
-        """Assert that it serves, and that nothing is left of it when it is uninstalled."""
+        """Assert that the installation serves, and that nothing remains after it is uninstalled."""
         self.script(python, STARTS)
         self.pip(python, "uninstall", "--yes", "txrdma")
         PackagingTests._installed = ()
@@ -234,7 +234,7 @@ class PackagingTests(SynchronousTestCase):
         self.assertReproducible(self.sdist, "sdist")
 
     def test_reproducibleWheel(self) -> None:
-        """A wheel that was built from the checkout has the bytes of the one that was built from the sdist."""
+        """A wheel built from the checkout has the same bytes as one built from the sdist."""
         self.assertReproducible(self.wheel, "wheel")
 
     def test_dependencies(self) -> None:

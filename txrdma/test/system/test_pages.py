@@ -1,8 +1,8 @@
 """
-The pages that lead each kind of reader to a first result, run as they stand, but for the ports.
+The pages with first steps for each kind of reader, run unchanged except for the ports.
 
-C{make test-wheel} also runs their installations, from the wheel that it has built: C{PAGES_WHEELS} names
-its folder.
+C{make test-wheel} also runs their installations, from the wheel that it has built: C{PAGES_WHEELS} names its
+folder.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class PageTests(SynchronousTestCase):
 
 
 class TextTests(SynchronousTestCase):
-    """What the pages have in common with other files."""
+    """Contents that pages share with other files."""
 
     def setUp(self) -> None:
         if not DOCS.exists():

@@ -1,5 +1,5 @@
 """
-Machines that lack something: two processes exchange bytes by each transport, or report clearly why not.
+Machines with restrictions: two processes exchange bytes by each transport, or report the reason why not.
 
 L{txrdma.test.support.restrictions} restricts the processes; C{docs/machines.md} has the results.
 """
@@ -75,7 +75,7 @@ class RestrictedTestCase(SynchronousTestCase):
         return [text for _level, text in end["log"] if not any(part in text for part in _USUAL)]
 
     def checkShared(self, restrictions: str) -> None:
-        """C{smc:} uses shared memory, and logs only that; C{rsocket:} and C{btl:} work and log nothing."""
+        """Check that C{smc:} logs only its use of shared memory, and C{rsocket:} and C{btl:} log nothing."""
         smc, *others = self.all(restrictions)
         for end in smc.values():
             self.assertEqual(end["route"], "shared-memory")
@@ -87,8 +87,8 @@ class RestrictedTestCase(SynchronousTestCase):
 
     def checkFallback(self, restrictions: str, why: str) -> None:
         """
-        C{smc:} uses TCP, and logs one line at each end: why, and at the client what to do. C{rsocket:} and
-        C{btl:} use UDP, and log one line with the same text.
+        Check that C{smc:} uses TCP, and logs one line at each end: the reason, and at the client the remedy.
+        C{rsocket:} and C{btl:} use UDP, and log one line with the same text.
         """
         smc, *others = self.all(restrictions)
         self.assertEqual([each["mode"] for each in smc.values()], ["TCP", "TCP"])
@@ -108,40 +108,40 @@ class SharedMemoryTests(RestrictedTestCase):
 
     @skipUnless(isLinuxRoot, ROOT)
     def test_noProc(self) -> None:
-        """No C{/proc}."""
+        """Transports use shared memory without C{/proc}."""
         self.checkShared("noProc")
 
     @skipUnless(isLinuxRoot, ROOT)
     def test_noIPv6(self) -> None:
-        """IPv6 is disabled."""
+        """Transports use shared memory if IPv6 is disabled."""
         self.checkShared("noIPv6")
 
     @skipUnless(isLinuxRoot, ROOT)
     def test_readOnly(self) -> None:
-        """All file systems are read-only, also C{/tmp}, C{/run} and C{/dev/shm}."""
+        """Transports use shared memory if all file systems are read-only, even C{/tmp} and C{/dev/shm}."""
         self.checkShared("readOnly")
 
     @skipUnless(isLinuxRoot, ROOT)
     def test_smallShm(self) -> None:
-        """C{/dev/shm} has 64 KiB: memory is shared by memfd, not there."""
+        """Transports use shared memory if C{/dev/shm} has 64 KiB: memfd needs none of it."""
         self.checkShared("smallShm")
 
     @skipUnless(isLinuxRoot, ROOT)
     def test_unknownUser(self) -> None:
-        """The user has no entry in C{/etc/passwd}, no home, and no environment."""
+        """Transports use shared memory if the user is unknown, without home and environment."""
         self.checkShared("unknownUser")
 
     @skipUnless(platform.machine() == "x86_64", X86)
     def test_docker(self) -> None:
-        """Docker's default seccomp profile."""
+        """Transports use shared memory with Docker's default seccomp profile."""
         self.checkShared("docker")
 
     def test_fewDescriptors(self) -> None:
-        """C{ulimit -n 64}, C{ulimit -l 0}."""
+        """Transports use shared memory with C{ulimit -n 64} and C{ulimit -l 0}."""
         self.checkShared("fewDescriptors noLockedMemory")
 
     def test_bare(self) -> None:
-        """There is no compiler and no other program, no home and no environment."""
+        """Transports use shared memory without compiler, other programs, home and environment."""
         self.checkShared("bare")
 
 
@@ -150,12 +150,12 @@ class FallbackTests(RestrictedTestCase):
 
     @skipUnless(platform.machine() == "x86_64", X86)
     def test_noSharedObjects(self) -> None:
-        """A seccomp profile that denies eventfd2 and memfd_create."""
+        """Transports fall back with a seccomp profile that denies eventfd2 and memfd_create."""
         why = "eventfd2 fails ([Errno 1] Operation not permitted): allow it in the seccomp profile"
         self.checkFallback("noSharedObjects", why)
 
     def test_likePyPy(self) -> None:
-        """A Python without eventfd, memfd, seals and SO_PEERCRED, as PyPy 3.11."""
+        """Transports fall back on a Python without eventfd, memfd, seals and SO_PEERCRED, as PyPy 3.11."""
         self.checkFallback("likePyPy", "this Python has no os.eventfd: use CPython on Linux")
 
     @skipUnless(platform.machine() == "x86_64", X86)
@@ -192,24 +192,24 @@ class ReactorTests(RestrictedTestCase):
         self.checkShared("")
 
     def test_select(self) -> None:
-        """The select reactor."""
+        """The select reactor works."""
         self.check("select")
 
     def test_poll(self) -> None:
-        """The poll reactor."""
+        """The poll reactor works."""
         self.check("poll")
 
     def test_asyncio(self) -> None:
-        """The asyncio reactor."""
+        """The asyncio reactor works."""
         self.check("asyncio")
 
     @skipUnless(find_spec("uvloop"), "uvloop is not installed: the extra bench brings it")
     def test_uvloop(self) -> None:
-        """The asyncio reactor on a loop of uvloop."""
+        """The asyncio reactor works on a loop of uvloop."""
         self.check("uvloop")
 
     def test_txrdma(self) -> None:
-        """The reactor of txrdma, which polls longer."""
+        """The reactor of txrdma, which polls longer, works."""
         self.check("txrdma")
 
 
@@ -219,7 +219,7 @@ class NamespaceTests(RestrictedTestCase):
     skip = namespaces.reasonToSkip() if sys.platform == "linux" else "needs Linux"
 
     def test_otherNamespace(self) -> None:
-        """C{smc:} uses TCP, and each end logs one line that says that the peer does not speak SMC."""
+        """C{smc:} uses TCP, and each end logs one line: the peer does not speak SMC."""
         wire = namespaces.Wire()
         self.addCleanup(wire.close)
         (first, second), server = wire.names, wire.addresses[1]

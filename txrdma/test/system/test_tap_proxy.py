@@ -1,5 +1,5 @@
 """
-The proxy of C{twistd smc-proxy}: in memory, over real sockets, and as the real program.
+The proxy of C{twistd smc-proxy} as a real program.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Twistd(ProcessProtocol):
         self.ended.callback(None)
 
     async def stop(self) -> str:
-        """End it as an administrator does."""
+        """End the program with SIGTERM."""
         if not self.ended.called:
             self.process.signalProcess("TERM")
         await self.ended
@@ -56,7 +56,7 @@ class ProcessTests(TestCase):
     timeout = 60
 
     async def test_chain(self) -> None:
-        """A plain client and a plain server talk through two proxies, with SMC-R between them."""
+        """A plain client and a plain server communicate through two proxies, with SMC-R between them."""
         received = HalfCloseRecorder()
         server = serverFromString(reactor, "tcp:0:interface=127.0.0.1")
         serverPort = await server.listen(Factory.forProtocol(lambda: received))

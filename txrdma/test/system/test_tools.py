@@ -43,9 +43,9 @@ class RunTests(SynchronousTestCase):
 
     def run_(self, source: str, *options: str, before: str = ":") -> tuple[int, str]:
         """
-        Exit status and output for a module of tests.
+        Return the exit status and the output for a module of tests.
 
-        @param before: what a shell does before it runs them.
+        @param before: shell commands before the run.
         """
         folder = Path(self.mktemp()).absolute()
         folder.mkdir()
@@ -61,7 +61,7 @@ class RunTests(SynchronousTestCase):
         return done.returncode, done.stdout
 
     def last(self, source: str, *options: str, before: str = ":") -> tuple[int, str]:
-        """Exit status and last line for a module of tests."""
+        """Return the exit status and the last line for a module of tests."""
         status, output = self.run_(source, *options, before=before)
         return status, output.splitlines()[-1]
 
@@ -77,7 +77,7 @@ class RunTests(SynchronousTestCase):
         self.assertEqual(self.last("import nonsense")[0], 1)
 
     def test_brokenWorker(self) -> None:
-        """Workers that cannot start fail the run, which comes to an end."""
+        """If workers cannot start, the run fails and ends."""
         tools = Path(self.mktemp()).absolute()
         tools.mkdir()
         shutil.copy(CHECKOUT / "tools" / "runtests.py", tools)
@@ -123,7 +123,7 @@ class RunTests(SynchronousTestCase):
         self.assertRegex(output, r"0\.1\d s  test_given\.T\.test_a  \(It sleeps\.\)")
 
     def test_descriptors(self) -> None:
-        """Tests may open more descriptors than an ordinary user has at first, where that is allowed."""
+        """Tests may open more descriptors than an ordinary user's initial limit, where that is allowed."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         if 0 <= most < 4096:
             raise SkipTest(f"no more than {most} descriptors are allowed here")
@@ -132,7 +132,7 @@ class RunTests(SynchronousTestCase):
         self.assertEqual(self.last(source, before="ulimit -Sn 256")[0], 0)
 
     def test_interrupts(self) -> None:
-        """Programs that tests start can be interrupted, though all runs in the background of a script."""
+        """Programs started by tests can be interrupted, even if all runs in the background of a script."""
         source = (
             f"{HEAD}def test_a(self):\n"
             "    process = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
@@ -149,7 +149,7 @@ class GroupTests(SynchronousTestCase):
         self.runtests = tool(self, "runtests")
 
     def test_misplaced(self) -> None:
-        """A unit test may use no process and no socket, an integration test no process."""
+        """A unit test must not use processes and sockets, an integration test must not use processes."""
         for test, uses, forbidden in (
             ("txrdma.test.unit.test_a.T.test", [], ""),
             ("txrdma.test.unit.test_a.T.test", ["network"], "network"),
@@ -183,7 +183,7 @@ class GroupTests(SynchronousTestCase):
         self.assertEqual(self.runtests.waitedSeconds(1 << 30), 0.0)
 
     def test_sample(self) -> None:
-        """A sample is random modules of about the wanted part of the time, the same for the same seed."""
+        """A sample is random modules of about the requested share of the time, the same for the same seed."""
         jobs = [self.runtests.Job(f"m{number}", f"m{number}", 1, 1.0) for number in range(100)]
         part = self.runtests.sampled(jobs, 0.1, 1)
         self.assertEqual(len(part), 10)
@@ -199,12 +199,12 @@ class SummaryTests(SynchronousTestCase):
         self.folder.mkdir()
 
     def ended(self, name: str, log: str, seconds: int = 1, status: int = 0) -> None:
-        """Write what a step leaves."""
+        """Write the results of a step."""
         (self.folder / f"{name}.log").write_text(log)
         (self.folder / f"{name}.step").write_text(f"{seconds} {status}\n")
 
     def summary(self) -> tuple[int, list[str]]:
-        """Exit status and printed lines."""
+        """Return the exit status and the printed lines."""
         command = [sys.executable, str(CHECKOUT / "tools" / "ci-summary"), str(self.folder)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         return done.returncode, done.stdout.splitlines()
@@ -243,7 +243,7 @@ class RunnerTests(SynchronousTestCase):
     """Programs that run others."""
 
     def run_(self, tool: str, *words: str) -> tuple[int, str, str]:
-        """Status, output and complaints of a tool of the checkout."""
+        """Return exit status, output and errors of a tool of the checkout."""
         path = CHECKOUT / "tools" / tool
         if not path.exists():
             raise SkipTest("not a checkout")
@@ -251,15 +251,15 @@ class RunnerTests(SynchronousTestCase):
         return done.returncode, done.stdout, done.stderr
 
     def test_quietly(self) -> None:
-        """What succeeds says nothing, what fails all of it, with its own status."""
+        """A command that succeeds prints nothing; for one that fails, output and status are passed on."""
         printed = "echo WARNING: much; echo more >&2; exit "
         self.assertEqual(self.run_("quietly", "sh", "-c", printed + "0"), (0, "", ""))
         self.assertEqual(self.run_("quietly", "sh", "-c", printed + "3"), (3, "", "WARNING: much\nmore\n"))
 
     def test_bare(self) -> None:
-        """No program is found but a shell: not by PATH, and not where the lab looks besides."""
+        """The only program found is a shell, by PATH as well as in the additional folders of the lab."""
         if shutil.which("mktemp") is None:
-            raise SkipTest("there is no mktemp to begin with")
+            raise SkipTest("there is no mktemp")
         program = "import os, shutil, sys; from lab import needs; print(os.listdir(os.environ['PATH']));"
         program += "print([name for name in sys.argv[1:] if shutil.which(name, path=needs.SEARCHED)])"
         names = ("ls", "cc", "ip", "python3", "tshark", "dot", "depmod", "busybox", "opensm", "sh")
@@ -300,7 +300,7 @@ class MakefileTests(SynchronousTestCase):
         "clean": "test_clean",
         "wheels": "test-compiled builds one of them",
     }
-    """Targets that neither CI nor C{make soak} runs, and what does instead."""
+    """Targets that neither CI nor C{make soak} runs, and what runs instead."""
 
     def test_everyTargetIsRun(self) -> None:
         """C{.ci/run} or C{make soak} runs every target."""
@@ -309,7 +309,7 @@ class MakefileTests(SynchronousTestCase):
         commands = [line for line in (CHECKOUT / ".ci" / "run").read_text().splitlines() if "#" not in line]
         commands += [" ".join(each.words) for each in tool(self, "soak").activities()]
         words = {word for line in commands for word in line.partition("make ")[2].split()}
-        words |= {"vendor"}  # only where there is npm
+        words |= {"vendor"}  # only with npm
         targets = set(prerequisites[".PHONY"])
         run = targets & words | set(prerequisites["check"])
         self.assertEqual(targets - run, {*self.OTHERWISE})
@@ -376,7 +376,7 @@ class RecordTests(SynchronousTestCase):
         self.assertIn("@keyframes r0n1{0%{opacity:0}50.00%{opacity:1}}", style.text or "")
 
     def test_command(self) -> None:
-        """What a command prints to a terminal is recorded with its colours, and so is its exit status."""
+        """The output of a command on a terminal is recorded with its colours, and so is its exit status."""
         if find_spec("pyte") is None:
             raise SkipTest("pyte is not installed: the extra dev brings it")
         program = "import sys; print('\\033[31mred\\033[0m', sys.stdout.isatty()); sys.exit(3)"
@@ -407,7 +407,7 @@ class MutantTests(SynchronousTestCase):
         self.assertGreater(len(applying), 0.95 * len(self.recorded))
 
     def test_killed(self) -> None:
-        """A test that passes fails with the mutant that it kills, in a process of its own."""
+        """A test that passes fails with the mutant that it kills, in a separate process."""
         mutant = next(each for each in self.recorded if "unit.smc.test_closing" in (each.fast or ""))
         test = self.mutants.Test(mutant.fast, mutant.fast.rsplit(".", 2)[0], 1.0)
         loaded: set[str] = set()
@@ -417,7 +417,7 @@ class MutantTests(SynchronousTestCase):
 
 
 class ExampleTests(SynchronousTestCase):
-    """The examples of the documentation, as they stand there."""
+    """The examples of the documentation, unchanged."""
 
     slowBecause = "each example is a process"
 
@@ -428,7 +428,7 @@ class ExampleTests(SynchronousTestCase):
         return [sys.executable, str(path)]
 
     def test_echo(self) -> None:
-        """Server and client talk, by SMC-R."""
+        """Server and client exchange bytes by SMC-R."""
         self.assertIn("by SMC-R shared-memory", self.echo("smc:127.0.0.1:{port}"))
 
     def test_plainServer(self) -> None:
@@ -451,7 +451,7 @@ class ExampleTests(SynchronousTestCase):
                 server.terminate()
 
     def test_suite(self) -> None:
-        """A suite is clean over either transport."""
+        """A suite leaves nothing in the reactor over either transport."""
         folder = Path(self.example("test_echo.py")[1]).parent
         for scheme in ("tcp", "smc"):
             environment = {**os.environ, "SCHEME": scheme, "PYTHONPATH": f"{folder}:{CHECKOUT}"}
@@ -460,7 +460,7 @@ class ExampleTests(SynchronousTestCase):
             self.assertIn("PASSED (successes=1)", done.stdout)
 
     def test_readme(self) -> None:
-        """The commands of the README work as they stand there, but for the port."""
+        """The commands of the README work unchanged, except for the port."""
         fetch = self.example("fetch.py")
         if find_spec("treq") is None:
             raise SkipTest("treq is not installed: the extra web brings it")

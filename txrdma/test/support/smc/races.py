@@ -134,4 +134,4 @@ class RaceTestCase(SynchronousTestCase):
         """Let simulated time pass until a condition is true; fail if it is not within these seconds."""
         end = self.world.clock.seconds() + seconds
         while not condition():
-            self.assertTrue(self.world.turn() and self.world.clock.seconds() < end, "it never happens")
+            self.assertTrue(self.world.turn() and self.world.clock.seconds() < end, "never happened")

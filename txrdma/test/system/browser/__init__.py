@@ -7,4 +7,4 @@ from typing import Final
 from txrdma.test.support import CHECKOUT
 
 FOLDER: Final = CHECKOUT / "build" / "browser"
-"""Where C{tools/have-browser} puts axe-core and Grafana's types, and tests put pictures and histories."""
+"""Folder of axe-core and Grafana's types (from C{tools/have-browser}), and of tests' pictures and histories."""

@@ -1,8 +1,8 @@
 """
-A monitor on a simulated fabric, in a process of its own: C{python -m txrdma.test.system.browser.serving}.
+A monitor on a simulated fabric, in a separate process: C{python -m txrdma.test.system.browser.serving}.
 
-It prints the address of its pages, and does what the lines of its standard input say: C{cut NODE PORT},
-C{heal NODE PORT}. It ends with its input.
+It prints the address of its pages, and executes the lines of its standard input: C{cut NODE PORT}, C{heal
+NODE PORT}. It ends with its input.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Orders(LineReceiver):
         self._fabric = fabric
 
     def lineReceived(self, line: bytes) -> None:
-        """Carry out an order."""
+        """Execute a command."""
         word, name, number = line.decode().split()
         {"cut": self._fabric.cut, "heal": self._fabric.heal}[word](name, int(number))
 

@@ -1,8 +1,8 @@
 """
-The dashboard for Grafana, with the types of Grafana's own package @grafana/schema as the thresholds.
+The dashboard for Grafana, checked with the types of Grafana's own package @grafana/schema.
 
-TypeScript's compiler holds the file to them: names that they do not have, values of other types, and words
-that are none of an enumeration are errors. Queries are Prometheus' matter, and are not looked at here.
+TypeScript's compiler compares the file with them: unknown names, values of other types, and values that are
+not in an enumeration are errors. Queries belong to Prometheus, and are not checked here.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ export const series: Plain<Timeseries>[] = {series};
 
 
 class GrafanaTests(SynchronousTestCase):
-    """The file that the monitor hands out."""
+    """The file that the monitor serves."""
 
     slowBecause = "compiles the board with TypeScript and Grafana schemas"
 
@@ -61,7 +61,7 @@ class GrafanaTests(SynchronousTestCase):
         self.board: dict[str, Any] = json.loads(BOARD.read_text())
 
     def complaints(self) -> str:
-        """Complaints of the compiler about the board."""
+        """Return the compiler's errors about the dashboard."""
         panels = self.board.pop("panels")
         kinds = {
             kind: [one for one in panels if one["type"] == kind] for kind in ("stat", "table", "timeseries")
@@ -82,11 +82,11 @@ class GrafanaTests(SynchronousTestCase):
         return done.stdout + done.stderr
 
     def test_types(self) -> None:
-        """Grafana's types know all that the dashboard says."""
+        """Everything in the dashboard conforms to Grafana's types."""
         self.assertEqual(self.complaints(), "")
 
     def test_judge(self) -> None:
-        """The thresholds is awake: of mistakes it complains, one by one."""
+        """The check is effective: each of several mistakes is reported."""
         for mistake, output in (
             (lambda board: board.update(refreshh="30s"), "refreshh"),
             (lambda board: board["panels"][0]["options"].update(colorMode="loud"), "loud"),

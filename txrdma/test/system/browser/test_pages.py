@@ -1,8 +1,8 @@
 """
-Pages in Chromium: all of them, a change seen without a reload, the keyboard, a narrow window, the dark.
+Pages in Chromium: all pages, live changes, the keyboard, a narrow window, and dark mode.
 
-Runs by C{make test-all}, which installs what it needs. Pictures go to C{build/browser}, and with
-C{PICTURES} to the documentation.
+Run by C{make test-all}, which installs what it needs. Pictures are saved in C{build/browser}, and with
+C{PICTURES} in the documentation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DOCUMENTED = ("overview", "topology", "port")
 
 PATIENCE_SECONDS = 40.0
 MOST_PAINT_MILLISECONDS = 3000.0
-"""Most time until a page shows something, on a machine that does other things, too."""
+"""Maximum time until a page shows something, on a busy machine."""
 
 MOST_OCTETS = 250_000
 SWITCHES = (
@@ -55,7 +55,7 @@ TWO_FRAMES = """
 
 
 def why() -> str:
-    """Reason for which there are no tests here; C{""} if there are."""
+    """Return the reason why these tests cannot run here, or C{""}."""
     if find_spec("selenium") is None:
         return "selenium is not installed: the extra browser brings it"
     if shutil.which("chromium") is None or shutil.which("chromedriver") is None:
@@ -78,7 +78,7 @@ class BrowserTests(SynchronousTestCase):
 
     @classmethod
     def begin(cls) -> None:
-        """Start both, once for all tests: trial knows nothing of classes."""
+        """Start both, once for all tests: trial has no fixtures of classes."""
         from selenium import webdriver
         from selenium.webdriver.chrome.service import Service
 
@@ -107,14 +107,14 @@ class BrowserTests(SynchronousTestCase):
             path.unlink()
 
     def setUp(self) -> None:
-        """A usual window, in the light."""
+        """Use a window of the usual size in light mode."""
         if self.driver is None:
             self.begin()
         self.setView(1280, 900)
         self.until(lambda: self.at("/") and "Looking" not in self.text("#health"))
         self.complaints()
 
-    # What tests do.
+    # Steps of tests.
 
     def order(self, *words: object) -> None:
         self.server.stdin.write(" ".join(map(str, words)) + "\n")
@@ -141,18 +141,18 @@ class BrowserTests(SynchronousTestCase):
         while not isTrue():
             if time.monotonic() > end:
                 self.picture("failed")
-                self.fail("it does not come to it")
+                self.fail("the condition is not met")
             time.sleep(0.1)
 
     def drawn(self, selector: str) -> None:
         self.until(lambda: self.js("return document.querySelector(arguments[0])?.dataset.drawn", selector))
 
     def complaints(self) -> list[str]:
-        """Complaints of the browser since the last look: broken scripts, contents that were refused."""
+        """Return new complaints of the browser: failed scripts, and refused contents."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def complaintsOfAxe(self) -> list[str]:
-        """What axe finds on the page that is shown."""
+        """Return the violations that axe finds on the current page."""
         axe = self.folder / "axe.min.js"
         if not axe.exists():
             raise SkipTest("axe-core is not here: tools/have-browser fetches it from the npm registry")
@@ -170,7 +170,7 @@ class BrowserTests(SynchronousTestCase):
             self.document(str(Path(documentation).resolve() / f"monitor-{name}.png"))
 
     def document(self, path: str) -> None:
-        """Save a picture of 256 colours: a third of the size, without a visible difference."""
+        """Save a picture with 256 colours: a third of the size, without a visible difference."""
         self.driver.save_screenshot(path)
         if find_spec("PIL") is not None:
             from PIL import Image
@@ -180,14 +180,14 @@ class BrowserTests(SynchronousTestCase):
             few.save(path, optimize=True)
 
     def guid(self, name: str) -> str:
-        """GUID of a node, as the page of nodes has it."""
+        """Return the GUID of a node, as shown on the page of nodes."""
         self.at(f"/nodes?search={name}")
         return self.text("#rows code")
 
     # Tests.
 
     def test_everyPage(self) -> None:
-        """Every page shows without a complaint of the browser, and names from the fabric are text."""
+        """Every page is shown without a complaint of the browser, and names from the fabric are text."""
         leaf = self.guid("leaf04")
         paths = [path for path, _text in MENU]
         paths += [f"/nodes/{leaf}", f"/nodes/{leaf}/ports/9", "/trace?from=node003+HCA-1&to=node100+HCA-1"]
@@ -200,7 +200,7 @@ class BrowserTests(SynchronousTestCase):
         self.assertIn(HOSTILE, self.text("#rows"))
 
     def test_change(self) -> None:
-        """A host that dies is seen on the page that is open, as is its return; focus stays where it is."""
+        """The loss of a host and its return are shown on the open page, whose focus does not change."""
         self.until(lambda: "All is well" in self.text("#banner"))
         self.drawn("#topology")
         self.js("window.stayed = true; document.querySelector('#tiles a').focus()")
@@ -215,7 +215,7 @@ class BrowserTests(SynchronousTestCase):
         self.assertEqual(self.complaints(), [])
 
     def test_keyboard(self) -> None:
-        """By the keyboard alone one skips to the content, and comes to a node's page."""
+        """The keyboard is sufficient to skip to the content, and to reach a node's page."""
         from selenium.webdriver.common.keys import Keys
 
         self.at("/nodes")
@@ -234,7 +234,7 @@ class BrowserTests(SynchronousTestCase):
         self.assertEqual(self.text("h1"), "leaf01")
 
     def test_narrow(self) -> None:
-        """In a window of 400 pixels no page is wider; wide tables are moved by themselves."""
+        """In a window of 400 pixels no page is wider; wide tables scroll separately."""
         leaf = self.guid("leaf04")
         self.setView(400, 800)
         for path in [path for path, _text in MENU] + [f"/nodes/{leaf}", f"/nodes/{leaf}/ports/9"]:
@@ -245,7 +245,7 @@ class BrowserTests(SynchronousTestCase):
         self.picture("narrow")
 
     def test_labels(self) -> None:
-        """Names of switches do not cover each other: where there is no room, there are fewer of them."""
+        """Names of switches do not overlap: where there is no space, some are hidden."""
         found = []
         for width in (400, 1280):
             self.setView(width, 800)
@@ -260,7 +260,7 @@ class BrowserTests(SynchronousTestCase):
         return int(self.js("return document.querySelector('#topology').dataset.labels ?? 0"))
 
     def test_dark(self) -> None:
-        """In the dark the page is dark, without a reload, too."""
+        """In dark mode the page is dark, even without a reload."""
 
         def light() -> int:
             return int(self.js("return getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0]"))
@@ -270,7 +270,7 @@ class BrowserTests(SynchronousTestCase):
         self.assertLess(light(), 60)
 
     def test_manyPages(self) -> None:
-        """Nine pages are open at a time, more than a browser has connections, and each of them shows."""
+        """Nine open pages, more than a browser has connections, are all shown."""
         self.addCleanup(self.at, "/")
         first = self.driver.current_window_handle
         for _ in range(8):
@@ -287,7 +287,7 @@ class BrowserTests(SynchronousTestCase):
         self.until(lambda: self.text("#live") == "Live")
 
     def test_withoutScripts(self) -> None:
-        """Without JavaScript the tables are there, and places for drawings are not."""
+        """Without JavaScript the tables are shown, and areas for drawings are not."""
         self.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
         self.addCleanup(self.driver.execute_cdp_cmd, "Emulation.setScriptExecutionDisabled", {"value": False})
         for path in ("/nodes", "/links", "/topology"):
@@ -305,7 +305,7 @@ class BrowserTests(SynchronousTestCase):
         self.assertEqual(found, [])
 
     def detailPages(self) -> list[str]:
-        """A node, a port and a path."""
+        """Return the paths of a node, a port and a path through the fabric."""
         leaf = self.guid("leaf04")
         return [f"/nodes/{leaf}", f"/nodes/{leaf}/ports/9", "/trace?from=node003+HCA-1&to=node100+HCA-1"]
 
@@ -319,7 +319,7 @@ class BrowserTests(SynchronousTestCase):
     def assertFindingAccessible(self, host: str, isDark: bool) -> None:
         self.order("cut", host, 1)
         self.addCleanup(self.order, "heal", host, 1)
-        # The finding of the test before may be shown as well.
+        # The finding of the previous test may be shown as well.
         self.until(lambda: self.at("/") and re.search("[1-9] finding", self.text("#banner")))
         self.assertAccessible(isDark, "/", "/findings")
 
@@ -330,7 +330,7 @@ class BrowserTests(SynchronousTestCase):
         self.assertAccessible(True, *self.detailPages())
 
     def test_accessibleBeforeFigures(self) -> None:
-        """A chart has its name while the first figures are on their way, too."""
+        """A chart has its name even before its first values arrive."""
         path = f"/nodes/{self.guid('leaf04')}/ports/9"
         never = {"source": "window.fetch = () => new Promise(() => {});"}
         script = self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", never)
@@ -342,7 +342,7 @@ class BrowserTests(SynchronousTestCase):
         self.assertEqual(self.complaintsOfAxe(), [])
 
     def test_errorCorrection(self) -> None:
-        """A port whose link corrects errors has charts of that, once there is a figure; others have none."""
+        """A port whose link corrects errors has charts of that after the first value; others have none."""
         self.at(f"/nodes/{self.guid('leaf04')}/ports/9")
         hidden = "return document.querySelectorAll('#charts .chart[hidden]').length"
         self.drawn("#charts")
@@ -353,7 +353,7 @@ class BrowserTests(SynchronousTestCase):
         self.assertEqual(self.js(hidden), 2)
 
     def test_firstPaint(self) -> None:
-        """The overview shows something soon, and it is small, all that it asks for included."""
+        """The overview is shown quickly, and is small, including everything that it requests."""
         self.driver.execute_cdp_cmd("Network.enable", {})
         self.driver.execute_cdp_cmd("Network.setCacheDisabled", {"cacheDisabled": True})
         self.addCleanup(self.driver.execute_cdp_cmd, "Network.setCacheDisabled", {"cacheDisabled": False})
@@ -373,7 +373,7 @@ class BrowserTests(SynchronousTestCase):
         self.assertLess(everything, MOST_OCTETS)
 
     def test_pictures(self) -> None:
-        """Pictures of the pages, with all that scripts draw on them."""
+        """Pictures of the pages include everything that scripts draw."""
         leaf = self.guid("leaf04")
         self.order("cut", "leaf06", 11)
         self.addCleanup(self.order, "heal", "leaf06", 11)
@@ -400,7 +400,7 @@ class BrowserTests(SynchronousTestCase):
 
 
 def _accessible(path: str, isDark: bool) -> Callable[[BrowserTests], None]:
-    """A test of one page, in light or dark colours."""
+    """Return a test of one page, in light or dark colours."""
     return lambda self: self.assertAccessible(isDark, path)
 
 

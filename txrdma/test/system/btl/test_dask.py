@@ -1,5 +1,5 @@
 """
-Dask in processes of its own, over C{btl://}.
+Dask in separate processes, over C{btl://}.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class DaskTests(SynchronousTestCase):
             raise SkipTest("distributed is not installed: the extra dask brings it")
 
     def test_killed(self) -> None:
-        """Workers exchange an array; one that is killed is noticed, and its results are computed again."""
+        """Workers exchange an array; the death of one is detected, and its results are computed again."""
         command = [sys.executable, str(PLAYER), "btl"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         self.assertEqual(done.stdout, "3000000\nnoticed 3000000\n", done.stderr)

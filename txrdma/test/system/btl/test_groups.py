@@ -39,7 +39,7 @@ class RunTests(SynchronousTestCase):
         self.assertEqual((sorted(output.splitlines()), errors, process.returncode), (expected, "", 0))
 
     def test_port(self) -> None:
-        """The first member can listen where C{torch.distributed} meets; others do not get that port."""
+        """The first member can listen at the port of C{torch.distributed}, which others do not get."""
         process = self.start("listening", "--prefix")
         output, errors = process.communicate(timeout=100)
         self.assertEqual((output, process.returncode), ("[0] listening\n", 0), errors)

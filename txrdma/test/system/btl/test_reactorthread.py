@@ -1,4 +1,4 @@
-"""The reactor thread of a process that is forked."""
+"""The reactor thread of a forked process."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ inherited.release()
 class ForkTests(SynchronousTestCase):
     def test_child(self) -> None:
         """
-        A forked process gets a reactor of its own, and can't use that of its parent, whose thread it lacks,
-        also if another thread was acquiring the reactor when it was forked.
+        A forked process gets a separate reactor, and can't use that of its parent, whose thread it lacks,
+        even if another thread was acquiring the reactor at the fork.
         """
         command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

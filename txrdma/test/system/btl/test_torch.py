@@ -1,5 +1,5 @@
 """
-C{torch.distributed} in processes of its own, over C{btl}, compared with gloo.
+C{torch.distributed} in separate processes over C{btl}, compared with gloo.
 
 torch has hundreds of megabytes, so C{make test} does not install it: C{make test-torch} does.
 """

@@ -30,7 +30,7 @@ def options(*words: str) -> Any:
 
 
 class ResolveTests(TestCase):
-    """What is told of hosts and ports."""
+    """Output of the command about hosts and ports."""
 
     slowBecause = "each command is a process"
 

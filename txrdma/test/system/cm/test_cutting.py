@@ -1,5 +1,5 @@
 """
-Alternate paths between two processes in their own network namespaces: see L{txrdma.test.support.cm.cutting}.
+Alternate paths between two processes in separate network namespaces: see L{txrdma.test.support.cm.cutting}.
 """
 
 from __future__ import annotations

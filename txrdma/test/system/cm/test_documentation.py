@@ -64,7 +64,7 @@ class PageTests(SynchronousTestCase):
         return process.stdout
 
     def test_sharedMemory(self) -> None:
-        """The client reads the server's memory, and its bytes are there at the end."""
+        """The client reads the server's memory, whose bytes are unchanged at the end."""
         output = self.served(self.share)
         self.assertEqual(self.run_(self.use), "b'hello'\n")
         self.assertEqual(output.readline(), f"{bytes(b'hello' + bytes(4) + b'world')!r}\n")
@@ -85,7 +85,7 @@ class PageTests(SynchronousTestCase):
         self.assertEqual(self.run_(self.mapped), "look: mapped\nConnection was closed cleanly.\n")
 
     def test_migration(self) -> None:
-        """The connection of the walk-through continues on the other path, and gets the first path again."""
+        """The connection of the walk-through continues on the other path, and loads the first one again."""
         expected = f"b'carried on'\nnow by {self.others['127.0.1.3']}\nready for {self.others['127.0.0.3']}\n"
         self.assertEqual(self.run_(self.migration), expected)
 

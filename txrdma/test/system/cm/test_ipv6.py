@@ -19,7 +19,7 @@ BEFORE = unshared()
 
 
 class IPv6Tests(SynchronousTestCase):
-    """A server and a client in their own network namespaces."""
+    """A server and a client in separate network namespaces."""
 
     slowBecause = "four processes start"
     skip = None if BEFORE else "veth pairs in a network namespace are wanted"

@@ -29,7 +29,7 @@ TSHARK_NAMES = [
 
 
 class TsharkTests(SynchronousTestCase):
-    """Our messages and the kernel's, as tshark decodes them."""
+    """Messages of txrdma and of the kernel, as tshark decodes them."""
 
     slowBecause = "starts tshark"
 
@@ -42,7 +42,7 @@ class TsharkTests(SynchronousTestCase):
         return tsharkFields([packetOf(datagram) for datagram in datagrams], "_ws.col.Info", *fields)
 
     def test_names(self) -> None:
-        """tshark knows each of the eleven messages by its name."""
+        """tshark decodes each of the eleven messages with its name."""
         names = [row[0].removeprefix("CM: ") for row in self.shown([datagramOf(kind()) for kind in KINDS])]
         self.assertEqual(names, TSHARK_NAMES)
 

@@ -41,7 +41,7 @@ class CommandTests(TestCase):
         self.assertEqual(server.returncode, 0)
 
     def test_addressTaken(self) -> None:
-        """A second server at the same address and port fails with an error that says so."""
+        """A second server at the same address and port fails with an error that names the reason."""
         there = loopbackAddress()
         self.listening("-P", "-a", there)
         second = self.start("-s", "-a", there)

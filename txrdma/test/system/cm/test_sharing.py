@@ -38,7 +38,7 @@ CONTAINER = (
 
 
 def canUnshare() -> bool:
-    """Whether L{CONTAINER} works for this user."""
+    """Return whether L{CONTAINER} works for this user."""
     try:
         return subprocess.run([*CONTAINER, "true"], capture_output=True).returncode == 0
     except OSError:
@@ -46,7 +46,7 @@ def canUnshare() -> bool:
 
 
 def delayed(process: subprocess.Popen[str]) -> float:
-    """Seconds for which a process, which may have been killed, was runnable without a processor."""
+    """Return the seconds for which a process, even a killed one, was runnable without a processor."""
     return int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[1]) * 1e-9
 
 
@@ -90,7 +90,7 @@ class SharingTests(TestCase):
         return started(self, "-m", PROGRAM, *words, before=before, stderr=stderr)
 
     def line(self, process: subprocess.Popen[str]) -> str:
-        """The next line that a process prints."""
+        """Return the next line that a process prints."""
         assert process.stdout is not None
         return process.stdout.readline().strip()
 
@@ -104,12 +104,12 @@ class SharingTests(TestCase):
         return [coordinator, *servers]
 
     def finish(self, clients: list[subprocess.Popen[str]]) -> None:
-        """Each client has got all its answers."""
+        """Check that each client has received all its answers."""
         for client in clients:
             assert client.stdout is not None
             watchdog = Timer(PATIENCE, client.kill)
             watchdog.start()
-            output = client.stdout.read()  # what readline has buffered, too
+            output = client.stdout.read()  # including what readline has buffered
             client.wait()
             watchdog.cancel()
             self.assertEqual((self.note, output.split()[-1:], client.returncode), (self.note, ["done"], 0))
@@ -166,8 +166,8 @@ class SharingTests(TestCase):
     @skipUnless(canUnshare(), "no namespaces can be created here")
     def test_namespaces(self) -> None:
         """
-        Processes share an address if they have the user and the network namespace in common, as containers
-        may; their other namespaces differ. One of them replaces a killed coordinator on the host.
+        Processes share an address if they have the same user and network namespace; as with containers, their
+        other namespaces may differ. One of them replaces a killed coordinator on the host.
         """
         coordinator = self.start("idle", "auto", 0)
         self.assertIn("ready", self.line(coordinator))
@@ -179,7 +179,7 @@ class SharingTests(TestCase):
             coordinator.kill()
 
     def test_claimed(self) -> None:
-        """A service that another process has cannot be listened for, until that process ends."""
+        """A service that another process provides cannot be listened for until that process ends."""
         servers = self.begin()[1:]
         late = self.start("server", "auto", 0, PORTS[0], stderr=subprocess.PIPE)
         _, errors = late.communicate(timeout=30)

@@ -59,6 +59,6 @@ class ProcessTests(SynchronousTestCase):
         self.check("produces", "producer stopped\nConnectionDone\n", f"{COUNT} ConnectionDone\n")
 
     def test_waits(self) -> None:
-        """A peer that takes nothing delays the end for a short time only."""
+        """A peer that receives nothing delays the end for a short time only."""
         for _, client, kind in self.pairs("waits"):
             self.assertEqual(client.communicate(timeout=60)[0], "ConnectionAborted\n", kind)

@@ -1,7 +1,7 @@
 """
 The container file of the fabric monitor, built and run by buildah: C{make test-container}.
 
-Elsewhere the suite skips. Building takes a minute, and the packages of PyPI.
+Elsewhere the suite skips. Building takes a minute, and downloads packages from PyPI.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import shutil
 
 OUTSIDE: str | None = "needs buildah: make test-container"
-"""Why the suite can't run here; None where it can. It suits trial's C{skip} attribute."""
+"""Why the suite can't run here, or None; the value of trial's C{skip} attribute."""
 
 if os.environ.get("CONTAINER") == "1":
     OUTSIDE = "needs buildah" if shutil.which("buildah") is None else None

@@ -1,5 +1,5 @@
 """
-The image that C{examples/fabric-monitor/Containerfile} makes: a monitor in it, asked from outside.
+A monitor in the image of C{examples/fabric-monitor/Containerfile}, queried from outside.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ poll.notices = false
 
 
 def buildah(*words: str) -> list[str]:
-    """A command of buildah's, with a storage that is ours alone."""
+    """Return a command of buildah with a private storage."""
     return ["buildah", "--root", str(STORAGE / "storage"), "--runroot", str(STORAGE / "run"), *words]
 
 
 def printed(*words: str) -> str:
-    """Output of a command; what it complains of when it fails is in the error."""
+    """Return the output of a command; the error of a failure contains its complaints."""
     done = subprocess.run(words, capture_output=True, text=True, timeout=BUILD_SECONDS)
     if done.returncode:
         raise AssertionError(f"{words}: {done.stderr[-3000:]}")
@@ -52,7 +52,7 @@ def printed(*words: str) -> str:
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    """Connection to a server at a path."""
+    """A connection to a server at a path."""
 
     def __init__(self, path: str) -> None:
         super().__init__("localhost", timeout=PATIENCE_SECONDS)
@@ -75,11 +75,11 @@ class ImageTests(SynchronousTestCase):
             ImageTests.isBuilt = True
         self.container = printed(*buildah("from", "--pull-never", IMAGE)).strip()
         self.addCleanup(printed, *buildah("rm", self.container))
-        self.folder = Path(tempfile.mkdtemp(prefix="txrdma-container-"))  # short, as paths of sockets are
+        self.folder = Path(tempfile.mkdtemp(prefix="txrdma-container-"))  # short, as paths of sockets must be
         self.addCleanup(shutil.rmtree, self.folder)
 
     def build(self) -> None:
-        """Build the image of the files that are this project's, from the base that is here."""
+        """Build the image from this project's files and a local base."""
         tree = Path(self.mktemp()).absolute()
         files = printed("git", "-C", str(TREE), "ls-files", "-z").split("\0")
         for name in filter(None, files):
@@ -88,7 +88,7 @@ class ImageTests(SynchronousTestCase):
                 shutil.copyfile(TREE / name, tree / name)
         mounts = [
             word
-            for path in ("/etc/ssl/certs", "/etc/pip.conf")  # by which this host reaches PyPI
+            for path in ("/etc/ssl/certs", "/etc/pip.conf")  # how this host reaches PyPI
             if os.path.exists(path)
             for word in ("-v", f"{path}:{path}:ro")
         ]
@@ -97,7 +97,7 @@ class ImageTests(SynchronousTestCase):
         printed(*buildah("bud", *options, *mounts, "-f", str(tree / file), str(tree)))
 
     def words(self) -> list[str]:
-        """Command of the image: what runs when nobody says another."""
+        """Return the default command of the image."""
         config = json.loads(printed(*buildah("inspect", "--type=image", IMAGE)))["OCIv1"]["config"]
         return [*config["Entrypoint"], *config["Cmd"]]
 
@@ -119,11 +119,11 @@ class ImageTests(SynchronousTestCase):
         return program
 
     def test_monitor(self) -> None:
-        """The image's own command watches the fabric of a configuration, serves it, and keeps a history."""
+        """The image's default command watches the configured fabric, serves it, and stores a history."""
         (self.folder / "config").mkdir()
         (self.folder / "state").mkdir()
         (self.folder / "config" / "fabric-monitor.toml").write_text(CONFIG)
-        mounts = (  # buildah has something of its own where the image has a volume
+        mounts = (  # buildah mounts a folder of its own where the image has a volume
             f"{self.folder}/config:/etc/fabric-monitor:ro",
             f"{self.folder}/state:/state",
         )
@@ -148,7 +148,7 @@ class ImageTests(SynchronousTestCase):
             connection.close()
 
     def test_demo(self) -> None:
-        """The first look that the file's head promises is there."""
+        """The demonstration that is described at the top of the file is available."""
         program = self.run_("txrdma", "demo-fabric", "--hosts=16", "--listen=tcp:0:interface=127.0.0.1")
         assert program.stdout is not None
         line = program.stdout.readline()
@@ -157,7 +157,7 @@ class ImageTests(SynchronousTestCase):
             self.assertIn("Fabric monitor", answer.read().decode())
 
     def test_options(self) -> None:
-        """What the pages of the documentation tell to configure can be: TLS, and PostgreSQL."""
+        """TLS and PostgreSQL can be configured as the documentation describes."""
         program = self.run_("python3", "-c", "import OpenSSL, psycopg, txrdma; print('all')")
         output, _nothing = program.communicate(timeout=PATIENCE_SECONDS)
         self.assertEqual((output, program.returncode), ("all\n", 0))

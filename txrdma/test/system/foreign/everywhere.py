@@ -1,5 +1,5 @@
 """
-SMC-R for programs that call C{listenTCP} and C{connectTCP}: both, and all that is made of them.
+SMC-R for programs that call C{listenTCP} and C{connectTCP}, and for all functions that use these.
 
 Endpoints, C{listenSSL}, C{twisted.application.strports} and C{ClientCreator} end at these two methods of the
 reactor, so a program for TCP runs unchanged::
@@ -47,7 +47,7 @@ class _Building(Factory):
 @implementer(IConnector)
 class SMCConnector:
     """
-    A client endpoint in the form of what C{connectTCP} returns, for a C{ClientFactory}.
+    A client endpoint with the interface of the connector that C{connectTCP} returns.
 
     @ivar state: C{disconnected}, C{connecting} or C{connected}.
     @ivar transport: the connection's transport while there is one.
@@ -138,7 +138,7 @@ class SMCConnector:
     def _over(self, report: Callable[[SMCConnector, Failure], object], reason: Failure) -> None:
         self.state = "disconnected"
         report(self, reason)
-        if self.state == "disconnected" and self._isStarted:  # tell may have connected again
+        if self.state == "disconnected" and self._isStarted:  # the callback may have connected again
             self.factory.doStop()
             self._isStarted = False
 
@@ -151,7 +151,7 @@ def install() -> None:
     def listen(
         reactor: Any, port: int, factory: Any, backlog: int = 50, interface: str = ""
     ) -> IListeningPort:
-        if within:  # our own endpoint listens by TCP, too
+        if within:  # the endpoint of txrdma listens by TCP, too
             return listenTCP(reactor, port, factory, backlog, interface)  # type: ignore[no-any-return]
         results: list[IListeningPort | Failure] = []
         within.append(reactor)
@@ -159,7 +159,7 @@ def install() -> None:
             SMCServerEndpoint(reactor, port, interface, backlog).listen(factory).addBoth(results.append)
         finally:
             within.pop()
-        [result] = results  # it never waits
+        [result] = results  # the Deferred has fired already
         if isinstance(result, Failure):
             result.raiseException()
         return result
@@ -176,7 +176,7 @@ def install() -> None:
         return connector
 
     def spawn(reactor: Any, protocol: Any, executable: Any, args: Any = (), *more: Any, **keys: Any) -> Any:
-        """Run modules over SMC-R as well when they are started as programs."""
+        """Run modules over SMC-R even if they are started as programs."""
         if list(args[:2]) == [sys.executable, "-m"]:
             args = [*args[:2], __spec__.name, *args[2:]]
         return spawnProcess(reactor, protocol, executable, args, *more, **keys)

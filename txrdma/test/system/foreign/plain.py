@@ -1,7 +1,7 @@
 """
 A suite as users write it, with servers and clients by endpoint strings and the usual clean-up of TCP.
 
-C{SCHEME} in the environment is C{tcp} or C{smc}.
+The environment variable C{SCHEME} is C{tcp} or C{smc}.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Run test suites by trial in this process, as they are or over C{smc:}, and write what became of each test::
+Run test suites by trial in this process, unchanged or over C{smc:}, and write each outcome::
 
     python -m txrdma.test.system.foreign.player --over smc --results FILE NAME ...
 
@@ -84,7 +84,7 @@ class PlayerOptions(Options):
     ]
 
     def parseArgs(self, *names: str) -> None:
-        """Names of test modules, classes or methods."""
+        """Store the names of test modules, classes or methods."""
         if self["results"] is None or self["over"] not in ("tcp", "smc"):
             raise UsageError("where do the results go?")
         self["names"] = names
@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> int:
 
     _count(Fresh.connected)
     if options["over"] == "smc":
-        from txrdma.test.system.foreign import everywhere  # its reactor is installed by now
+        from txrdma.test.system.foreign import everywhere  # after the reactor was installed
 
         everywhere.install()
     results = Path(options["results"]).absolute()

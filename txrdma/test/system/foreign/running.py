@@ -1,10 +1,10 @@
 """
-One end of a program in a process of its own::
+One end of a program in a separate process::
 
     python -m txrdma.test.system.foreign.running PROGRAM serve|use STRING FOLDER
 
-Each line that it prints is JSON: the port that it listens at, what its connections were served by, and at
-the end of C{use} what it has seen. Its log goes to standard error.
+Each line that it prints is JSON: the port that it listens at, the routes of its connections, and at the end
+of C{use} its result. Its log goes to standard error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from txrdma.testing.streams.performing import servedBy
 
 
 def programNamed(name: str) -> Program:
-    """A program by its name: C{MODULE.CLASS} among L{txrdma.test.system.foreign.programs}."""
+    """Return a program by its name: C{MODULE.CLASS} among L{txrdma.test.system.foreign.programs}."""
     module, _, kind = name.partition(".")
     made: Program = getattr(import_module(f"txrdma.test.system.foreign.programs.{module}"), kind)()
     return made

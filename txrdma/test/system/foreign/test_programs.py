@@ -27,7 +27,7 @@ class ProgramComparison(SynchronousTestCase):
             overTCP, *others = threads.map(lambda provider: play(name, provider), (TCP, *routes))
         for route, played in zip(routes, others, strict=True):
             found = differences(played, overTCP, route)
-            if found:  # a busy machine may have run into a time limit of its own: what differs, differs twice
+            if found:  # a timeout on a busy machine may be the cause: only repeated differences count
                 print(f"{name} over {route.name} is played again, beside TCP: {found}")
                 found = differences(play(name, route), play(name, TCP), route)
             self.assertEqual(found, [], route.name)

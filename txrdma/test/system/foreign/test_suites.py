@@ -1,5 +1,5 @@
 """
-Third-party suites with C{smc:} at both ends: what passes over TCP passes over SMC-R.
+Third-party suites with C{smc:} at both ends: tests that pass over TCP pass over SMC-R.
 
 They are Twisted's own suites that use real ports and are not in L{txrdma.test.integration.smc.test_reactors},
 and treq's. C{twisted.conch.test.test_conch} is not included because its clients are OpenSSH's, which use TCP
@@ -46,7 +46,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "treq.test.test_treq_integration.TreqIntegrationTests": ("treq", "httpbin", "OpenSSL"),
     "treq.test.test_treq_integration.HTTPSTreqIntegrationTests": ("treq", "httpbin", "OpenSSL"),
 }
-"""The modules and classes whose tests connect, and what they want to be installed."""
+"""The modules and classes whose tests connect, and the packages that they need."""
 
 EXCEPTIONS: Final = {
     "twisted.test.test_tcp.CannotBindTests.test_clientBind": (
@@ -65,7 +65,7 @@ EXCEPTIONS: Final = {
         "looks for the transport itself among the reactor's readers, where only that of a link is"
     ),
 }
-"""Tests that pass over TCP and can't over SMC-R, and why."""
+"""Tests that pass over TCP and can't over SMC-R, and the reasons."""
 
 
 class _Playing(TestCase):
@@ -75,7 +75,7 @@ class _Playing(TestCase):
     slowBecause = "Runs a suite of Twisted's in one process over TCP and in another over SMC-R."
 
     async def play(self, suite: str, over: str, reactorName: str, scheme: str = "smc") -> dict[str, Any]:
-        """What became of the tests of a suite, as L{txrdma.test.system.foreign.player} writes it."""
+        """Return the outcomes of a suite's tests, as L{txrdma.test.system.foreign.player} writes them."""
         results = Path(self.mktemp()).absolute()
         results.parent.mkdir(parents=True, exist_ok=True)
         words = ["-m", "txrdma.test.system.foreign.player", "--over", over, "--reactor", reactorName]
@@ -87,7 +87,7 @@ class _Playing(TestCase):
         )
         out, err, _ = await running
         if not results.exists():
-            self.fail(f"{suite} over {over} came to nothing: {(out + err)[-2000:].decode(errors='replace')}")
+            self.fail(f"{suite} over {over} has no results: {(out + err)[-2000:].decode(errors='replace')}")
         return cast("dict[str, Any]", json.loads(results.read_text()))
 
     def assertSMC(self, played: dict[str, Any]) -> None:
@@ -100,7 +100,7 @@ class SuiteComparison(_Playing):
     """Compares a suite over TCP with the same suite over SMC-R."""
 
     async def compare(self, suite: str, reactorName: str) -> None:
-        """Assert that what passes over TCP passes over SMC-R, apart from the exceptions."""
+        """Assert that tests that pass over TCP pass over SMC-R, apart from the exceptions."""
         for needed in SUITES[suite]:
             if find_spec(needed) is None:
                 raise SkipTest(f"{suite} needs {needed}, which is not installed")
@@ -121,10 +121,9 @@ class SuiteComparison(_Playing):
 
 class PlainComparison(_Playing):
     """
-    A suite as a user writes it (L{txrdma.test.system.foreign.plain}), which says C{smc:} where it could say
-    C{tcp:}.
+    A suite as a user writes it (L{txrdma.test.system.foreign.plain}), with C{smc:} in place of C{tcp:}.
 
-    In half of its tests somebody removes everything from the reactor at the end.
+    Half of its tests remove everything from the reactor at their end.
     """
 
     slowBecause = "Runs a suite in one process over TCP and in another over SMC-R."
@@ -132,7 +131,7 @@ class PlainComparison(_Playing):
     async def compare(self, reactorName: str) -> None:
         """Assert that all tests pass over SMC-R in one process."""
         played = {}
-        for scheme in ("tcp", "smc"):  # one after the other, as they are timed
+        for scheme in ("tcp", "smc"):  # one after the other, because their durations are compared
             played[scheme] = await self.play("txrdma.test.system.foreign.plain", "tcp", reactorName, scheme)
             outcomes = played[scheme]["outcomes"]
             failed = {name: each for name, each in outcomes.items() if each != ["passed"]}

@@ -27,4 +27,4 @@ def _outside() -> str | None:
 
 
 OUTSIDE = _outside()
-"""Why suites of this package can't run here; None where they can. It suits trial's C{skip} attribute."""
+"""Why suites of this package can't run here, or None; the value of trial's C{skip} attribute."""

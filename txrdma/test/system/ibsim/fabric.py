@@ -80,7 +80,7 @@ class Ibsim:
     def _startSimulator(self, net: str, nodes: Any) -> None:
         (self.folder / "net").write_text(net)
         os.mkfifo(self.folder / "console")
-        self._console = os.open(self.folder / "console", os.O_RDWR)  # both ends: it never reads as ended
+        self._console = os.open(self.folder / "console", os.O_RDWR)  # both ends open: without an end of file
         count = len(nodes)
         ports = sum(node.ports + 1 for node in nodes)
         sizes = ("-N", str(count + 1), "-S", str(count + 1), "-P", str(ports + 1))
@@ -107,11 +107,11 @@ class Ibsim:
         self._await("standby/opensm.log", "Entering STANDBY state")
 
     def stopManager(self) -> None:
-        """Let the master OpenSM end; the one in standby takes over."""
+        """End the master OpenSM; the standby takes over."""
         self._endManager(signal.SIGTERM)
 
     def killManager(self) -> None:
-        """Kill the master OpenSM; the one in standby takes over."""
+        """Kill the master OpenSM; the standby takes over."""
         self._endManager(signal.SIGKILL)
 
     def _endManager(self, number: signal.Signals) -> None:
@@ -232,7 +232,7 @@ EXAMPLE = example("net.2sw2path4hca")
 """Two switches, two paths between them, four hosts."""
 
 NO_EXAMPLES = OUTSIDE or ("" if EXAMPLE else "ibsim's examples are not installed") or None
-"""Why tests of the examples skip; None where they run."""
+"""Why tests of the examples skip, or None."""
 
 
 class IbsimTestCase(TestCase):

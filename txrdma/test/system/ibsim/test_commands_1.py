@@ -180,7 +180,7 @@ class QueryTests(CommandsTestCase):
         self.compare(content, reference[reference.index("PortInfo dump") :])
 
     async def test_counters(self) -> None:
-        """Errors, as C{perfquery} shows them."""
+        """Errors equal those that C{perfquery} shows."""
         await self.setLIDs()
         for number, name in enumerate(
             ("SymbolErrorCounter", "LinkDownedCounter", "PortRcvErrors", "PortXmitDiscards", "VL15Dropped"), 3

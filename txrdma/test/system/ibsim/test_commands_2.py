@@ -29,7 +29,7 @@ from txrdma.test.system.ibsim.fabric import EXAMPLE, IbsimTestCase, NO_EXAMPLES
 
 _TRIES = 3
 _CRASHED = 128
-"""From here on exit statuses are signals."""
+"""From this number on, exit statuses are signals."""
 
 
 class CommandsTestCase(IbsimTestCase):
@@ -153,7 +153,7 @@ class VendorTests(CommandsTestCase):
     async def test_theirServers(self) -> None:
         """C{txrdma ping} and C{txrdma sysstat} get answers from servers of infiniband-diags."""
         _, *hosts = await self.answerTo("nodes", "--hosts")
-        # OpenSM: its questions to other managers would end these servers, as they do not know them.
+        # OpenSM would end these servers by requests to other managers, which they do not know.
         self.fabric._processes[-1].terminate()
         self.fabric._processes[-1].wait()
         for host, program, name in zip(hosts, ("ibping", "ibsysstat"), ("ping", "sysstat"), strict=False):

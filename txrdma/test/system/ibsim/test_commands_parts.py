@@ -3,10 +3,10 @@ Commands report about one node and its neighbours what infiniband-diags reports,
 
 These are the only differences:
 
-  - C{iblinkinfo} does not know at which port of its switch a host is linked that it reached by a directed
-    route: it prints the port by which the route came in.
-  - In ibsim it does not find what a switch is linked to that is named by its GUID, and neither do we by
-    C{'7 0,1'}: ibsim does not support directed routes with LID-routed parts. We ask the administration there.
+  - C{iblinkinfo} prints the port through which a directed route to a host has entered the switch, because it
+    does not know the switch port of that host.
+  - In ibsim neither C{iblinkinfo} finds the peers of a switch that is named by its GUID, nor txrdma those of
+    C{'7 0,1'}: ibsim has no directed routes with LID-routed parts. txrdma then queries the administration.
   - Those of L{txrdma.test.system.ibsim.test_commands_3}.
 """
 
@@ -46,7 +46,7 @@ class PartTests(CommandsTestCase):
                 reference = [line for line in reference if f'"{node["description"]:>30}"' in line]
             guid = next(port["guid"] for port in node["ports"] if port["guid"])
             names = [f"DR {route}", str(node["lid"]), f"0x{guid.replace(':', '')}"]
-            if node["type"] == "SWITCH":  # tables, as of names that several ports have, do not come through
+            if node["type"] == "SWITCH":  # tables, as of names that several ports have, are not delivered
                 names.append(node["description"])
             for target in names:
                 ours = lines(await self.output("links", target, "--line"))

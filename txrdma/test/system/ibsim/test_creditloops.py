@@ -38,7 +38,7 @@ def torus() -> str:
 
 
 class SingleSurvey(LaneSurvey):
-    """Asks for one path at a time: ibsim does not deliver answers of several records from OpenSM."""
+    """Requests one path at a time: ibsim does not deliver answers of several records from OpenSM."""
 
     async def pathsOf(self, rpcs: RPCs, source: Port) -> None:
         """Query the service levels of all paths from a port."""
@@ -97,7 +97,7 @@ class OneLaneTests(TorusTestCase):
     smConfiguration = "routing_engine minhop"
 
     async def test_minhop(self) -> None:
-        """There is a credit loop."""
+        """With minhop there is a credit loop."""
         linear, lanes, links = await self.survey()
         self.assertNotEqual(self.loop(linear, lanes, links), [])
 

@@ -57,7 +57,7 @@ class MonitorTestCase(IbsimTestCase):
 
         super().setUp()
         self.reactor = reactor
-        # ibsim brings requests, as reports are, to who says that he is a manager
+        # ibsim delivers requests, including reports, to programs that register as manager
         agent = MADAgent(reactor, self.portAt("a", isSM=True), watchSeconds=0.2)
         self.addCleanup(agent.close)
         self.reported: list[tuple[str, str, str]] = []
@@ -91,7 +91,7 @@ class MonitorTestCase(IbsimTestCase):
         self.assertEqual(self.reported, [])
 
     def linked(self) -> set[tuple[str, int, str, int]]:
-        """Links as the monitor knows them, from both ends."""
+        """Return links as the monitor knows them, from both ends."""
         fabric = self.poller.fabric
         assert fabric is not None
         return {
@@ -101,7 +101,7 @@ class MonitorTestCase(IbsimTestCase):
         }
 
     async def linksReported(self) -> set[tuple[str, int, str, int]]:
-        """Links as iblinkinfo prints them, from both ends."""
+        """Return links as iblinkinfo prints them, from both ends."""
         out, errors, status = await self.fabric.spawn("iblinkinfo", "-l", host="b")
         self.assertEqual((status, errors), (0, b""))
         found = set()
@@ -131,7 +131,7 @@ class MonitorTests(MonitorTestCase):
         seconds = await self.until(lambda: not self.poller.presence.nodes)
         self.assertLess(seconds, TWO_INTERVALS)
         self.assertEqual(self.linked(), await self.linksReported())
-        self.assertEqual(self.poller.statistics.sweeps, sweeps)  # only what had changed was asked
+        self.assertEqual(self.poller.statistics.sweeps, sweeps)  # only changed parts were queried
 
     async def test_counters(self) -> None:
         await self.started()

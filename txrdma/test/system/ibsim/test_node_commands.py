@@ -202,13 +202,13 @@ class PortTests(CommandsTestCase):
             self.assertEqual((words, bool(self.status)), (words, "failed" in output))
             reference, ours = await self.info(3), await self.info(4)
             for each in (reference, ours):
-                each["lid"] = each["masterSMLID"] = 0  # ibportstate fills some numbers in, which ibsim keeps
+                each["lid"] = each["masterSMLID"] = 0  # ibportstate sets some numbers, which ibsim stores
             self.assertEqual(ours, reference, words)
             self.assertEqual(await self.info(3, "MEPI"), await self.info(4, "MEPI"), words)
         self.assertNotEqual(reference, before)
 
     async def test_ends(self) -> None:
-        for number in (3, 4):  # of a port without them, ibportstate sets LIDs of its own
+        for number in (3, 4):  # if a port has no LIDs, ibportstate sets its own
             await self.output("portstate", f"0,1,{number}", "1", "lid", "7", "smlid", "8", "--yes")
         for words in (
             ("lid", "0x22"),

@@ -43,7 +43,7 @@ class SubscriptionTests(IbsimTestCase):
 
         super().setUp()
         self.reactor = reactor
-        # ibsim brings requests, as reports are, to who says that he is a manager
+        # ibsim delivers requests, including reports, to programs that register as manager
         self.agent = MADAgent(
             reactor, self.portAt("a", isSM=True), timeoutSeconds=1.0, retries=2, watchSeconds=0.2
         )
@@ -63,7 +63,7 @@ class SubscriptionTests(IbsimTestCase):
         try:
             record = await self.asking.SubnAdmGet(query, toSA(end))
         except MADError as error:
-            self.assertEqual(error.status, 0x0300, str(error))  # there is none
+            self.assertEqual(error.status, 0x0300, str(error))  # no such record
             return False
         return record.subscriberGID == end.gids[0]
 

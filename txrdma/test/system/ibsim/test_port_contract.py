@@ -98,7 +98,7 @@ class AttachingTests(IbsimTestCase):
     net = TWO_SWITCHES
 
     async def test_again(self) -> None:
-        others = [self.agentAt("b") for _ in range(2)]  # so that the slot that is free is not the first
+        others = [self.agentAt("b") for _ in range(2)]  # so that the first slot is not free
         port = self.portAt("a")
         self.fabric.pause()
         port.close()
@@ -128,7 +128,7 @@ class AttachingTests(IbsimTestCase):
             agent.close()
 
     async def test_ofAnotherUser(self) -> None:
-        """The port that is opened by default is no ibsim of another user, and is that of the same user."""
+        """The default port is not an ibsim of another user, but one of the same user."""
         self.patch(os, "environ", self.fabric.environment)
         self.patch(ports, "availableMADPorts", IbsimPortStringParser().available)
         openMADPort(ReactorClock()).close()

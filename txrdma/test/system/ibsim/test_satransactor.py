@@ -36,7 +36,7 @@ SWITCHES: Final[dict[type[Attribute], list[int]]] = {
     NodeInfo: [0],
     NodeDescription: [0],
     SwitchInfo: [0],
-    PortInfo: [0, 1, 2, 3, 4],  # OpenSM knows little of ports that lead nowhere
+    PortInfo: [0, 1, 2, 3, 4],  # OpenSM stores little about ports without a link
     LinearForwardingTable: [0],
     PKeyTable: [0, 1 << 16, 3 << 16],
     SLtoVLMappingTable: [0x0103, 0x0301],
@@ -51,10 +51,10 @@ HOSTS: Final[dict[type[Attribute], list[int]]] = {
     SLtoVLMappingTable: [0],
     VLArbitrationTable: [0x10000, 0x30000],
 }
-"""What each kind of node is asked for, with which modifiers."""
+"""Attributes that are requested from each kind of node, with their modifiers."""
 
 BROADCAST: Final = GID.fromString("ff12:401b:ffff::ffff:ffff")
-"""The group of IP over InfiniBand, which OpenSM makes by itself."""
+"""The group of IP over InfiniBand, which OpenSM creates automatically."""
 
 TRUSTED: Final = Keys(smKey=1)
 """OpenSM's default key; requests without it get no P_Keys."""
@@ -71,7 +71,7 @@ NET: Final = TWO_SWITCHES.replace('Rt 2 "d"', 'Hca 2 "d"')
 
 class SATransactorTests(IbsimTestCase):
     def setUp(self) -> None:
-        self.fabric = Ibsim(NET, True, "qos TRUE")  # else OpenSM never looks at tables of lanes
+        self.fabric = Ibsim(NET, True, "qos TRUE")  # otherwise OpenSM does not read VL tables
         self.addCleanup(self.fabric.stop)
 
     async def compare(
@@ -112,7 +112,7 @@ class SATransactorTests(IbsimTestCase):
         block = joined.mlid - 0xC000 >> 5
         for way in (IBDRPath(drPath=(1,)), IBDRPath(drPath=(1, 3))):
             while not any((await agent.SubnGet(MulticastForwardingTable, way, block)).portMasks):
-                pass  # OpenSM lays the ways after it has answered
+                pass  # OpenSM programs the routes after its answer
             await self.compare(agent, transactor, MulticastForwardingTable, way, block)
 
     async def test_sweep(self) -> None:

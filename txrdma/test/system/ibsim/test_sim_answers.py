@@ -41,7 +41,7 @@ from txrdma.test.system.ibsim.fabric import IbsimTestCase
 Question = tuple[str, Any, IBPath, int]
 
 AT_ONCE = 100
-"""So many questions are asked at a time."""
+"""Maximum number of outstanding requests."""
 
 
 MIXED = """
@@ -198,7 +198,7 @@ class SettingAnswersTests(AnswersMixin):
             )
 
     async def test_ports(self) -> None:
-        """LIDs, keys of the subnet, states and link settings."""
+        """Ports store LIDs, keys of the subnet, states and link settings like those of ibsim."""
         host, leaf = IBDRPath(drPath=(1, 2)), IBDRPath(drPath=(1,))
         for path, port, values in (
             (host, 1, {"lid": LID(17), "masterSMLID": LID(3), "lmc": 2}),

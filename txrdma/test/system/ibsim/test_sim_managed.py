@@ -1,8 +1,8 @@
 """
 Simulated fabrics answer as ibsim does where OpenSM has configured it: every attribute of every node and port.
 
-What OpenSM has set is read from ibsim, and set again in ours; then both are asked all that ibsim answers.
-Besides what L{txrdma.test.system.ibsim.test_sim_answers} names, these are not compared:
+OpenSM's settings are read from ibsim, and written to the simulated fabric; then both get all requests that
+ibsim answers. Besides the exceptions of L{txrdma.test.system.ibsim.test_sim_answers}, these are not compared:
 
   - C{subnetTimeOut}, which ibsim never changes;
   - SMInfo, which ibsim does not answer itself;
@@ -72,7 +72,7 @@ class Place:
         return range(self.ports + 1) if self.ports <= MOST_PORTS else (0, self.ports)
 
     def tables(self, top: int) -> Iterator[tuple[type[Attribute], int]]:
-        """Tables that can be set, and their modifiers."""
+        """Return the tables that can be set, and their modifiers."""
         if not self.isSwitch:
             yield from ((smp.PKeyTable, 0), (smp.PKeyTable, 1), (smp.SLtoVLMappingTable, 0))
             yield from ((smp.VLArbitrationTable, block << 16) for block in (1, 3))

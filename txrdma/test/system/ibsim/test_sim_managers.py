@@ -1,7 +1,7 @@
 """
 Managers of simulated subnets hand over and take over as OpenSM does.
 
-OpenSM answers a command with its previous state, and refuses with a status of its own, so the tests compare
+OpenSM answers a command with its previous state, and refuses with other statuses, so the tests compare
 whether a manager obeys, and its next state.
 """
 
@@ -82,7 +82,7 @@ class HandoverTests(IbsimTestCase):
         await self.become(SMState.NOT_ACTIVE)
         for command in (0, HANDOVER, ACKNOWLEDGE, DISABLE, DISCOVER, 9):
             self.assertFalse(await self.obeys(OTHER, command))
-        for command in (STANDBY, DISCOVER, HANDOVER):  # and what was handed over goes back to who is better
+        for command in (STANDBY, DISCOVER, HANDOVER):  # and a better manager takes a handed-over subnet back
             self.assertTrue(await self.obeys(OTHER, command))
             await self.become(SMState.STANDBY)
 

@@ -1,11 +1,11 @@
 """
 The subnet administration of a simulated fabric has the same records as OpenSM's of the same fabric.
 
-Single records of every supported kind are compared, but no tables: through
-ibsim's library only the part of a table that fits into a datagram arrives. These are not compared:
+Single records of every supported kind are compared, but no tables: through ibsim's library only the part of a
+table that fits into a datagram arrives. These are not compared:
 
-  - what C{CHOICES} names: what a manager says and no node, what ibsim does not keep, and which port a
-    question of the manager's came in by;
+  - fields in C{CHOICES}: values that a manager chooses, that ibsim does not store, or that depend on the port
+    at which a request of the manager arrived;
   - random forwarding tables, which OpenSM does not know;
   - ports without a link, and lanes of port 0 of a switch: OpenSM has zeros, as it does not read them;
   - access: OpenSM returns P_Keys only to requests with its SM_Key, the simulated one to all.
@@ -151,7 +151,7 @@ def records(place: Place) -> Iterator[Any]:
         yield sa.PKeyTableRecord.query(lid=lid, portNum=number, blockNum=0)
         for block in (1, 3):
             yield sa.VLArbitrationTableRecord.query(lid=lid, outputPortNum=number, blockNum=block)
-        for incoming in place.linked if number in place.linked else ():  # others end OpenSM
+        for incoming in place.linked if number in place.linked else ():  # OpenSM crashes with others
             if not place.isSwitch or incoming != number and incoming in place.incoming():
                 yield sa.SLtoVLMappingTableRecord.query(lid=lid, inputPortNum=incoming, outputPortNum=number)
 

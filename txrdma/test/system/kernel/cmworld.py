@@ -1,5 +1,5 @@
 """
-Shared by suites of connection management: our manager in another network namespace, and librdmacm's programs.
+Shared by suites of connection management: txrdma's manager in a second namespace, librdmacm's programs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Program:
 
     def __init__(self, *words: str, **settings: str) -> None:
         """@param settings: further environment variables."""
-        self._out = tempfile.NamedTemporaryFile("w+")  # it is closed with the process
+        self._out = tempfile.NamedTemporaryFile("w+")  # the temporary file is closed with the process
         self.process = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
@@ -47,12 +47,12 @@ class Program:
 
     @property
     def output(self) -> str:
-        """All output so far."""
+        """Return all output so far."""
         return Path(self._out.name).read_text(errors="replace")
 
     @property
     def isOver(self) -> bool:
-        """Whether the process has ended."""
+        """Return whether the process has ended."""
         return self.process.poll() is not None
 
     def expectOutput(self, word: str, times: int = 1) -> None:
@@ -63,14 +63,14 @@ class Program:
                 break
             time.sleep(0.05)
         if self.output.count(word) < times:
-            raise AssertionError(f"it never said {word!r}, but {self.output[-SHOWN:]!r}")
+            raise AssertionError(f"no {word!r} in {self.output[-SHOWN:]!r}")
 
     def end(self) -> tuple[int, str]:
         """Wait for the end, without running a reactor; return the exit status and the output."""
         try:
             return self.process.wait(timeout=9.0 * PACE), self.output
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"it does not end: {self.output[-SHOWN:]!r}") from None
+            raise AssertionError(f"the process does not end: {self.output[-SHOWN:]!r}") from None
 
 
 def counted() -> dict[str, int]:
@@ -152,7 +152,7 @@ class ProgramTestCase(InTheBox, SynchronousTestCase):
 
 
 class CMTestCase(ProgramTestCase):
-    """Tests of our manager, in another network namespace, with programs in this one."""
+    """Tests of txrdma's manager, in another network namespace, with programs in this one."""
 
     soft: SoftDevice
 
@@ -173,7 +173,7 @@ class CMTestCase(ProgramTestCase):
 
     @property
     def adapter(self) -> Adapter:
-        """The adapter of our device, while it is in use."""
+        """Return the adapter of txrdma's device, while it is in use."""
         return adapterOf(self.reactor, self.soft)
 
     def serve(self, port: int, make: Callable[[], Any] = Meeting, terms: Terms = USUAL) -> Any:
@@ -229,5 +229,5 @@ class CMTestCase(ProgramTestCase):
         end = time.monotonic() + seconds * PACE
         while not condition() and not program.isOver:
             if time.monotonic() > end:
-                self.fail(f"{program.process.args!r} does not come to it: {program.output[-SHOWN:]!r}")
+                self.fail(f"no progress of {program.process.args!r}: {program.output[-SHOWN:]!r}")
             self.runFor(0.02)

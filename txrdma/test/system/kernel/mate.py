@@ -1,5 +1,5 @@
 """
-A party in its own process, which can be killed.
+A party in a separate process, which can be killed.
 
 It receives requests as lines of JSON on its standard input, and answers on its standard output.
 

@@ -1,8 +1,8 @@
 """
 Use, close, close twice and drop objects of the kernel's devices in random orders.
 
-Run as C{python -m txrdma.test.system.kernel.orders FIRST COUNT}: that many lives of two devices, each with
-its own seed, which is printed first. Only errors of txrdma may be raised.
+Run as C{python -m txrdma.test.system.kernel.orders FIRST COUNT}: that many lives of two devices, each with a
+separate seed, which is printed first. Only errors of txrdma may be raised.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ FIRST_PSN = 0xFFFFF0
 """Close to the wrap of PSNs."""
 
 PATIENT = QPAttributes(timeout=18, retryCount=7, rnrRetry=7, maxRDAtomic=4)
-"""One second, seven times: an emulated peer is slow."""
+"""Timeout and retries: one second, seven times, as an emulated peer is slow."""
 
 ASKABLE = frozenset("open connect fill digest number setNumber receive received send close".split())
 

@@ -80,7 +80,7 @@ class MappedStreaming(Protocol):
             await deferLater(self._reactor, 0)
         received = bytes(self.memory.buffer[:size])
         if received != text(size * self._received, size):
-            raise AssertionError(f"turn {self._turns} is not what it should be")
+            raise AssertionError(f"iteration {self._turns} has other bytes")
         self._turns += 1
         self._received += 1
 

@@ -1,9 +1,8 @@
 """
-A program with one idle SMC connection of ours, to be killed.
+A program with one idle SMC connection of txrdma, to be killed.
 
 Run as C{python smcidler.py connect|listen ENDPOINT}; it prints the number of its listening port, and the mode
-of the
-connection.
+of the connection.
 """
 
 from __future__ import annotations

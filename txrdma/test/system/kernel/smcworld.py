@@ -1,5 +1,5 @@
 """
-Shared by suites of connections between our C{smc:} endpoints and the kernel's AF_SMC sockets.
+Shared by suites of connections between txrdma's C{smc:} endpoints and the kernel's AF_SMC sockets.
 """
 
 from __future__ import annotations
@@ -221,5 +221,5 @@ class KernelPeerTestCase(EndsTestCase):
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:
-                self.fail("it has not come to be")
+                self.fail("the condition is not met")
             await deferLater(reactor, 0.02)

@@ -38,7 +38,7 @@ from txrdma.testing.verbs.quirks import RXE as RXE_HABITS
 BOXES = (Box(rxe=False, timeout=300),)
 
 BRIEF = replace(PATIENT, timeout=14, retryCount=2)
-"""0.07 seconds, twice."""
+"""Timeout and retries: 0.07 seconds, twice."""
 
 _FLUSHED = Status.WR_FLUSH_ERR
 
@@ -194,7 +194,7 @@ class DeletedTests(Torn, SynchronousTestCase):
         """Assert that objects of a removed device refuse everything."""
         bob.device.createProtectionDomain()
         bob.send(inline=[b"."])
-        self.fail("it took a request")
+        self.fail("a request was accepted")
 
     def again(self) -> None:
         """Assert that a recreated device works with the existing software device."""

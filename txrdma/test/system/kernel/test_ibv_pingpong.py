@@ -134,7 +134,7 @@ class Playing(InTheBox):
         output = reference.end()
         (measurement,) = ended
         if isinstance(measurement, Failure):
-            self.fail(f"{measurement.getErrorMessage()}; they say {output}")
+            self.fail(f"{measurement.getErrorMessage()}; output: {output}")
         self.assertEqual(reference.process.returncode, 0, output)
         self.assertNotIn("invalid data", output)
         self.assertIn(f"{iterations} iters in", output)

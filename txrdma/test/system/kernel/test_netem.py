@@ -181,7 +181,7 @@ class UncheckedTests(BulkTransfers, SynchronousTestCase):
         self.assertGreater(again, 5)
         record("out of sequence at rxe", again)
         headers = self.world.wrongChecksums(False) - known
-        self.assertLess(headers, again / 2, "that was UDP's checksum")
+        self.assertLess(headers, again / 2, "UDP's checksum detected it")
 
 
 class LongHaulTests(BulkTransfers, SynchronousTestCase):

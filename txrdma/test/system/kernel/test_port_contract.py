@@ -65,4 +65,4 @@ class UmadOwnRMPPTests(UmadTests):
 
     def returning(self, number: int) -> None:
         """Skip slow tests that the other class runs."""
-        raise SkipTest("who cuts RMPP transfers makes no difference to the loss of a port")
+        raise SkipTest("the loss of a port does not depend on who segments RMPP transfers")

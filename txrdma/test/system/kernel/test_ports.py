@@ -153,7 +153,7 @@ class ReadingTests(SynchronousTestCase):
         self, described: Reported, reference: Reported, names: dict[str, Callable[[Reported], object]]
     ) -> int:
         unknown = reference.keys() - names.keys() - NOT_OURS - {"ports"}
-        self.assertEqual(unknown, set(), "ibv_devinfo says what this test does not know")
+        self.assertEqual(unknown, set(), "ibv_devinfo prints unknown fields")
         compared = reference.keys() & names.keys()
         for name in sorted(compared):
             self.assertEqual(names[name](described), reference[name], name)
@@ -299,7 +299,7 @@ class FollowingTests(TestCase):
                     del self.output[: index + 1]
                     return change
             if reactor.seconds() > end:
-                self.fail(f"{what} was not told; but {self.output}")
+                self.fail(f"{what} was not reported; but {self.output}")
             await deferLater(reactor, 0.05)
 
     async def changed(

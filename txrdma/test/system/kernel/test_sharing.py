@@ -45,17 +45,17 @@ class Forked:
 
     @property
     def line(self) -> str:
-        """The line that has it forked."""
+        """Return the line that requests the process."""
         return f"{self._path} {self.words}\n"
 
     @property
     def output(self) -> str:
-        """All output so far."""
+        """Return all output so far."""
         return self._path.read_text(errors="replace") if self._path.exists() else ""
 
     @property
     def isOver(self) -> bool:
-        """Whether the process has ended, unless it was killed."""
+        """Return whether the process has ended, unless it was killed."""
         return "exited" in self.output
 
     def kill(self) -> None:
@@ -135,7 +135,7 @@ class SharingTests(ProgramTestCase):
             self.waitFor(program, "listening")
         routes = ROUTES * (self.clients // 2)
         clients = []
-        for route in routes:  # one after the other: all at once take longer than a client waits
+        for route in routes:  # one after the other: concurrent starts exceed the client's timeout
             clients.append(self.sharing("client", route, self.questions, *PORTS))
             self.waitFor(clients[-1], "\n0\n")
         ping = ("rping", "-c", "-a", self.there, "-I", self.here, "-p", RPING, "-V", "-v", "-C", "1000000")

@@ -115,7 +115,7 @@ class ProgramTestCase(EndsTestCase):
         try:
             await waitUntil(reactor, lambda: re.search(pattern, kernelStatus.read_text()), START_SECONDS)
         except AssertionError:
-            self.fail(f"it said only {kernelStatus.read_text()!r}")
+            self.fail(f"only this was printed: {kernelStatus.read_text()!r}")
         return str(re.findall(pattern, kernelStatus.read_text())[0])
 
 

@@ -156,7 +156,7 @@ class ImportTests(SynchronousTestCase):
             [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
         )
         self.assertEqual(done.stderr, "")
-        # Twisted's cache of plugins holds the interfaces that they provide, and loads those modules.
+        # Twisted's plugin cache contains the provided interfaces, whose modules it loads.
         named = ("txrdma.messages.interfaces",)
         loaded = [name for name in done.stdout.split() if name not in named]
         self.assertIn("txrdma.mad.ports.umad", loaded)

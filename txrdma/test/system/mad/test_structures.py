@@ -157,7 +157,7 @@ class PlaceTests(SynchronousTestCase):
         self.assertEqual({name for _, name in STRUCTURES.items()} - names, set())
         needed = {line.partition(".")[0] for line in missing(structures(), witnesses(), {})}
         empty = {kind.__name__ for kind in structures() if not kind.fields}
-        alone = {"CMPath"}  # of a REQ, where it has witnesses
+        alone = {"CMPath"}  # part of a REQ, which has references
         self.assertEqual(set(UNSEEN) - needed - empty - alone, set())
         self.assertEqual(_SYNONYMS - misnamed(structures(), witnesses()), frozenset())
 
@@ -302,7 +302,7 @@ _CAPABILITIES: Final = {
     ("clientreregistration", "clientregistration"),
     ("mkeyprotectbitsextended", "mkeyprotectbitsext"),
 }
-"""Names of capabilities here and there, if neither contains the other."""
+"""Names of capabilities in txrdma and elsewhere, if neither contains the other."""
 
 _CODES: Final = {
     ("init", "initialize"),

@@ -31,7 +31,7 @@ class CollectedTests(SynchronousTestCase):
         """
         The interpreter survives the collection of cycles with such views.
 
-        CPython before 3.13 does not, if a view was got by a C{PickleBuffer} of a memory view.
+        CPython before 3.13 crashes if a C{PickleBuffer} of a memory view has returned the view.
         """
         ended = subprocess.run(
             [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False

@@ -42,7 +42,7 @@ class CommandTests(TestCase):
             self.assertIn(f"--listen {listen}: the demonstration is for this host alone", str(error))
 
     async def test_command(self) -> None:
-        """It prints the address of its page, serves it, and ends with Ctrl-C, leaving no files."""
+        """The command prints the address of its page, serves it, and ends with Ctrl-C, leaving no files."""
         folder = self.mktemp()
         os.mkdir(folder)
         words = ["demo-fabric", "--hosts", "16", "--listen", "tcp:0:interface=127.0.0.1"]

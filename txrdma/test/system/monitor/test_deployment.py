@@ -53,7 +53,7 @@ class UnitTests(SynchronousTestCase):
         done = subprocess.run(
             [analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60
         )
-        self.assertIn("often", done.stderr)  # the witness is awake
+        self.assertIn("often", done.stderr)  # mistakes are detected
 
 
 class NotifiedTests(SynchronousTestCase):

@@ -65,7 +65,7 @@ class FullDiskTests(SynchronousTestCase):
     slowBecause = "it starts a process"
 
     def places(self, path: str) -> str:
-        """Return the places of all changes that a monitor finds which has started with a full disk."""
+        """Return the location of each change found by a monitor that has started with a full disk."""
         program = printed(_FULL_DISK, os.path.abspath(path))
         refused, _, places = program.stdout.partition("\n")
         self.assertEqual((refused, program.returncode), ("refused", 0), program)
@@ -162,7 +162,7 @@ class StoreTests(storecontract.StoreContract):
             program = started(self, "-c", WRITES, os.path.abspath(self.path), str(at))
             assert program.stdout is not None
             first = program.stdout.readline()
-            time.sleep(random.uniform(0.0, 0.1))  # the moment of the kill; a batch takes less
+            time.sleep(random.uniform(0.0, 0.1))  # the time of the kill; a batch takes less
             program.send_signal(signal.SIGKILL)
             reported = [int(line) for line in (first, *program.stdout) if line.endswith("\n")]
             program.wait()

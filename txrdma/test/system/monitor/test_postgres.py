@@ -49,7 +49,7 @@ class PostgresTests(storecontract.StoreContract):
         return newURL()
 
     def connected(self) -> Any:
-        """Connect to the database, not by the history."""
+        """Connect to the database, independently of the history."""
         import psycopg
 
         return psycopg.connect(self.path.replace("+psycopg", ""))
@@ -128,7 +128,7 @@ class PostgresTests(storecontract.StoreContract):
         self.assertEqual(self.sent(0, 999, "readings", OTHER), [(660, 3)])
 
     def expired(self) -> Lease:
-        """Return a lease that takes the place of one that has expired."""
+        """Return a lease that replaces an expired one."""
         with self.connected() as connection:
             connection.execute("UPDATE lease SET expires = 1")
         lease = leaseOf(self.path)
@@ -204,7 +204,7 @@ class PostgresTests(storecontract.StoreContract):
             )
 
     def test_serverGone(self) -> None:
-        """A stopped server is reported as a reason, and is used again when it has restarted."""
+        """A stopped server is reported as the reason, and is used again after its restart."""
         gone = Postgres()
         self.addCleanup(gone.stop)
         self.path = gone.newURL()

@@ -110,7 +110,7 @@ class _EngineTestCase(TestCase):
 
 
 class PrometheusReaderTests(_EngineTestCase, readercontract.ReaderContract):
-    """The contract of readers on a Prometheus, which takes old samples, as several tests use it."""
+    """The contract of readers with a Prometheus that accepts old samples, as several tests share it."""
 
     slowBecause = "sends an hour of readings to a Prometheus server"
 
@@ -126,7 +126,7 @@ class PrometheusReaderTests(_EngineTestCase, readercontract.ReaderContract):
 
 
 class FailingPrometheusTests(_EngineTestCase):
-    """Servers that are killed, full, slow, or away; samples from an hour that is simulated."""
+    """Servers that are killed, full, slow, or unreachable; samples of a simulated hour."""
 
     slowBecause = "starts and kills Prometheus servers"
 
@@ -172,7 +172,7 @@ class FailingPrometheusTests(_EngineTestCase):
 
     async def test_awayForAnHour(self) -> None:
         """
-        After an hour away, in which the monitor restarts, the server gets all samples, and new ones.
+        After an outage of an hour, in which the monitor restarts, the server gets all samples, and new ones.
         """
         self.made()
         self.add(HOUR, HOUR + 60)
@@ -187,7 +187,7 @@ class FailingPrometheusTests(_EngineTestCase):
         await self.complete()
 
     async def test_slow(self) -> None:
-        """A server that hangs has all samples in the end, whether it had taken the hanging request or not."""
+        """A server that hangs has all samples finally, whether or not it processed the hanging request."""
         self.made()
         self.add(HOUR, HOUR + 100)
         await self.idle()
@@ -207,7 +207,7 @@ class FailingPrometheusTests(_EngineTestCase):
         await self.idle()
         self.engine.fill()
         at = HOUR + 100
-        while not self.writer.sender.problem:  # until the pages that are left are full
+        while not self.writer.sender.problem:  # until the remaining pages are full
             self.add(at, at + 1000)
             at += 1000
             await self.until(lambda: not self.writer._rows and not self.writer.loop.isRunning)
@@ -250,7 +250,7 @@ class FailingPrometheusTests(_EngineTestCase):
         self.assertEqual(self.writer.sender.lost, {FULL: lost * each})
 
     async def test_readerAway(self) -> None:
-        """A reader reports a server that hangs or is away, in time, and reads again afterwards."""
+        """A reader reports in time that a server hangs or is unreachable, and reads again afterwards."""
         self.made()
         self.add(HOUR, HOUR + 100)
         await self.idle()

@@ -33,7 +33,7 @@ class ProcessTests(SynchronousTestCase):
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            # Who runs us in the background may have us ignore it.
+            # A process in the background may have SIGINT ignored.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         self.addCleanup(self._end, process)

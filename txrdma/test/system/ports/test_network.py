@@ -75,7 +75,7 @@ class HostTests(SynchronousTestCase):
         try:
             subprocess.run([*alone, "true"], check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError) as error:
-            raise SkipTest(f"no network namespace of one's own can be had: {error}") from None
+            raise SkipTest(f"no separate network namespace is available: {error}") from None
         done = subprocess.run(
             [*alone, sys.executable, "-c", FOLLOWING], capture_output=True, text=True, timeout=120
         )
@@ -99,5 +99,5 @@ class HostTests(SynchronousTestCase):
         )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
         if done.stdout.startswith("skip"):
-            raise SkipTest(f"no network namespace of one's own can be had: {done.stdout[5:].strip()}")
+            raise SkipTest(f"no separate network namespace is available: {done.stdout[5:].strip()}")
         self.assertEqual((done.stderr, done.stdout), ("", "True False\n"))

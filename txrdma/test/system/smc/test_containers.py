@@ -181,7 +181,7 @@ class ContainersTests(TestCase):
         self.assertEqual(await self.received(user=BOB, group=BOB), "TCP  True")
 
     async def test_twin(self) -> None:
-        """A listener with the same address and port in another network gets no byte."""
+        """A listener with the same address and port in another network receives no byte."""
         other = self.between()
         await self.serving(other)
         plain = await self.serving(role="tcp")

@@ -1,5 +1,5 @@
 """
-What processes report about their connections, and to whom.
+What processes report about their connections, and to which users.
 """
 
 from __future__ import annotations

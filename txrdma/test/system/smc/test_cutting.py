@@ -1,5 +1,5 @@
 """
-Failover between two processes in their own network namespaces: see L{txrdma.test.support.smc.cutting}.
+Failover between two processes in separate network namespaces: see L{txrdma.test.support.smc.cutting}.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-A server without free descriptors for new connections: what its clients see, compared with C{tcp:}.
+A server without free descriptors for new connections: what its clients observe, compared with C{tcp:}.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class DescriptorTests(TestCase):
     timeout = 60
 
     def talk(self, scheme: str, *when: str) -> tuple[str, str]:
-        """Return what a client of such a server saw, and the server's log."""
+        """Return what a client of such a server observed, and the server's log."""
         folder = Path(self.mktemp())
         folder.mkdir()
         listen = f"{scheme}:0:interface=127.0.0.1"

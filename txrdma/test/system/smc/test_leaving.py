@@ -2,8 +2,7 @@
 A server that is stopped while it has many connections, and clients that are busy at that time.
 
 Clients share a process, whose reactor is blocked for half a second, or until the server's process has ended;
-they
-must see what they see over C{tcp:}.
+they must observe what they observe over C{tcp:}.
 """
 
 from __future__ import annotations
@@ -165,9 +164,9 @@ class LeavingTests(SynchronousTestCase):
         self.assertEnds("smc", busy="ended")
 
     def assertReleased(self, scheme: str) -> None:
-        """Assert that a program that holds protocols of killed servers holds no descriptors."""
+        """Assert that a program that retains protocols of killed servers has no open descriptors of them."""
         if not Path("/proc/self/fd").is_dir():
-            raise SkipTest("the system does not tell which descriptors a process has")
+            raise SkipTest("the system does not report which descriptors a process has")
         words = (f"{scheme}:0:interface=127.0.0.1", f"{scheme}:127.0.0.1:{{}}", SERVER)
         client = printed(KEEPING, *words, seconds=100)
         self.assertEqual((client.stdout, client.stderr), ("0 0 0 0 ", ""))

@@ -87,7 +87,7 @@ class MapTests(WorldCase):
 
 
 class WireTests(WorldCase):
-    """The option is where it was requested, and nowhere else."""
+    """The option is in the requested segments, and in no others."""
 
     @inWorld
     def test_combinations(self, cgroup: Path) -> None:

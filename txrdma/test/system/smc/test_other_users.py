@@ -99,7 +99,7 @@ class StrangerTests(EndsTestCase):
         assert squatter.stdout is not None
         self.assertEqual(squatter.stdout.readline(), "ready\n")
         with socket.create_connection(("::1", port)):
-            pass  # it does listen there
+            pass  # the squatter does listen there
         one = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual((one.smc.mode, one.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
         one.transport.write(b"mine")

@@ -95,7 +95,7 @@ class TwoProcessesTests(EndsTestCase):
                 self.assertEqual((done.stdout, done.stderr), ("SMC-R\n", ""))
 
     async def test_burst(self) -> None:
-        """More connections at once than a link group takes, and than the backlog, use SMC-R."""
+        """More connections at once than fit into a link group, and than the backlog, use SMC-R."""
         self.patch(_machine, "CLC_TIMEOUT", 60.0)
         _, port = await self.start(greeting="hello")
         connecting: list[Deferred[Any]] = []
@@ -169,7 +169,7 @@ class TwoProcessesTests(EndsTestCase):
         self.assertEqual((one.smc.mode, len(connecting)), ("TCP", 1))
         process.transport.signalProcess(signal.SIGCONT)
         self.assertEqual(await one.receiving(5), b"hello")
-        self.assertLess(reactor.seconds() - begun, 5.0)  # it would have waited longer for a Proposal
+        self.assertLess(reactor.seconds() - begun, 5.0)  # a wait for a Proposal would have taken longer
 
     async def test_log(self) -> None:
         """A server's log is text, with one entry of each kind for many clients."""
@@ -204,7 +204,7 @@ class TwoProcessesTests(EndsTestCase):
                 await process.ended
             for path in paths:
                 lines = path.read_text().splitlines()
-                # The reactor ends open connections by ConnectionLost, as their log event says.
+                # The reactor ends open connections by ConnectionLost, which their log event contains.
                 text = "\n".join(each for each in lines if " ended after " not in each)
                 self.assertIn("SMC-R by soft", text)
                 for sign in (

@@ -46,7 +46,7 @@ class PortTests(EndsTestCase):
         descriptors: Any = {0: "w", 1: "r", 2: "r", descriptor: descriptor}
         reactor.spawnProcess(process, sys.executable, words, above, childFDs=descriptors)
         self.assertEqual(await process.line(), "listening")
-        port.pauseProducing()  # so that the other one accepts
+        port.pauseProducing()  # so that the other process accepts
         try:
             for kind in ("tcp", "smc"):
                 one = await self.connect(f"{kind}:127.0.0.1:{number}")
@@ -69,7 +69,7 @@ class PortTests(EndsTestCase):
         self.assertEqual(after.smc.mode, "SMC-R")
 
     async def test_socket(self) -> None:
-        """The socket is the listening one, while it exists."""
+        """The port's socket is the listening one, while it exists."""
         _, number, port = await self.listening(Echo)
         self.assertEqual(port.socket.getsockname(), ("127.0.0.1", number))
         self.assertEqual(port.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN), 1)

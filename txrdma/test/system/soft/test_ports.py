@@ -152,7 +152,7 @@ class HostTests(SynchronousTestCase):
         self.assertIsNone(here.interfaceOf("192.0.2.213"))
 
     def test_recent(self) -> None:
-        """The kernel is asked once for several queries of an address within a short time."""
+        """Several queries of an address within a short time cause one query of the kernel."""
         here = HostInterfaces()
         self.addCleanup(here.close)
         asked: list[str] = []
@@ -168,12 +168,12 @@ class HostTests(SynchronousTestCase):
         self.assertEqual(asked, ["127.0.0.1", "127.0.0.2", "127.0.0.1"])
 
     def test_elsewhere(self) -> None:
-        """Without netlink nothing is known."""
+        """Without netlink, interfaces are unknown."""
         self.patch(sys, "platform", "plan9")
         self.assertIsNone(openHostInterfaces())
 
     def test_forbidden(self) -> None:
-        """When the system refuses queries, nothing is known, and nothing stays open."""
+        """When the system refuses queries, interfaces are unknown, and nothing stays open."""
 
         def refuse(network: HostNetwork, address: str) -> None:
             raise DeviceUnavailable("no answer")
@@ -244,7 +244,7 @@ device.close()
         try:
             subprocess.run([*alone, "ip", "link", "add", "type", "veth"], check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError) as error:
-            raise SkipTest(f"no network namespace with links of one's own can be had: {error}") from None
+            raise SkipTest(f"no separate network namespace is available: {error}") from None
         done = subprocess.run(
             [*alone, sys.executable, "-c", program], capture_output=True, text=True, timeout=120
         )

@@ -52,7 +52,7 @@ class AtomicTests(NeighbourCase):
         return word(end, RESULTS + 8 * identifier)
 
     def test_neighbour(self) -> None:
-        """A sleeping process is woken to execute atomics, without completions of its own."""
+        """A sleeping process is woken to execute atomics, without local completions."""
         end = End(self.open())
         self.neighbour(end)
         for turn in range(5):

@@ -2,8 +2,7 @@
 Conversations between two processes observe the same over other streams as over C{tcp:}: the quick ones.
 
 C{make conversations} plays all of them. A failure shows what both ends observed, side by side. Conversations
-mostly
-wait, so each test plays several at the same time.
+mostly wait, so each test plays several at the same time.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def playersOf(path: str) -> list[int]:
 
 
 def waitFor(condition: Callable[[], object], seconds: float = 20.0) -> bool:
-    """Wait for a condition; return whether it came true."""
+    """Wait for a condition; return whether it was met."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

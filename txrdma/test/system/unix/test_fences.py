@@ -1,4 +1,4 @@
-"""Fences of a process that is forked."""
+"""Fences of a forked process."""
 
 from __future__ import annotations
 

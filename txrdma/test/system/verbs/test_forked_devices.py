@@ -1,4 +1,4 @@
-"""Devices of pyverbs, with a fake in place of the library, in processes that are forked."""
+"""Devices of pyverbs, with a fake in place of the library, in forked processes."""
 
 from __future__ import annotations
 

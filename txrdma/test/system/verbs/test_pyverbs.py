@@ -77,7 +77,7 @@ class ImportTests(SynchronousTestCase):
         return str(folder.absolute())
 
     def test_logging(self) -> None:
-        """The root logger keeps its handlers and level."""
+        """The root logger's handlers and level are not changed."""
         done = program(
             """
             import logging

@@ -1,3 +1,3 @@
 """
-Third-party programs as the two ends of a stream: each gets an endpoint string, and no other setting.
+Third-party programs as the two ends of a stream, configured by an endpoint string only.
 """

@@ -15,7 +15,7 @@ _MODULES: Final = ("plainly", "rpc", "sessions", "trades", "web")
 
 
 def programs() -> dict[str, Program]:
-    """Each program by its name, C{MODULE.CLASS}."""
+    """Return each program by its name, C{MODULE.CLASS}."""
     found: dict[str, Program] = {}
     for name in _MODULES:
         module = import_module(f"txrdma.test.system.foreign.programs.{name}")

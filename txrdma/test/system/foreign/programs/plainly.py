@@ -102,7 +102,7 @@ class Strings(Program):
         class Client(basic.Int32StringReceiver):
             transport: Any
             MAX_LENGTH = 1 << 30
-            parts: list[bytes] = []  # there is one
+            parts: list[bytes] = []  # there is one client
 
             def stringReceived(self, string: bytes) -> None:
                 self.parts.append(string)
@@ -139,7 +139,7 @@ class _Upgrading(basic.LineReceiver):
 
 
 class StartTLS(Program):
-    """TLS that is begun in mid-stream, right behind plain bytes; 3 MB through it, and an orderly end."""
+    """TLS that starts in mid-stream, directly after plain bytes; 3 MB over it, and an orderly end."""
 
     needs = ("pyOpenSSL",)
     imports = ("OpenSSL",)
@@ -303,7 +303,7 @@ class Limits(Program):
             client = await ends.connect(factoryOf(Client))
             clients.append(client)
             if number == 4:
-                await deferLater(ends.reactor, 0.2)  # the server knows of all five
+                await deferLater(ends.reactor, 0.2)  # until the server has accepted all five
         ended.append(await clients[5].over)
         clients[0].transport.write(BIG[:1_500_000])
         ended += [await client.over for client in clients[1:5]]

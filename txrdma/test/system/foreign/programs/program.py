@@ -19,7 +19,7 @@ from twisted.web.client import Agent, HTTPConnectionPool
 from twisted.web.iweb import IAgentEndpointFactory
 
 BIG: Final = random.Random(5).randbytes(3_000_000)
-"""More than any buffer between the two ends, which does not compress."""
+"""More bytes than all buffers between the two ends, which do not compress."""
 
 
 def digest(data: bytes) -> str:
@@ -62,7 +62,7 @@ class Ends:
         return made
 
     def certificate(self) -> Any:
-        """The certificate of C{localhost}, and its key."""
+        """Load the certificate of C{localhost}, and its key."""
         from twisted.internet.ssl import PrivateCertificate
 
         return PrivateCertificate.loadPEM((self.folder / "server.pem").read_bytes())
@@ -100,7 +100,7 @@ class Program:
 
 
 def factoryOf(protocol: Any) -> IProtocolFactory:
-    """A factory of protocols without arguments."""
+    """Return a factory of protocols without arguments."""
     from twisted.internet.protocol import Factory
 
     return Factory.forProtocol(protocol)  # type: ignore[no-any-return,unused-ignore]  # untyped in some releases

@@ -26,7 +26,7 @@ class Sum(amp.Command):
 class Twist(amp.Command):
     arguments = ((b"text", amp.String()),)
     response = ((b"text", amp.String()),)
-    errors = {ValueError: b"VALUE"}  # as AMP has it
+    errors = {ValueError: b"VALUE"}  # as AMP requires
 
 
 class _Locator(amp.AMP):
@@ -76,7 +76,7 @@ class AMP(Program):
 
 
 class PerspectiveBroker(Program):
-    """Perspective Broker: callbacks both ways, pages of 3 MB, copies, errors, and a peer that leaves."""
+    """Perspective Broker: callbacks in both directions, pages of 3 MB, copies, errors, and a closing peer."""
 
     async def serve(self, ends: Ends) -> None:
         class Root(pb.Root):
@@ -126,7 +126,7 @@ class PerspectiveBroker(Program):
 
 
 class Foolscap(Program):
-    """Foolscap: two Tubs with certificates of their own, calls both ways, and 3 MB."""
+    """Foolscap: two Tubs with separate certificates, calls in both directions, and 3 MB."""
 
     needs = ("foolscap",)
     imports = ("foolscap",)
@@ -145,7 +145,7 @@ class Foolscap(Program):
         tub.setServiceParent(_service())
 
         class Listening:
-            """An endpoint as a Tub expects it."""
+            """An endpoint with the interface that a Tub expects."""
 
             def listen(self, factory: Any) -> Any:
                 return Deferred.fromCoroutine(ends.listen(factory))
@@ -193,7 +193,7 @@ def _service() -> Any:
 
 
 class XMLRPC(Program):
-    """XML-RPC by C{twisted.web}: 50 calls at a time, each by a connection of its own."""
+    """XML-RPC by C{twisted.web}: 50 calls at a time, each over a separate connection."""
 
     async def serve(self, ends: Ends) -> None:
         from twisted.web import server, xmlrpc

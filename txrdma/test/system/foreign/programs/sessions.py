@@ -184,7 +184,7 @@ class SMTP(Program):
                 return succeed(None)
 
             def connectionLost(self) -> None:
-                """There is nothing to undo."""
+                """Do nothing."""
 
         @implementer(smtp.IMessageDelivery)
         class Delivery:

@@ -1,5 +1,5 @@
 """
-Programs with protocols of certain fields: JSON-RPC by netstrings, HL7 of hospitals, Prometheus.
+Programs with special protocols: JSON-RPC by netstrings, HL7 of hospitals, Prometheus.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class JSONRPC(Program):
             MAX_LENGTH = _LONGEST
 
             def connectionLost(self, reason: Any) -> None:
-                self.factory.clientConnectionLost(None, reason)  # which endpoints do not call
+                self.factory.clientConnectionLost(None, reason)  # endpoints do not call it
 
         async def call(method: str, *arguments: object) -> Any:
             factory = QueryFactory(method, jsonrpclib.VERSION_2, *arguments)

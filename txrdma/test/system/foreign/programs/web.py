@@ -93,11 +93,11 @@ class TreqAndKlein(Program):
 
 
 _IDLE_SECONDS: Final = 2.0
-"""Seconds after which a server closes an idle connection: on a busy machine an upload rests for one."""
+"""Seconds after which a server closes an idle connection: on a busy machine an upload pauses for one."""
 
 
 class FileAndAgent(Program):
-    """C{twisted.web}'s agent and files: ranges, kept connections that the server closes, a slow reader."""
+    """C{twisted.web}'s agent and files: ranges, cached connections that the server closes, a slow reader."""
 
     async def serve(self, ends: Ends) -> None:
         (ends.folder / "big").write_bytes(BIG)
@@ -117,7 +117,7 @@ class FileAndAgent(Program):
             return f"{response.code} {digest(await readBody(response))}"
 
         saw: list[object] = [await get(), await get(Headers({b"range": [b"bytes=1000-2500000"]}))]
-        # Meanwhile the server closes the connection that the pool keeps.
+        # Meanwhile the server closes the connection that the pool retains.
         await deferLater(ends.reactor, 1.3 * _IDLE_SECONDS)
         saw.append(await get())
         response = await agent.request(b"GET", b"http://localhost/files/big")
@@ -304,7 +304,7 @@ def _h2Client() -> Any:
     from h2.events import DataReceived, StreamEnded
 
     class Client(Protocol):
-        """Asks for everything at once."""
+        """Requests everything at once."""
 
         transport: Any
 
