@@ -94,7 +94,7 @@ def main(role: str, orders: Orders) -> None:
                 await gatherResults([Deferred.fromCoroutine(visit(False)) for _ in range(20)])
             await deferLater(reactor, 0.5)
             sendMessage({"memory": held(before, orders["connections"]), "mode": f"RDMA CM {route}"})
-            # measure while the client exists: shared memory would count as the server's alone afterwards
+            # measure while the client exists: afterwards all shared memory would count as the server's
             await Deferred()
         left = orders["count"]
 

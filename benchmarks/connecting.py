@@ -31,7 +31,7 @@ used.
 
 
 class Visiting(Speaking):
-    """Connects, asks if the orders say so, and closes."""
+    """Connects, sends a request if the orders require it, and closes."""
 
     def __init__(self, asks: bool) -> None:
         self._asks = asks
@@ -53,7 +53,7 @@ class Visiting(Speaking):
 
 
 async def visit(endpoint: IStreamClientEndpoint, asks: bool) -> str:
-    """Open and close one connection; return what carried it."""
+    """Open and close one connection; return the transport that carried it."""
     visiting = Visiting(asks)
     await connectProtocol(endpoint, visiting)
     await visiting.over
@@ -206,7 +206,7 @@ async def many(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) ->
 
 
 def carrier(protocol: Protocol) -> str:
-    """Return what carries a connection, with or without TLS."""
+    """Return the transport that carries a connection, with or without TLS."""
     transport: Any = protocol.transport
     below = getattr(transport, "transport", transport)
     connection = getattr(below, "connection", None)
@@ -239,7 +239,7 @@ class Steady(Speaking):
 
 
 async def beside(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
-    """The duration that 99 % of round trips of a stream do not exceed while others connect, ask and close."""
+    """The duration that 99 % of round trips of a stream do not exceed while others connect and close."""
     await visit(endpoint, True)
     steady = Steady()
     await connectProtocol(endpoint, steady)

@@ -39,7 +39,7 @@ def main(role: str, orders: Orders) -> None:
     async def client(reactor: Any) -> None:
         endpoint = clientFromString(reactor, orders["connect"])
         sendMessage(await clients[orders["scenario"]](reactor, endpoint, orders))
-        # measure while the peer exists: shared memory would count as this process' alone afterwards
+        # measure while the peer exists: afterwards all shared memory would count as this process'
         if orders.get("stays"):
             await Deferred()
 

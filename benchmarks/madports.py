@@ -1,4 +1,4 @@
-"""Management ports with prepared answers, which measure the cost of this side alone."""
+"""Management ports with prepared answers, which measure the cost of the local end alone."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ SWEPT: Final = 10_368
 """Number of hosts of the fat tree that is swept."""
 
 _BROWSERS: Final = 500
-"""Browsers that show a page of the monitor at the same time."""
+"""Number of browsers that show a page of the monitor at the same time."""
 
 SETTINGS: Final = ("default", "-o 8", "-o 32", "-o 128")
 """Options of C{ibnetdiscover}; its default is C{-o 2}."""

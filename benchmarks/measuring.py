@@ -49,7 +49,7 @@ class Case:
     @ivar atLeast: target of the ratio of both where more is better; C{atMost} where less is.
     @ivar mostValue: target of the value if nothing is compared; C{leastValue} where more is better.
     @ivar needs: a module without which the case cannot be measured.
-    @ivar mode: prefix of the mode that must have carried our data.
+    @ivar mode: prefix of the mode that must have carried txrdma's data.
     @ivar figure: which of the L{FIGURES} of its scenario the case is about, if there are several; for memory
         the end, C{client} or C{server}, or by default the end with more.
     @ivar also: cases about other figures of the same measurements, or of other transports in the same rounds.
@@ -75,7 +75,7 @@ class Case:
 
     @property
     def isMoreBetter(self) -> bool:
-        """Whether a larger value is better: of rates it is, of times and memory it is not."""
+        """Whether a larger value is better: true of rates, false of times and memory."""
         return self.unit.endswith("/s")
 
     @property

@@ -65,7 +65,7 @@ async def main(port, path, count):
     print(json.dumps([time.perf_counter() - begun, sum(size for size, _writer in got) / count]))
 asyncio.run(main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
 """
-"""Program that requests a path as often at once as it is told, with a reader of events for each."""
+"""Program that requests a path as often at once as requested, with a reader of events for each."""
 
 
 class _Iterations:

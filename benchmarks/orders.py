@@ -1,4 +1,4 @@
-"""What both processes of a measurement need: their orders, data to send, and resource usage."""
+"""Code shared by both processes of a measurement: orders, data to send, and resource usage."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def memoryBytes(pid: int | str = "self") -> tuple[int, int]:
 
 def prepare(orders: Orders) -> None:
     """Pin the process, install its reactor, and hide modules that must not be used, before other imports."""
-    if not any(orders.get(name) for name in ("busy", "clients", "limit")):  # then the scheduler decides
+    if not any(orders.get(name) for name in ("busy", "clients", "limit")):  # any processor may be used
         os.sched_setaffinity(0, {orders["core"]})
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -18,7 +18,7 @@ _BEGINNING: Final = 2.0
 
 _STEP: Final = re.compile(r"^(?P<step>[a-z ]+?) *: +(?P<total>[0-9.]+)", re.MULTILINE)
 _PASSING: Final = ("resolve", "create qp", "connect", "disconnect", "destroy")
-"""Prefixes of the steps of C{cmtime} that our connections have as well."""
+"""Prefixes of the steps of C{cmtime} that txrdma's connections have as well."""
 
 _FIGURES: Final = re.compile(
     r"(?P<seconds>[0-9.]+)s +(?P<gigabits>[0-9.]+) +(?P<each>[0-9.]+)\s*$", re.MULTILINE
@@ -57,7 +57,7 @@ def streamFigures(output: str) -> tuple[float, float]:
 
 def measure(orders: Orders) -> dict[str, Any]:
     """
-    Measure once; return the result in the form of our clients.
+    Measure once; return the result in the form of txrdma's clients.
 
     @raise ProgramFailed: a program is not installed, or failed.
     """

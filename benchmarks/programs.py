@@ -189,7 +189,7 @@ class WebFactory(Serving):
         self._folder.cleanup()
 
     def memory(self) -> Result:
-        """Return no memory: it is measured elsewhere."""
+        """Return zeros: memory is measured elsewhere."""
         return {}
 
     def build(self) -> Protocol:

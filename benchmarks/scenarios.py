@@ -36,7 +36,7 @@ class Waiting(Protocol):
 
 
 class Speaking(Protocol):
-    """A protocol on one of our streams, or of Twisted's."""
+    """A protocol on a stream of txrdma or of Twisted."""
 
     transport: IStreamTransport
 
@@ -97,7 +97,7 @@ def growth(before: tuple[int, int], connections: list[Protocol]) -> Result:
 
 
 def ringBytes(protocol: Protocol) -> int:
-    """Return the size of a connection's two ring buffers: the local one, and the peer's that we write to."""
+    """Return the size of a connection's two ring buffers: the local one, and the remote one."""
     status = getattr(protocol.transport, "smc", None)
     values = {} if status is None else status.toDict()
     return int(values.get("bufferSize", 0)) + int(values.get("peerBufferSize", 0))
