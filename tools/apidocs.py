@@ -1,7 +1,7 @@
 """
-Make the API reference by pydoctor, and fail on what it complains about.
+Make the API reference by pydoctor, and fail if it complains.
 
-Links to others' documentation need the network to be resolved; complaints about them are left out.
+Links to the documentation of other projects need the network; complaints about them are ignored.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from importlib.metadata import version
 
 _ABROAD = re.compile(
     r'Cannot find link target for "(?!txrdma)'
-    r"|is not an interface$"  # one that extends an interface of Twisted's, which pydoctor has not read
+    r"|is not an interface$"  # one that extends an interface of Twisted, which pydoctor has not parsed
 )
 _COMPLAINT = re.compile(r"^\S+:(\d+|\?\?\?): ")
 
 
 def main(target: str) -> int:
-    """Write to a folder; the exit status."""
+    """Write the reference to a folder; return the exit status."""
     command = [sys.executable, "-m", "pydoctor", "--quiet", "--docformat=epytext", "--project-name=txrdma"]
     command += [f"--project-version={version('txrdma')}", "--project-base-dir=.", "--html-viewsource-base="]
     command += ["--privacy=HIDDEN:txrdma.test", f"--html-output={target}", "txrdma"]

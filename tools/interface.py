@@ -39,7 +39,7 @@ STABLE: Final = (
     "txrdma.verbs.polling",
     "txrdma.web",
 )
-"""Modules whose names stay, or are deprecated first."""
+"""Modules whose names are stable: they are deprecated before they are removed."""
 
 PROVISIONAL: Final = (
     "txrdma.btl.aio",

@@ -3,9 +3,9 @@
 Measure how many mutants of the protocol cores the tests kill.
 
 A mutant is one of the modules in L{GROUPS} with one small change, such as C{<} in place of C{<=}. C{draw}
-chooses mutants at random by cosmic-ray and stores them in C{tools/mutants.json}. C{run} finds for each
-a test that kills it, and stores this test as its C{full} or C{fast} result. Mutants are stored as text. One
-whose line has been rewritten since applies no more, and survives; C{redraw} chooses others in its place.
+chooses mutants at random by cosmic-ray and stores them in C{tools/mutants.json}. C{run} finds for each a test
+that kills it, and stores this test as its C{full} or C{fast} result. Mutants are stored as text. A mutant
+whose line has changed since is not applicable, and survives; C{redraw} replaces it.
 
 The checkout is not changed: an import hook, which a C{sitecustomize} module on C{PYTHONPATH} installs, loads
 the changed source in each Python process that a test starts. The known tests and their durations are those
@@ -49,13 +49,13 @@ REQUIRED: Final = 0.99
 """The share of the mutants killed by the full suite that the fast suite has to kill."""
 
 MEMORY: Final = 6 << 30
-"""Address space of each process: a mutant may never stop to append."""
+"""Limit of the address space of each process: a mutant may append endlessly."""
 
 SLOW_SECONDS: Final = 2.0
 """Slower tests are run last, only for mutants that survive the others."""
 
 NEAR_SECONDS: Final = 3.0
-"""Time of the tests that each mutant is run against by itself, before those that survive are run together."""
+"""Time limit of the tests that run against each mutant alone, before the survivors are run together."""
 
 ENVIRONMENT: Final = {"TXRDMA_FIRST": "1", "CI": "1"}  # CI: Hypothesis without random
 
@@ -70,7 +70,7 @@ class Group:
 
     @property
     def paths(self) -> list[str]:
-        """The modules, relative to the checkout."""
+        """Return the modules, relative to the checkout."""
         return [f"txrdma/{self.package}/{module}.py" for module in self.modules.split()]
 
 
@@ -165,7 +165,7 @@ class Mutant:
     fast: str | None = None
 
     def edit(self, source: str) -> tuple[int, int, str] | None:
-        """Start, end and replacement in the source; None where the source has changed since."""
+        """Return start, end and replacement in the source; None if the source has changed since."""
         offsets, offset = [], 0
         for number, line in enumerate(source.splitlines(keepends=True), 1):
             if source.startswith(self.before, offset):
@@ -178,13 +178,13 @@ class Mutant:
         return offset + start, offset + endBefore, self.after[start:endAfter]
 
     def characters(self, source: str) -> set[tuple[str, int]]:
-        """The characters that the edit changes, with the path; none where the source has changed since."""
+        """Return the path and the changed characters of the edit; none if the source has changed since."""
         edit = self.edit(source)
         return {(self.path, offset) for offset in range(edit[0], edit[1] + 1)} if edit else set()
 
 
 def difference(before: Sequence[Any], after: Sequence[Any]) -> tuple[int, int, int]:
-    """Where two sequences begin to differ, and where the difference ends in each."""
+    """Return where two sequences begin to differ, and where the difference ends in each."""
     start = 0
     while start < min(len(before), len(after)) and before[start] == after[start]:
         start += 1
@@ -195,7 +195,7 @@ def difference(before: Sequence[Any], after: Sequence[Any]) -> tuple[int, int, i
 
 
 def mutated(source: str, mutants: Iterable[Mutant]) -> str:
-    """The source with the changes of all mutants."""
+    """Return the source with the changes of all mutants."""
     edits = [edit for mutant in mutants if (edit := mutant.edit(source))]
     for start, end, text in sorted(edits, reverse=True):
         source = source[:start] + text + source[end:]
@@ -206,7 +206,7 @@ def mutated(source: str, mutants: Iterable[Mutant]) -> str:
 
 
 class Meaning(ast.NodeTransformer):
-    """Removes what has no effect when a module runs: annotations, docstrings, imports for type checkers."""
+    """Removes code without effect at run time: annotations, docstrings, imports for type checkers."""
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         """Remove the annotation of a variable."""
@@ -226,7 +226,7 @@ class Meaning(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> ast.AST:
-        """Remove what only type checkers execute."""
+        """Remove code that only type checkers execute."""
         if ast.unparse(node.test) == "TYPE_CHECKING":
             return ast.Pass()
         return self.generic_visit(node)
@@ -237,12 +237,12 @@ class Meaning(ast.NodeTransformer):
 
 
 def meaning(source: str) -> str:
-    """What is equal for two modules that differ only in what has no effect."""
+    """Return a value that is equal for two modules that differ only in code without effect."""
     return ast.dump(Meaning().visit(ast.parse(source)))
 
 
 def mutationsOf(source: str) -> dict[tuple[int, int], list[tuple[str, int]]]:
-    """The mutations (operator and occurrence) that cosmic-ray knows for each position in a module."""
+    """Return the mutations (operator and occurrence) that cosmic-ray knows for each position in a module."""
     import parso.python.tree  # noqa: F401  (cosmic-ray's own order of imports is circular)
     from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.operators.provider import OperatorProvider
@@ -263,7 +263,7 @@ def mutationsOf(source: str) -> dict[tuple[int, int], list[tuple[str, int]]]:
 def drawn(
     chooser: random.Random, group: str, paths: list[str], number: int, kept: list[Mutant]
 ) -> Iterator[Mutant]:
-    """Choose mutants of some modules beside others: positions at random, and one of the mutations of each."""
+    """Return additional mutants of some modules: random positions, and one of the mutations of each."""
     import parso.python.tree  # noqa: F401
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.operators.provider import OperatorProvider
@@ -302,7 +302,7 @@ def draw(seed: int) -> list[Mutant]:
 
 
 def redraw(seed: int, mutants: list[Mutant]) -> list[Mutant]:
-    """Choose another mutant of the same module for each that applies no more; the rest keep results."""
+    """Replace each mutant that is no longer applicable by another one of its module; others keep results."""
     chooser, result = random.Random(seed), []
     for (group, path), each in groupby(
         sorted(mutants, key=order), lambda mutant: (mutant.group, mutant.path)
@@ -320,12 +320,12 @@ def redraw(seed: int, mutants: list[Mutant]) -> list[Mutant]:
 
 
 def order(mutant: Mutant) -> tuple[int, str, int]:
-    """Sorts mutants by group, module and line."""
+    """Return the sort key of a mutant: group, module and line."""
     return list(GROUPS).index(mutant.group), mutant.path, mutant.line
 
 
 def compiles(source: str) -> bool:
-    """Whether a source is valid Python."""
+    """Return whether a source is valid Python."""
     try:
         compile(source, "mutant", "exec")
     except SyntaxError:
@@ -346,7 +346,7 @@ class Test:
 
     @property
     def limit(self) -> float:
-        """Seconds after which it is taken for hanging, on a machine that does other things as well."""
+        """Return the seconds after which the test counts as hanging, on a busy machine."""
         return 6.0 + 5 * self.seconds
 
 
@@ -375,14 +375,14 @@ class WorkerProcess:
         os.close(self._reports)
 
     def run(self, module: str, tests: list[Test]) -> Iterator[tuple[Test, str]]:
-        """Run tests of one module; yields each as it ends, with its outcome: C{timeout} if it hangs."""
+        """Run tests of one module; yield each as it ends, with its outcome: C{timeout} if it hangs."""
         assert self._process.stdin is not None
         byName = {test.name: test for test in tests}
         with suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps({"name": module, "only": list(byName)}).encode() + b"\n")
             self._process.stdin.flush()
         current = tests[0]
-        limit = 60.0  # to load the module
+        limit = 60.0  # includes the time to load the module
         while True:
             report = self._next(limit)
             if isinstance(report, str):
@@ -395,7 +395,7 @@ class WorkerProcess:
                 yield current, report["outcome"]
             elif report["event"] == "done":
                 for each in byName.values():
-                    yield each, "failed"  # it does not exist in the module
+                    yield each, "failed"  # the module does not have this test
                 return
 
     def _next(self, limit: float) -> dict[str, Any] | str:
@@ -449,12 +449,12 @@ def failing(mutants: list[Mutant], tests: list[Test], loaded: set[str], stop: bo
 
 
 def moduleName(path: str) -> str:
-    """The dotted name of a module."""
+    """Return the dotted name of a module."""
     return path.removesuffix(".py").replace("/", ".")
 
 
 def outcomes(worker: WorkerProcess, tests: list[Test]) -> Iterator[tuple[Test, str]]:
-    """Outcomes of tests in one worker, until it ends."""
+    """Yield outcomes of tests in one worker, until it ends."""
     for module, each in groupby(list(tests), lambda test: test.module):
         chosen = list(each)
         ended = 0
@@ -536,7 +536,7 @@ class Measurement:
         return [mutant for mutant in self.mutants if getattr(mutant, self.result) is None]
 
     def _failing(self, pool: ThreadPoolExecutor, mutants: list[Mutant], tests: list[Test]) -> list[Test]:
-        """Those of many tests that fail with these mutants in effect; several modules are run at a time."""
+        """Return those of many tests that fail with these mutants; several modules run at a time."""
         modules = defaultdict(list)
         for test in tests:
             modules[test.module].append(test)
@@ -568,13 +568,13 @@ class Measurement:
 
 
 def affordable(tests: list[Test], seconds: float) -> list[Test]:
-    """The first of these tests, as many as take so long together."""
+    """Return the first of these tests, up to this total duration."""
     ends = accumulate(test.seconds for test in tests)
     return [test for test, end in zip(tests, ends, strict=True) if end <= seconds]
 
 
 def shortName(name: str) -> str:
-    """Module, class and method of a test, which stay the same when a package of tests moves."""
+    """Return module, class and method of a test, which are unchanged when a package of tests moves."""
     return ".".join(name.split(".")[-3:])
 
 
@@ -582,7 +582,7 @@ def shortName(name: str) -> str:
 
 
 def knownTests(names: list[str]) -> dict[str, Test]:
-    """The tests that some packages, modules or classes contain, by the results of the last run."""
+    """Return the tests in some packages, modules or classes, by the results of the last run."""
     tests = {}
     for line in TESTED.read_text().splitlines():
         result = json.loads(line)
@@ -592,7 +592,7 @@ def knownTests(names: list[str]) -> dict[str, Test]:
 
 
 def load() -> list[Mutant]:
-    """The stored mutants."""
+    """Return the stored mutants."""
     return [Mutant(**each) for each in json.loads(RESULTS.read_text())["mutants"]]
 
 
@@ -603,7 +603,7 @@ def save(mutants: list[Mutant], seed: int) -> None:
 
 
 def report(mutants: list[Mutant]) -> int:
-    """Print what was killed, and what the fast suite misses; the exit status."""
+    """Print the killed mutants, and those that the fast suite misses; return the exit status."""
     print(f"{'':16}{'mutants':>8}{'full':>8}{'fast':>8}{'both':>8}")
     for name in [*GROUPS, ""]:
         each = [mutant for mutant in mutants if not name or mutant.group == name]

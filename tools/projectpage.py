@@ -1,9 +1,9 @@
 """
-What the page of the project at a package index shows besides C{pyproject.toml}: addresses, and the README.
+Contents of the project's page at a package index besides C{pyproject.toml}: addresses, and the README.
 
-Links of the README are relative to the repository, and mean nothing elsewhere. The build knows the repository
-by the environment variable C{TXRDMA_REPOSITORY}, which the workflow of releases sets, so that no address is
-stored.
+Links of the README are relative to the repository, and invalid elsewhere. The build gets the address of the
+repository from the environment variable C{TXRDMA_REPOSITORY}, which the workflow of releases sets, so that no
+address is stored.
 """
 
 from __future__ import annotations

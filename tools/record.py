@@ -49,7 +49,7 @@ Screen = tuple[Line, ...]
 
 
 def spans(characters: Sequence[Any]) -> Line:
-    """Return a row as pieces of one look each, without spaces at its end."""
+    """Return a row as pieces with the same style each, without spaces at its end."""
     found, column = [], 0
     for (colour, isBold), group in groupby(characters, key=lambda each: (each.fg, each.bold)):
         text = "".join(each.data for each in group)
@@ -102,7 +102,7 @@ def drawn(line: Line, row: int) -> str:
 
 
 def changes(frames: Sequence[tuple[float, Screen]], row: int) -> list[tuple[float, Line]]:
-    """Return what a row had, with the seconds from which on."""
+    """Return the former contents of a row, with the seconds from which on they were shown."""
     found: list[tuple[float, Line]] = []
     for at, screen in frames:
         if not found or found[-1][1] != screen[row]:
@@ -144,7 +144,7 @@ def picture(frames: Sequence[tuple[float, Screen]], title: str, note: str, colum
 
 
 def main() -> int:
-    """Record what the command line says."""
+    """Record the command of the command line."""
     parser = argparse.ArgumentParser(description="Record a command in a terminal as an animated SVG picture.")
     parser.add_argument("--columns", type=int, default=100)
     parser.add_argument("--rows", type=int, default=40)

@@ -33,15 +33,15 @@ CHECKOUT: Final = Path(__file__).resolve().parent.parent
 _DURATIONS: Final = CHECKOUT / "tools" / "durations.json"
 _WORKER: Final = Path(__file__).resolve().with_name("testworker.py")
 _DESCRIPTORS: Final = 4096
-_QUIET_SECONDS: Final = 30.0  # between progress lines where there is no terminal
-SLOW_SECONDS: Final = 2.0  # the class of a slower test has to give a reason
+_QUIET_SECONDS: Final = 30.0  # between progress lines without a terminal
+SLOW_SECONDS: Final = 2.0  # the class of a slower test must have a reason
 FORBIDDEN: Final = {
     "unit": frozenset({"process", "network", "reactor"}),
     "integration": frozenset({"process"}),
 }
-"""What tests of a group may not use; see L{testworker.Usage}."""
+"""What tests of a group must not use; see L{testworker.Usage}."""
 SEPARATE: Final = ("txrdma.test.system.kernel", "txrdma.test.system.container")
-"""Packages that have a target of their own; they run only when they are named."""
+"""Packages with separate targets, which run only when they are named."""
 
 
 @dataclass
@@ -92,16 +92,16 @@ class WorkerProcess:
     partial: str = ""
 
     def begin(self, test: str) -> None:
-        """Note that a test begins."""
+        """Record that a test begins."""
         self.test, self.since, self.waited = test, time.monotonic(), waitedSeconds(self.process.pid)
 
     def seconds(self) -> float:
-        """Seconds since the test began, without those in which it waited for a processor."""
+        """Return the seconds since the test began, without those in which it waited for a processor."""
         return time.monotonic() - self.since - (waitedSeconds(self.process.pid) - self.waited)
 
 
 def waitedSeconds(pid: int) -> float:
-    """Seconds that the main thread of a process has waited for a processor; 0 if not counted."""
+    """Return the seconds that the main thread of a process has waited for a processor; 0 if not counted."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError):
@@ -109,7 +109,7 @@ def waitedSeconds(pid: int) -> float:
 
 
 def modulesOf(root: Path, name: str) -> Iterator[tuple[str, str]]:
-    """The test modules that a dotted name stands for, each with the name to load in it."""
+    """Return the test modules of a dotted name, each with the name to load in it."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         path = root.joinpath(*parts[:length])
@@ -126,12 +126,12 @@ def modulesOf(root: Path, name: str) -> Iterator[tuple[str, str]]:
 
 
 def pathOf(root: Path, module: str) -> Path:
-    """The file of a module below the folder C{root}."""
+    """Return the file of a module below the folder C{root}."""
     return root.joinpath(*module.split(".")).with_suffix(".py")
 
 
 def testsIn(root: Path, module: str) -> int:
-    """A guess at the number of tests in a module that was never loaded: its functions named test_."""
+    """Estimate the number of tests in a module that was never loaded: its functions named test_."""
     tree = ast.parse(pathOf(root, module).read_text())
     return sum(isinstance(node, ast.FunctionDef) and node.name.startswith("test") for node in ast.walk(tree))
 
@@ -153,12 +153,12 @@ class Durations:
                 self._modules |= {name: each for name, each in stored.items() if pathOf(root, name).is_file()}
 
     def job(self, module: str, name: str) -> Job:
-        """The job for a module, with its expected tests and seconds."""
+        """Return the job for a module, with its expected tests and seconds."""
         count, seconds = self._modules.get(module) or (testsIn(self._root, module), 0.5)
         return Job(name, module, count, seconds)
 
     def record(self, ended: Iterable[tuple[str, Ended]]) -> None:
-        """Store the durations of modules that have run as a whole."""
+        """Store the durations of modules that have run completely."""
         measured: dict[str, tuple[int, float]] = {}
         for module, each in ended:
             count, seconds = measured.get(module, (0, 0.0))
@@ -168,7 +168,7 @@ class Durations:
 
 
 class Progress:
-    """What the terminal shows while tests run."""
+    """The progress line on the terminal while tests run."""
 
     def __init__(self, label: str, total: int, stream: TextIO) -> None:
         self._label, self.total, self._stream = label, total, stream
@@ -178,18 +178,18 @@ class Progress:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the first test could start."""
+        """Return the seconds since the first test could start."""
         return time.monotonic() - self._begun
 
     def line(self) -> str:
-        """Tests done and expected, elapsed time, failures."""
+        """Return the numbers of finished and expected tests, elapsed time, and failures."""
         done = sum(self.counts.values())
         minutes, seconds = divmod(int(self.elapsed), 60)
         failed = f", {self.counts['failed']} failed" if self.counts["failed"] else ""
         return f"{self._label}{done}/{max(done, self.total)} tests, {minutes}:{seconds:02}{failed}"
 
     def update(self) -> None:
-        """Show the current line: at once on a terminal, now and then elsewhere."""
+        """Show the current line: at once on a terminal, periodically elsewhere."""
         now = time.monotonic()
         if self._isTerminal:
             if now - self._last >= 0.1:
@@ -208,7 +208,7 @@ class Progress:
 
 
 class Run:
-    """Hands jobs to workers and collects their results."""
+    """Assigns jobs to workers, and collects their results."""
 
     def __init__(
         self, jobs: list[Job], options: argparse.Namespace, work: Path, log: TextIO, progress: Progress
@@ -314,7 +314,7 @@ class Run:
                 text = f"No result after {self._options.limit:.0f} s; the log has the stack of each thread."
             self._finished(worker.job, Ended(name, "failed", text, 0.0, 0.0, 0.0, [], None))
         elif status and self._jobs:
-            job = self._jobs.pop()  # it would end again: fail its module, so that the run comes to an end
+            job = self._jobs.pop()  # other workers would end as well: fail the module, so that the run ends
             text = f"A worker ended with status {status} before it ran a test (the log has its output)."
             self._finished(job, Ended(job.name, "failed", text, 0.0, 0.0, 0.0, [], None))
         if self._jobs:
@@ -335,7 +335,7 @@ class Run:
 
 
 def sampled(jobs: list[Job], fraction: float, seed: int) -> list[Job]:
-    """A random part of the jobs, of about this fraction of their time."""
+    """Return a random part of the jobs, of about this fraction of their time."""
     order = random.Random(seed).sample(jobs, len(jobs))
     budget = fraction * sum(job.seconds for job in jobs)
     chosen: list[Job] = []
@@ -354,7 +354,7 @@ def allowDescriptors() -> None:
 
 
 def printSlowest(ended: list[Ended], number: int) -> None:
-    """Print the slowest tests, with the reasons that their classes give."""
+    """Print the slowest tests, with the reasons of their classes."""
     for each in sorted(ended, key=lambda each: -each.seconds)[:number]:
         reason = f"  ({each.reason})" if each.reason else ""
         print(f"{each.seconds:8.2f} s  {each.test}{reason}")
@@ -362,7 +362,7 @@ def printSlowest(ended: list[Ended], number: int) -> None:
 
 def printUnexplained(ended: list[Ended]) -> None:
     """
-    Name classes with tests over two seconds that do not say why (attribute C{slowBecause}).
+    Print the classes with tests over two seconds without a reason (attribute C{slowBecause}).
 
     Time in which a test waited for a processor does not count.
     """
@@ -378,14 +378,14 @@ def printUnexplained(ended: list[Ended]) -> None:
 
 
 def misplaced(ended: Ended) -> str:
-    """Why a test does not belong to its group, unit or integration; empty if it does."""
+    """Return why a test does not belong to its group, unit or integration; empty if it does."""
     group = ended.test.removeprefix("txrdma.test.").partition(".")[0]
     forbidden = sorted(FORBIDDEN.get(group, frozenset()).intersection(ended.uses))
     return f"A test of the group {group} may not use: {', '.join(forbidden)}." if forbidden else ""
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
-    """The command line."""
+    """Return the parsed command line."""
     parser = argparse.ArgumentParser(description="Run tests on several processes.")
     parser.add_argument("names", nargs="+", help="packages, modules or tests")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2, help="worker processes")
@@ -412,7 +412,7 @@ def main(arguments: list[str]) -> int:
     """Run the tests; return the exit status."""
     options = parsed(arguments)
     allowDescriptors()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a script runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if a script runs it in background
     label = f"{options.label}: " if options.label else ""
     options.folder.mkdir(parents=True, exist_ok=True)
     root = options.root

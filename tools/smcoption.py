@@ -228,7 +228,7 @@ _FORMS: Final[list[tuple[str, Callable[..., _Fields]]]] = [
 
 def lines(source: str) -> tuple[list[str], dict[str, int]]:
     """
-    The instructions of a source without comments, and the positions of its labels.
+    Return the instructions of a source without comments, and the positions of its labels.
 
     C{ld_pseudo} counts as two instructions: the second is an empty line.
     """

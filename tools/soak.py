@@ -25,8 +25,8 @@ from typing import Final, NamedTuple
 
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
 _FOLDER: Final = CHECKOUT / "build" / "soak"
-_UNKNOWN_SECONDS: Final = 300.0  # of a module that has no recorded duration
-_LEAST_SECONDS: Final = 20.0  # of an activity that can be cut to any length
+_UNKNOWN_SECONDS: Final = 300.0  # if a module has no recorded duration
+_LEAST_SECONDS: Final = 20.0  # if an activity accepts any duration
 _PROGRESS_SECONDS: Final = 30.0
 
 
@@ -34,9 +34,8 @@ class Activity(NamedTuple):
     """
     One command of the soak.
 
-    @ivar seconds: how long it takes; None: as long as it is told by C{{seconds}} or C{{minutes}} in its
-    words.
-    @ivar isRandom: what it finds is reported without failing the run.
+    @ivar seconds: its duration; None: C{{seconds}} or C{{minutes}} in its words set it.
+    @ivar isRandom: whether its findings are reported without failing the run.
     """
 
     name: str
@@ -46,7 +45,7 @@ class Activity(NamedTuple):
 
 
 def activities() -> Iterator[Activity]:
-    """Everything that belongs to the soak."""
+    """Return all activities of the soak."""
     python = sys.executable
     durations = json.loads((CHECKOUT / "tools" / "durations.json").read_text())
     tests = (python, "tools/runtests.py", "--folder", "build/soak", "--limit", "3600")
@@ -88,7 +87,7 @@ SCENARIOS: Final = ("verbs", "verbs-clients", "btl", "smc", "smc-shared-memory",
 
 
 def chosen(everything: list[Activity], seconds: float, seed: int) -> list[tuple[Activity, float]]:
-    """Random activities that together take about this long, with the seconds of each."""
+    """Return random activities that together take about this long, with the seconds of each."""
     plan: list[tuple[Activity, float]] = []
     left = seconds
     for activity in random.Random(seed).sample(everything, len(everything)):

@@ -28,7 +28,7 @@ PROCESS_EVENTS: Final = frozenset({"subprocess.Popen", "os.fork", "os.posix_spaw
 NETWORK_EVENTS: Final = frozenset({"socket.bind", "socket.connect", "socket.sendto"})
 STALL_SECONDS: Final = 1.0
 """
-Seconds for which one event may keep the reactor from all others, unless the class of the test gives a reason
+Maximum seconds for which one event may block the reactor, unless the class of the test has a reason
 (attribute C{blocksBecause}).
 """
 SAMPLE_SECONDS: Final = 0.2
@@ -38,7 +38,7 @@ HAS_FREEZE: Final = hasattr(gc, "freeze")  # not in PyPy
 
 class Usage:
     """
-    What the current test uses beyond computing: processes, sockets with an address, or a running reactor.
+    What the current test uses besides computing: processes, sockets with an address, or a running reactor.
 
     The runner fails a test that uses what its group (unit, integration) excludes.
     """
@@ -47,14 +47,14 @@ class Usage:
         self.uses: set[str] = set()
 
     def audit(self, event: str, arguments: tuple[object, ...]) -> None:
-        """Note processes and sockets (the hook of L{sys.addaudithook})."""
+        """Record processes and sockets (the hook of L{sys.addaudithook})."""
         if event in PROCESS_EVENTS:
             self.uses.add("process")
         elif event in NETWORK_EVENTS:
             self.uses.add("network")
 
     def watchReactor(self, reactor: Any) -> None:
-        """Note when the reactor runs, which trial does when a test returns a Deferred that has not fired."""
+        """Record when the reactor runs, which trial does if a test returns a Deferred that has not fired."""
         started = reactor.startRunning
 
         def startRunning(*arguments: Any, **keywords: Any) -> Any:
@@ -66,31 +66,31 @@ class Usage:
 
 class Stalls:
     """
-    The longest time for which one event kept the reactor from all others, in the current test.
+    The longest time for which one event blocked the reactor in the current test.
 
-    Time that the thread waited for a processor does not count, as on a busy machine it says nothing.
+    Time in which the thread waited for a processor does not count, as it depends on other load.
 
-    @ivar seconds: that time; C{event} says what took it, and C{where} which lines of code ran meanwhile.
+    @ivar seconds: that time; C{event} describes the event, and C{where} the lines of code that ran meanwhile.
     """
 
     def __init__(self, reactor: Any) -> None:
         self.clear()
-        self._number = 0  # of the event that the reactor is busy with; even between two events
+        self._number = 0  # of the current event of the reactor; even between two events
         self._main = threading.get_ident()
         threading.Thread(target=self._sample, daemon=True).start()
-        # The time that this thread, which runs the reactor, waits for a processor.
+        # The time in which this thread, which runs the reactor, waits for a processor.
         self._waits = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
         for name in ("runUntilCurrent", "_doReadOrWrite"):
             if hasattr(reactor, name):
                 setattr(reactor, name, self._watched(getattr(reactor, name)))
 
     def clear(self) -> None:
-        """Forget the events of the test before."""
+        """Discard the events of the previous test."""
         self.seconds, self.event, self.where = 0.0, "", ""
 
     @property
     def text(self) -> str:
-        """What took longer than an event may; empty if nothing did."""
+        """Describe the event that took too long; empty if there was none."""
         if self.seconds <= STALL_SECONDS:
             return ""
         return (
@@ -99,7 +99,7 @@ class Stalls:
         )
 
     def _sample(self) -> None:
-        """From a thread: note what the reactor's thread does in events that last long."""
+        """In a thread: record what the reactor's thread does in events that last long."""
         number = 0
         while True:
             time.sleep(SAMPLE_SECONDS)
@@ -123,19 +123,19 @@ class Stalls:
         return watched
 
     def _ran(self) -> float:
-        """Seconds since some time in the past in which this thread did not wait for a processor."""
+        """Return the seconds, since any fixed time, in which this thread did not wait for a processor."""
         while True:
             waited, now = self.waited(), time.monotonic()
             if self.waited() == waited:  # otherwise the thread was suspended between the two
                 return now - waited
 
     def waited(self) -> float:
-        """Seconds for which the thread was ready to run, and another one had the processor."""
+        """Return the seconds for which the thread was ready to run, but another one had the processor."""
         return int(os.pread(self._waits, 100, 0).split()[1]) / 1e9
 
 
 def flattened(suite: TestCase | TestSuite) -> Iterator[Any]:
-    """The test cases of a suite, in order."""
+    """Return the test cases of a suite, in order."""
     if isinstance(suite, TestSuite):
         for each in suite:
             yield from flattened(each)
@@ -144,7 +144,7 @@ def flattened(suite: TestCase | TestSuite) -> Iterator[Any]:
 
 
 def outcomeOf(result: Any) -> tuple[str, str]:
-    """Outcome and text of one test, from a trial result that ran only this test."""
+    """Return outcome and text of one test, from a trial result that ran only this test."""
     bad = [*result.errors, *result.failures]
     if bad:
         return "failed", "\n".join(
@@ -160,7 +160,7 @@ def outcomeOf(result: Any) -> tuple[str, str]:
 
 
 def processorSeconds() -> float:
-    """Processor time of this process and of its children that have ended."""
+    """Return the processor time of this process and of its children that have ended."""
     return sum(sum(resource.getrusage(each)[:2]) for each in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
@@ -182,18 +182,18 @@ class Worker:
         self._reports.flush()
 
     def run(self, name: str, only: list[str] | None) -> None:
-        """Run the tests of a module or a name inside it; of these only the given ones, if there is a list."""
+        """Run the tests of a module or a name inside it; with a list, only these."""
         cases = list(flattened(self._loader.loadByName(name)))
         if HAS_FREEZE and len(sys.modules) >= self._frozenModules + 100:
             gc.collect()
-            gc.freeze()  # many tests collect garbage, and then need not examine all modules
+            gc.freeze()  # collections in many tests then need not examine all modules
             self._frozenModules = len(sys.modules)
         if only is not None:
             chosen = set(only)
             cases = [case for case in cases if case.id() in chosen]
         self.report(event="loaded", name=name, count=len(cases))
         while cases:
-            self._runCase(cases.pop(0))  # a test that has run is not kept, nor are its descriptors
+            self._runCase(cases.pop(0))  # a finished test and its descriptors are released
         self.report(event="done", name=name)
 
     def _runCase(self, case: Any) -> None:
@@ -204,7 +204,7 @@ class Worker:
         seconds, waitedSeconds = time.monotonic() - begun, self._stalls.waited() - waited
         cpuSeconds = processorSeconds() - cpu
         if outcome == "passed" and self._stalls.text and not hasattr(case, "blocksBecause"):
-            # Once may be the fault of a disk that others keep busy: twice is the fault of the code.
+            # A single stall may be caused by a busy disk, a repeated one by the code.
             outcome, text = self._outcomeOf(case)
             if outcome == "passed" and self._stalls.text:
                 outcome, text = "failed", self._stalls.text
