@@ -1,4 +1,4 @@
-"""What the lab requires of this machine, and how to install it."""
+"""Requirements of the lab on this machine, and how to install them."""
 
 from __future__ import annotations
 

@@ -5,12 +5,9 @@ Modules that request the same box run one after the other in one guest, each in 
 a minute to start, and reads the files of a first process slowly.
 
 C{build/kernel} has the results: C{results.json}, and for each guest the console, trial's log and the contents
-of
-C{$LAB_OUT}. Emulation is slow, especially on a busy machine: a test that fails is tried once more, and the
-output says
-so. The output ends with the seconds of each module, and the counts of tests. If no guest can run, the last
-line is the
-reason, and the exit status is 0.
+of C{$LAB_OUT}. Emulation is slow, especially on a busy machine: a test that fails is tried once more, which
+the output mentions. The output ends with the seconds of each module, and the counts of tests. If no guest can
+run, the last line is the reason, and the exit status is 0.
 
 C{--ci} runs L{txrdma.test.system.kernel.CI_TESTS} in one guest and one process, because imports take longer
 than most of these tests. A test that fails is tried once more in the same guest.
