@@ -1,7 +1,7 @@
 """
 Arrays over the byte transfer layer: python examples/btl_arrays.py server, then client with its port.
 
-A further word selects the route: auto, which is shared memory on one host, or rocev2, which is UDP.
+A further argument selects the route: auto, which is shared memory on one host, or rocev2, which is UDP.
 """
 
 import sys
