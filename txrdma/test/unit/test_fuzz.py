@@ -91,7 +91,7 @@ def targetTest(name: str, target: Any) -> Callable[[FuzzTargetTests], None]:
             except Exception:
                 self.fail(f"{name} fails for bytes.fromhex('{content.hex()}'):\n{format_exc()}")
 
-    test.__doc__ = f"The fuzz target {name!r} holds for its seeds and their mutations."
+    test.__doc__ = f"The fuzz target {name!r} passes for its seeds and their mutations."
     return test
 
 

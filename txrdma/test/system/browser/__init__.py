@@ -7,4 +7,4 @@ from typing import Final
 from txrdma.test.support import CHECKOUT
 
 FOLDER: Final = CHECKOUT / "build" / "browser"
-"""Folder of axe-core and Grafana's types (from C{tools/have-browser}), and of tests' pictures and histories."""
+"""Folder of axe-core and Grafana's types (by C{tools/have-browser}), and of pictures and histories."""

@@ -41,7 +41,7 @@ def addProgram(case: type[ProgramComparison], name: str, *routes: Provider) -> N
     def test(self: ProgramComparison) -> None:
         self.compare(name, routes)
 
-    test.__doc__ = f"C{{{name}}}, as over TCP."
+    test.__doc__ = f"C{{{name}}} has the same results as over TCP."
     setattr(case, f"test_{name.replace('.', '_')}", test)
 
 

@@ -146,7 +146,7 @@ def addSuites(case: type[SuiteComparison], reactorName: str) -> None:
         async def test(self: SuiteComparison) -> None:
             await self.compare(suite, reactorName)
 
-        test.__doc__ = f"C{{{suite}}} on the {reactorName} reactor."
+        test.__doc__ = f"C{{{suite}}} passes over SMC-R as over TCP on the {reactorName} reactor."
         setattr(case, f"test_{suite.replace('.', '_')}_{reactorName}", test)
 
     for each in SUITES:
@@ -159,7 +159,7 @@ def addPlain(case: type[PlainComparison], reactorName: str) -> None:
     async def test(self: PlainComparison) -> None:
         await self.compare(reactorName)
 
-    test.__doc__ = f"All is clean on the {reactorName} reactor."
+    test.__doc__ = f"The plain suite leaves nothing in the {reactorName} reactor."
     setattr(case, f"test_{reactorName}", test)
 
 
