@@ -51,7 +51,7 @@ def main(role: str, orders: Orders) -> None:
             connected.pop(self, None)
 
     class Visiting(RDMAProtocol):
-        """The client's end of a connection, which closes at once if the orders say so."""
+        """The client's end of a connection, which closes at once if the orders require it."""
 
         def __init__(self) -> None:
             self.over: Deferred[None] = Deferred()

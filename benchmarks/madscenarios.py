@@ -42,7 +42,7 @@ CODEC_REPEATS: Final = 5
 
 class Asking:
     """
-    Keeps a number of C{SubnGet(NodeInfo)} outstanding: each answer triggers the next request.
+    Maintains a number of outstanding C{SubnGet(NodeInfo)}: each answer triggers the next request.
 
     Requests go round-robin to the local port, to its switch, and to all nodes one hop further.
     """

@@ -161,7 +161,7 @@ class MeasurementFailed(Exception):
 
 
 def haveBytecode() -> None:
-    """Compile the bytecode of our modules as pip does, since a checkout may have none."""
+    """Compile the bytecode of txrdma's modules as pip does, since a checkout may have none."""
     compileall.compile_dir(Path(txrdma.__file__).parent, quiet=1)
 
 
@@ -272,7 +272,7 @@ def together(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def launcher() -> str | None:
-    """Return the launcher of MPI from our environment or the system, or None."""
+    """Return the launcher of MPI from this Python environment or the system, or None."""
     return shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.defpath]))
 
 

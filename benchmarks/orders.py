@@ -15,7 +15,7 @@ SOURCE_BYTES = 64 << 20
 
 
 def pieces(size: int) -> list[bytes]:
-    """Return pieces of a new 64 MiB source, which no cache holds."""
+    """Return pieces of a new 64 MiB source, which fits into no cache."""
     return [os.urandom(size) for _ in range(SOURCE_BYTES // size)]
 
 

@@ -35,7 +35,7 @@ FILE_BYTES = 2_000
 
 
 def work(seconds: float) -> None:
-    """Keep the processor busy for some time."""
+    """Use the processor for some time."""
     if seconds:
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:

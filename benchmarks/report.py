@@ -69,7 +69,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def verdict(reached: bool | None) -> str:
-    """Return whether the target was reached, in a word."""
+    """Describe in a word whether the target was reached."""
     return {True: "reached", False: "missed", None: "-"}[reached]
 
 
