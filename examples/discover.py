@@ -1,5 +1,5 @@
 """
-Discover a fabric: a simulated one, or with another string the host's own.
+Discover a fabric: a simulated one, or with another string that of the host.
 
 Run it: python discover.py [sim:fattree:8 | ibsim | umad:mlx5_0/1]
 """
