@@ -1,5 +1,5 @@
 """
-Advance a clock by small steps, so that each delayed call runs at its own time.
+Advance a clock in small steps, so that each delayed call runs at its scheduled time.
 """
 
 from __future__ import annotations

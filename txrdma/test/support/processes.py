@@ -38,7 +38,7 @@ def started(
     test: SynchronousTestCase, *words: str, before: Sequence[str] = (), stderr: int | None = None
 ) -> subprocess.Popen[str]:
     """
-    Start a Python process with these words, which is killed at the end of a test.
+    Start a Python process with these arguments, which is killed at the end of a test.
 
     @param before: words before the command.
     """

@@ -342,7 +342,7 @@ class ChartTests(SynchronousTestCase):
         return [" ".join("".join(each.itertext()).split()) for each in found]
 
     def test_factors(self) -> None:
-        """Ratios are normalized so that larger is better, and goals likewise."""
+        """Ratios are normalized so that larger is better, and so are targets."""
         more, less, failed, memory = self.results["sections"][0]["rows"]
         self.assertEqual((factor(more), goal(more)), (3.0, 2.0))
         self.assertEqual((factor(less), goal(less)), (5.0, 20.0))

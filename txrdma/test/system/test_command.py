@@ -288,7 +288,7 @@ class SignalTests(SynchronousTestCase):
         self.assertInterrupted("monitor -d sim:fattree:2 --json --interval 0.2", 130)
 
     def test_interruptedPings(self) -> None:
-        """Measuring servers wait for a peer that never comes."""
+        """Measuring servers wait for a peer that never connects."""
         for words in ("rping -s -P -a 127.0.0.1 -d", "btl-ping --server --bind 127.0.0.1"):
             self.assertInterrupted(words, 130)
 

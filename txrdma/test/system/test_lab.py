@@ -141,7 +141,7 @@ class ResultsTests(SynchronousTestCase):
         planned = planForCI()
         tests = [name for module in planned for name in module["tests"]]
         self.assertEqual(sorted(tests), sorted(f"{Box.__module__}.{name}" for name in CI_TESTS))
-        for module in planned:  # what trial puts in place of a missing test has no class in the module
+        for module in planned:  # trial's placeholder for a missing test has no class in the module
             for name in module["tests"]:
                 self.assertTrue(name.startswith(f"{module['module']}."), name)
         self.assertEqual(len(suites.guests(planned)), 1)

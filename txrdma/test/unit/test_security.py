@@ -47,7 +47,7 @@ class TrustTests(SynchronousTestCase):
     """A single function decides whether a peer belongs to the same user."""
 
     EXCEPTIONS = frozenset({"unix/sockets.py", "unix/socketdirectory.py"})
-    """L{isSameUser} itself, and a directory that asks it about users with the number of the process."""
+    """L{isSameUser} itself, and a directory that calls it for users with the user ID of the process."""
 
     def comparisons(self, source: str) -> int:
         """Return how many comparisons a module makes with the user of its process."""

@@ -73,7 +73,7 @@ class CommandTests(SynchronousTestCase):
         return code, output.getvalue(), error.getvalue()
 
     def test_well(self) -> None:
-        """It runs each generator with each seed, and reports the totals."""
+        """The command runs each generator with each seed, and reports the totals."""
         code, output, error = self.run_("--seeds", "3", "--first", "1", "coin", "other")
         self.assertEqual((code, error, self.played), (0, "", [1, 1, 2, 2, 3, 3]))
         self.assertIn("3 seeds from 1 on: coin, other", output)
@@ -81,7 +81,7 @@ class CommandTests(SynchronousTestCase):
         self.assertFalse(self.folder.exists())
 
     def test_failing(self) -> None:
-        """It reports seeds that fail with the command that repeats one, and stores their plans."""
+        """The command reports failing seeds with a command that repeats each, and stores their plans."""
         code, output, error = self.run_("--seeds", "5", "--first", "5", "coin")
         self.assertEqual((code, self.played), (1, [5, 6, 7, 8, 9]))
         self.assertIn("5 played", output)

@@ -268,7 +268,7 @@ class AsyncioTests(SynchronousTestCase):
 
 
 class UVLoopTests(AsyncioTests):
-    """The same on uvloop."""
+    """The same tests on uvloop."""
 
     def newLoop(self) -> asyncio.AbstractEventLoop:
         try:

@@ -123,7 +123,7 @@ class JoinTests(TestCase):
         await self.assertFailure(joining, CancelledError)
 
     async def test_noRendezvous(self) -> None:
-        """Without a rendezvous nobody can join; if it ends later, the group fails."""
+        """Without a rendezvous no member can join; if the rendezvous ends later, the group fails."""
         terms = GroupTerms(0, 2, "127.0.0.1", 1, makeKeys(2)[0])
         error = await self.assertFailure(self.join(terms), GroupFailed)
         self.assertRegex(str(error), "rank 0 cannot join the group: .*refused")

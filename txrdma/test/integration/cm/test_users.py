@@ -46,7 +46,7 @@ class OtherUserTests(RealTime, SynchronousTestCase):
         return port
 
     def names(self) -> list[str]:
-        """Return the lines of sockets at our address: kernel address, inode and name."""
+        """Return the lines of sockets at the test's address: kernel address, inode and name."""
         return [each for each in Path("/proc/net/unix").read_text().splitlines() if self.address in each]
 
     def users(self) -> list[int]:
@@ -54,7 +54,7 @@ class OtherUserTests(RealTime, SynchronousTestCase):
         return [int(each.split("@txrdma/")[1].split("/")[1]) for each in self.names()]
 
     def services(self) -> int:
-        """Return the number of ports at our address that programs listen to."""
+        """Return the number of ports at the test's address that programs listen to."""
         return sum(f"{self.address}/service" in each for each in self.names())
 
     def test_other(self) -> None:
@@ -67,7 +67,7 @@ class OtherUserTests(RealTime, SynchronousTestCase):
         self.assertEqual([port.getHost() for port in self.ports], self.hosts)
 
     def test_client(self) -> None:
-        """A client that uses the device between the change of the user and the start has the new one, too."""
+        """A client that opens the device after the change of the user, before the start, has the new user."""
         names = self.users()
         self.patch(os, "geteuid", lambda: OTHER)
         string = rf"rsocket:{self.address}:1:device=soft\:{self.address}"
@@ -122,7 +122,7 @@ class OtherUserTests(RealTime, SynchronousTestCase):
         self.assertFalse(protocol.transport.isOpen)
 
     def test_connectionKeepsDevice(self) -> None:
-        """Listeners and services whose device is in use otherwise are closed, and that is logged."""
+        """Listeners and services whose device is otherwise in use are closed, which is logged."""
         self.serve()
         release = adapterOf(self.reactor, f"soft:{self.address}").hold()
         before = self.services()
@@ -148,7 +148,7 @@ class OtherUserTests(RealTime, SynchronousTestCase):
         self.assertEqual(self.services(), 1)
 
     def test_impossible(self) -> None:
-        """A listener whose port belongs to another program of the new user is closed, and that is logged."""
+        """A listener whose port belongs to another program of the new user is closed, which is logged."""
         self.patch(os, "geteuid", lambda: OTHER)
         number = serviceIDOf(PortSpace.TCP, cast(Any, self.hosts[0]).port)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:

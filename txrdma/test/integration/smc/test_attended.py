@@ -49,11 +49,11 @@ class AttendedHost(Host):
 
 
 class RestTests(RaceTestCase):
-    """Suspended link groups of a client whose device works by itself, as adapters do."""
+    """Suspended link groups of a client whose device works without the reactor, as adapters do."""
 
     def setUp(self) -> None:
         self.patch(groupsModule, "PollThread", PolledByThread)
-        self.patch(groupsModule, "CLOSING_SECONDS", 0.0)  # simulated time stands still meanwhile
+        self.patch(groupsModule, "CLOSING_SECONDS", 0.0)  # simulated time does not advance meanwhile
         super().setUp()
 
     def host(self, number: int) -> Host:

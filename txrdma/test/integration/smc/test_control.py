@@ -117,7 +117,7 @@ class AskingTests(AskingCase):
         self.assertIs(answer(reactor, dict), None)
 
     async def test_inattentive(self) -> None:
-        """A client that does not read a long answer blocks nobody."""
+        """A client that does not read a long answer does not block the process."""
         self.listen(20_000)
         with socket.socket(socket.AF_UNIX) as inattentive:
             inattentive.connect(controlName(os.getpid()))

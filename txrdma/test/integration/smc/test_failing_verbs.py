@@ -114,7 +114,7 @@ class FailingVerbTests(RaceTestCase):
 
 
 class StagedTests(FailingVerbTests):
-    """The same with devices that send from registered memory."""
+    """Verbs that fail once, on devices that send from registered memory."""
 
     def groups(self, host: Host) -> LinkGroups:
         made = super().groups(host)
@@ -125,6 +125,6 @@ class StagedTests(FailingVerbTests):
 
 
 class SecondLinkTests(FailingVerbTests, TwoLinkTestCase):
-    """The same with two ports at each end, so that a second link is added."""
+    """Verbs that fail once, with two ports at each end, so that a second link is added."""
 
     PAUSE = 0.2

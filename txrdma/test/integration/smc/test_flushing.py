@@ -1,5 +1,5 @@
 """
-The time at which written bytes are sent: together if that delays nobody, and at once if the peer would wait.
+When written bytes are sent: together if no peer is delayed, and at once if the peer would wait.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class FullGroupTests(RaceTestCase):
         self.assertEqual(self.sizes(), [[300 - MAX_CONNECTIONS, MAX_CONNECTIONS]] * 2)
 
     def test_room(self) -> None:
-        """Places of ended connections in a full group are used by the next connections."""
+        """Elements of ended connections in a full group are used by the next connections."""
         ends = self.connectMany(MAX_CONNECTIONS)
         for here, _there in ends[:20]:
             here.transport.loseConnection()

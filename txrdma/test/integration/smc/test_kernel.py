@@ -24,7 +24,7 @@ from txrdma.testing.protocols import Recorders
 
 
 class OwnEndpointTests(EndpointContract, TestCase):
-    """The contract of endpoints with our own stack."""
+    """The contract of endpoints with txrdma's own stack."""
 
     SERVER = "smc:127.0.0.1:0:backend=own"
     CLIENT = "smc:127.0.0.1:{port}:backend=own"

@@ -93,7 +93,7 @@ class LeftoversTests(EndsTestCase):
         self.assertEqual(contexts, before)
 
     async def test_writesToNobody(self) -> None:
-        """A half-closed end whose peer has closed leaves nothing, and learns of the loss when it writes."""
+        """A half-closed end whose peer has closed leaves nothing, and detects the loss when it writes."""
         await self.begin()
         client, server = await self.pair(HalfCloseRecorder, Recorder)
         server.transport.loseConnection()

@@ -48,7 +48,7 @@ class LingeringTests(RaceTestCase):
         self.until(lambda: not self.isOpen(), 0.1)
 
     def test_silent(self) -> None:
-        """A peer that answers nothing delays nobody; the group ends at its timeout."""
+        """A peer that does not answer delays no process; the group ends at its timeout."""
         self.server.sleep()
         self.closing("abortConnection")
         self.assertIs(self.here.reason, ConnectionAborted)

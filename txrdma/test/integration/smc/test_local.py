@@ -107,7 +107,7 @@ class FindTests(Base):
         found.close()
 
     def test_noDescriptor(self) -> None:
-        """Without a free descriptor nobody is asked, and the log says so once, with the remedy."""
+        """Without a free descriptor no query is sent, which is logged once with the remedy."""
         self.patch(announcing, "_rateLimited", RateLimitedLogger(announcing._log))
 
         def none(*_: object) -> None:
@@ -290,7 +290,7 @@ class AnnouncementTests(Base):
                 self.assertEqual(announced.isFrom(own, self.address), isFrom)
 
     def test_portUsedAgain(self) -> None:
-        """An announcement whose connection broke off is not used for the next one from the same port."""
+        """An announcement whose connection failed is not used for the next one from the same port."""
         own, first, second = socket.socket(), socket.socket(), socket.socket()
         for each in (own, first, second):
             self.addCleanup(each.close)
@@ -464,7 +464,7 @@ class AnnouncementTests(Base):
         self.assertEqual(len(announcements.connections), 2)
 
     def test_otherUsersAreBounded(self) -> None:
-        """Another user can announce a bounded number of connections; those of our user have priority."""
+        """Another user can announce a bounded number of connections; those of the same user go first."""
         announcements = self.announcements(anybody=True, capacity=1)
         near, far = socket.socketpair(socket.AF_UNIX)
         self.addCleanup(far.close)

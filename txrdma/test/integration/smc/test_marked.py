@@ -114,14 +114,14 @@ class Stranger(Recorder):
 
 
 class ForeignTestCase(MarkedTestCase):
-    """A test whose other end is not txrdma's, such as a kernel's."""
+    """A test whose other end is not txrdma, such as a kernel."""
 
     def setUp(self) -> None:
         super().setUp()
         self.forgetPresence()
 
     async def dial(self, isMarked: bool) -> tuple[Any, Deferred[Any]]:
-        """Return a listening end to which our endpoint has connected, and the Deferred of our protocol."""
+        """Return a listening end to which an endpoint has connected, and the Deferred of the protocol."""
         factory, number, port = await self.listening(Stranger, "tcp:0:interface=127.0.0.1")
         if isMarked:
             self.model.listeners.append(port.socket)
@@ -130,7 +130,7 @@ class ForeignTestCase(MarkedTestCase):
         return await accepted, connecting
 
     async def meet(self, isMarked: bool, kind: type[Recorder]) -> tuple[Any, Any, Any]:
-        """Return an end that has connected to our listener, and our factory with its first protocol."""
+        """Return an end that has connected to a listener, and the listener's factory with its protocol."""
         factory, number = await self.serve(f"smc:127.0.0.1:0:{DEVICE}", kind)
         accepted = factory.next()
         client = socket.socket()

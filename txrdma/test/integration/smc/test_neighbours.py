@@ -145,7 +145,7 @@ class MeetingPlaceTests(PlaceTestCase):
         self.assertEqual(os.listdir(self.directory.path), ["smc-1-a"])
 
     def test_nobody(self) -> None:
-        """Two users without a number in our user namespace are not considered equal."""
+        """Two users that the user namespace does not map are not considered equal."""
         self.publish()
         for module in (unixsockets, socketdirectory):
             self.patch(module, "unmapped", lambda: frozenset({os.geteuid(), os.getegid()}))
@@ -374,7 +374,7 @@ class ProofTests(PlaceTestCase):
         self.assertFalse(self.seek(TCPAddress("127.0.0.1", 808)))
 
     def test_ownAddress(self) -> None:
-        """An address of our own namespace uses abstract names."""
+        """Listeners at an address of the local network namespace are found by abstract names."""
         self.listener()
         self.patch(seeking, "sourceFor", lambda target: TCPAddress("127.0.0.1", 0))
         self.assertFalse(self.seek())

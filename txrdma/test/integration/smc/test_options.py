@@ -205,7 +205,7 @@ class LimitTests(LimitTestCase):
                     group.close("for the test")
 
     def test_serversMemory(self) -> None:
-        """The limit holds for the server, which reserves its ring before the client."""
+        """The limit applies to the server, which reserves its ring before the client."""
         most = BufferPool.total + 5 * 16_384
         totals: list[int] = []
         grow = BufferPool.grow

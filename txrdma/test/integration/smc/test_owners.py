@@ -44,11 +44,11 @@ class RealSocketTests(SynchronousTestCase):
                 self.assertEqual(peerUserByTCP(own, place, False), os.geteuid())
 
     def test_owners(self) -> None:
-        """Both ends of a connection belong to our user."""
+        """Both ends of a connection belong to the same user."""
         self.check()
 
     def test_ownersByTables(self) -> None:
-        """Both ends of a connection belong to our user according to C{/proc/net/tcp}."""
+        """Both ends of a connection belong to the same user according to C{/proc/net/tcp}."""
 
         def refuse(*arguments: object) -> None:
             raise OSError(errno.ENOENT, "no such module")

@@ -111,7 +111,7 @@ class RaceTests(RaceTestCase):
     """Rare orders of events on a real network; each is a regression."""
 
     def test_clientVanishes(self) -> None:
-        """A client that never confirms leaves no link, and blocks nobody."""
+        """A client that never confirms leaves no link, and blocks no other connection."""
         _, _, sockets = self.connect(latency=0.1)
         groups = linkGroups(self.server, DEVICE)
         self.until(groups.links)
@@ -249,7 +249,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual(there.reason, ConnectionDone)
 
     def test_stopsBeforeTheServerFallsBack(self) -> None:
-        """A server whose link fails in such a handshake detects no orderly end, since bytes are missing."""
+        """A server whose link fails during a handshake that its client has left detects no orderly end."""
         there = self.finish()
         (link,) = linkGroups(self.server, DEVICE).links()
         link._reader.poll = lambda: False  # as if the adapter had failed
@@ -286,7 +286,7 @@ class RaceTests(RaceTestCase):
         self.assertIn(there.reason, (None, ConnectionLost))
 
     def test_bytesForTheKilled(self) -> None:
-        """A writer to a killed process is notified of its end, even if nobody read the first bytes."""
+        """A writer to a killed process is notified of its end, even if the first bytes were never read."""
         here, there, sockets = self.connect(latency=0.05)
         for end in self.negotiations:
             end._decline(Diagnosis.MEM)
@@ -358,7 +358,7 @@ class RaceTests(RaceTestCase):
         self.wait(0.1)
         self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
         self.assertEqual((here.received, there.received), (b"welcome", b"hello"))
-        self.assertTrue(reserved.called, "nobody waits for the buffer any more")
+        self.assertTrue(reserved.called, "the wait for the buffer has ended")
 
     def test_confirmsAndDeclines(self) -> None:
         """A busy server that reads Confirm and Decline at once uses TCP, like its client."""
@@ -477,7 +477,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual([buffer.isWhole for buffer in group.pool], [True])
 
     def test_bufferForNobody(self) -> None:
-        """A buffer is released whose connection ended before the peer knew of it."""
+        """A buffer whose connection ended before the peer knew of it is released."""
         first, _ = self.pair()
         groups = linkGroups(self.client, DEVICE)
         [group] = groups.groups()

@@ -94,7 +94,7 @@ class TelemetryTests(RaceTestCase):
 
 
 class ThreadTests(TestCase):
-    """An exporter with a thread of its own, which collects in that thread."""
+    """An exporter with a separate thread, in which it collects."""
 
     if isMissing:
         skip = MISSING

@@ -153,7 +153,7 @@ class ClosingTests(SynchronousTestCase):
         self.assertEqual(world.reactor.getDelayedCalls(), [])
 
     def test_closedByNobody(self) -> None:
-        """What was never closed can be collected once its device is closed."""
+        """Objects that were never closed can be collected once their device is closed."""
         collect()
         added = Added()
         for route in ("rocev2", "shared-memory"):

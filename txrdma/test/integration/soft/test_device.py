@@ -51,7 +51,7 @@ class OpeningTests(SynchronousTestCase):
         self.assertTrue(verifyObject(IPlugin, self.parser))
 
     def test_twoOnOneHost(self) -> None:
-        """Each device has a port and a share of its own; a port that the string names must be free."""
+        """Each device has a separate port and share; a port that the string names must be free."""
         one, other = self.open(), self.open()
         self.assertNotEqual(one.port, other.port)
         self.assertEqual([portOfShare(device.share or 0) for device in (one, other)], [one.port, other.port])

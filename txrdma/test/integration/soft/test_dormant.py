@@ -87,7 +87,7 @@ class DormantTests(DormantCase):
         self.exchange(2)
 
     def test_closing(self) -> None:
-        """The ends of dormant connections are noticed, and further ones get their doorbell bytes."""
+        """The ends of dormant connections are detected, and further ones get their doorbell bytes."""
         for here, there in self.pairs[1:]:
             here.close()
             self.runUntil(cast(Any, there)._route.hasPeerEnded)

@@ -108,7 +108,7 @@ class StrangerTests(StrangerCase):
         return os.eventfd(0)
 
     def test_invalidMessages(self) -> None:
-        """A process is disconnected for a message that is invalid, or that comes before or after its time."""
+        """A process is disconnected for a message that is invalid, premature or late."""
         leave = PairNotice(kind=RendezvousKind.LEAVE, source=QPN(1), destination=QPN(2))
         for what, greet, message in (
             ("garbage", True, b"\xff" * 100),
@@ -431,7 +431,7 @@ class OtherVersionTests(RealCase):
     """Devices of processes whose txrdma has another version of these messages."""
 
     def test_UDP(self) -> None:
-        """They are not found, so that their queue pairs use UDP; the log says why."""
+        """Devices with another version are not found: queue pairs use UDP, and the log has the reason."""
         one, other = (
             End(openSoftDevice(self.reactor, port=0, route=route)) for route in ("auto", "shared-memory")
         )

@@ -195,7 +195,7 @@ class UnusedTests(RealCase):
         """An RDMA WRITE of no bytes, which probes a peer, succeeds without a lane while the peer exists."""
         one, other = self.pair()
         added = Added()
-        for number in range(1000):  # more than the send queue holds
+        for number in range(1000):  # more than fits into the send queue
             one.post(number, Operation.RDMA_WRITE)
             self.assertEqual([each.identifier for each in self.take(one, 1)], [number])
         self.assertTrue(added.isNothing())
@@ -253,7 +253,7 @@ class UnusedTests(RealCase):
         self.runUntil(other.channel.takeEvents)
 
     def test_sendsBeforePeerIsReady(self) -> None:
-        """A message waits for a peer that is not in RTR yet, which has a lane as soon as it is."""
+        """A message is delayed until the peer is in RTR, which then has a lane at once."""
         one, other = End(self.open()), End(self.open())
         one.join(other)
         one.post(2, Operation.SEND, [one.segment(0, 5)])
@@ -329,7 +329,7 @@ class UnusedTests(RealCase):
             raise OSError(errno.EMFILE, "Too many open files")
 
         self.patch(sharedqueuepair, "makeBox", full)
-        for _ in range(1000):  # more than the send queue holds
+        for _ in range(1000):  # more than fits into the send queue
             self.assertRaises(ResourceExhausted, one.post, 1, Operation.SEND, [one.segment(0, 5)])
         self.assertTrue(added.isNothing())
         self.patch(sharedqueuepair, "makeBox", makeBox)

@@ -64,7 +64,7 @@ class RightsTests(RealCase):
     """Access rights of queue pairs."""
 
     def test_readsNotHeld(self) -> None:
-        """Reads are invalid requests if the queue pair does not allow them or holds none for its peer."""
+        """Reads are invalid requests if the queue pair does not allow them, or allows its peer none."""
         for changes in ({"maxDestRDAtomic": 0}, {}):
             one, other = End(self.open()), End(self.open())
             one.join(other)

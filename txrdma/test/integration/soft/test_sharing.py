@@ -84,7 +84,7 @@ class DependenceTests(TestCase):
         self.assertEqual([sharingPortOf(device).wellKnown for device in self.devices], [None, None])
 
     async def test_addresses(self) -> None:
-        """Those that know addresses only, as the kernel does, are connected through port 4791."""
+        """Devices that know only addresses, as the kernel does, are connected through port 4791."""
         await self.writes(AddressedEnd)
         self.assertNotIn(None, [sharingPortOf(device).wellKnown for device in self.devices])
 
@@ -232,7 +232,7 @@ class SharingTests(TestCase):
         await self.isSettled(*devices)
 
     async def test_tooManyLines(self) -> None:
-        """A coordinator with too many connections closes further ones, and keeps its members."""
+        """A coordinator with too many connections closes further ones, but not those of members."""
         devices = [self.open() for _ in range(2)]
         self.patch(members, "LINES", 1)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
@@ -296,7 +296,7 @@ class SharingTests(TestCase):
         return coordinator, memberOf(device), replies, received
 
     async def test_answerBeforeReport(self) -> None:
-        """A reply that comes before the report of its device is passed on after that."""
+        """A reply that arrives before the report of its device is passed on after that."""
         _, _, replies, received = self.beforeReport()
         await waitUntil(reactor, lambda: received)
         self.assertEqual(received, replies)
@@ -363,7 +363,7 @@ class SharingTests(TestCase):
             impostor.setblocking(False)
             connected, _ = impostor.accept()
             with connected:
-                self.assertEqual(connected.recv(100), b"")  # nothing was sent to it
+                self.assertEqual(connected.recv(100), b"")  # no message was sent to the other process
         self.assertTrue(memberOf(self.open()).isCoordinator)
 
     @skipUnless(hasattr(os, "seteuid") and os.geteuid() == 0, "needs root, to act as another user")

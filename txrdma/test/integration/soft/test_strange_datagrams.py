@@ -186,7 +186,7 @@ class StrangeMailTests(DatagramCase):
         self.gone()
 
     def test_refused(self) -> None:
-        """A peer that refuses our box gets datagrams by UDP."""
+        """A peer that refuses the local device's box gets datagrams by UDP."""
         one, other = DatagramEnd(self.open()), DatagramEnd(self.open())
         shared = cast(SharedMemoryPort, other.device.routes[0])
         self.patch(shared.datagrams, "open", lambda neighbour: None)

@@ -265,7 +265,7 @@ class BlockedTests(SynchronousTestCase):
             pass
 
     def test_waits(self) -> None:
-        """Datagrams wait in order until the socket is writable; none is lost."""
+        """Datagrams are queued in order until the socket is writable; none is lost."""
         carrier = UDPCarrier(reactor, "127.0.0.1", 0, offload=False)
         assert carrier._socket is not None
         carrier._socket.close()
@@ -385,7 +385,7 @@ class PollingTests(SynchronousTestCase):
         self.assertEqual(select([self.bob.channel.fileno()], [], [], 0)[0], [])
 
     def test_batch(self) -> None:
-        """Nothing is read if no completion is requested: datagrams wait in the socket."""
+        """Nothing is read if no completion is requested: datagrams remain in the socket."""
         self.bob.receive(0, 0, 4136)
         self.send(b"first")
         self.assertEqual(len(self.bob.queue.poll(0)), 0)
@@ -415,7 +415,7 @@ class PollingTests(SynchronousTestCase):
         self.assertEqual(bytes(self.bob.region.view[40:45]), b"again")
 
     def test_closed(self) -> None:
-        """Polling a queue whose device is closed is no error, and finds nothing."""
+        """Polling a queue whose device is closed is no error, and returns nothing."""
         queue = self.bob.queue
         self.bob.device.close()
         self.assertEqual(queue.poll(8), ())

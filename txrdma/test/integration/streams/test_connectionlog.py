@@ -82,35 +82,35 @@ class EventTests(TestCase):
         await port.stopListening()
 
     async def test_sharedMemory(self) -> None:
-        """C{smc:} by shared memory."""
+        """Both ends of C{smc:} by shared memory log the event."""
         await self.stream("smc:127.0.0.1:0", "smc:127.0.0.1:{port}")
         self.check("smc", "shared-memory")
 
     async def test_roce(self) -> None:
-        """C{smc:} by software RoCE."""
+        """Both ends of C{smc:} by software RoCE log the event."""
         device = r":device=soft\:route\=rocev2"
         await self.stream("smc:127.0.0.1:0" + device, "smc:127.0.0.1:{port}" + device)
         self.check("smc", "rocev2")
 
     async def test_fallback(self) -> None:
-        """C{smc:} on TCP, with the reasons of both ends."""
+        """Both ends of C{smc:} on TCP log the event, with the reasons of both."""
         await self.stream(r"smc:127.0.0.1:0:device=soft\:192.0.2.1", "smc:127.0.0.1:{port}")
         self.check("smc", "tcp", ("PEERDECL (NOSMCDEV)", "NOSMCDEV"))
 
     async def test_rsocket(self) -> None:
-        """C{rsocket:}, once for the stream, not for its RDMA connection."""
+        """C{rsocket:} logs one event for the stream, and none for its RDMA connection."""
         await self.stream(
             f"rsocket:0:interface={self.there}", f"rsocket:{self.there}:{{port}}:bindAddress={self.there}"
         )
         self.check("rsocket", "shared-memory")
 
     async def test_btl(self) -> None:
-        """C{btl:}, once for the stream, not for its messages."""
+        """C{btl:} logs one event for the stream, and none for its messages."""
         await self.stream("btl:127.0.0.1:0", "btl:127.0.0.1:{port}")
         self.check("btl", "rocev2")
 
     async def unread(self, server: str, client: str) -> None:
-        """Check that bytes which come after the application has closed the connection are not counted."""
+        """Check that bytes that arrive after the application has closed the connection are not counted."""
         one, other, port = await self.connected(server, client)
         other.transport.write(bytes(10))
         one.transport.write(bytes(3000))
@@ -123,17 +123,17 @@ class EventTests(TestCase):
         self.assertEqual((found["client"]["bytesReceived"], found["server"]["bytesReceived"]), (0, 3000))
 
     async def test_unread(self) -> None:
-        """C{smc:}, whose ring receives bytes after the application has closed the connection."""
+        """C{smc:} does not count bytes that arrive after the application has closed the connection."""
         await self.unread("smc:127.0.0.1:0", "smc:127.0.0.1:{port}")
 
     async def test_unreadRsocket(self) -> None:
-        """C{rsocket:} likewise."""
+        """C{rsocket:} does not count bytes that arrive after the application has closed the connection."""
         await self.unread(
             f"rsocket:0:interface={self.there}", f"rsocket:{self.there}:{{port}}:bindAddress={self.there}"
         )
 
     async def test_unreadBTL(self) -> None:
-        """C{btl:} likewise."""
+        """C{btl:} does not count bytes that arrive after the application has closed the connection."""
         await self.unread("btl:127.0.0.1:0", "btl:127.0.0.1:{port}")
 
     async def messages(self, factory: Any, one: Any) -> None:
@@ -148,7 +148,7 @@ class EventTests(TestCase):
         await waitUntil(reactor, lambda: one.lost and other.lost)
 
     async def test_rdmaMessages(self) -> None:
-        """Messages of C{rdma:}."""
+        """Both ends of C{rdma:} log the event."""
         factory = Recorders(MessageRecorder)
         port: Any = await serverFromString(reactor, f"rdma:{self.there}:0").listen(factory)
         text = rf"rdma:{self.there}:{port.getHost().port}:device=soft\:{self.there}"
@@ -158,7 +158,7 @@ class EventTests(TestCase):
         self.check("rdma", "shared-memory")
 
     async def test_btlMessages(self) -> None:
-        """Messages of C{btl:}."""
+        """Both ends of C{btl:} messages log the event."""
         factory = Recorders(MessageRecorder)
         port: Any = await btlListen(reactor, 0, factory, "127.0.0.1")
         one = await btlConnect(reactor, "127.0.0.1", port.getHost().port, Recorders(MessageRecorder))

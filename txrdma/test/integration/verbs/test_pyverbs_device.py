@@ -59,7 +59,7 @@ _FLUSHED = Status.WR_FLUSH_ERR
 
 
 class QueuePairTests(FakeDevice):
-    """What a queue pair adds to that of pyverbs."""
+    """Functions that a queue pair adds to those of pyverbs."""
 
     def test_provides(self) -> None:
         """All parts provide their interfaces."""

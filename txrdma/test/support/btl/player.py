@@ -1,12 +1,10 @@
 """
-One of two processes that exchange messages:
-C{python -m txrdma.test.support.btl.player ROLE [PORT [INTERFACES [ROUTE]]]}.
+One of two processes that exchange messages: C{python -m txrdma.test.support.btl.player ROLE [PORT [INTERFACES
+[ROUTE]]]}.
 
 The server prints its port, then what it received and over which route long messages came. C{sender} sends 50
-MB and
-exits; C{patient} does the same after asking the server to be busy for a while. C{victim} requests a long
-message, and
-stops when it has received a part: it is to be killed.
+MB and exits; C{patient} does the same after it has requested the server to be busy for a while. C{victim}
+requests a long message, and stops when it has received a part: it is to be killed.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ ASK, WORK = 1, 2
 """Immediate data of requests to the server."""
 
 PATIENCE_SECONDS = 100.0
-"""Seconds in which two processes connect, even on a machine whose processors others need."""
+"""Seconds in which two processes connect, even on a busy machine."""
 
 
 class Taking(MessageProtocol):

@@ -18,7 +18,7 @@ NETWORKS = ("10.78.0", "10.78.1")
 
 
 def main(mebibytes: str) -> None:
-    """Run both ends, and cut and restore networks as the client asks."""
+    """Run both ends, and cut and restore networks as the client requests."""
     server, client = (",".join(f"{network}.{side}" for network in NETWORKS) for side in (1, 2))
     command = [sys.executable, "-m", "txrdma.test.support.cm.migrating"]
     cuts, results = [], []

@@ -155,7 +155,7 @@ class Search:
         self._pairs: dict[tuple[int, int], str | None] = {}
 
     def run(self, most: float = float("inf")) -> Found:
-        """Search at most so many states, until an invariant does not hold in one."""
+        """Search at most this number of states, until an invariant is violated."""
         found = Found()
         first: World = (0, 0, 0)
         before: dict[World, tuple[World, str]] = {first: (first, "")}

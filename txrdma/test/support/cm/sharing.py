@@ -46,7 +46,7 @@ class Server(RDMAProtocol):
 
 
 class Client(RDMAProtocol):
-    """Asks one question at a time."""
+    """Sends one request at a time."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -54,7 +54,7 @@ class Client(RDMAProtocol):
         self._waiting: Deferred[bytes] | None = None
 
     async def ask(self, data: bytes) -> None:
-        """Ask, and verify the answer."""
+        """Send a request, and verify the answer."""
         self._waiting = Deferred()
         self.transport.sendMessage(data)
         answer = await self._waiting

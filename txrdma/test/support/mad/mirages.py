@@ -43,7 +43,7 @@ class Mirage:
         """
         @param places: directed routes through the ports.
         @param ports: number of ports that each switch reports.
-        @param isFresh: each NodeInfo has another GUID, even that of the same place.
+        @param isFresh: each NodeInfo has another GUID, even on a repeated route.
         """
         self.asked = 0
         self.isOn = True

@@ -19,7 +19,7 @@ from txrdma.monitor.events.channels import AlertChannel
 from txrdma.monitor.series.historystore import HistoryStore
 
 Message = list[tuple[bool, str, str]]
-"""Alerts of one message: whether each is raised, its kind, and its place."""
+"""Alerts of one message: whether each is raised, its kind, and its location."""
 
 
 def entryOf(kind: str = "width", where: str = "leaf 1", severity: Severity = Severity.WARNING) -> Entry:
@@ -75,7 +75,7 @@ class RecordingOutlet(AlertChannel):
         return messages
 
     def wheres(self) -> list[str]:
-        """Return the places of all alerts since the last call."""
+        """Return the locations of all alerts since the last call."""
         return [where for message in self.output() for _isRaised, _kind, where in message]
 
 

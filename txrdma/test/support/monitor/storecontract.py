@@ -180,7 +180,7 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual(self.sent(540, 660, "minutes"), [(540, 60), (600, 120)])
 
     def test_counterRemoved(self) -> None:
-        """A history continues without a counter, whose earlier values are there again if it returns."""
+        """A history continues without a counter, whose earlier values return with it."""
         self.store.write([reading(at, 1) for at in range(600)], 601)
         family = self.releasedWith(*(name for name in COUNTERS if name != "symbolErrorCounter"))
         self.assertRaises(InvalidRequest, self.store.series, PORT, "symbolErrorCounter", 0, 1)
@@ -227,7 +227,7 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual(self.corrected(0, 9999, "hours"), [(0, 720.0, 24), (3600, 420.0, 17)])
 
     def test_version1Events(self) -> None:
-        """What version 1 has stored for the next process is there as events."""
+        """State that version 1 has stored for the next process is available as events."""
         self.path = self.where()
         self.load(1)
         self.reopen()

@@ -348,7 +348,7 @@ class FlowTestCase(RaceTestCase):
         self.world.close()
 
     def checkPair(self, here: Ending, there: Ending) -> None:
-        """Check that all data has arrived, or that each end whose process lives was notified of the end."""
+        """Check that all data has arrived, or that each end with a live process was notified of the end."""
         if any(host.isDead for host in (self.client, self.server)):
             alive = there if self.client.isDead else here
             isReportedByTCP = alive.mode == "TCP" and alive.hasEnded  # its protocol can be half-closed

@@ -47,7 +47,7 @@ def connect(end: End, described: str) -> None:
 
 
 def receive(end: End, identifier: int) -> ReceiveRequest:
-    """Return a receive of 64 bytes at its own offset."""
+    """Return a receive of 64 bytes at a separate offset."""
     return ReceiveRequest(identifier, [end.segment(identifier * 64, 64)])
 
 

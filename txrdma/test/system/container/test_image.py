@@ -123,7 +123,7 @@ class ImageTests(SynchronousTestCase):
         (self.folder / "config").mkdir()
         (self.folder / "state").mkdir()
         (self.folder / "config" / "fabric-monitor.toml").write_text(CONFIG)
-        mounts = (  # buildah mounts a folder of its own where the image has a volume
+        mounts = (  # buildah mounts another folder where the image has a volume
             f"{self.folder}/config:/etc/fabric-monitor:ro",
             f"{self.folder}/state:/state",
         )

@@ -65,7 +65,7 @@ class TalkTests(TestCase):
 
 
 class RemovingTests(TalkTests):
-    """The same tests, but each removes everything from the reactor at its end."""
+    """The same tests, each of which removes everything from the reactor at its end."""
 
     def setUp(self) -> None:
         self.addCleanup(reactor.removeAll)

@@ -87,7 +87,7 @@ class RoCECaptureTests(SynchronousTestCase):
         self.assertEqual([row[6:] for row in found], [["1", "1", "", ""]] * 2 + [["1", "", "", ""]] * 2)
 
     def test_tsharkRecorded(self) -> None:
-        """Tshark decodes the kernel's packets and our captures of them identically."""
+        """Tshark decodes the kernel's packets and txrdma's captures of them identically."""
         for name in ("verbs", "rc-pingpong", "ud-pingpong"):
             sent = [
                 (

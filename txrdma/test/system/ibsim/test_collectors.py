@@ -49,7 +49,7 @@ class CollectorTests(test_monitor.MonitorTestCase):
         return self.connected() < count
 
     async def test_counters(self) -> None:
-        """Counters have the values of ibsim while collectors come, are killed, and end in order."""
+        """Counters have the values of ibsim while collectors start, are killed, and end in order."""
         await self.until(lambda: self.connected() == 2)
         await self.started()
         for errors, left in enumerate((2, 1, 0), 7):

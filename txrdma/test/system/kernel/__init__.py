@@ -44,7 +44,7 @@ class Witness:
     """
     What a class of tests demonstrates: a line of the table.
 
-    @ivar ours: our device or program, such as C{"software device"} or C{"pyverbs"}.
+    @ivar ours: txrdma's device or program, such as C{"software device"} or C{"pyverbs"}.
     @ivar theirs: the other end; the table adds the kernel's version.
     @ivar what: the operations, in a few words.
     """

@@ -238,5 +238,5 @@ class Party:
 
 
 def _isSend(completion: Completion) -> bool:
-    # the opcode of a failed completion is undefined, but a receive must not look like a send
+    # the opcode of a failed completion is undefined, but must not be that of a send
     return cast(int, completion.opcode) < CompletionOpcode.RECEIVE

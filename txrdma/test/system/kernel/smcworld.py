@@ -58,7 +58,7 @@ class KernelEnd(NamedTuple):
 
 class LocalEnd(HalfCloseRecorder):
     """
-    Our end of a connection, which computes a checksum of the received bytes.
+    txrdma's end of a connection, which computes a checksum of the received bytes.
 
     @ivar count: number of received bytes; C{checksum} is their CRC32.
     """
@@ -120,7 +120,7 @@ class Pushing:
 
 
 class PatientTestCase(EndsTestCase):
-    """Our servers and clients over the kernel's devices."""
+    """txrdma's servers and clients over the kernel's devices."""
 
     skip = OUTSIDE
 
@@ -135,7 +135,7 @@ class KernelPeerTestCase(EndsTestCase):
     """
     A test with a program that uses AF_SMC sockets.
 
-    @ivar weListen: whether our end is the server.
+    @ivar weListen: whether txrdma's end is the server.
     """
 
     skip = OUTSIDE
@@ -163,14 +163,14 @@ class KernelPeerTestCase(EndsTestCase):
         """
         End the program, which Linux does only when all its connections have ended.
 
-        The reactor must run meanwhile, as our ends take part in that.
+        The reactor must run meanwhile, as txrdma's ends take part in that.
         """
         program.transport.abortConnection()
         process.kill()
         await self.until(lambda: process.poll() is not None, END_SECONDS)
 
     async def pair(self, options: str = OURS, kind: type[Recorder] = LocalEnd) -> tuple[Any, KernelEnd]:
-        """Return our end of a new connection, and the kernel's."""
+        """Return txrdma's end of a new connection, and the kernel's."""
         return await (await self.connector(options, kind))()
 
     async def connector(
@@ -186,13 +186,13 @@ class KernelPeerTestCase(EndsTestCase):
     async def connected(
         self, listener: list[int], options: str = OURS, kind: type[Recorder] = LocalEnd
     ) -> tuple[Any, KernelEnd]:
-        """Connect our client to the program's listener; return both ends."""
+        """Connect txrdma's client to the program's listener; return both ends."""
         accepting = self.program.call("accept", listener=listener[0])
         localEnd = await self.connect(f"smc:{THERE}:{listener[2]}:bindAddress={HERE}:{options}", kind)
         return localEnd, KernelEnd(*await accepting)
 
     async def accepted(self, factory: Any, port: int) -> tuple[Any, KernelEnd]:
-        """Connect the program to our listener; return both ends."""
+        """Connect the program to txrdma's listener; return both ends."""
         accepting = factory.next()
         kernelEnd = await self.program.call("connect", host=HERE, port=port)
         localEnd = await accepting

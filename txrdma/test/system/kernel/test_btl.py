@@ -75,7 +75,7 @@ class Modules(InTheBox):
     """A client and a server, each with its own device."""
 
     def makeWorld(self) -> World:
-        """Return the guest's own wire."""
+        """Return the wire that the guest already has."""
         return Pair()
 
     def makeDevices(self) -> tuple[DeviceSpec, DeviceSpec]:
@@ -267,7 +267,7 @@ class BadWireTests(Modules, SynchronousTestCase):
         self.assertGreater(lost, 5)
         self.assertGreater(again, 0)
         twice = counted["num_dup_recvs"] + counted["num_oow_low_recvs"]
-        self.assertLessEqual(again, lost + twice, "what is sent again was lost, or comes twice")
+        self.assertLessEqual(again, lost + twice, "a retransmitted message was lost, or is a duplicate")
 
     def test_loss1(self) -> None:
         """Each message arrives once at 1 % loss."""

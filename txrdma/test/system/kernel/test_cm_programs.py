@@ -1,6 +1,6 @@
 """
-librdmacm's C{udaddy}, C{mckey} and C{cmtime} with our connection manager: datagram services, groups, and many
-connections.
+librdmacm's C{udaddy}, C{mckey} and C{cmtime} with txrdma's connection manager: datagram services, groups, and
+many connections.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DatagramTests(CMTestCase):
     port, messages, size = 7174, 10, 100
 
     def test_theyAsk(self) -> None:
-        """udaddy finds our service, sends datagrams to it, and receives as many."""
+        """udaddy finds txrdma's service, sends datagrams to it, and receives as many."""
         service = Answering()
         endpoint = DatagramServerEndpoint(self.reactor, self.port, self.soft)
         self.listening(endpoint, MessageFactory(lambda: service))
@@ -65,7 +65,7 @@ class DatagramTests(CMTestCase):
         self.assertEqual(since(before), {"tx sidr_req": COUNT, "rx sidr_rep": COUNT})
 
     def test_weAsk(self) -> None:
-        """Our clients find the service of udaddy, whose queue pairs have RDMA CM's Q_Key."""
+        """txrdma's clients find the service of udaddy, whose queue pairs have RDMA CM's Q_Key."""
         server = self.start("udaddy", "-b", self.here, "-c", str(COUNT), "-C", "0")
         self.expectOutput(server, "starting server")
         self.runFor(0.5)
@@ -109,7 +109,7 @@ class GroupTests(CMTestCase):
         self.assertEqual({peer.gid.ip for _data, peer in member.received}, {self.here})
 
     def test_weSend(self) -> None:
-        """mckey receives our datagrams, and ends when all have arrived."""
+        """mckey receives txrdma's datagrams, and ends when all have arrived."""
         receiver = self.mckey()
         self.expectOutput(receiver, "receiving data transfers")
         member = self.member()
@@ -127,7 +127,7 @@ class StepTests(CMTestCase):
     terms = Terms(reads=1)
 
     def test_theyConnect(self) -> None:
-        """cmtime connects to our server, and disconnects."""
+        """cmtime connects to txrdma's server, and disconnects."""
         self.serve(self.port, Meeting, self.terms)
         before = counted()
         self.succeeded(self.start("cmtime", "-s", self.there, "-b", self.here, "-c", str(COUNT)), 12.0)
@@ -136,7 +136,7 @@ class StepTests(CMTestCase):
         self.assertEqual([sent.get(kind) for kind in ("tx req", "rx rep", "tx rtu")], [COUNT] * 3)
 
     def test_weConnect(self) -> None:
-        """Our clients connect to cmtime, and disconnect."""
+        """txrdma's clients connect to cmtime, and disconnect."""
         self.start("cmtime", "-b", self.here)
         self.runFor(2.0)
         before = counted()

@@ -118,7 +118,7 @@ class KilledTests(Torn, SynchronousTestCase):
         self.gone(end)
 
     def test_rxeKilled(self) -> None:
-        """Our sends fail when a process with rxe is killed."""
+        """txrdma's sends fail when a process with rxe is killed."""
         self.killed(0, Mate(f"pyverbs:{RXE}"))
 
     def test_softKilled(self) -> None:
@@ -155,7 +155,7 @@ class LinkTests(Torn, PortContract, SynchronousTestCase):
 
 
 class LinkOfRXETests(LinkTests):
-    """The same; rxe sends requests."""
+    """Tests in which an interface goes down and comes up while rxe sends requests."""
 
     witness = Witness("software device", "rxe", "interfaces down and up, at each end; the kernel requests")
     quirks = (RXE_HABITS, OURS)

@@ -1,5 +1,5 @@
 """
-Tests with rdma-core's C{ibv_rc_pingpong} and C{ibv_ud_pingpong} on rxe as peers of our devices.
+Tests with rdma-core's C{ibv_rc_pingpong} and C{ibv_ud_pingpong} on rxe as peers of txrdma's devices.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BOXES = (Box(mtu=4200, timeout=420),)
 PROGRAMS = {Transfer.SEND: "ibv_rc_pingpong", Transfer.UD: "ibv_ud_pingpong"}
 LONG = 100_000
 """
-Bytes of a message with more packets of 1 KiB than one UDP_SEGMENT holds. Its user must sleep between
+Bytes of a message with more packets of 1 KiB than fit into one UDP_SEGMENT. Its user must sleep between
 messages: a busy-polling program leaves too little of an emulated processor to the kernel.
 """
 
@@ -71,7 +71,7 @@ class IBVPingpong:
                 if any(row[1].endswith(wanted) and row[3] == LISTENING for row in rows[1:]):
                     return
             time.sleep(0.05)
-        raise AssertionError(f"it does not listen: {self.end()}")
+        raise AssertionError(f"the program does not listen: {self.end()}")
 
     def end(self) -> str:
         """Return the output after the end."""
@@ -85,9 +85,9 @@ class IBVPingpong:
 
 class Playing(InTheBox):
     """
-    Tests of our engine with the programs.
+    Tests of txrdma's engine with the programs.
 
-    @cvar kernelDevice: the device of the program; C{near} is the address at which our side reaches it.
+    @cvar kernelDevice: the device of the program; C{near} is the address at which txrdma reaches it.
     """
 
     kernelDevice = RXE
@@ -95,11 +95,11 @@ class Playing(InTheBox):
     payload = 4096
 
     def openLocal(self) -> IVerbsDevice:
-        """Return our device."""
+        """Return txrdma's device."""
         return self.world.openSoft(self.reactor)
 
     def where(self) -> AbstractContextManager[None]:
-        """Return the network namespace of our sockets."""
+        """Return the network namespace of txrdma's sockets."""
         return self.world.far()
 
     def play(
@@ -163,11 +163,11 @@ class Playing(InTheBox):
         raise AssertionError(f"{self.kernelDevice} has no GID of an IPv4 address")
 
     def localAddress(self) -> str:
-        """Return the address at which the program reaches us."""
+        """Return the address at which the program reaches txrdma."""
         return THERE
 
     def test_connectedAndWeBegin(self) -> None:
-        """Messages of several packets; we are the client."""
+        """Messages of several packets; txrdma is the client."""
         self.play(Transfer.SEND, 3000, 20, True, "-c")
 
     def test_connectedAndTheyBegin(self) -> None:
@@ -175,7 +175,7 @@ class Playing(InTheBox):
         self.play(Transfer.SEND, 3000, 20, False, "-c", "-e")
 
     def test_longAndWeBegin(self) -> None:
-        """Messages sent by UDP_SEGMENT, many packets at once; we are the client."""
+        """Messages sent by UDP_SEGMENT, many packets at once; txrdma is the client."""
         self.play(Transfer.SEND, LONG, 6, True, "-c", "-e")
 
     def test_longAndTheyBegin(self) -> None:
@@ -183,7 +183,7 @@ class Playing(InTheBox):
         self.play(Transfer.SEND, LONG, 6, False, "-c", "-e")
 
     def test_datagramsAndWeBegin(self) -> None:
-        """Datagrams that fill a packet; we are the client."""
+        """Datagrams that fill a packet; txrdma is the client."""
         self.play(Transfer.UD, self.payload, 20, True, "-e")
 
     def test_datagramsAndTheyBegin(self) -> None:
@@ -192,7 +192,7 @@ class Playing(InTheBox):
 
 
 class SoftTests(Playing, SynchronousTestCase):
-    """Our software device, with packets of up to 4 KiB."""
+    """txrdma's software device, with packets of up to 4 KiB."""
 
     mtu = MTU_4096
     witness = Witness("software device", "ibv_rc_pingpong, ibv_ud_pingpong on rxe", "SEND, UD, 4 KiB MTU")
@@ -218,7 +218,7 @@ class SoftTests(Playing, SynchronousTestCase):
 
 
 class SoftSmallTests(Playing, SynchronousTestCase):
-    """Our software device, with packets of up to 1 KiB."""
+    """txrdma's software device, with packets of up to 1 KiB."""
 
     mtu = MTU_1024
     payload = 1024

@@ -1,5 +1,5 @@
 """
-The kernel's communication manager through librdmacm, tested with our own manager and with C{rping}.
+The kernel's communication manager through librdmacm, tested with txrdma's manager and with C{rping}.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Answering(Meeting):
 
 class KernelCase(CMTestCase):
     """
-    Tests with rxe and the kernel's manager here, and the software device with our manager in another
+    Tests with rxe and the kernel's manager here, and the software device with txrdma's manager in another
     namespace.
 
     @cvar kernelServes: whether the kernel's end is the passive one.
@@ -102,7 +102,7 @@ else:
 
 
 class OwnOnTheWire(_KernelCase):
-    """Connections between the kernel's manager and ours, opened by either."""
+    """Connections between the kernel's manager and txrdma's, opened by either."""
 
     def test_exchange(self) -> None:
         """Messages, private data and credits work in both directions, and both ends report the end."""
@@ -244,7 +244,7 @@ class RpingTests(KernelCase):
     programs = ("rping",)
 
     def test_server(self) -> None:
-        """rping connects to our server, which listens by librdmacm."""
+        """rping connects to txrdma's server, which listens by librdmacm."""
         self.listen(Pinged, TERMS, RPING_PORT)
         status, output = self.ends(self.start("rping", "-c", "-a", HERE, "-I", HERE, "-V", "-v", "-C", "5"))
         self.assertEqual((status, output.count("ping data: rdma-ping-")), (0, 5), output)
@@ -252,7 +252,7 @@ class RpingTests(KernelCase):
         self.assertEqual(self.made[0].pings, 5)
 
     def test_client(self) -> None:
-        """Our client connects to rping's server by librdmacm."""
+        """txrdma's client connects to rping's server by librdmacm."""
         server = self.start("rping", "-s", "-a", HERE, "-v", "-d")
         self.expectOutput(server, "rdma_listen")
         client = PingClient(5, 64, True, lambda ping: None)
@@ -264,7 +264,7 @@ class RpingTests(KernelCase):
 
 
 class UmadTests(KernelCase):
-    """Our manager on the kernel's device, by umad, without the kernel's own manager."""
+    """txrdma's manager on the kernel's device, by umad, without the kernel's own manager."""
 
     witness = Witness("rdma: over umad", "rdma: over the software device", "the kernel's CM not loaded")
     modules = ("rdma_ucm", "rdma_cm", "ib_cm")

@@ -1,5 +1,5 @@
 """
-Management datagrams between the kernel's ports, by umad and by our own queue pairs.
+Management datagrams between the kernel's ports, by umad and by txrdma's queue pairs.
 """
 
 from __future__ import annotations
@@ -158,12 +158,12 @@ class UmadTests(MADCase):
 
 
 class VerbsPortTests(MADCase):
-    """Our own queue pairs, and the kernel's queue pair 1."""
+    """txrdma's queue pairs, and the kernel's queue pair 1."""
 
     witness = Witness("vmad port", "kernel MAD layer on rxe", "GMPs by a UD queue pair, both roles")
 
     def test_asksTheKernel(self) -> None:
-        """A request from our queue pair to queue pair 1 is answered by the registered agent."""
+        """A request from txrdma's queue pair to queue pair 1 is answered by the registered agent."""
         client, server = self.open("vmad:pyverbs:rxe0"), self.open("umad:rxe1")
         served = self.serve(server, PERFORMANCE, lambda request: PortCounters(portRcvData=9))
         answer = self.result(client.PerformanceGet(PortCounters, self.pathTo(1)))
@@ -171,7 +171,7 @@ class VerbsPortTests(MADCase):
         self.assertGreater(served.asked[0].path.sqpn, 1)
 
     def test_kernelAsks(self) -> None:
-        """A request from queue pair 1 reaches our queue pair, and the kernel accepts the answer."""
+        """A request from queue pair 1 reaches txrdma's queue pair, and the kernel accepts the answer."""
         client, server = self.open("umad:rxe0"), self.open("vmad:pyverbs:rxe1")
         served = self.serve(server, PERFORMANCE, lambda request: PortCounters(portRcvData=9))
         qpn = server.port.qpn  # type: ignore[attr-defined]  # of this kind of port
@@ -181,7 +181,7 @@ class VerbsPortTests(MADCase):
         self.assertEqual((served.asked[0].path.sgid, served.asked[0].path.dgid), tuple(self.gids))
 
     def test_overIPv4(self) -> None:
-        """Our own queue pairs can use IPv4 GIDs."""
+        """txrdma's queue pairs can use IPv4 GIDs."""
         client, server = self.open("vmad:pyverbs:rxe0"), self.open("vmad:pyverbs:rxe1")
         self.serve(server, PERFORMANCE, lambda request: PortCounters(portRcvData=9))
         qpn = server.port.qpn  # type: ignore[attr-defined]  # of this kind of port

@@ -1,5 +1,5 @@
 """
-RMPP transfers between us and the kernel: tables and long requests, on good and lossy wires.
+RMPP transfers between txrdma and the kernel: tables and long requests, on good and lossy wires.
 
 The kernel sends a window again 2 seconds after its last segment, from the first unacknowledged one; it drops
 a transfer that is incomplete 40 seconds after its first segment.
@@ -120,24 +120,24 @@ class KernelToKernelTests(RMPPCase):
         self.assertEqual(error.status, 0x0300)
 
     def test_shortQuestion(self) -> None:
-        """One segment in the request, one in the answer."""
+        """A request of one segment, and an answer of one segment, arrive."""
         self.multiply(2, 1)
 
     def test_longAnswer(self) -> None:
-        """One segment in the request, several in the answer."""
+        """A request of one segment, and an answer of several segments, arrive."""
         self.multiply(11, 300)
 
     def test_longQuestion(self) -> None:
-        """Several segments in the request, one in the answer."""
+        """A request of several segments, and an answer of one segment, arrive."""
         self.multiply(100, 1)
 
     def test_doubleSided(self) -> None:
-        """Several segments in both (IBA 13.6.6.3)."""
+        """A request and an answer of several segments each (IBA 13.6.6.3) arrive."""
         self.multiply(254, 300)
 
 
 class WeFetchTests(KernelToKernelTests):
-    """We request by our queue pair; the kernel answers."""
+    """txrdma requests by its queue pair; the kernel answers."""
 
     witness = Witness("own RMPP, vmad", KERNEL, "RMPP: txrdma requests, the kernel responds")
     client, server = "vmad:pyverbs:rxe0", "umad:rxe1"
@@ -149,14 +149,14 @@ class WeFetchByUmadTests(KernelToKernelTests):
 
 
 class WeServeTests(KernelToKernelTests):
-    """The kernel requests; we answer by our queue pair."""
+    """The kernel requests; txrdma answers by its queue pair."""
 
     witness = Witness("own RMPP, vmad", KERNEL, "RMPP: the kernel requests, txrdma responds")
     client, server = "umad:rxe0", "vmad:pyverbs:rxe1"
 
 
 class WeServeByUmadTests(KernelToKernelTests):
-    """The kernel requests; we answer by umad, and segment."""
+    """The kernel requests; txrdma answers by umad, and segments the answer."""
 
     witness = Witness("own RMPP, umad", KERNEL, "RMPP: the kernel requests, txrdma responds")
     client, server = "umad:rxe0", "umad:rxe1:rmpp=own"
@@ -186,7 +186,7 @@ class DisorderTests(RMPPCase):
         self.fetch(WE_FETCH)
 
     def test_weServe(self) -> None:
-        """Tables sent by us arrive."""
+        """Tables sent by txrdma arrive."""
         self.weAnswer()
         self.fetch(WE_SERVE)
 
@@ -196,11 +196,11 @@ class LossTests(DisorderTests):
     how = ("loss", "5%")
 
     def test_weAskAtLength(self) -> None:
-        """Our long request and the kernel's long answer arrive."""
+        """txrdma's long request and the kernel's long answer arrive."""
         self.weAsk()
         self.multiply(254, 300)
 
     def test_weAnswerAtLength(self) -> None:
-        """The kernel's long request and our long answer arrive."""
+        """The kernel's long request and txrdma's long answer arrive."""
         self.weAnswer()
         self.multiply(254, 300)

@@ -121,7 +121,7 @@ class BadWireTests(BulkTransfers, SynchronousTestCase):
         )
 
     def corrupted(self) -> int:
-        """Return the number of packets that failed our ICRC check or Linux's UDP or IP checksum."""
+        """Return the number of packets that failed txrdma's ICRC check or Linux's UDP or IP checksum."""
         return self.counters().wrongICRC + sum(self.world.wrongChecksums(isFar) for isFar in (False, True))
 
     def test_loss1(self) -> None:
@@ -167,7 +167,7 @@ class UncheckedTests(BulkTransfers, SynchronousTestCase):
     witness = Witness("software device", "rxe", "4 MiB by WRITE, corrupted by netem, without UDP checksums")
 
     def test_corruptedWithoutChecksum(self) -> None:
-        """rxe detects our corrupted packets by their ICRC."""
+        """rxe detects txrdma's corrupted packets by their ICRC."""
         self.patch(udp, "_canSegment", lambda bound: False)
         alice, bob = self.end(0), self.end(1)
         self.connect(alice, bob, ENDURING)

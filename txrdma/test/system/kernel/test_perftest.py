@@ -1,5 +1,5 @@
 """
-perftest's programs with C{-R}: two implementations of its exchanges, the kernel's CM and ours, in both roles.
+perftest's programs with C{-R} in both roles: the kernel's communication manager and txrdma's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PerftestTests(CMTestCase):
         return self.start(test.program, *options, *words)
 
     def weServe(self, test: Test) -> Any:
-        """Serve their client; return what our server has seen."""
+        """Serve perftest's client; return the results of txrdma's server."""
         endpoint = RDMAServerEndpoint(self.reactor, PORT, self.soft, TERMS)
         served = Deferred.fromCoroutine(serve(endpoint, test, CONTENTS))
         before = counted()
@@ -51,7 +51,7 @@ class PerftestTests(CMTestCase):
         return found
 
     def weConnect(self, test: Test) -> tuple[Any, str]:
-        """Be the client of their server; return what our client has seen, and the server's output."""
+        """Connect to perftest's server; return the results of txrdma's client, and the server's output."""
         program = self.perftest(test)
         self.expectOutput(program, "Waiting for client to connect")
         before = counted()
@@ -63,26 +63,26 @@ class PerftestTests(CMTestCase):
         return found, output
 
     def test_theyWrite(self) -> None:
-        """ib_write_bw writes to our memory, and reports its results."""
+        """ib_write_bw writes to txrdma's memory, and reports its results."""
         found = self.weServe(Test.WRITE)
         self.assertEqual(found.reported, (LENGTH, COUNT))
         self.assertNotEqual(found.memory[:LENGTH], CONTENTS)
 
     def test_theyRead(self) -> None:
-        """ib_read_lat reads our memory, which does not change."""
+        """ib_read_lat reads txrdma's memory, which does not change."""
         self.assertEqual(self.weServe(Test.READ).memory[:LENGTH], CONTENTS)
 
     def test_theySend(self) -> None:
-        """ib_send_bw sends messages, all of which we receive."""
+        """ib_send_bw sends messages, all of which txrdma receives."""
         self.assertEqual(self.weServe(Test.SEND).messages, [LENGTH] * COUNT)
 
     def test_weWrite(self) -> None:
-        """ib_write_bw prints the results of our client."""
+        """ib_write_bw prints the results of txrdma's client."""
         _, output = self.weConnect(Test.WRITE)
         self.assertRegex(output, rf"\b{LENGTH}\s+{COUNT}\s")
 
     def test_weRead(self) -> None:
-        """We read as many bytes of ib_read_lat's memory as it shares."""
+        """txrdma reads as many bytes of ib_read_lat's memory as it shares."""
         found, _ = self.weConnect(Test.READ)
         self.assertEqual(len(found.read), LENGTH)
 

@@ -363,7 +363,7 @@ class OrderTests(SynchronousTestCase):
         self.lives(first, LIVES)
 
     def test_ends(self) -> None:
-        """Single lives, each in a process that exits soon after."""
+        """Single lives, each in a process that exits immediately afterwards."""
         first = int.from_bytes(os.urandom(4), "big")
         record("first seed", first)
         for seed in range(first, first + 3):

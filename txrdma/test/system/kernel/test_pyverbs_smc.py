@@ -20,7 +20,7 @@ CLIENT = r"smc:127.0.0.1:{port}:device=pyverbs\:rxe0:timeout=60:fallback=no"
 
 
 class StreamTests(PatientTestCase):
-    """Our server and client, each at its own end of a wire."""
+    """txrdma's server and client, each at its own end of a wire."""
 
     timeout = 120
     witness = Witness("smc: over pyverbs", "smc: over pyverbs", "SMC-R streams over rxe")

@@ -1,5 +1,5 @@
 """
-librdmacm's programs with our connection manager: rejects, many connections, killed processes, failed
+librdmacm's programs with txrdma's connection manager: rejects, many connections, killed processes, failed
 interfaces.
 """
 
@@ -47,7 +47,7 @@ class RpingTestCase(CMTestCase):
     programs: tuple[str, ...] = ("rping",)
 
     def theirClient(self, *words: str) -> Program:
-        """Start C{rping} as a client of our server."""
+        """Start C{rping} as a client of txrdma's server."""
         return self.start("rping", "-c", "-a", self.there, "-I", self.here, "-V", "-v", *words)
 
     def theirServer(self, *words: str) -> Program:
@@ -68,7 +68,7 @@ class RejectTests(RpingTestCase):
     programs = ("rping", "rstream")
 
     def test_weReject(self) -> None:
-        """rping reports our consumer reject with its private data."""
+        """rping reports txrdma's consumer reject with its private data."""
 
         def refuse() -> Any:
             raise Rejection(RejectReason.CONSUMER_REJECT, b"not today")
@@ -86,7 +86,7 @@ class RejectTests(RpingTestCase):
         self.assertIn("RDMA_CM_EVENT_REJECTED, error 8", output)
 
     def test_theyReject(self) -> None:
-        """Our client reports rstream's consumer reject of one that is no rsocket; rstream continues."""
+        """txrdma's client reports rstream's consumer reject of one that is no rsocket; rstream continues."""
         server = self.start("rstream", "-b", self.here, "-S", "64", "-C", "1", "-I", "1")
         before = counted()
         refused = self.refused()
@@ -109,7 +109,7 @@ class CrowdTests(RpingTestCase):
     witness = Witness("rdma: over the software device", "rping on rxe", "many at once; each end disconnects")
 
     def test_many(self) -> None:
-        """Twelve rping clients ping our server at once, each with its own bytes, and succeed."""
+        """Twelve rping clients ping txrdma's server at once, each with its own bytes, and succeed."""
         self.serve(RPING_PORT, Pinged, TERMS)
         before = counted()
         clients = [self.theirClient("-C", "5", "-S", str(64 + 7 * n)) for n in range(12)]
@@ -123,7 +123,7 @@ class CrowdTests(RpingTestCase):
         self.assertEqual(since(before), dict.fromkeys(kinds, 12))
 
     def test_weDisconnect(self) -> None:
-        """rping reports the end when our server disconnects, and answers the DREQ."""
+        """rping reports the end when txrdma's server disconnects, and answers the DREQ."""
 
         class Brief(Pinged):
             def _write(self, sink: bytes, length: int) -> None:
@@ -140,7 +140,7 @@ class CrowdTests(RpingTestCase):
         self.assertEqual(since(before), {"tx req": 1, "rx rep": 1, "tx rtu": 1, "rx dreq": 1, "tx drep": 1})
 
     def test_weDisconnectAsClient(self) -> None:
-        """rping's server reports the end when our client disconnects."""
+        """rping's server reports the end when txrdma's client disconnects."""
         server = self.theirServer("-v")
         client = PingClient(4, 64, True, lambda ping: None)
         before = counted()
@@ -155,7 +155,7 @@ class FaultTests(RpingTestCase):
     witness = Witness("rdma: over the software device", "rping on rxe", "killed programs; interfaces down")
 
     def test_clientKilled(self) -> None:
-        """Our server reports the end of a killed client, for which Linux sends the DREQ."""
+        """txrdma's server reports the end of a killed client, for which Linux sends the DREQ."""
         self.serve(RPING_PORT, Pinged, TERMS)
         client = self.theirClient()
         self.expectOutput(client, "ping data", 2)
@@ -165,7 +165,7 @@ class FaultTests(RpingTestCase):
         self.assertEqual(since(before), {"tx dreq": 1, "rx drep": 1})
 
     def test_serverKilled(self) -> None:
-        """Our client reports the end of a killed server, and afterwards that the port has no listener."""
+        """txrdma's client reports the end of a killed server, and then that the port has no listener."""
         server = self.theirServer()
         client = PingClient(0, 64, True, lambda ping: None)
         self.result(self.connectWith(RPING_PORT, lambda: client, TERMS))
@@ -179,7 +179,7 @@ class FaultTests(RpingTestCase):
         self.assertIs(refused.status, RejectReason.INVALID_SERVICE_ID)
 
     def test_weAskWhileDown(self) -> None:
-        """Our REQ is repeated while an interface is down, and answered afterwards."""
+        """txrdma's REQ is repeated while an interface is down, and answered afterwards."""
         server = self.theirServer()
         self.addCleanup(self.world.settle)
         self.addCleanup(self.world.setLink, False, True)
@@ -199,7 +199,7 @@ class FaultTests(RpingTestCase):
         self.assertGreaterEqual(retried, 1)
 
     def test_theyAskWhileDown(self) -> None:
-        """rping gets no answer while our interface is down, and succeeds afterwards."""
+        """rping gets no answer while txrdma's interface is down, and succeeds afterwards."""
         self.serve(RPING_PORT, Pinged, TERMS)
         self.addCleanup(self.world.settle)
         self.addCleanup(self.world.setLink, True, True)
@@ -230,7 +230,7 @@ class StormTests(RpingTestCase):
         self.addCleanup(self.world.mend)
 
     def test_theyStorm(self) -> None:
-        """Each duplicated REQ of rping makes one connection, and our manager counts the duplicate."""
+        """Each duplicated REQ of rping makes one connection, and txrdma's manager counts the duplicate."""
         self.world.spoil(False, *self.trouble)
         self.serve(PORT, Meeting, USUAL)
         adapter = self.adapter
@@ -246,7 +246,7 @@ class StormTests(RpingTestCase):
         self.succeeded(client)
 
     def test_weStorm(self) -> None:
-        """Each duplicated REQ of ours makes one connection, and Linux counts the duplicate."""
+        """Each duplicated REQ of txrdma makes one connection, and Linux counts the duplicate."""
         server = self.start("ucmatose", "-b", self.here, "-c", str(self.count), "-C", "0")
         self.expectOutput(server, "starting server")
         self.runFor(0.5)
@@ -274,7 +274,7 @@ class UcmatoseTests(CMTestCase):
     shape = ("-c", str(connections), "-C", str(messages), "-S", str(size))
 
     def test_ucmatoseServes(self) -> None:
-        """ucmatose sends and receives messages on each of our connections, and disconnects."""
+        """ucmatose sends and receives messages on each of txrdma's connections, and disconnects."""
         server = self.start("ucmatose", "-b", self.here, *self.shape)
         self.expectOutput(server, "starting server")
         self.runFor(0.5)
@@ -293,7 +293,7 @@ class UcmatoseTests(CMTestCase):
         self.assertEqual({len(data) for each in self.made for data in each.messages}, {self.size})
 
     def test_ucmatoseAsks(self) -> None:
-        """ucmatose as client receives and answers our messages on each connection, and exits with 0."""
+        """ucmatose as client receives and answers txrdma's messages on each connection, and exits with 0."""
         self.serve(PORT, Meeting, replace(USUAL, receives=self.messages))
         client = self.start("ucmatose", "-s", self.there, "-b", self.here, *self.shape)
         self.runUntil(lambda: sum(each.isMade for each in self.made) == self.connections, 6.0)
@@ -307,7 +307,7 @@ class UcmatoseTests(CMTestCase):
 
 
 class UcmatoseIPv6Tests(UcmatoseTests):
-    """The same over IPv6."""
+    """Tests of ucmatose over IPv6."""
 
     witness = Witness("rdma: over the software device", "ucmatose on rxe", "both roles over IPv6")
     here, there = HERE6, THERE6
@@ -322,7 +322,7 @@ class ProgramTests(CMTestCase):
     programs = ("rdma_xclient", "rdma_xserver")
 
     def test_xclient(self) -> None:
-        """rdma_xclient sends one message to our server, and disconnects."""
+        """rdma_xclient sends one message to txrdma's server, and disconnects."""
         self.serve(PORT, Meeting, USUAL)
         self.succeeded(self.start("rdma_xclient", "-s", self.there))
         self.runUntil(lambda: bool(self.made) and self.made[0].lost is not None)
@@ -330,7 +330,7 @@ class ProgramTests(CMTestCase):
         record("bytes of rdma_xclient's message", len(self.made[0].messages[0]))
 
     def test_xserver(self) -> None:
-        """rdma_xserver receives one message of our client, and exits."""
+        """rdma_xserver receives one message of txrdma's client, and exits."""
         server = self.start("rdma_xserver")
         self.runFor(3.0)
         protocol = self.result(self.connect(PORT))

@@ -1,5 +1,5 @@
 """
-librdmacm's C{rping} with C{txrdma rping} in both roles: the kernel's CM and ours.
+librdmacm's C{rping} with C{txrdma rping} in both roles: the kernel's CM and txrdma's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class RpingTests(ProgramTestCase):
     programs = ("rping",)
 
     def server(self, *words: str) -> Program:
-        """Start our server, and wait until it listens."""
+        """Start txrdma's server, and wait until it listens."""
         server = self.ours("txrdma", "rping", "-s", "-a", self.there, "-d", *words)
         server.expectOutput("listening")
         return server
@@ -32,7 +32,7 @@ class RpingTests(ProgramTestCase):
         return server
 
     def test_theyPing(self) -> None:
-        """rping pings our server and verifies; the output and counters are complete."""
+        """rping pings txrdma's server and verifies; the output and counters are complete."""
         server = self.server("-v")
         before = counted()
         status, output = self.start(
@@ -47,7 +47,7 @@ class RpingTests(ProgramTestCase):
         self.assertEqual(since(before), {"tx req": 1, "rx rep": 1, "tx rtu": 1, "tx dreq": 1, "rx drep": 1})
 
     def test_wePing(self) -> None:
-        """Our client pings rping's server with messages of several packets, and verifies."""
+        """txrdma's client pings rping's server with messages of several packets, and verifies."""
         server = self.theirServer("-v", "-S", "20000")
         before = counted()
         ends = ("-c", "-a", self.here, "-I", self.there)
@@ -58,7 +58,7 @@ class RpingTests(ProgramTestCase):
         self.assertEqual(since(before), {"rx req": 1, "tx rep": 1, "rx rtu": 1, "rx dreq": 1, "tx drep": 1})
 
     def test_noListener(self) -> None:
-        """The kernel rejects a REQ for a port without listener, and our client reports it."""
+        """The kernel rejects a REQ for a port without listener, and txrdma's client reports it."""
         before = counted()
         status, output = self.ours(
             "txrdma", "rping", "-c", "-a", self.here, "-I", self.there, "-p", "9", "-C", "1"
@@ -69,7 +69,7 @@ class RpingTests(ProgramTestCase):
 
 
 class RpingIPv6Tests(RpingTests):
-    """The same over IPv6."""
+    """Tests of rping over IPv6."""
 
     witness = Witness("txrdma rping, software device", "rping on rxe", "the same over IPv6")
     here, there = HERE6, THERE6

@@ -1,5 +1,5 @@
 """
-Programs on librdmacm's rsockets, and a TCP program, with our streams: files, echoes, web pages.
+Programs on librdmacm's rsockets, and a TCP program, with txrdma's streams: files, echoes, web pages.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class CopyTests(StreamCase):
     programs = ("rcopy",)
 
     def test_toUs(self) -> None:
-        """rcopy copies a file to our server."""
+        """rcopy copies a file to txrdma's server."""
         content = self.file()
         self.streamServer(7427, CopyServer)
         begun = time.monotonic()
@@ -183,7 +183,7 @@ class CopyTests(StreamCase):
         self.assertEqual(server.hash.digest(), sha256(content).digest())
 
     def test_fromUs(self) -> None:
-        """Our client copies a file to rcopy's server."""
+        """txrdma's client copies a file to rcopy's server."""
         content = self.file()
         server = self.start("rcopy")
         self.expectOutput(server, "waiting")
@@ -199,7 +199,7 @@ class CopyTests(StreamCase):
 
 
 class MappingTests(StreamCase):
-    """C{riostream} writes into our mapped memory, and we write into its."""
+    """C{riostream} writes into txrdma's mapped memory, and txrdma writes into that of C{riostream}."""
 
     witness = Witness(
         "rsocket: over the software device", "riostream on rxe", "mapped memory, both ways, verified"
@@ -219,7 +219,7 @@ class MappingTests(StreamCase):
         self.assertIn("custom", output)
 
     def test_theirClient(self) -> None:
-        """riostream's client completes with our server."""
+        """riostream's client completes with txrdma's server."""
         coming = deque(MAPPED_SHAPES)
         self.streamServer(7471, lambda: MappedStreaming(self.reactor, False, *coming.popleft()))
         begun = time.monotonic()
@@ -231,7 +231,7 @@ class MappingTests(StreamCase):
         record("seconds", round(time.monotonic() - begun, 1))
 
     def test_theirServer(self) -> None:
-        """riostream's server completes with our client, and exits after one connection."""
+        """riostream's server completes with txrdma's client, and exits after one connection."""
         for shape in MAPPED_SHAPES[1:3]:
             program = self.start("riostream", *self.options(shape))
             self.expectOutput(program, "usec/xfer")
@@ -242,7 +242,7 @@ class MappingTests(StreamCase):
             self.untilLost(client)
 
     def test_noRoom(self) -> None:
-        """riostream fails if our end offers no entries, and our server continues."""
+        """riostream fails if txrdma's end offers no entries, and txrdma's server continues."""
         options = RSocketOptions(Sizes(mappings=0))
         endpoint = RSocketServerEndpoint(self.reactor, 7471, self.soft, options)
         self.listening(endpoint, Factory.forProtocol(self.retained))
@@ -278,7 +278,7 @@ class PreloadTests(StreamCase):
         return self.start(str(self.program), *words, LD_PRELOAD=PRELOAD)
 
     def test_echo(self) -> None:
-        """Our echo returns all bytes after a half-close, and no TCP connection is used."""
+        """txrdma's echo returns all bytes after a half-close, and no TCP connection is used."""
         self.streamServer(7001, Ending)
         before = counted()
         status, output = self.ends(self.preloaded(THERE, "7001", str(MiB)))

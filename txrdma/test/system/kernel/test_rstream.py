@@ -1,5 +1,5 @@
 """
-librdmacm's C{rstream} and our program exchange streams, which both verify: two implementations of rsockets.
+librdmacm's C{rstream} and txrdma exchange streams, which both verify: two implementations of rsockets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RstreamTests(ProgramTestCase):
     programs = ("rstream",)
 
     def streamer(self, role: str, endpoint: str) -> Program:
-        """Start our program, in the other namespace."""
+        """Start txrdma's program, in the other namespace."""
         return self.ours("txrdma.test.system.kernel.rstreamer", role, endpoint, *map(",".join, SHAPES))
 
     def startReference(self, shape: tuple[str, ...], *words: str) -> None:
@@ -39,14 +39,14 @@ class RstreamTests(ProgramTestCase):
         self.assertNotIn("verification failed", output)
 
     def check(self, ours: Program) -> None:
-        """Check that our program received and sent everything."""
+        """Check that txrdma's program received and sent everything."""
         for size, count, iterations in SHAPES:
             total = SYNC + int(size) * int(count) * int(iterations)
             ours.expectOutput(f"verified {total} sent {total} ConnectionDone")
         self.assertEqual(ours.end()[0], 0)
 
     def test_theirClient(self) -> None:
-        """rstream's client streams to our server."""
+        """rstream's client streams to txrdma's server."""
         server = self.streamer("server", f"rsocket:{quoteStringArgument(self.there)}:{PORT}")
         server.expectOutput("listening")
         begun = time.monotonic()
@@ -56,7 +56,7 @@ class RstreamTests(ProgramTestCase):
         record("seconds", round(time.monotonic() - begun, 1))
 
     def test_theirServer(self) -> None:
-        """Our client streams to rstream's server, which serves one connection at a time."""
+        """txrdma's client streams to rstream's server, which serves one connection at a time."""
         client = self.streamer(
             "client",
             f"rsocket:{quoteStringArgument(self.here)}:{PORT}:bindAddress={quoteStringArgument(self.there)}",
@@ -69,7 +69,7 @@ class RstreamTests(ProgramTestCase):
 
 
 class RstreamIPv6Tests(RstreamTests):
-    """The same over IPv6."""
+    """Tests of rstream over IPv6."""
 
     witness = Witness("rsocket: over the software device", "rstream on rxe", "the same over IPv6")
     here, there = HERE6, THERE6

@@ -52,7 +52,7 @@ class Cuts(_Case):
         self.folder = Path(folder.name)
 
     def links(self) -> tuple[list[str], list[str]]:
-        """Return the devices of the active links, by our status and by the kernel's."""
+        """Return the devices of the active links, by txrdma's status and by the kernel's."""
         localEnd = [
             link.port.candidate.device
             for group in linkGroups(reactor, DEVICES).groups()
@@ -69,7 +69,7 @@ class Cuts(_Case):
             self.fail(f"{self.links()} are the links, of {smc.groupTypes()}: {smc.links()}")
 
     def carriers(self, localEnd: Any, kernelEnd: KernelEnd) -> tuple[str, str]:
-        """Return the devices of a connection's link, by our status and by the kernel's."""
+        """Return the devices of a connection's link, by txrdma's status and by the kernel's."""
         group = self.kernelStatus(kernelEnd).group
         assert group is not None
         return localEnd.transport.stream.link.port.candidate.device, group.device
@@ -178,7 +178,7 @@ class Cuts(_Case):
 
 
 class ClientTests(Cuts, KernelPeerTestCase):
-    """Our client and the kernel's server."""
+    """txrdma's client and the kernel's server."""
 
     witness = Witness(
         "smc: over pyverbs, client, two devices", "Linux AF_SMC, server", "two links of which one is cut"
@@ -186,7 +186,7 @@ class ClientTests(Cuts, KernelPeerTestCase):
 
 
 class ServerTests(Cuts, KernelPeerTestCase):
-    """The kernel's client and our server."""
+    """The kernel's client and txrdma's server."""
 
     weListen = True
     witness = Witness(

@@ -1,5 +1,5 @@
 """
-SMC's TCP option on TCP sockets of ours and on the kernel's AF_SMC sockets: each detects the other's.
+SMC's TCP option on TCP sockets of txrdma and on the kernel's AF_SMC sockets: each detects the other's.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class OptionTests(SynchronousTestCase):
         record("SYN-ACK of AF_SMC seen", "yes")
 
     def test_listener(self) -> None:
-        """An AF_SMC client sends the option, proposes when it receives ours, and uses TCP when declined."""
+        """An AF_SMC client sends the option, proposes when it receives one, and uses TCP when declined."""
         listener = self.own(socket.socket())
         self.carrier.markBeforeListen(listener)
         server = self.fromKernel(listener)

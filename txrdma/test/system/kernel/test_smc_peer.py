@@ -1,5 +1,5 @@
 """
-Our SMC-R and the Linux kernel's at the two ends of connections: C{smc:} endpoints and AF_SMC sockets.
+txrdma's SMC-R and the Linux kernel's at the two ends of connections: C{smc:} endpoints and AF_SMC sockets.
 
 Both detect each other by SMC's TCP option. The state of the kernel's end is read by sock_diag.
 """
@@ -56,7 +56,7 @@ class Conversations(_Case):
     """
 
     async def served(self) -> tuple[Any, KernelEnd]:
-        """Return our end of a new connection and the kernel's, which uses SMC-R."""
+        """Return txrdma's end of a new connection and the kernel's, which uses SMC-R."""
         localEnd, kernelEnd = await self.pair()
         self.assertServed(kernelEnd)
         return localEnd, kernelEnd
@@ -134,7 +134,7 @@ class Conversations(_Case):
         self.assertServed(*(kernelEnd for _, kernelEnd in pairs))
 
     async def test_weHalfClose(self) -> None:
-        """The kernel receives our end of file, may continue to write, and closes."""
+        """The kernel receives txrdma's end of file, may continue to write, and closes."""
         localEnd, kernelEnd = await self.served()
         localEnd.transport.write(b"our last word")
         localEnd.transport.loseWriteConnection()
@@ -150,7 +150,7 @@ class Conversations(_Case):
         self.assertIsInstance(localEnd.reason.value, ConnectionDone)
 
     async def test_kernelHalfCloses(self) -> None:
-        """We receive the kernel's end of file, may continue to write, and close."""
+        """txrdma receives the kernel's end of file, may continue to write, and closes."""
         localEnd, kernelEnd = await self.served()
         checksum = await self.program.call("send", number=kernelEnd.number, length=1000, seed=3)
         await self.program.call("shut", number=kernelEnd.number)
@@ -166,7 +166,7 @@ class Conversations(_Case):
         self.assertIsInstance(localEnd.reason.value, ConnectionDone)
 
     async def test_kernelAborts(self) -> None:
-        """The close of a program with unread bytes is an abort for our end."""
+        """The close of a program with unread bytes is an abort for txrdma's end."""
         localEnd, kernelEnd = await self.served()
         localEnd.transport.write(b"nobody reads this")
         await self.until(lambda: self.cursors(kernelEnd)[0] == 17)
@@ -176,7 +176,7 @@ class Conversations(_Case):
         record("seen", type(localEnd.reason.value).__name__)
 
     async def test_wePause(self) -> None:
-        """Bytes that we do not read for some seconds are retained, and arrive unchanged."""
+        """Bytes that txrdma does not read for some seconds are retained, and arrive unchanged."""
         localEnd, kernelEnd = await self.served()
         localEnd.transport.pauseProducing()
         sending = self.program.call("send", number=kernelEnd.number, length=2 * self.room(localEnd), seed=5)
@@ -190,7 +190,7 @@ class Conversations(_Case):
 
     @staticmethod
     def room(localEnd: Any) -> int:
-        """Return the size of our ring."""
+        """Return the size of txrdma's ring."""
         return int(localEnd.smc.toDict()["bufferSize"])
 
     async def test_idle(self) -> None:
@@ -206,7 +206,7 @@ class Conversations(_Case):
         self.assertServed(kernelEnd)
 
     async def test_weAbort(self) -> None:
-        """The kernel detects our abort, and its program gets an error when it writes."""
+        """The kernel detects txrdma's abort, and its program gets an error when it writes."""
         localEnd, kernelEnd = await self.served()
         localEnd.transport.abortConnection()
         await self.until(lambda: self.kernelStatus(kernelEnd).state == "PROCESSABORT")
@@ -238,7 +238,7 @@ class Conversations(_Case):
         self.assertServed(kernelEnd)
 
     async def test_kernelKilled(self) -> None:
-        """A killed kernel program is an orderly end for us; with unread bytes it is an abort."""
+        """A killed kernel program is an orderly end for txrdma; with unread bytes it is an abort."""
         localEnd, _theirs = await self.served()
         other, others = await self.served()
         other.transport.write(b"nobody reads this")
@@ -273,14 +273,14 @@ class Conversations(_Case):
 
 
 class ClientTests(Conversations, KernelPeerTestCase):
-    """Our client and the kernel's server."""
+    """txrdma's client and the kernel's server."""
 
     witness = Witness(
         "smc: over pyverbs, client", "Linux AF_SMC, server", "SMC-R version 2 by the TCP option"
     )
 
     async def test_readLater(self) -> None:
-        """What we wrote is read after our last connection ends; the next one joins the same group."""
+        """Bytes are read even after txrdma's last connection has ended; the next one joins the same group."""
         connect = await self.connector()
         localEnd, kernelEnd = await connect()
         self.assertServed(kernelEnd)
@@ -298,7 +298,7 @@ class ClientTests(Conversations, KernelPeerTestCase):
 
 
 class ServerTests(Conversations, KernelPeerTestCase):
-    """The kernel's client and our server."""
+    """The kernel's client and txrdma's server."""
 
     weListen = True
     witness = Witness(
@@ -307,7 +307,7 @@ class ServerTests(Conversations, KernelPeerTestCase):
 
 
 class KilledTests(KernelPeerTestCase):
-    """A process of ours ends while the kernel waits for it."""
+    """A txrdma process ends while the kernel waits for it."""
 
     witness = Witness("smc: over pyverbs, killed or ended", "Linux AF_SMC", "its program detects the end")
 
@@ -318,17 +318,17 @@ class KilledTests(KernelPeerTestCase):
         TEST_LINK.write_text("1")
 
     async def test_client(self) -> None:
-        """The kernel's end reports that our client was killed."""
+        """The kernel's end reports that txrdma's client was killed."""
         await self.kill(*await self.connectedIdler())
 
     async def test_stopped(self) -> None:
-        """Our client exits in order, while the kernel's program has not closed yet."""
+        """txrdma's client exits in order, while the kernel's program has not closed yet."""
         idler, kernelEnd = await self.connectedIdler()
         await self.kill(idler, kernelEnd, signal.SIGTERM)
         await self.until(lambda: idler.poll() is not None)
 
     async def test_server(self) -> None:
-        """The kernel's end reports that our server was killed."""
+        """The kernel's end reports that txrdma's server was killed."""
         idler = self.idler("listen", f"smc:{HERE}:0:{OURS}")
         assert idler.stdout is not None
         line = await deferToThread(idler.stdout.readline)
@@ -343,7 +343,7 @@ class KilledTests(KernelPeerTestCase):
         return idler, KernelEnd(*await accepting)
 
     def idler(self, *words: str) -> subprocess.Popen[bytes]:
-        """Start a process of ours."""
+        """Start a txrdma process."""
         words = (sys.executable, IDLER, *words)
         process = subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE)
         self.addCleanup(process.communicate)
@@ -353,7 +353,7 @@ class KilledTests(KernelPeerTestCase):
     async def kill(
         self, idler: subprocess.Popen[bytes], kernelEnd: KernelEnd, by: int = signal.SIGKILL
     ) -> None:
-        """End a process of ours, and check what its peer reports."""
+        """End a txrdma process, and check what its peer reports."""
         await self.until(lambda: self.kernelStatus(kernelEnd).mode == "SMC-R")
         assert idler.stdout is not None
         self.assertEqual(await deferToThread(idler.stdout.readline), b"served by SMC-R\n")

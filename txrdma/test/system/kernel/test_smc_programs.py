@@ -1,8 +1,8 @@
 """
-Programs without SMC support, whose TCP sockets become AF_SMC sockets, and HTTP over our SMC-R.
+Programs without SMC support, whose TCP sockets become AF_SMC sockets, and HTTP over txrdma's SMC-R.
 
-A preloaded library, compiled in the guest, replaces the address family of sockets. Our ends accept SMC-R only
-(C{fallback=no}), so all data is carried by it.
+A preloaded library, compiled in the guest, replaces the address family of sockets. txrdma's ends accept SMC-R
+only (C{fallback=no}), so all data is carried by it.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class HTTPTests(ProgramTestCase):
         )
 
     async def fetched(self, address: str) -> bytes:
-        """Return the SHA-256 of what our client downloads, over SMC-R only."""
+        """Return the SHA-256 of what txrdma's client downloads, over SMC-R only."""
         options = Options(
             device="pyverbs:rxe0", ueids=(UEID,), bindAddress=HERE, timeout=30.0, fallback=False
         )
@@ -230,13 +230,13 @@ class Passing(Factory):
 
 
 class IperfTests(ProgramTestCase):
-    """Two iperf3 programs, and a process of ours that forwards between them."""
+    """Two iperf3 programs, and a txrdma process that forwards between them."""
 
     skip = OUTSIDE
     witness = Witness("smc: both roles, forwarding", "iperf3 over AF_SMC, both ends", "iperf3 through txrdma")
 
     async def measure(self, *more: str) -> None:
-        """Run iperf3 through our process."""
+        """Run iperf3 through txrdma's process."""
         number = freePort()
         server, _ = self.start("iperf3", "-s", "-1", "-B", THERE, "-p", str(number), swapped=True)
         await waitUntil(

@@ -33,9 +33,9 @@ DONE = "RC SEND, WRITE, READ of 16 MiB with equal hashes, atomics, wrong keys, U
 
 class Exchanges(TestCase):
     """
-    Our party on the software device at our end of the TAP device, and the kernel's behind it.
+    A party on the software device at the local end of the TAP device, and the kernel's party behind it.
 
-    @cvar weBegin: whether our party sends the requests.
+    @cvar weBegin: whether the local party sends the requests.
     """
 
     timeout = 200
@@ -164,7 +164,7 @@ class Exchanges(TestCase):
 
 
 class WeBeginTests(Exchanges):
-    """Our software device sends the requests."""
+    """txrdma's software device sends the requests."""
 
     weBegin = True
     witness = Witness("software device", "rxe, over TAP", f"requester: {DONE}")

@@ -110,7 +110,7 @@ class VerifyTests(SynchronousTestCase):
         self.assertLessEqual({"tcp:", "smc:", "rsocket:", "btl:", *PROGRAMS}, measured)
 
     def test_doctor(self) -> None:
-        """Nothing needed is missing."""
+        """C{txrdma doctor} reports no problem."""
         done = self.txrdma("doctor", "--json")
         found = json.loads(done.stdout)
         self.assertEqual((done.returncode, found["isWell"]), (0, True), done.stdout)
@@ -125,7 +125,7 @@ class UnprivilegedVerifyTests(VerifyTests):
     test_rdma = test_btl = None  # type: ignore[assignment]
 
     def test_mad(self) -> None:
-        """Checks of management datagrams are skipped, and the report says what permits them."""
+        """Checks of management datagrams are skipped, and the report names what permits them."""
         report = self.verified("mad")
         counts = report["parts"]["mad"]
         self.assertEqual((counts["passed"], counts["skipped"]), (0, 2 * (self.managementTests() + 3)))
@@ -134,7 +134,7 @@ class UnprivilegedVerifyTests(VerifyTests):
         self.assertIn("Permission denied", reasons["mad/KernelMADTests"])
 
     def test_doctor(self) -> None:
-        """Nothing needed is missing; the limit of pinned memory is named."""
+        """C{txrdma doctor} reports no problem, but names the limit of pinned memory."""
         done = self.txrdma("doctor", "--json")
         found = json.loads(done.stdout)
         self.assertEqual((done.returncode, found["isWell"]), (0, True), done.stdout)

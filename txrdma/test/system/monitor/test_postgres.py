@@ -193,7 +193,7 @@ class PostgresTests(storecontract.StoreContract):
         self.assertRaises(DeviceUnavailable, self.opened, isOwner=True)
 
     def ended(self) -> None:
-        """Make the server close all connections to the database, as in a restart."""
+        """Let the server close all connections to the database, as in a restart."""
         import psycopg
 
         assert self.server is not None

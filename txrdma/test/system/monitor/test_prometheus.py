@@ -47,7 +47,7 @@ class _EngineTestCase(TestCase):
     now = HOUR
 
     def opened(self, engine: Prometheus) -> None:
-        """Make the writer and the reader of an engine."""
+        """Create the writer and the reader of an engine."""
         for module, name, value in (
             *((BatchWriter, "batchSeconds", 0.1), (remotesender, "FIRST_PAUSE", 0.1)),
             (remotesender, "LONGEST_PAUSE", 0.2),
@@ -93,7 +93,7 @@ class _EngineTestCase(TestCase):
         await self.idle()
 
     async def idle(self) -> None:
-        """Wait until nothing is left to send."""
+        """Wait until everything is sent."""
         writer = self.writer
         await waitUntil(
             reactor, lambda: not (writer._rows or writer.sender.waiting or writer.loop.isRunning), 30.0

@@ -20,7 +20,7 @@ from txrdma.test.support.smc.clc import ends
 
 
 class TsharkTests(SynchronousTestCase):
-    """Our messages of version 2, as tshark decodes them."""
+    """txrdma's messages of version 2, as tshark decodes them."""
 
     gid = GID.fromIP("10.77.0.1")
     mac = MACAddress(b"client")

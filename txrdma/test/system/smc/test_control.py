@@ -64,7 +64,7 @@ NOBODY = 65534
 
 @contextmanager
 def otherProcess(connections: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process of our user that answers."""
+    """Run a process of the same user that answers."""
     command = [sys.executable, "-c", SERVE, str(connections), NAMESPACE]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
@@ -79,7 +79,7 @@ class AskingTests(AskingCase):
     slowBecause = "starts processes"
 
     async def test_otherProcess(self) -> None:
-        """Another process of our user is found, and a long answer arrives completely."""
+        """Another process of the same user is found, and a long answer arrives completely."""
         with otherProcess(3000) as process:
             [reported] = await self.ours(process.pid)
         self.assertEqual((reported.error, len(reported.connections)), ("", 3000))

@@ -113,7 +113,7 @@ class ImportTests(TestCase):
     def test_connection(self) -> None:
         """Both ends of a first connection over shared memory import nothing that they do not need."""
         if realPorts.isAny():
-            raise SkipTest("this host has RDMA devices, which device=auto looks at")
+            raise SkipTest("this host has RDMA devices, which device=auto examines")
         imported = self.imported(CONNECTION)
         self.assertIn("txrdma.soft.shared.sharedqueuepair", imported)
         self.assertWithout(imported, SELDOM)

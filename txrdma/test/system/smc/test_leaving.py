@@ -17,7 +17,7 @@ from txrdma.test.support.processes import printed, serving
 
 COUNT: Final = 150
 MANY: Final = 500
-"""So many that three links cannot notify all in one reactor iteration."""
+"""Number of connections that three links cannot all notify in one reactor iteration."""
 
 SERVER: Final = """
 import sys
@@ -125,7 +125,7 @@ react(lambda reactor, scheme: Deferred.fromCoroutine(main(reactor, scheme)), sys
 
 
 class LeavingTests(SynchronousTestCase):
-    """Both ends are processes."""
+    """Tests whose two ends are processes."""
 
     slowBecause = "Each kind of endpoint starts a server and a client, with many connections between them."
 

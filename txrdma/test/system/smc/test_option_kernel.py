@@ -128,7 +128,7 @@ class WireTests(WorldCase):
         """
         Another program that is called for every segment keeps its calls, and its sockets have no option.
 
-        Its own listener does not answer a SYN with the option, though our program is called as well.
+        Its own listener does not answer a SYN with the option, though txrdma's program is called as well.
         """
         meddler = Meddler(cgroup)
         capture = Capture()

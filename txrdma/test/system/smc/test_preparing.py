@@ -151,7 +151,7 @@ class PreparedTests(TestCase):
 
 
 class PreparedClientTests(PreparedTests):
-    """The same with clients that can import nothing either."""
+    """The same tests with clients that can import nothing either."""
 
     client = ("loses",)
 
@@ -185,7 +185,7 @@ class ChrootTests(TestCase):
             try:
                 while not (found := re.search(r"Site(?: \(btl\))? starting on (\d+)", log)):
                     line = server.stdout.readline()
-                    self.assertNotEqual(line, "", f"nobody listens: {log}")
+                    self.assertNotEqual(line, "", f"there is no listener: {log}")
                     log += line
                 client = printed(GET, f"{scheme}:127.0.0.1:{found[1]}{keys}")
             finally:

@@ -1,5 +1,5 @@
 """
-A process whose peer disappears with two hundred connections: what remains of them.
+A process whose peer ends with two hundred open connections: what remains of them.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ class HostTests(SynchronousTestCase):
         self.assertEqual(len(os.listdir("/dev/fd")), before)
 
     def test_ofNoInterface(self) -> None:
-        """An address that is local by a route, on no interface, makes a port that is up."""
+        """A device at an address that is local by a route, on no interface, has a port that is up."""
         program = """
 import subprocess
 from twisted.internet.testing import MemoryReactorClock

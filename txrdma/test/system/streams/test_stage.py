@@ -119,7 +119,7 @@ class PlayTests(SynchronousTestCase):
         self.assertEqual(self.calls(performance, "server"), ("made", "lost ConnectionDone"))
 
     def test_forked(self) -> None:
-        """The end of a process is recorded while its child lives, and the child ends with the play."""
+        """The end of a process is recorded although its child lives, and the child ends with the play."""
         performance = self.play("made: fork 30; settle; exit", "made: await peer-ended; stop")
         self.assertLess(performance.seconds, 10)
         self.assertTrue(waitFor(lambda: not playersOf(theStage().path)))

@@ -22,7 +22,7 @@ class ImportTests(SynchronousTestCase):
     """pyverbs is imported only when a device is opened, and without side effects on logging."""
 
     def test_notBefore(self) -> None:
-        """Neither importing our modules nor listing devices imports pyverbs."""
+        """Neither importing txrdma's modules nor listing devices imports pyverbs."""
         done = program(
             """
             import pkgutil, txrdma.verbs, txrdma.command, txrdma.smc.strings

@@ -118,7 +118,7 @@ class SMPQueryTests(SharedFabricTestCase):
         carried = {kind.__name__ for kind in attributesOf(RPCS["SubnGet"])} - {"Notice"}
         self.assertEqual({kind.attribute.__name__ for kind in smpquery.KINDS}, carried)
         for name in "NodeDesc PKeyTable SL2VLTable VLArbitration GUIDInfo MlnxExtPortInfo".split():
-            TxrdmaOptions().parseOptions(["smpquery", name, "0,1"])  # what infiniband-diags calls them
+            TxrdmaOptions().parseOptions(["smpquery", name, "0,1"])  # names in infiniband-diags
 
 
 class SAQueryTests(SharedFabricTestCase):

@@ -445,7 +445,7 @@ class PortTests(FaultTestCase):
             self.agent.portLost("the device is gone")
 
         calls = list(self.calls())
-        self.patch(self.agent.port, "send", send)  # fails as a port does that was asked to write
+        self.patch(self.agent.port, "send", send)  # fails like a port that was asked to write
         self.failureResultOf(self.agent.SubnGet(NodeInfo, TO_2), DeviceUnavailable)
         self.allFail(calls, "the device is gone")
 

@@ -125,7 +125,7 @@ class AccessTests(SiteTestCase):
         self.assertFalse(guesses.areTooMany("10.0.0.2", b"alice"))
 
     def test_rightPassword(self) -> None:
-        """A login with the right password forgets the wrong ones before it."""
+        """A login with the right password resets the count of wrong ones before it."""
         access = AccessControl([], {b"alice": b"right"}, Guesses(lambda: 1.0))
         for _ in range(3):
             for number in range(MOST_GUESSES - 1):

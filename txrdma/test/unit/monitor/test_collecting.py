@@ -274,7 +274,7 @@ class PoolTests(CollectingTestCase):
         self.assertEqual((self.output(), self.poller.statistics.silences), ([], 0))
 
     def test_stop(self) -> None:
-        """A stopped poller closes its connections, and nothing is left."""
+        """A stopped poller closes its connections, and leaves nothing in the reactor."""
         self.started()
         stopped = self.poller.stop()
         self.pump(10.0)

@@ -194,7 +194,7 @@ class AdviceTests(SynchronousTestCase):
     """Each kind of finding has a severity and advice."""
 
     def test_everyKind(self) -> None:
-        """All kinds that txrdma reports have their own advice."""
+        """All kinds of findings that txrdma reports have specific advice."""
         package = Path(txrdma.__file__).parent
         kinds = set(_KINDS.values())
         for path in [*(package / "fabric").glob("*.py"), *(package / "monitor").glob("*.py")]:
@@ -261,8 +261,8 @@ class JudgeTests(FabricTestCase):
 
     def test_restart(self) -> None:
         """
-        The link changes of a node that restarts are not flapping: all its counters began anew, unless those
-        of its neighbour did, too, which somebody has cleared; or it answers again after silence.
+        The link changes of a node that restarts are not flapping: all its counters are reset, unless those of
+        its neighbour are, too, because they were cleared; or it answers again after silence.
         """
         for reset, returned, kinds in (("b", "", []), ("left b", "", ["flapping"]), ("", "b", [])):
             self.renew()

@@ -163,7 +163,7 @@ class ReplacedFabricTests(PollerTestCase):
 
 
 class ReplacedInPiecesTests(ReplacedFabricTests):
-    """The same with pauses after each node, as in a large fabric."""
+    """A poller of a changing fabric, with pauses after each node, as in a large fabric."""
 
     def setUp(self) -> None:
         super().setUp()

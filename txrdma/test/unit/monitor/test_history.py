@@ -204,7 +204,7 @@ class DiskTests(SynchronousTestCase):
     """Files of a store, and a store on a full disk, as reported by SQLite."""
 
     def test_otherUsers(self) -> None:
-        """Other users cannot open the files, since who can read them can lock them."""
+        """Other users cannot open the files, since a reader can lock them."""
         path: str = self.mktemp()
         self.addCleanup(os.umask, os.umask(0))
         for _ in range(2):

@@ -74,7 +74,7 @@ class PageTestCase(SiteTestCase):
 
 class PageTests(PageTestCase):
     def test_links(self) -> None:
-        """Every linked page exists, has its own heading and no inline script."""
+        """Every linked page exists, has a unique heading and no inline script."""
         self.fabric.growCounters("left", 3, portXmitData=1e9, symbolErrorCounter=2.0)
         self.started()
         self.fabric.cut("c")
@@ -111,7 +111,7 @@ class PageTests(PageTestCase):
             self.assertEqual((seen.links, "data-prefix" in seen.attributes), (plain, False), nonsense)
 
     def test_overview(self) -> None:
-        """The overview states in words whether there are findings, and which."""
+        """The overview states whether there are findings, and which."""
         self.assertIn("Discovering the fabric", self.page("/").text)
         self.started()
         self.assertIn("All is well", self.page("/").text)

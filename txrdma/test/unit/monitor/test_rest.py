@@ -112,7 +112,7 @@ class RESTTests(SiteTestCase):
         self.assertTrue(self.get("/api/v1/overview").json["isWell"])
 
     def test_nodes(self) -> None:
-        """Nodes come in pages, filtered, searched and sorted."""
+        """Nodes are listed in pages, filtered, searched and sorted."""
         self.started()
         self.assertEqual(len(self.rows("nodes")), 6)
         page = "sort=name&limit=2&offset=1"

@@ -105,7 +105,7 @@ class LeafTests(PollerTestCase):
         return leaf, sorted(node.description for node in nodes if not node.isSwitch)
 
     def test_leaf(self) -> None:
-        """It is one alert, which names the hosts behind it; each host has a finding that it explains."""
+        """A dead leaf switch is one alert that names its hosts; each host has a finding that it explains."""
         leaf, names = self.died()
         gone = [entry for entry in self.poller.findingLog.open.values() if entry.finding.kind == "node-gone"]
         self.assertEqual(len(gone), 1 + len(names))

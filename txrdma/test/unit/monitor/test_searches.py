@@ -190,7 +190,7 @@ class CrowdTests(SiteTestCase):
     """Many requests in one reactor iteration."""
 
     def test_iterations(self) -> None:
-        """Some are answered at once and the others later, except for those whose connection is lost."""
+        """Some of many requests are answered at once, others later; those without connection are dropped."""
         self.started()
         self.clock.advance(0.0)
         connections = [Connection(self.site.factory) for _ in range(2 * MOST_AT_ONCE + 2)]

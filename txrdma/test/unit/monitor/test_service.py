@@ -348,7 +348,7 @@ class ConfigTests(SynchronousTestCase):
         self.assertEqual(options["read"].port, "sim:fattree:4")
 
     def test_plugin(self) -> None:
-        """C{twistd} knows the services."""
+        """C{twistd} lists the services."""
         services = {maker.tapname for maker in getPlugins(IServiceMaker)}
         self.assertLessEqual({"fabric-monitor", "fabric-collector"}, services)
 
@@ -359,7 +359,7 @@ class PageTests(PollerTestCase):
         return parsed("".join(exposed(Metrics(watch).families())))
 
     def test_manyFindings(self) -> None:
-        """Findings with a series of their own are bounded: the most severe, then the oldest."""
+        """The number of findings with a separate series is limited: the most severe, then the oldest."""
         severe = [Finding("no-sm", "fabric", "", GUID.fromInt(5000))]
         several = [Finding("width", "x", "", GUID.fromInt(at)) for at in range(MOST_FINDINGS)]
         self.poller.report("test", several)

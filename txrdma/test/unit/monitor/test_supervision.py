@@ -326,7 +326,7 @@ class ServiceTests(SynchronousTestCase):
             self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
 
     def test_log(self) -> None:
-        """A finding is logged with its severity, place, text and advice, and when it is cleared."""
+        """A finding is logged with its severity, location, text and advice, and when it is cleared."""
         for event, state in ((Raised(entryOf()), "is there"), (Cleared(entryOf()), "is cleared")):
             with capturedLogs() as logs:
                 logFinding(event)

@@ -33,7 +33,7 @@ class Ends:
 
     @ivar reactor: the reactor of this process.
     @ivar string: the endpoint string.
-    @ivar folder: a folder of its own; C{server.pem} in it is a certificate for C{localhost}, with its key.
+    @ivar folder: a private folder; C{server.pem} in it is a certificate for C{localhost}, with its key.
     @ivar ports: the ports that it listens at.
     """
 
