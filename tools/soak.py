@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """
-Run what is long by nature: C{make soak MINUTES=30}.
+Run long tests: C{make soak MINUTES=30}.
 
-Long tests, suites of others on every reactor, conversations of two processes, random scenarios, fuzzing, and
-short forms of the benchmarks and the demonstration. With C{--minutes}, a random choice that takes about so
-long, which is printed with its seed; without, everything. An activity whose findings depend on random seeds
-does not fail the run: what it finds need not be the fault of the last change. It does not count as passed
-either; a line at the end names it, which C{ci-summary} repeats. The last line counts activities.
+These are long tests, suites of other projects on every reactor, conversations of two processes, random
+scenarios, fuzzing, and short forms of the benchmarks and the demonstration. With C{--minutes}, a random
+choice of about this duration is run, and printed with its seed. An activity whose random seeds find something
+does not fail the run, because the last change need not be the cause; it does not count as passed either. A
+line at the end names it, which C{ci-summary} repeats. The last line counts activities.
 """
 
 from __future__ import annotations
