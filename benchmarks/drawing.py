@@ -45,8 +45,6 @@ _AS_THEY_ARE: Final = FuncFormatter(lambda value, _: f"{value:,.0f}" if value >=
 
 @dataclass(frozen=True)
 class Colours:
-    """Colours of a theme."""
-
     ink: str
     faint: str
     tested: str

@@ -94,7 +94,6 @@ class _Iterations:
         self._call = self._reactor.callLater(0.0, self._next)
 
     def stop(self) -> None:
-        """Stop measuring."""
         self._call.cancel()
         gc.callbacks.remove(self._collected)
 

@@ -130,8 +130,6 @@ class Sink(Speaking):
 
 
 class Echo(Speaking):
-    """Echoes."""
-
     def dataReceived(self, data: bytes) -> None:
         self.transport.write(data)
 

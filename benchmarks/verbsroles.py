@@ -92,7 +92,6 @@ class Bulk(LinkUser):
         self.done: Deferred[None] = Deferred()
 
     def start(self) -> None:
-        """Start to send."""
         self._post(self._depth)
 
     def arrived(self, batch: Sequence[Completion]) -> None:
@@ -106,7 +105,6 @@ class Bulk(LinkUser):
             self.done.callback(None)
 
     def failed(self, error: Exception) -> None:
-        """Fail the transfer."""
         self.done.errback(error)
 
     def _post(self, count: int) -> None:
