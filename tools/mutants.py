@@ -449,7 +449,6 @@ def failing(mutants: list[Mutant], tests: list[Test], loaded: set[str], stop: bo
 
 
 def moduleName(path: str) -> str:
-    """Return the dotted name of a module."""
     return path.removesuffix(".py").replace("/", ".")
 
 

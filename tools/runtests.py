@@ -223,7 +223,6 @@ class Run:
         self.ended: list[tuple[str, Ended]] = []
 
     def run(self) -> None:
-        """Run all jobs."""
         try:
             for _ in range(min(self._options.jobs, len(self._jobs))):
                 self._start()
