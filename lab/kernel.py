@@ -145,7 +145,6 @@ class _Apt:
         raise Unavailable(f"{self.suite} has no linux-image-amd64")
 
     def download(self, package: str, folder: Path) -> Path:
-        """Download a package."""
         output("apt-get", *self._options, "-qq", "download", package, cwd=folder)
         [archive] = folder.glob("*.deb")
         return archive
