@@ -85,7 +85,6 @@ def _forget() -> None:
 
 
 def _install(name: str) -> None:
-    """Install a reactor."""
     if name == "uvloop":
         from twisted.internet.asyncioreactor import install
 

@@ -28,7 +28,6 @@ class PageTests(SynchronousTestCase):
     slowBecause = "each command is a process, some of them servers that have to start"
 
     def page(self, name: str) -> str:
-        """Return the text of a page."""
         if not DOCS.exists():
             raise SkipTest("not a checkout")
         for program in ("bash", "curl"):

@@ -17,8 +17,6 @@ from txrdma.error import WireError
 
 
 class DaskCase(SynchronousTestCase):
-    """Tests that need Dask."""
-
     def setUp(self) -> None:
         try:
             self.core: Any = import_module("distributed.comm.core")

@@ -57,7 +57,6 @@ class TwoNetworksCase(HostsCase):
         return [both[place] for place in self.order[host]]
 
     def module(self, host: Host) -> ModulePort:
-        """Return the module of a host."""
         return moduleOf(host, *self.devices(host))
 
     def paths(self, client: TagRecorder) -> list[Path]:

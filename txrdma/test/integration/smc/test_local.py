@@ -83,7 +83,6 @@ class Base(SynchronousTestCase):
         self.address = TCPAddress("127.0.0.1", tcp.getsockname()[1])
 
     def announcements(self, anybody: bool = False, capacity: int = 1000) -> Announcements:
-        """Return the announcements of the listener."""
         announcements = Announcements(cast(Reactor, self.reactor), anybody, capacity)
         announcements.begin(self.address)
         self.addCleanup(self.reactor.serve)

@@ -137,7 +137,6 @@ class EventTests(TestCase):
         await self.unread("btl:127.0.0.1:0", "btl:127.0.0.1:{port}")
 
     async def messages(self, factory: Any, one: Any) -> None:
-        """Exchange messages."""
         one.transport.sendMessage(bytes(2000))
         one.transport.sendMessage(bytes(1000), 7)
         await waitUntil(reactor, lambda: factory.protocols and len(factory.protocols[0].messages) == 2)

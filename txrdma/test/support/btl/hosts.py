@@ -164,7 +164,6 @@ class HostsCase(SynchronousTestCase):
         return [each for each in self.hosts[number].device._queuePairs if each.kind is QPKind.RC]
 
     def lifeline(self, end: TagRecorder) -> PeerConnection:
-        """Return the lifeline of an end."""
         lifeline: PeerConnection = end.transport._lifeline
         return lifeline
 

@@ -43,7 +43,6 @@ Sample = tuple[dict[str, str], float, int]
 
 
 def samplesIn(body: bytes) -> list[Sample]:
-    """Return the samples of a request."""
     import cramjam
 
     found: list[Sample] = []

@@ -97,11 +97,9 @@ class MADCase(RealTime, SynchronousTestCase):
         return answers
 
     def result(self, answer: Deferred[Any], seconds: float = 3.0) -> Any:
-        """Return the result of a Deferred."""
         self.runUntil(lambda: answer.called, seconds)
         return self.successResultOf(answer)
 
     def failure(self, answer: Deferred[Any], kind: type[Exception]) -> Any:
-        """Return the failure of a Deferred."""
         self.runUntil(lambda: answer.called)
         return self.failureResultOf(answer, kind).value

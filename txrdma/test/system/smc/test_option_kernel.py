@@ -72,8 +72,6 @@ class WorldCase(SynchronousTestCase):
 
 
 class MapTests(WorldCase):
-    """Maps of the kernel."""
-
     def test_otherLength(self) -> None:
         """Values of another length than the map's are neither read nor written beyond their memory."""
         numbers = BPFMap.create("txrdma_test", ARRAY, 1 << 15, 1)

@@ -44,7 +44,6 @@ def basic(name: str, password: str) -> str:
 
 
 def addressOf(host: str) -> IPv4Address | IPv6Address:
-    """Return the address of a client."""
     return IPv6Address("TCP", host, 4000) if ":" in host else IPv4Address("TCP", host, 4000)
 
 

@@ -78,7 +78,6 @@ class PollerTestCase(FabricTestCase):
 
     @property
     def sweptFabric(self) -> Fabric:
-        """The fabric that the poller has swept."""
         assert self.poller.fabric is not None
         return self.poller.fabric
 

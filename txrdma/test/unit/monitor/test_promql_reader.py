@@ -37,13 +37,10 @@ def matrix(columns: Mapping[str, Mapping[float, float]]) -> Prepared:
 
 
 def parameters(request: Requested) -> dict[str, str]:
-    """Return the parameters of a query."""
     return {name: text for name, (text,) in parse_qs(request.body.decode()).items()}
 
 
 class ReaderTests(SynchronousTestCase):
-    """Queries of one reader."""
-
     def setUp(self) -> None:
         self.clock = Clock()
         self.agent = PreparedAgent(matrix({}))

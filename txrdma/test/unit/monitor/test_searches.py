@@ -124,8 +124,6 @@ class SearchesTests(SynchronousTestCase):
 
 
 class PageTests(SiteTestCase):
-    """Pages of browsers."""
-
     def test_shared(self) -> None:
         """Equal requests have one text for a short time, and until there are newer readings or findings."""
         self.started()

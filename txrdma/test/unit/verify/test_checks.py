@@ -63,8 +63,6 @@ class OptionTests(SynchronousTestCase):
 
 
 class MessageTests(SynchronousTestCase):
-    """Messages of a worker."""
-
     def test_messages(self) -> None:
         """Each message is one line, from which its content is decoded."""
         out = io.StringIO()
@@ -120,8 +118,6 @@ class KnownTests(SynchronousTestCase):
 
 
 class CaseTests(SynchronousTestCase):
-    """Test cases on devices."""
-
     def names(self, part: str, *ends: TestedPort) -> set[str]:
         return {case.id() for case in casesOf(part, (ends[0], ends[-1]))}
 
@@ -216,8 +212,6 @@ class TransportTests(SynchronousTestCase):
 
 
 class ReportTests(SynchronousTestCase):
-    """Reports."""
-
     def report(self) -> dict[str, Any]:
         problems = [problem("no-driver", "eth7", "a | b", module="mlx5_ib")]
         host = Host(Path(self.mktemp()))

@@ -21,8 +21,6 @@ def recorded(program: str) -> str:
 
 
 class PerftestTests(SynchronousTestCase):
-    """Programs of perftest."""
-
     def test_results(self) -> None:
         """The typical latency and the average bandwidth are in the last row of numbers."""
         self.assertEqual(resultIn(recorded("ib_send_lat"), PROGRAMS["ib_send_lat"][1]), 179.07)

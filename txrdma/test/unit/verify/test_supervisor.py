@@ -88,7 +88,6 @@ class SupervisorTests(SynchronousTestCase):
 
     @property
     def process(self) -> Process:
-        """Return the last process."""
         return self.reactor.processes[-1]
 
     def outcomes(self) -> list[tuple[str, str]]:
