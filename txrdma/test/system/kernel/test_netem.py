@@ -9,9 +9,9 @@ netem's counters must show the fault.
 netem would drop a whole UDP_SEGMENT batch, so the software device sends single packets here, except for the
 256 MiB without loss.
 
-A corrupted packet has one changed bit. Linux detects it by the UDP checksum of packets from our socket, and
-drops it. rxe sends without this checksum, so that our ICRC check detects corruption and counts it. For the
-opposite direction, one test has our socket send without the checksum, so that rxe's ICRC check is tested.
+A corrupted packet has one changed bit. Linux detects it by the UDP checksum of packets from txrdma's socket,
+and drops it. rxe sends without this checksum, so that txrdma's ICRC check detects and counts corruption. For
+the opposite direction, one test has txrdma send without the checksum, so that rxe's ICRC check is tested.
 """
 
 from __future__ import annotations
