@@ -47,7 +47,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 class VerbsTests(SynchronousTestCase):
     """C{python -m benchmarks.verbs}, from a checkout."""
 
-    slowBecause = "measures in processes of their own"
+    slowBecause = "measures in separate processes"
 
     def setUp(self) -> None:
         if not (CHECKOUT / "benchmarks").is_dir():
@@ -98,7 +98,7 @@ class VerbsTests(SynchronousTestCase):
 class ManagementTests(SynchronousTestCase):
     """Measurements of management datagrams by C{make bench} without ibsim."""
 
-    slowBecause = "measures in processes of their own"
+    slowBecause = "measures in separate processes"
 
     def setUp(self) -> None:
         if not (CHECKOUT / "benchmarks").is_dir():

@@ -74,7 +74,7 @@ def runAll(program: str, calls: Iterable[Sequence[str]]) -> list[tuple[int, str,
 class WithoutRichTests(SynchronousTestCase):
     """Without C{rich} every command works or reports immediately what to install."""
 
-    slowBecause = "every command runs in a process of its own, in which rich cannot be imported"
+    slowBecause = "every command runs in a separate process without rich"
 
     def test_all(self) -> None:
         """These tests cover every command that shows tables or rows."""

@@ -17,7 +17,7 @@ from txrdma.test.support.processes import loopbackAddress
 class LeftoverTests(SynchronousTestCase):
     """A separate trial process for L{txrdma.test.support.leftovers}."""
 
-    slowBecause = "it runs trial in a process of its own"
+    slowBecause = "it runs trial in a separate process"
 
     def check(self, server: str, client: str) -> None:
         """Check that only the first of three tests fails."""

@@ -38,7 +38,7 @@ class RestrictedTestCase(SynchronousTestCase):
     """Runs two processes with restrictions."""
 
     if sys.platform != "linux":
-        skip = "memory is shared on Linux"
+        skip = "memory can be shared on Linux only"
 
     slowBecause: ClassVar[str] = "starts two processes, which import Twisted and txrdma"
 

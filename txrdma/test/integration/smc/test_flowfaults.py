@@ -108,7 +108,7 @@ class FlowFaultTests(FlowTestCase):
     """
 
     few: int | None = 1
-    slowBecause = "Each fault plays a simulated minute in a world of its own."
+    slowBecause = "Each fault takes a minute of a separate simulation."
 
     def combinations(self, count: int) -> Iterator[tuple[int, str]]:
         """Yield the messages and faults to play in a flow of C{count} messages; each fault has others."""

@@ -31,7 +31,7 @@ class RoutesTests(TestCase):
     """One queue with queue pairs of every kind, over real sockets and shared memory."""
 
     if sys.platform != "linux":
-        skip = "shared memory is of Linux"
+        skip = "shared memory is available on Linux only"
 
     async def until(self, condition: Callable[[], bool], *ends: End) -> None:
         """Run the reactor until a condition holds, and poll the ends meanwhile."""

@@ -17,7 +17,7 @@ from txrdma.unix.sockets import ASIDE, Credentials, LocalListener, peerOf, React
 
 class ListenerTests(SynchronousTestCase):
     if not platform.isLinux():
-        skip = "abstract UNIX sockets are Linux's"
+        skip = "abstract UNIX sockets are available on Linux only"
 
     def setUp(self) -> None:
         self.reactor = MemoryReactorClock()

@@ -193,18 +193,18 @@ LEFT_OUT: Final = {
 """Fields of libibmad that txrdma does not have."""
 
 
-_TSHARK_4: Final = "newer than what tshark 4.0 and libibmad know"
+_TSHARK_4: Final = "newer than tshark 4.0 and libibmad"
 _LENGTHS: Final = (
-    "tshark and libibmad show no bits of it; what they mean is in recorded packets (test_recorded)"
+    "tshark and libibmad show no bits of it; recorded packets (test_recorded) show their meaning"
 )
-_HEAD: Final = "libibmad has no names for what selects the port and the counters; it is as in PortCounters"
+_HEAD: Final = "libibmad does not name the selectors of port and counters, which are those of PortCounters"
 
 UNSEEN: Final[dict[str, tuple[str, str]]] = {
-    "FlowControl": ("crc", "python-rdma left it out, and tshark has no packet type for it; 7.8.2"),
+    "FlowControl": ("crc", "python-rdma omits it, and tshark has no packet type for it; 7.8.2"),
     "RMPPHeader": ("last first active", _LENGTHS),
     "RMPPShortHeader": ("last first active", _LENGTHS),
     "BMFormat": ("*", "no other program has it; 16.2.1"),
-    "DevMgtFormat": ("rmpp", "who manages devices uses no long messages; it is where SAFormat has it"),
+    "DevMgtFormat": ("rmpp", "device management has no long messages; its offset is that of SAFormat"),
     "BKeyInfo": ("*", "no other program has it; 16.2.3.2"),
     **dict.fromkeys(
         ("VendorMADsTable", "HierarchyInfo", "CableInfo"), ("*", "bytes: no public source has more")
@@ -215,17 +215,17 @@ UNSEEN: Final[dict[str, tuple[str, str]]] = {
             *("SetUnitPMControl", "GetUnitPMControl", "SetIOCPMControl", "GetIOCPMControl", "SetModuleState"),
             *("SetModuleAttention", "GetModuleStatus", "IB2IBML", "IB2CME", "IB2MME", "OEM"),
         ),
-        ("*", "bytes: what is in them is in volume 2, which no other program reads"),
+        ("*", "bytes: no other program decodes their contents, which volume 2 defines"),
     ),
     "LinkSpeedWidthPairsTable": ("speedTwoPtFive speedFive speedTen", "tshark shows only a bit of each"),
-    "LinkSpeedWidthPairsTableRecord": ("*", "tshark takes it for the table alone; 15.2.5"),
+    "LinkSpeedWidthPairsTableRecord": ("*", "tshark decodes it as the table alone; 15.2.5"),
     "PortInfoExtendedRecord": ("portInfoExtended", "OpenSM has it as one; it fills the record"),
     "PortInfoRecord": (
         "linkSpeedExtActive2 linkSpeedExtSupported2 linkSpeedExtEnabled2",
-        _TSHARK_4 + "; they are where PortInfo has them",
+        _TSHARK_4 + "; their offsets are those of PortInfo",
     ),
     "MultiPathRecord": ("qosClass", _TSHARK_4 + "; it is before serviceLevel, as in PathRecord"),
-    "PortCounters": ("qp1Dropped", "libibmad reads it from VL15Dropped's place"),
+    "PortCounters": ("qp1Dropped", "libibmad reads it from the offset of VL15Dropped"),
     "OpenIBPing": ("*", "text"),
     "OpenIBSystemPing": ("*", "text"),
     "CMPath": ("sapSupported", "Linux has it in the alternate path of a REQ"),
@@ -254,7 +254,7 @@ ERRORS: Final = {
     ("PortInfoExtended", "NDRFECModeEnabled"): "libibmad exchanges 16 bits in words of 32 from HDR on",
     ("OpenIBSystemPing", "cookie"): "python-rdma sends a number for a text",
     ("MRA", "privateData"): "python-rdma has it 16 bits later than Linux",
-    ("SIDRREP", "*python-rdma"): "python-rdma has that of an older release; Linux has ours",
+    ("SIDRREP", "*python-rdma"): "python-rdma has that of an older release; Linux agrees with txrdma",
 }
 """Errors of other programs, according to the specification or to two others."""
 

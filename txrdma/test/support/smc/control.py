@@ -48,7 +48,7 @@ class AskingCase(TestCase):
     """Tests with the control sockets of this process."""
 
     if not platform.isLinux():
-        skip = "abstract UNIX sockets are Linux's"
+        skip = "abstract UNIX sockets are available on Linux only"
 
     def setUp(self) -> None:
         self.patch(introspection, "NAMESPACE", NAMESPACE)

@@ -109,7 +109,7 @@ def inWorld(method: Callable[[Any, Path], None]) -> Callable[[SynchronousTestCas
         try:
             cgroup = inside.__enter__()
         except OSError as error:
-            return {"skip": f"no namespaces and cgroups of our own here: {error}"}
+            return {"skip": f"no separate namespaces and cgroups are available here: {error}"}
         try:
             method(test, cgroup)
         except BaseException:

@@ -169,7 +169,7 @@ def install() -> None:
     ) -> IConnector:
         address, number = bindAddress if isinstance(bindAddress, tuple) else (bindAddress, 0)
         if number:
-            raise NotImplementedError("the port that a client of ours comes from cannot be chosen")
+            raise NotImplementedError("the local port of a client cannot be chosen")
         options = Options(timeout=timeout, bindAddress=address)
         connector = SMCConnector(reactor, host, port, factory, options)
         connector.connect()

@@ -50,19 +50,19 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
 
 EXCEPTIONS: Final = {
     "twisted.test.test_tcp.CannotBindTests.test_clientBind": (
-        "a client of our endpoints can choose the address that it comes from, but not the port"
+        "a client of txrdma's endpoints can choose its local address, but not its local port"
     ),
     "twisted.test.test_tcp.HalfCloseTests.testCloseWriteCloser": (
-        "looks into `_tempDataBuffer`, which is private to Twisted's own transports"
+        "reads `_tempDataBuffer`, which is private to Twisted's transports"
     ),
     "twisted.test.test_tcp.ListeningTests.test_serverRepr": (
         "compares the `repr` of the transport with that of a socket's"
     ),
     "twisted.test.test_tcp.LogTests.test_logstrClientSetup": (
-        "reads `logstr` of a socket that is not connected yet; an endpoint shows none so early"
+        "reads `logstr` of a socket that is not connected yet, which an endpoint does not have"
     ),
     "twisted.test.test_tcp.PauseProducingTests.test_pauseProducingInConnectionMade": (
-        "looks for the transport itself among the reactor's readers, where only that of a link is"
+        "expects the transport among the reactor's readers, which contain only that of its link"
     ),
 }
 """Tests that pass over TCP and can't over SMC-R, and the reasons."""
@@ -72,7 +72,7 @@ class _Playing(TestCase):
     """Runs suites in separate processes."""
 
     timeout = 240
-    slowBecause = "Runs a suite of Twisted's in one process over TCP and in another over SMC-R."
+    slowBecause = "Runs a Twisted suite in one process over TCP and in another over SMC-R."
 
     async def play(self, suite: str, over: str, reactorName: str, scheme: str = "smc") -> dict[str, Any]:
         """Return the outcomes of a suite's tests, as L{txrdma.test.system.foreign.player} writes them."""

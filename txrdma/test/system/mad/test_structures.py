@@ -131,7 +131,7 @@ _NEWER_IN_TRAPS: Final = {
 
 
 class PlaceTests(SynchronousTestCase):
-    slowBecause = "the first of these tests asks tshark about every structure"
+    slowBecause = "the first of these tests has tshark decode every structure"
 
     def test_everyField(self) -> None:
         lost = missing(structures(), witnesses(), UNSEEN)

@@ -51,7 +51,7 @@ class HostTests(SynchronousTestCase):
     """The kernel of this host, over real sockets."""
 
     if sys.platform != "linux":
-        skip = "netlink is of Linux"
+        skip = "netlink is available on Linux only"
 
     def test_loopback(self) -> None:
         """Every host has the loopback interface with its address."""

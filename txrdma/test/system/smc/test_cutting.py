@@ -21,7 +21,7 @@ BEFORE = unshared()
 class Cutting(SynchronousTestCase):
     """Real processes, sockets and networks: two networks, which fail and recover under load."""
 
-    slowBecause = "A network that is cut untold is found by TEST LINK, which waits for seconds."
+    slowBecause = "A silently cut network is detected by TEST LINK, after some seconds."
 
     skip = None if BEFORE else "veth pairs in a network namespace are wanted"
 

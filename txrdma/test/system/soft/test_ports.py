@@ -139,7 +139,7 @@ class HostTests(SynchronousTestCase):
     slowBecause = "starts processes in a new network namespace"
 
     if sys.platform != "linux":
-        skip = "netlink is of Linux"
+        skip = "netlink is available on Linux only"
 
     def test_loopback(self) -> None:
         """The loopback interface is found by all its addresses."""

@@ -31,7 +31,7 @@ class _Conversing(SynchronousTestCase):
     """Conversations, each over all routes."""
 
     providers: tuple[Provider, ...]
-    slowBecause = "Each conversation starts two processes, and waits until all that is under way has arrived."
+    slowBecause = "Each conversation starts two processes, and waits for everything in transit."
 
     def converse(self, conversations: Sequence[Conversation]) -> None:
         """Play conversations over TCP and over the routes, and compare."""

@@ -14,7 +14,7 @@ from txrdma.testing.streams.report import failure
 
 
 class PlayTests(SynchronousTestCase):
-    slowBecause = "Three plays, one after the other, start processes and wait until all has arrived."
+    slowBecause = "Three plays, one after the other, start processes and wait for all data."
 
     def test_play(self) -> None:
         """A seed is played over TCP, and then over each of its routes."""

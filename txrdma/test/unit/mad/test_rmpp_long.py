@@ -248,7 +248,7 @@ class DoubleSidedTests(SynchronousTestCase):
 
 
 class EndTests(SynchronousTestCase):
-    slowBecause = "Hypothesis draws many packets of nonsense."
+    slowBecause = "Hypothesis generates many invalid packets."
 
     def begin(self, message: bytes = bytes(1000)) -> tuple[RMPPTransfers, RMPPTransfers, bytes]:
         server, client = RMPPTransfers(), RMPPTransfers()

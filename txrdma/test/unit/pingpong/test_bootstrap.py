@@ -95,7 +95,7 @@ JSON = st.recursive(
 
 
 class MessageTests(SynchronousTestCase):
-    slowBecause = "Hypothesis draws many messages, and much that is none."
+    slowBecause = "Hypothesis generates many valid and invalid messages."
 
     @given(MESSAGES)
     def test_roundTrip(self, message: Message) -> None:
