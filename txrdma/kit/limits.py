@@ -359,6 +359,10 @@ LIMITS: Final = (
           "Further ones are not logged.",
           "unit.monitor.test_access.AccessTests.test_manyGuessers"),
     # commands
+    Limit("commands", "connections for data of the clients of verify --serve",
+          "txrdma.verify.serving.MOST_CONNECTIONS",
+          _CLOSED,
+          "integration.test_verify.StreamServiceTests.test_most"),
     Limit("commands", "bytes that a client of verify stores of a connection of a server",
           "txrdma.verify.measuring.MOST_RECEIVED",
           "The connection is aborted, and the check fails.",

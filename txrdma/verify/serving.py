@@ -11,7 +11,8 @@ from zope.interface import implementer
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.endpoints import serverFromString, TCP4ServerEndpoint
 from twisted.internet.interfaces import IHalfCloseableProtocol
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.protocol import connectionDone, Factory, Protocol
+from twisted.python.failure import Failure
 
 from txrdma import __version__
 from txrdma.cm.connections.endpoints import RDMAServerEndpoint
@@ -30,18 +31,39 @@ PORT: Final = 18517
 ECHO, SINK = b"E", b"S"
 """First byte of a client: echo what follows; or count as many bytes as the next 8 bytes say, then answer."""
 
+MOST_CONNECTIONS: Final = 100
+"""Maximum number of connections for data of all clients; each of them has one at a time."""
 
-@implementer(IHalfCloseableProtocol)
-class StreamService(Protocol):
-    """Echoes or counts the data of one client, and does not read while the client does not."""
+
+class _Service:
+    """A connection of one client, which is not read while the client does not read."""
 
     transport: Any
+
+    def __init__(self, connections: set[Any]) -> None:
+        """@param connections: all open connections for data, to which this one adds itself."""
+        self._connections = connections
+
+    def connectionMade(self) -> None:
+        """Begin to read, unless there are too many connections."""
+        if len(self._connections) >= MOST_CONNECTIONS:
+            self.transport.abortConnection()
+            return
+        self._connections.add(self)
+        self.transport.registerProducer(self.transport, True)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Make room for another connection."""
+        self._connections.discard(self)
+
+
+@implementer(IHalfCloseableProtocol)
+class StreamService(_Service, Protocol):
+    """Echoes or counts the data of one client."""
+
     _mode = b""
     _left = 0
     _head = b""
-
-    def connectionMade(self) -> None:
-        self.transport.registerProducer(self.transport, True)
 
     def dataReceived(self, data: bytes) -> None:
         if not self._mode:
@@ -71,11 +93,8 @@ class StreamService(Protocol):
         """Do nothing: the echo has ended."""
 
 
-class MessageService(RDMAProtocol):
-    """Echoes messages, and receives none while the client does not."""
-
-    def connectionMade(self) -> None:
-        self.transport.registerProducer(self.transport, True)
+class MessageService(_Service, RDMAProtocol):
+    """Echoes the messages of one client."""
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
         self.transport.sendMessage(data, immediate)
@@ -105,6 +124,7 @@ class Serving:
         self._end = end
         self._address = address
         self._ports: list[Any] = []
+        self._connections: set[Any] = set()
         self.offer: dict[str, Any] = {"version": __version__, "address": end.address, "missing": {}}
 
     async def start(self, port: int) -> int:
@@ -112,10 +132,10 @@ class Serving:
         reactor, end = self._reactor, self._end
         for kind, description in listening(end, self._address).items():
             streams = serverFromString(reactor, description)
-            await self._listen(kind, streams, Factory.forProtocol(StreamService))
+            await self._listen(kind, streams, _factory(lambda: StreamService(self._connections)))
         if end.address:
             endpoint = RDMAServerEndpoint(reactor, 0, serverDevice(end))
-            await self._listen("rdma", endpoint, MessageFactory(MessageService))
+            await self._listen("rdma", endpoint, MessageFactory(lambda: MessageService(self._connections)))
         side = TestSide(reactor, lambda _: openDevice(reactor, end.device), port=end.port)
         await self._listen("pingpong", self._tcp(0), Server(side))
         await self._listen("control", self._tcp(port), _factory(lambda: _Control(self.offer)))

@@ -16,6 +16,7 @@ from txrdma.error import WireError
 from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.protocols import Greeter, HalfCloseRecorder, ProducerRecorder, Recorder
+from txrdma.verify import serving
 from txrdma.verify.checks import Reporter
 from txrdma.verify.measuring import Client, MOST_RECEIVED, Received
 from txrdma.verify.serving import ECHO, MessageService, StreamService
@@ -50,7 +51,7 @@ class RealReactorCase(TestCase):
 class StreamServiceTests(RealReactorCase):
     async def test_noReader(self) -> None:
         """The server stops reading while its client does not read; then it echoes everything, and ends."""
-        client = await self.connected(StreamService, HalfCloseRecorder())
+        client = await self.connected(lambda: StreamService(set()), HalfCloseRecorder())
         waiting = client.transport
         waiting.pauseProducing()
         waiting.write(ECHO + bytes(_MUCH))
@@ -60,6 +61,26 @@ class StreamServiceTests(RealReactorCase):
         waiting.resumeProducing()
         await client.readEnded
         self.assertEqual(len(client.received), _MUCH)
+
+    async def test_most(self) -> None:
+        """A connection above the limit is closed, and one that ends makes room for another."""
+        self.patch(serving, "MOST_CONNECTIONS", 1)
+        connections: set[Any] = set()
+
+        async def connected() -> Any:
+            return await self.connected(lambda: StreamService(connections), Recorder())
+
+        async def echoed(client: Any) -> None:
+            client.transport.write(ECHO + b"data")
+            await client.receiving(4)
+
+        first, second = await connected(), await connected()
+        await second.lost
+        await echoed(first)
+        first.transport.loseConnection()
+        while connections:
+            await self.later(0)
+        await echoed(await connected())
 
 
 class ClientTests(RealReactorCase):
@@ -90,7 +111,7 @@ class ClientTests(RealReactorCase):
 class MessageServiceTests(MessagingCase):
     def test_noReader(self) -> None:
         """The server receives no messages while its client receives none; then it echoes all of them."""
-        self.serve(MessageFactory(MessageService))
+        self.serve(MessageFactory(lambda: MessageService(set())))
         client = self.result(self.ask())
         transport = client.transport
         transport.pauseProducing()
