@@ -1,5 +1,5 @@
 """
-Two monitors with one history: one is active, and the other one is the standby.
+Two monitors with one history: one is active, and the other one takes its place.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from txrdma.monitor.events.channels import LineChannel
 from txrdma.monitor.garbage import GarbageCollection
 from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.series.rows import Row
-from txrdma.monitor.supervisor import LATE_SECONDS
+from txrdma.monitor.supervisor import CHECK_SECONDS, LATE_SECONDS
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
@@ -78,7 +78,7 @@ class _Row(SimulatedRow):
 
 
 class Process:
-    """A monitor with its own clock: while it is suspended, the clock stops, and datagrams are queued."""
+    """A monitor with a clock of its own: while it is suspended that stops, and datagrams wait."""
 
     def __init__(self, world: World, host: str) -> None:
         self.host = host
@@ -105,7 +105,7 @@ class Process:
         return port
 
     def run(self, now: float) -> None:
-        """Run due calls, then read received datagrams, as the reactor does."""
+        """Do what is due, and then read what has arrived, as the reactor does."""
         self.clock.advance(now - self.clock.seconds())
         waiting, self._waiting = self._waiting, []
         for deliver in waiting:
@@ -119,7 +119,7 @@ class Process:
         return fetch(self.service.site.factory, path)
 
     def kill(self) -> None:
-        """Close the descriptors like the kernel; nothing else is called afterwards."""
+        """Do what the kernel does: close its descriptors. Nothing else is called again."""
         self.isSuspended = True
         lease = self.service._lease
         if isinstance(lease, FileLease) and lease._file is not None:
@@ -165,7 +165,7 @@ class World:
 
 
 class StandbyTestCase(SynchronousTestCase):
-    """Two monitors whose threads run their work at once."""
+    """Two monitors; work in threads is done at once."""
 
     def setUp(self) -> None:
         self.patch(Threads, "named", lambda threads, name: maybeDeferred)
@@ -214,16 +214,16 @@ class StandbyTestCase(SynchronousTestCase):
 
 
 class TakeoverTests(StandbyTestCase):
-    """A standby takes over; before, it reports that it is the standby."""
+    """A standby that takes over, and shows that it is one."""
 
     def stopRenewal(self, process: Process) -> None:
-        """Let a suspended process run everything else before it renews its lease."""
+        """Let a suspended process do everything else before it renews its lease."""
         assert process.service._duty is not None
         self.patch(process.service._renewal, "_isStarted", False)
         process.service._renewal._timer.stop()
 
     def test_killed(self) -> None:
-        """If the active monitor is killed, the standby reports faults within an interval, each once."""
+        """The standby of a killed monitor reports the next fault within an interval, and repeats no alert."""
         world, first, second = self.pair()
         world.fabric.cut("h00004")
         world.run(5.0)
@@ -240,7 +240,7 @@ class TakeoverTests(StandbyTestCase):
         self.assertEqual(len(second.service.poller.findingLog.open), 2)
 
     def test_foundMeanwhile(self) -> None:
-        """A fault that only the standby has detected is raised at the takeover, with its original time."""
+        """A fault that only the standby has seen is raised when it takes over, with the time of its sight."""
         world, first, second = self.pair()
         first.isSuspended = True
         at = world.clock.seconds()
@@ -271,7 +271,7 @@ class TakeoverTests(StandbyTestCase):
         self.assertFalse(second.service._duty.writer.loop.problem)
 
     def test_suspendedWithAlert(self) -> None:
-        """An alert queued in a suspended monitor is sent by the other one, and not again later."""
+        """An alert that waits in a suspended monitor is sent by the other one, and not again later."""
         self.withRows()
         world, first, second = self.pair()
         world.fabric.cut("h00004")
@@ -344,24 +344,39 @@ class TakeoverTests(StandbyTestCase):
         world.run(2.0)
         self.assertEqual(self.active()[1:], [bool(one), bool(other)])
 
-    def test_historyIsNotOpened(self) -> None:
-        """A standby that takes over, but cannot open the history within ten minutes, reports that."""
-        self.withRows()
+    def foundOf(self, process: Process) -> list[tuple[str, str]]:
+        """Return kind and place of each open finding of a monitor."""
+        open = process.service.poller.findingLog.open.values()
+        return [(entry.finding.kind, entry.finding.where) for entry in open]
+
+    def test_failed(self) -> None:
+        """A takeover that fails is a finding until one succeeds."""
         world, first, second = self.pair()
-        opening = self.slowly(second)
+
+        def fail(duty: duty.Duty, lease: Lease) -> None:
+            lease.release()
+            raise DeviceUnavailable("the disk is full")
+
+        patched = self.patch(duty.Duty, "open", fail)
         first.kill()
-        world.run(LATE_SECONDS + 2 * LEASE_SECONDS + 60.0)
-        self.assertEqual(len(opening), 1)
-
-        def late() -> list[str]:
-            entries = second.service.poller.findingLog.open.values()
-            return [one.finding.where for one in entries if one.finding.kind == "loop-late"]
-
-        self.assertEqual(late(), ["takeover"])
-        opening.pop()()
+        world.run(RENEW_SECONDS + CHECK_SECONDS)
+        self.assertFalse(second.isActive)
+        self.assertEqual(self.foundOf(second), [("loop-failed", "takeover")])
+        patched.restore()
+        world.run(RENEW_SECONDS + CHECK_SECONDS)
         self.assertTrue(second.isActive)
-        world.run(60.0)
-        self.assertEqual(late(), [])
+        self.assertEqual(self.foundOf(second), [])
+
+    def test_hangs(self) -> None:
+        """A takeover that does not end is a finding, and its age is exported."""
+        world, first, second = self.pair()
+        self.assertIn('txrdma_monitor_loop_age_seconds{loop="takeover"}', second.get("/metrics").text)
+        self.slowly(second)
+        first.kill()
+        world.run(RENEW_SECONDS)
+        second.service._takeover._beganAt -= LATE_SECONDS
+        world.run(CHECK_SECONDS)
+        self.assertEqual(self.foundOf(second), [("loop-late", "takeover")])
 
     def test_lostWhileOpening(self) -> None:
         """A standby that loses the lease while it opens the history remains a standby."""
@@ -377,7 +392,7 @@ class TakeoverTests(StandbyTestCase):
         world.run(STEP)
         self.assertTrue(third.isActive)
         second.isSuspended = False
-        third.kill()  # its lease is valid for some time
+        third.kill()  # which holds the lease for a while
         world.run(2 * RENEW_SECONDS)
         opening.pop()()
         self.assertFalse(second.isActive)
@@ -403,7 +418,7 @@ class TakeoverTests(StandbyTestCase):
         self.assertFalse(process.service._isSure())
 
     def test_stopped(self) -> None:
-        """When a monitor is stopped, its standby gets the history at once."""
+        """A monitor that is stopped leaves the history to its standby at once."""
         world, first, second = self.pair()
         first.service.stopService()
         first.isSuspended = True
@@ -472,7 +487,7 @@ class TakeoverTests(StandbyTestCase):
         self.assertEqual((alert["kind"], alert["severity"]), ("node-gone", "info"))
 
     def test_atOnce(self) -> None:
-        """A standby that takes over serves the fabric that it knows before its sweep has ended."""
+        """A standby that takes over serves the fabric as it knows it, before its sweep has ended."""
         world, first, second = self.pair()
         self.assertEqual(second.get("/readyz").code, 503)
         sweeps = second.service.poller.statistics.sweeps
@@ -561,7 +576,7 @@ class TakeoverTests(StandbyTestCase):
         return self.world, process, patched.restore
 
     def test_historyAway(self) -> None:
-        """With a standby, alerts are queued while the history is missing, and sent when they are stored."""
+        """With a standby, alerts wait for the history: they are sent when they are stored."""
         world, process, restore = self.withFullDisk()
         process.service.poller.report("test", [Finding("width", "x", "", GUID.fromInt(5))])
         world.run(20.0)
@@ -572,7 +587,7 @@ class TakeoverTests(StandbyTestCase):
         self.assertEqual((kinds[0], kinds.count("width")), ("width", 1))
 
     def test_manyAlerts(self) -> None:
-        """While the history is missing, a limited number of alerts is queued; the oldest are dropped."""
+        """While the history is away, a limited number of alerts waits; the oldest are dropped."""
         self.patch(notifier, "MOST_ALERTS", 3)
         world, process, restore = self.withFullDisk()
         for number in range(10):
