@@ -422,6 +422,7 @@ class FabricPoller:
         return min(usual, max(settles, least))
 
     async def _swept(self, fabric: Fabric, now: float) -> None:
+        isFirst = self.fabric is None
         self.fabric = fabric
         self._isResuming = False
         self._ports = {}
@@ -433,6 +434,8 @@ class FabricPoller:
         await self._nodesChanged(self.sweeps, fabric, now)
         with self.sweeps.step("checking the fabric"):
             self.report(_SWEEP, await self._checked(fabric) + self.presence.findings())
+        if isFirst:
+            self.rounds.runIn(0.0)
 
     async def _checked(self, fabric: Fabric) -> list[Finding]:
         """Return the faults of the fabric, found in pieces."""

@@ -50,9 +50,9 @@ class EventTests(SiteTestCase):
         reader = self.reader()
         self.assertEqual(reader.answer.heads["content-type"], "text/event-stream")
         self.started()
-        self.assertEqual(self.kinds(reader), ["fabric", "round", "round", "round"])
+        self.assertEqual(self.kinds(reader), ["fabric", "round", "round", "round", "round"])
         rounds = [content for _number, kind, content in reportedNow(reader) if kind == "round"]
-        self.assertEqual([len(content["edges"]) for content in rounds], [0, 1, 0])
+        self.assertEqual([len(content["edges"]) for content in rounds], [0, 1, 0, 0])
         self.assertGreater(rounds[1]["edges"][0]["load"], 0.1)
         self.assertTrue(rounds[-1]["isWell"])
         self.fabric.cut("c")
@@ -70,7 +70,7 @@ class EventTests(SiteTestCase):
         self.patch(events, "MOST_EDGES", 1)
         self.pump(self.settings.intervalSeconds)
         rounds = [content for _number, kind, content in reportedNow(reader) if kind == "round"]
-        self.assertEqual([len(content["edges"]) for content in rounds], [0, 0, 0, 1])
+        self.assertEqual([len(content["edges"]) for content in rounds], [0, 0, 0, 0, 1])
 
     def test_alone(self) -> None:
         """A reader that returns after a time without readers must reload, and gets later changes."""

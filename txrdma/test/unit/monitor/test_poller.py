@@ -182,13 +182,22 @@ class PollerTests(PollerTestCase):
         self.assertEqual(len(self.poller.meters), 8 + 8 + 5)
         statistics = self.poller.statistics
         linked = 2 * len(list(self.sweptFabric.links()))
-        self.assertEqual(statistics.turns, 4)
-        self.assertGreaterEqual(statistics.readings, 21 + 3 * linked)
-        self.assertLess(statistics.readings, 4 * 21)  # ports without links are not read each time
+        self.assertEqual(statistics.turns, 5)
+        self.assertGreaterEqual(statistics.readings, 21 + 4 * linked)
+        self.assertLess(statistics.readings, 5 * 21)  # ports without links are not read each time
         self.assertEqual((statistics.sweeps, statistics.overruns, statistics.silences), (1, 0, 0))
         self.assertGreaterEqual(statistics.requests, statistics.readings)
         self.assertEqual(statistics.timeouts, 0)
         self.assertEqual((self.output(), self.poller.findingLog.worst()), ([], None))
+
+    def test_first(self) -> None:
+        """The first readings follow the first sweep at once; later sweeps cause none."""
+        self.started(0.01)
+        self.assertEqual((self.poller.statistics.sweeps, self.poller.statistics.turns), (1, 1))
+        self.assertEqual(len(self.poller.meters), 21)
+        self.poller.sweeps.runNow()
+        self.pump(0.01)
+        self.assertEqual((self.poller.statistics.sweeps, self.poller.statistics.turns), (2, 1))
 
     def test_rates(self) -> None:
         """Rates equal the traffic in octets, and totals continue."""
@@ -198,7 +207,7 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.rate("left", 2, "portXmitPkts"), 10.0)
         self.assertEqual(self.rate("left", 1), 0.0)
         meter = self.poller.meters[self.portKey("left", 2)]
-        self.assertEqual(meter.total("portXmitData"), 80000)
+        self.assertEqual(meter.total("portXmitData"), 120000)
 
     def test_clockSet(self) -> None:
         """Rates are correct while the clock follows a system time that was set back, or forward."""
