@@ -8,11 +8,12 @@ Follows InfiniBand Architecture vol. 1, 13.4.6.4 (which answer belongs to which 
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 from txrdma.error import WireError
 from txrdma.iba.path import GMP_QKEY, IBPath
 from txrdma.iba.types import LID, PKey, QPN
+from txrdma.kit.wire import Buffer
 from txrdma.mad.layouts.attributes import Attribute, Method, RPC
 from txrdma.mad.layouts.messages import ClassPortInfo, formatOf, MAD_LENGTH, SAFormat
 from txrdma.mad.layouts.sa import PathRecord
@@ -57,6 +58,17 @@ def answerOf(rpc: RPC, kind: type[Attribute], first: bytes, message: bytes) -> A
     if rpc.answer in TABLES:
         return Records(PathRecord if rpc.method is Method.GET_MULTI else kind, first, message)
     return kind.decode(message)
+
+
+def rawKind(kind: type[Attribute]) -> type[Attribute]:
+    """Return a kind of attribute that is decoded as its bytes."""
+    size = kind.size
+
+    def decode(buffer: Buffer, offset: int = 0) -> Any:
+        return bytes(buffer[offset : offset + size])
+
+    content = {"attributeID": kind.attributeID, "rpcs": kind.rpcs, "size": size}
+    return type(f"_Raw{kind.__name__}", (Attribute,), {**content, "decode": staticmethod(decode)})
 
 
 def redirected(path: IBPath, datagram: bytes) -> IBPath | None:

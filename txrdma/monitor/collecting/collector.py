@@ -21,6 +21,7 @@ from txrdma.error import DeviceUnavailable, WireError
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.proofs import ProvedServerEndpoint
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.answers import rawKind
 from txrdma.mad.core.frames import NO_KEYS
 from txrdma.mad.core.transactions import Call
 from txrdma.mad.errors import MADError, MADTimeoutError
@@ -54,7 +55,7 @@ def collectorEndpoint(
 
 _KINDS: Final = tuple(
     # The agent follows redirections in a ClassPortInfo, which it has to decode.
-    (RPCS[rpc], kind if kind is ClassPortInfo else wire.rawKind(kind))
+    (RPCS[rpc], kind if kind is ClassPortInfo else rawKind(kind))
     for rpc, kind in wire.READABLE
 )
 

@@ -21,7 +21,6 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from txrdma.error import WireError
-from txrdma.kit.wire import Buffer
 from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended
@@ -62,17 +61,6 @@ _HIGHEST_LID: Final = 0xBFFF  # IBA 4.1.3
 _SETTINGS: Final = Struct(">IB")
 _CALL: Final = Struct(">IHBIH")
 _RESULT: Final = Struct(">IBHI")
-
-
-def rawKind(kind: type[Attribute]) -> type[Attribute]:
-    """Return a kind of attribute that is decoded as its bytes."""
-    size = kind.size
-
-    def decode(buffer: Buffer, offset: int = 0) -> Any:
-        return bytes(buffer[offset : offset + size])
-
-    content = {"attributeID": kind.attributeID, "rpcs": kind.rpcs, "size": size}
-    return type(f"_Raw{kind.__name__}", (Attribute,), {**content, "decode": staticmethod(decode)})
 
 
 class Request(NamedTuple):

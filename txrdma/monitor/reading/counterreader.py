@@ -28,6 +28,7 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID
 from txrdma.kit.backoff import BackOff
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.answers import rawKind
 from txrdma.mad.core.frames import NO_KEYS
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.attributes import Attribute, RPCS
@@ -35,7 +36,6 @@ from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.paths import toLID
 from txrdma.monitor.collecting.pool import CollectedCall, CollectorPool, Series
-from txrdma.monitor.collecting.wire import rawKind
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
 from txrdma.monitor.reading.attributes import kindOf, ReadingKind
 from txrdma.monitor.reading.fec import NO_ATTRIBUTE
