@@ -1,10 +1,11 @@
 """
 The limit of each table in packages that serve peers, which L{txrdma.test.unit.kit.test_tables} checks.
 
-A table is an attribute that a class creates as an empty dictionary, list, set, deque, counter or bytearray.
-The author of a new one adds it to C{BOUNDS}, as C{package.Class.attribute}: below the name of the constant
-that is its limit, or, if no peer can fill it without limit, below the reason. A limit that a peer can reach
-with an effect on others belongs to L{txrdma.kit.limits} as well.
+A table is an attribute that a class creates as an empty dictionary, list, set, deque, counter or bytearray,
+or as an empty tuple or empty bytes that its module replaces by longer ones. The author of a new one adds it
+to C{BOUNDS}, as C{package.Class.attribute}: below the name of the constant that is its limit, or, if no peer
+can fill it without limit, below the reason. A limit that a peer can reach with an effect on others belongs to
+L{txrdma.kit.limits} as well.
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ BOUNDS: Final = {
     "TURN": """
         btl.FastPath._events btl.Module._events btl.ModulePort._touched btl.Rendezvous._proved
         cm.Dispatcher._sendings,_events,_freed
-        cm.Mappings.events cm.Requests.batch mad.Calls._packets,_events mad.RMPPReceiver._answers
-        mad.RMPPTransfers._packets,_events smc.Lifecycle._pending smc.LinkGroupCore.output,pending
-        smc._Core.output,pending soft.Coordinator._events soft.Datagrams._events soft.LocalPeers._written
+        cm.ExchangeCore._events,_outgoing cm.Mappings.events cm.Requests.batch mad.Calls._packets,_events
+        mad.RMPPReceiver._answers mad.RMPPTransfers._packets,_events smc.Lifecycle._pending
+        smc.LinkGroupCore.output,pending smc._Core.output,pending
+        soft.Coordinator._events soft.Datagrams._events soft.LocalPeers._written
         soft.Requester._events soft.Responder._events soft.SoftDevice._events
     """,
     "FIXED": """
@@ -66,10 +68,10 @@ BOUNDS: Final = {
         mad.Transactions._drawn mad.UmadPort._agents,_served mad.VerbsPort._closers
         monitor.CounterExposition._groups monitor.ErrorThresholds._judged monitor.HistoryStore._known,_sizes
         monitor.Metrics._fabricFamilies monitor.ReadingKind._requests monitor.SupervisedLoop._logged
-        monitor.Tally._parts monitor._Group._portKeys monitor.RetainedPieces._known monitor._Scrape.pieces
-        monitor._Shared.found
+        monitor.Tally._parts monitor._Visit.values monitor._Group._portKeys monitor.RetainedPieces._known
+        monitor._Scrape.pieces monitor._Shared.found
         smc.EndpointPolicy._logged
-        smc.Group._domains smc.Link._used smc.LinkGroups._triggers smc.RealPorts.failed
+        smc.Group._domains smc.Lifecycle._behind smc.Link._used smc.LinkGroups._triggers smc.RealPorts.failed
         smc.Snapshots._families,_served soft.Answers._results
         soft.Coordinator._receiving,_positions,_seen,_probes soft.DirectDatagrams.received
         soft.LaneReceiver._short soft.Peer._sendingRuns soft.RecentNumbers._numbers
@@ -86,34 +88,40 @@ BOUNDS: Final = {
         cm.LongMessageReader._answers cm.Managed.slot cm.RSocket._flying cm.Receiving._lengths
         cm.Requests._pool cm.SendQueue.posted,_overhead,_free,_unread cm.SendRegions._regions
         cm.SharedCompletionQueue.handlers cm._Pool._free mad.Calls._tables,_redirected
-        smc.Announcements.expected,_coming,_queue smc.CloseNotifier._waiting smc.LinkFlows._deletions
-        smc.LinkGroups._orphans,_targets smc.LinkSendQueue.dirty,flushed,_writes,_marks,unacknowledged
+        smc.Announcements.expected,_coming,_queue smc.ClientNegotiation._unread smc.CloseNotifier._waiting
+        smc.LinkFlows._deletions smc.LinkGroups._orphans,_targets
+        smc.LinkSendQueue.dirty,flushed,_writes,_marks,unacknowledged
         smc.ReactorUse._uses,_sleepers smc.SendScheduler._undelivered,_soon,_last smc._Flow.informed
         soft.Answers.waiting soft.Datagrams._posted soft.LaneReceiver._ready
         soft.LaneSender.outstanding,waiting soft.LocalDoorbells._numbers soft.Requester._entries,_reads
         soft.RoCEPort._routes,_touched,_unsent,_deadlines,_more soft.SoftCompletionChannel._queues,_events
         soft.DoorbellPage._dormant,_free
-        soft.SoftCompletionQueue._members,_awake,_dormant,_lanes soft.SoftQueuePair._held
+        soft.SoftCompletionQueue._members,_awake,_dormant,_lanes,_polls,_arms soft.SoftQueuePair._held
         soft.SoftSharedReceiveQueue._takers
-        soft._ConnectedProcess.queuePairs,_unopened
+        soft._ConnectedProcess.queuePairs,_unopened streams.StreamEnd._rest
     """,
     "USER": """
         smc.ControlAnswer.command,connections,linkGroups,statistics,silent smc._SocketCache._sockets
         soft.Coordinator._services soft.PeerProcess.lines soft.SharedDatagrams._datagramLinks
         soft.SharedMemoryPort._peers,_links soft._ConnectedProcess.lines
     """,
+    "btl.connections._EARLY": "btl._Waiting._early",
     "btl.connections.MOST_OPENING": "btl._Accepting._openingOf",
     "btl.connections.MOST_WAITING": "btl._Accepting._othersOf,silent,waiting",
     "btl.core.assembly.MOST_MESSAGES": "btl.Assembly._incomplete",
+    "btl.core.congestion.ROUNDS": "btl.Congestion._latest",
     "btl.core.expected.MOST_NAMES": "btl.EarlyPackets._packets",
     "btl.core.flow.WINDOW": "btl.BTLMessageTransport._untaken btl.ByteStream._read",
     "btl.core.ordering.MOST_HELD": "btl.Ordering.waiting",
+    "btl.core.roundtrip.BASE_PERIODS": "btl.RoundTripEstimate._minima",
+    "btl.groups.launching.LONGEST_LINE": "btl.Prefixer._rest",
     "btl.groups.terms.MOST_MEMBERS": """
         btl.Group._values btl.Joining._proved,_connecting btl.Members.transports,_connections,left,_missed
         btl.Rendezvous._lines,_addresses,_left btl.SharedAlgorithms._views btl.Slots._sleeps,_woken,others
     """,
     "btl.inbox.MOST_TAGS": "btl.Inbox._tags,_unreceived",
     "btl.inbox.MOST_UNRECEIVED": "btl.BTL._received btl._Arrived.messages",
+    "btl.introductions.LONGEST_FRAME": "btl.PeerConnection._received",
     "btl.lifeline.MOST_EARLY": "btl.PeerConnection._early",
     "btl.receivebuffers.MOST_WRITES": "btl.RemoteReceiveBuffers._lengths",
     "btl.requests.MOST_CALLS": """
@@ -188,17 +196,20 @@ BOUNDS: Final = {
         smc.BufferPool.asked,_buffers smc.KeyFlows._waiting,_flows smc.LinkGroupCore.known
         smc.LinkLife.localTokens
     """,
-    "smc.wire._clcframe.MAX_LENGTH": "smc._Core.buffer",
+    "smc.wire._clcframe.MAX_LENGTH": "smc._Core.buffer smc.Negotiation._early smc._CLCStripper._unread",
     "soft.host._coordinator.SERVICES": "soft.PortMember._services",
     "soft.host.member.LINES": "soft.PortMember._members,_lines",
     "soft.rc.peers._LENGTHS": "soft.Peer._takingSums",
     "soft.rc.roce._PEERS": "soft.RoCEPort._peers",
     "soft.shared._doorbells.MOST": "soft.PeerDoorbells._bells",
+    "soft.shared.datagrams.MOST_POLLED": "soft.SharedDatagrams._polledLanes",
     "soft.shared.routes._MOST_WAITING": "soft._ConnectedProcess._invitations",
     "soft.shared.sharedqueuepair.MOST_REGIONS": """
         soft.RemoteMemory.regions soft.SharedQueuePair._mappings
     """,
     "soft.shared.unixpackets._MOST_QUEUED": "soft.PacketSocket._queued",
     "unix.answers._LONGEST_ANSWER": "unix._Asking._chunks",
+    "unix.lines.LONGEST": "unix.Lines._rest",
+    "unix.lines.MOST_UNREAD": "unix.Lines._unsent",
 }
 """Tables by reason, or by the name of the constant that limits them, without C{txrdma}."""

@@ -21,8 +21,8 @@ KINDS: Final = frozenset(
 ROOT: Final = Path(txrdma.__file__).parent
 
 
-def nameOf(function: ast.expr) -> str:
-    """Return the last name of a function, without type arguments."""
+def nameOf(function: ast.AST) -> str:
+    """Return the last name of a function or target, without type arguments."""
     while isinstance(function, ast.Subscript):
         function = function.value
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
@@ -44,6 +44,25 @@ def isTable(value: ast.expr | None) -> bool:
         return False
     isBounded = name == "deque" and (len(value.args) > 1 or "maxlen" in keywords)
     return not isBounded and (name == "defaultdict" or not value.args)
+
+
+def isEmpty(value: ast.expr | None) -> bool:
+    """Return whether an expression is an empty tuple or empty bytes."""
+    if isinstance(value, ast.Tuple):
+        return not value.elts
+    return isinstance(value, ast.Constant) and value.value == b""
+
+
+def grown(module: ast.AST) -> Iterator[str]:
+    """Return the names of what a module replaces by longer values, as by C{+=} or C{(*old, new)}."""
+    for each in ast.walk(module):
+        if isinstance(each, ast.AugAssign):
+            yield nameOf(each.target)
+        elif isinstance(each, ast.Assign):
+            written = {nameOf(one) for target in each.targets for one in ast.walk(target)}
+            sums = [one for one in ast.walk(each.value) if isinstance(one, (ast.BinOp, ast.Starred))]
+            former = {nameOf(one.left if isinstance(one, ast.BinOp) else one.value) for one in sums}
+            yield from written & former
 
 
 def statements(block: Iterable[ast.AST]) -> Iterator[ast.AST]:
@@ -68,7 +87,9 @@ def assigned(statement: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
 
 def tables(source: str) -> Iterator[str]:
     """Return the tables that the classes of a module create, as C{Class.attribute}."""
-    for kind in statements(ast.parse(source).body):
+    module = ast.parse(source)
+    longer = set(grown(module))
+    for kind in statements(module.body):
         if not isinstance(kind, ast.ClassDef):
             continue
         for statement in kind.body:
@@ -76,7 +97,9 @@ def tables(source: str) -> Iterator[str]:
             for each in statements((statement,)) if isMethod else (statement,):
                 for target, value in assigned(each):
                     isSelf = isinstance(target, ast.Attribute) and nameOf(target.value) == "self"
-                    if isTable(value) and (isSelf or isinstance(target, ast.Name) and not isMethod):
+                    isGrown = isEmpty(value) and nameOf(target) in longer
+                    isOfClass = isSelf or isinstance(target, ast.Name) and not isMethod
+                    if isOfClass and (isGrown or isTable(value)):
                         yield f"{kind.name}.{nameOf(target)}"
 
 
@@ -129,13 +152,14 @@ class TableTests(SynchronousTestCase):
         self.assertTrue(isLimit("btl.inbox.MOST_TAGS"))
 
     def test_kinds(self) -> None:
-        """Empty containers of all kinds are tables; those with a bound or with contents are not."""
+        """Empty containers of all kinds are tables, and values that grow; those with a bound are not."""
         source = """
 class Some:
     one: dict[int, int] = field(default_factory=dict[int, int])
     two: list[int] = attrs.field(factory=list)
     three: set[int] = Factory(set)
     no: tuple[int, ...] = ()
+    ten = b""
 
     def __init__(self, others):
         self.four: dict[int, bytes] = {}
@@ -148,8 +172,15 @@ class Some:
         self.no = list(others)
         self.no = {1: 2}
         local = []
+        self.eleven = self.twelve = self.no = ()
+
+    def grow(self, data):
+        *lines, self.ten = (self.ten + data).split()
+        self.eleven += (data,)
+        self.twelve = (data, *self.twelve)[:5]
+        self.no = (*data, 1)
 """
-        numbers = "one two three four five six seven eight nine".split()
+        numbers = "one two three ten four five six seven eight nine eleven twelve".split()
         self.assertEqual(list(tables(source)), [f"Some.{each}" for each in numbers])
 
     def test_different(self) -> None:
