@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, ExitStack
+from functools import partial
 from typing import Any, Final, Protocol
 
 from twisted.internet.defer import Deferred, succeed
@@ -262,12 +263,20 @@ class Adapter:
 
     def holdUntilReported(self) -> Callable[[], None]:
         """
-        Keep the adapter open until a protocol is notified of its connection's end: it often reconnects then.
+        Keep the adapter open until a protocol is notified of its connection's end: it often reconnects then,
+        or in the next reactor iteration.
 
         Opening a device takes longer than a connection. A device of the program is not held: the program may
         close it when its last connection has ended.
         """
-        return self.hold() if self._isOwner else _doNothing
+        return partial(self._releaseLater, self.hold()) if self._isOwner else _doNothing
+
+    def _releaseLater(self, release: Callable[[], None]) -> None:
+        """End a hold in the next iteration of the reactor; at once if there will be none."""
+        if getattr(self.reactor, "running", False):
+            self.reactor.callLater(0, release)
+        else:
+            release()
 
     @property
     def isAbandoned(self) -> bool:

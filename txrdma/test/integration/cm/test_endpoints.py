@@ -117,6 +117,22 @@ class LoopbackTests(TestCase):
             self.assertEqual(await asking.ended, [(b"hello", 7), ConnectionDone])
         port.stopListening()
 
+    async def test_nextIteration(self) -> None:
+        """A client that connects again in the iteration after C{connectionLost} uses the open adapter."""
+        there, here = loopbackAddress(), loopbackAddress()
+        port = await serverFromString(reactor, f"rdma:{there}:7471").listen(MessageFactory(Echo))
+        self.addCleanup(port.stopListening)
+        endpoint = clientFromString(reactor, f"rdma:{there}:7471:device=soft\\:{here}")
+        used = []
+        for _ in range(3):
+            asking: Any = await endpoint.connect(MessageFactory(Asking))
+            used.append(asking.transport.adapter)
+            await asking.ended
+            await deferLater(reactor, 0)
+        self.assertEqual(len(set(used)), 1)
+        await deferLater(reactor, 0)
+        self.assertNotIn(used[0], adapters._adapters.values())
+
     async def test_twistedHelpers(self) -> None:
         """Factories, services and C{connectProtocol} of Twisted work with both kinds of strings."""
         rdma, ib, own = (loopbackAddress() for _ in range(3))

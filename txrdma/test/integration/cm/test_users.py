@@ -34,8 +34,9 @@ class OtherUserTests(RealTime, SynchronousTestCase):
         self.user = os.geteuid()
         self.ports = [self.listen(), self.listen()]
         self.hosts = [port.getHost() for port in self.ports]
+        self.addCleanup(self.stop)
 
-    def tearDown(self) -> None:
+    def stop(self) -> None:
         for port in self.ports:
             port.stopListening()
         self.runUntil(lambda: not self.users())
