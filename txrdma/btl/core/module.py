@@ -82,6 +82,12 @@ MANY_WAIT: Final = 8
 FAIR_SHARE: Final = 8
 """New segments of one peer before those of the next peer."""
 
+SHARED_ROOM: Final = 60
+"""
+Segments that may be in flight to a peer whose memory is mapped. The space that it advertises is that of its
+socket, which packets through shared memory do not use. As many of the longest fit into a ring.
+"""
+
 NONCE_LENGTH: Final = 8
 """Bytes of the nonce of a probe."""
 
@@ -392,7 +398,9 @@ class Module(FastPath):
         if kind == ACK:
             counters.ackRecvs += 1
             path = peer.pathOf(channel)
-            path.room = max(1, segment.room)
+            buffer = peer.receiveBuffer
+            isShared = buffer is not None and buffer.remoteFrom is None
+            path.room = max(SHARED_ROOM if isShared else 1, segment.room)
             self._haveArrived(peer, peer.sent.acknowledged(segment, now, path), now)
             if path.marks.hasFailed:
                 self._giveUpMarks(peer)

@@ -10,9 +10,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.btl.core.assembly import Budget, LONGEST, OLDEST
 from txrdma.btl.core.events import Event, MessageReceived, PeerClosed, PeerFailed, SendCompleted, SendFailed
 from txrdma.btl.core.expected import MOST_NAMES, MOST_PACKETS
-from txrdma.btl.core.module import COMMAND_MTU, Module
+from txrdma.btl.core.module import COMMAND_MTU, Module, SHARED_ROOM
 from txrdma.btl.core.path import COMMAND, DATA
 from txrdma.btl.core.peer import Peer
+from txrdma.btl.core.receivebuffer import LONG_REMOTE, ReceiveBuffer
 from txrdma.btl.core.timetable import KEEP_ALIVE
 from txrdma.btl.core.window import GIVE_UP
 from txrdma.btl.wire import (
@@ -125,6 +126,20 @@ class MessageTests(ModuleTestCase):
             self.run_(60.0)
             self.assertEqual(len(self.messages()), 12)
             self.assertGreater(self.bob.module.counters.noMemoryRecvs, 0)
+
+    def test_sharedRoom(self) -> None:
+        """The space in a peer's socket does not limit the segments to a peer whose memory is mapped."""
+        for buffer, room in (
+            (None, 2),
+            (ReceiveBuffer(1 << 16, lambda position, data: True, LONG_REMOTE), 2),
+            (ReceiveBuffer(1 << 16, lambda position, data: True), SHARED_ROOM),
+        ):
+            bob = Host(self.world, Module(_MTU, (127, 1023), rooms=[2]), self.keep("bob"))
+            toBob, _back = self.alice.meet(bob)
+            toBob.receiveBuffer = buffer
+            self.alice.module.send(toBob, 1, bytes(900))
+            self.run_(1.0)
+            self.assertEqual(toBob.sent.paths[0].room, room)
 
     def test_delayedAcknowledgement(self) -> None:
         """Without an end of a batch an acknowledgement is due 50 microseconds after its segment."""
