@@ -98,7 +98,7 @@ def table(reference: str, tested: str, rows: Sequence[Row]) -> list[str]:
     lines = [f"| | unit | {reference} | {tested} | ratio | target | |", "|---|---|---|---|---|---|---|"]
     for row in rows:
         if row["failure"]:
-            cells = ["", "", row["failure"], row["reach"], ""]
+            cells = ["", "", "; ".join(row["failure"].splitlines()), row["reach"], ""]
         else:
             ratio = "" if row["ratio"] is None else f"{row['ratio']:.3g}"
             compared = spread(row["reference"]) if row["reference"] else ""

@@ -8,11 +8,13 @@ import re
 from pathlib import Path
 from runpy import run_path
 from statistics import median
+from typing import cast
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from benchmarks.controlgroups import limitedGroup, NoControlGroup
-from benchmarks.results import load, shortly
+from benchmarks.report import table
+from benchmarks.results import load, Row, shortly
 from txrdma.test.support.benchmarks import CHECKOUT
 
 
@@ -62,6 +64,16 @@ class FigureTests(SynchronousTestCase):
             ("witnessed", "nobody > MiB/s each way"),
         ):
             self.assertRaises(ValueError, self.kinds[kind], text)
+
+
+class TableTests(SynchronousTestCase):
+    """Tables of a page."""
+
+    def test_failure(self) -> None:
+        """A failure of several lines stays in its row."""
+        row = {"title": "training", "unit": "us", "failure": "it ended with 134\nrank 1 failed", "reach": "-"}
+        lines = table("gloo", "btl", [cast(Row, row)])
+        self.assertEqual(lines[2:], ["| training | us | | | it ended with 134; rank 1 failed | - | |"])
 
 
 class ControlGroupTests(SynchronousTestCase):
