@@ -27,7 +27,7 @@ WARMING_SECONDS = 0.5
 def main(orders: Orders) -> None:
     """Fork the senders, start them when the last is connected, and print the result."""
     # import everything once, but no reactor: its descriptors must not be shared
-    from txrdma.btl import connections  # noqa: F401  # noqa: F401  # imported before the fork
+    from txrdma.btl import connections  # noqa: F401  # imported before the fork
 
     assert "twisted.internet.reactor" not in sys.modules
     count = orders["senders"]

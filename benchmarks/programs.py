@@ -189,7 +189,7 @@ class WebFactory(Serving):
         self._folder.cleanup()
 
     def memory(self) -> Result:
-        """Return zeros: memory is measured elsewhere."""
+        """Return no result: the memory of a web server is not measured."""
         return {}
 
     def build(self) -> Protocol:

@@ -178,7 +178,7 @@ class Progress:
 
     @property
     def elapsed(self) -> float:
-        """Return the seconds since the first test could start."""
+        """Seconds since the first test could start."""
         return time.monotonic() - self._begun
 
     def line(self) -> str:

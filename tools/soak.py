@@ -74,13 +74,10 @@ def activities() -> Iterator[Activity]:
     if shutil.which("npm"):
         yield Activity("vendor", ("sh", "-c", "make vendor && git diff --exit-code txrdma/monitor/web"), 20.0)
     yield Activity("container", (*make, "test-container"), 300.0)
-    for target, name, seconds in (
-        ("test-torch", "torch", 300.0),
-        ("test-wheel", "wheel", 300.0),
-        ("coverage", "coverage", 180.0),
-        ("reproducible", "reproducible", 300.0),
-    ):
-        yield Activity(name, (*make, target), seconds)
+    yield Activity("torch", (*make, "test-torch"), 300.0)
+    yield Activity("wheel", (*make, "test-wheel"), 300.0)
+    yield Activity("coverage", (*make, "coverage"), 180.0)
+    yield Activity("reproducible", (*make, "reproducible"), 300.0)
 
 
 SCENARIOS: Final = ("verbs", "verbs-clients", "btl", "smc", "smc-shared-memory", "smc-two-ports")

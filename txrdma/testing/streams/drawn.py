@@ -67,7 +67,7 @@ class _End:
         self._rules.setdefault(on or self.occasion, []).extend(steps)
 
     def meets(self) -> None:
-        """Ensure that the connection is made at the other end."""
+        """Wait until the peer has made the connection too, unless something was received from it."""
         if not self.received:
             self.does("settle")
 
