@@ -14,9 +14,10 @@ from random import Random
 from statistics import median
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, TimeoutError
+from twisted.internet.defer import Deferred, DeferredList, TimeoutError
 from twisted.internet.endpoints import clientFromString, connectProtocol, HostnameEndpoint
-from twisted.internet.protocol import Protocol
+from twisted.internet.protocol import connectionDone, Protocol
+from twisted.python.failure import Failure
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint
 from txrdma.error import WireError
@@ -74,8 +75,27 @@ class _HalfCloseReceived(Received, HalfCloseRecorder):
     """Like L{Received}, on a connection that stays open when one direction is closed."""
 
 
+async def _before(end: Received, awaited: Deferred[Any]) -> None:
+    """
+    Wait for an event of a connection.
+
+    @raise Mismatch: the connection ends first.
+    """
+    await DeferredList([awaited, end.lost], fireOnOneCallback=True)
+    if not awaited.called:
+        raise _closedEarly(end.reason)
+
+
+def _closedEarly(reason: Failure) -> Mismatch:
+    return Mismatch(f"the server closed the connection early: {reason.getErrorMessage()}")
+
+
 class Timer(Protocol):
-    """Sends a small message, waits for its echo, and so on; fires C{done} with the seconds of each."""
+    """
+    Sends a small message, waits for its echo, and so on.
+
+    @ivar done: fires with the seconds of each; fails with L{Mismatch} if the connection ends first.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.done: Deferred[list[float]] = Deferred()
@@ -101,6 +121,10 @@ class Timer(Protocol):
             self._write(bytes(_SMALL))
         else:
             self.done.callback(self._times)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        if not self.done.called:
+            self.done.errback(_closedEarly(reason))
 
 
 @frozen
@@ -226,10 +250,10 @@ class Client:
         used = servedBy(recorder.transport)
         data = Random(kind).randbytes(_ECHOED)
         recorder.transport.write(ECHO + data[: _ECHOED // 2])
-        await recorder.receiving(_ECHOED // 2)
+        await _before(recorder, recorder.receiving(_ECHOED // 2))
         recorder.transport.write(data[_ECHOED // 2 :])
         recorder.transport.loseWriteConnection()
-        await recorder.readEnded
+        await _before(recorder, recorder.readEnded)
         recorder.transport.loseConnection()
         await recorder.lost
         if not used.startswith(_SERVED[kind]):
@@ -249,7 +273,7 @@ class Client:
             recorder.transport.write(_STEP_BYTES.to_bytes(8, "big"))
             for _ in range(_STEP_BYTES // _CHUNK):
                 recorder.transport.write(bytes(_CHUNK))
-            await recorder.receiving(count)
+            await _before(recorder, recorder.receiving(count))
         self._measured(f"{kind}:", _CHUNK, count * _STEP_BYTES / (time.perf_counter() - begun) / 1e6, "MB/s")
         recorder.transport.loseConnection()
 
@@ -314,4 +338,4 @@ class _Counting(MessageRecorder):
     def connectionLost(self, reason: Any) -> None:
         super().connectionLost(reason)
         if not self.done.called:
-            self.done.errback(reason)
+            self.done.errback(_closedEarly(reason))
