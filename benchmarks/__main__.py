@@ -25,6 +25,9 @@ MADS_PAGE = PAGE.with_name("benchmarks-management.md")
 OF_PAGE = (*(part.name for part in PARTS), "others", "box", box.MANAGED)
 """Names of the parts of the first page, in the page's order."""
 
+UNPRIVILEGED = {"others", *(part.name for part in PARTS if part.isUnprivileged)}
+"""Names of the parts whose processes need no privileges."""
+
 
 class Options(usage.Options):
     synopsis = "[options]"
@@ -152,7 +155,7 @@ def _measure(options: Options) -> int:
         begun = time.monotonic()
         rounds = min(options["rounds"], mads.MOST_ROUNDS) if name in mads.PARTS else options["rounds"]
         section = _section(name, cases.get(name, []), rounds, options["quick"])
-        section = stamped(section, time.strftime("%Y-%m-%d"), machine(), rounds)
+        section = stamped(section, time.strftime("%Y-%m-%d"), machine(name in UNPRIVILEGED), rounds)
         found.append(section)
         if options["pages"] and not only:
             _replace(options, section)

@@ -21,6 +21,7 @@ import txrdma
 from benchmarks import peer_rdmacm
 from benchmarks.controlgroups import limitedGroup, NoControlGroup
 from benchmarks.orders import Orders
+from benchmarks.privileges import unprivileged
 from benchmarks.wires import wire, WireFailed
 
 TIMEOUT_SECONDS = 300
@@ -54,6 +55,8 @@ class Case:
         the end, C{client} or C{server}, or by default the end with more.
     @ivar also: cases about other figures of the same measurements, or of other transports in the same rounds.
     @ivar mostRounds: maximum number of rounds of a slow case; None is no limit.
+    @ivar pairs: pairs of processes of each transport in a round, if the result of a pair depends on the
+        processors that the scheduler chooses for it.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Case:
     figure: str = ""
     also: tuple[Case, ...] = ()
     mostRounds: int | None = None
+    pairs: int = 1
 
     @property
     def isMoreBetter(self) -> bool:
@@ -182,10 +186,11 @@ def end(module: str, role: str, orders: Orders) -> Iterator[subprocess.Popen[str
     """
     Start one of the two processes, and end it with the block.
 
-    With C{namespace} in the orders it runs in that network namespace. It is killed after L{LONGEST_SECONDS}.
+    With C{namespace} in the orders it runs in that network namespace, with the privileges of this process;
+    otherwise L{unprivileged}. It is killed after L{LONGEST_SECONDS}.
     """
     namespace = orders.get("namespace")
-    inside = ["ip", "netns", "exec", namespace] if namespace else []
+    inside = ["ip", "netns", "exec", namespace] if namespace else unprivileged()
     command = [*inside, sys.executable, "-m", module, role, json.dumps(orders)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     ending = Timer(LONGEST_SECONDS, process.kill)
@@ -311,9 +316,9 @@ def _measureRanks(launcher: list[str], module: str, orders: Orders) -> dict[str,
 
 
 def _measureProgram(command: list[str], orders: Orders) -> dict[str, Any]:
-    """Run a program that measures by itself, and return its result."""
+    """Run a program that measures by itself, without privileges, and return its result."""
     done = subprocess.run(
-        [*command, json.dumps(orders)],
+        [*unprivileged(), *command, json.dumps(orders)],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,
@@ -384,7 +389,7 @@ def run(case: Case, rounds: int) -> list[Outcome]:
         for transport in (outcome.case.reference, outcome.case.tested):
             if transport is not None and transport not in transports:
                 transports.append(transport)
-    for _ in range(min(rounds, case.mostRounds or rounds)):
+    for _ in range(case.pairs * min(rounds, case.mostRounds or rounds)):
         for transport in transports:
             orders = {"scenario": case.scenario, **case.orders, **transport}
             alive = (each for each in outcomes if not each.failure)

@@ -20,6 +20,7 @@ class Part:
     @ivar name: its name on the command line and in the results.
     @ivar about: a paragraph before the table.
     @ivar cases: returns the cases; when quick, with fewer bytes and repetitions.
+    @ivar isUnprivileged: whether its processes need no privileges.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Part:
     cases: Callable[[bool], list[Case]]
     tested: str = "SMC-R"
     reference: str = "Twisted TCP"
+    isUnprivileged: bool = True
 
     def result(self, outcomes: Sequence[Outcome]) -> Section:
         """Return the section for JSON."""
@@ -51,7 +53,8 @@ PARTS: Final = (
         "busy",
         "On a busy machine",
         "As above, but other processes need the two cores, too: CPU-bound ones, or more clients; or a "
-        "control group limits the two processes. No process is bound to a core.",
+        "control group limits the two processes. No process is bound to a core. Beside two CPU-bound "
+        "processes or more, each round has three pairs of processes.",
         cases.busy,
     ),
     Part(
@@ -119,6 +122,7 @@ PARTS: Final = (
         btlcases.losses,
         "btl",
         "the other",
+        isUnprivileged=False,
     ),
 )
 

@@ -13,14 +13,19 @@ from typing import Final
 
 from benchmarks.charts import charts, picture
 from benchmarks.measuring import Outcome
+from benchmarks.privileges import DESCRIPTORS, PINNED_BYTES, unprivileged
 from benchmarks.results import beside, Results, Row, Section, shortly
 from txrdma.commands.common.installation import areCoresCompiled
 
 PACKAGES = ("txrdma", "Twisted", "zlib-ng", "uvloop", "pyzmq", "mpi4py", "mpich", "pyenet", "aioquic")
 
 
-def machine() -> dict[str, str]:
-    """Describe this machine."""
+def machine(isUnprivileged: bool) -> dict[str, str]:
+    """
+    Describe this machine.
+
+    @param isUnprivileged: whether the measured processes run without privileges, as far as possible.
+    """
     models = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -37,7 +42,7 @@ def machine() -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}",
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
         "congestion control": f"TCP by {_congestion()}",
-        "limits": _limits(),
+        "limits": _limits(isUnprivileged and bool(unprivileged())),
         "packages": ", ".join(versions),
         "cores of txrdma": "compiled by mypyc" if areCoresCompiled() else "pure Python",
         "load average at the end": ", ".join(f"{load:.1f}" for load in os.getloadavg()),
@@ -52,12 +57,18 @@ def _congestion() -> str:
         return "what is not known"
 
 
-def _limits() -> str:
-    """Return whether this process has privileges, and the limits that restrict one without."""
-    user = "root" if os.geteuid() == 0 else "an unprivileged user"
+def _limits(isReduced: bool) -> str:
+    """
+    Return whether the measured processes have privileges, and the limits that restrict those without.
+
+    @param isReduced: whether they have other privileges and limits than this process.
+    """
+    user = "root" if os.geteuid() == 0 and not isReduced else "an unprivileged user"
     buffers = min(int(Path(f"/proc/sys/net/core/{name}").read_text()) for name in ("rmem_max", "wmem_max"))
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     pinned = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    if isReduced:
+        descriptors, pinned = DESCRIPTORS, PINNED_BYTES
     memory = "any amount" if pinned == resource.RLIM_INFINITY else f"{pinned >> 10:,} KiB"
     allowed = f"{descriptors:,} descriptors, {memory} of pinned memory"
     return f"{user}, {allowed}, socket buffers up to {buffers >> 10:,} KiB"

@@ -18,6 +18,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from benchmarks import charts
 from benchmarks.measuring import Case, Outcome
+from benchmarks.privileges import unprivileged
 from benchmarks.report import markdown, pictures
 from benchmarks.results import (
     beside,
@@ -42,6 +43,22 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     """Run a module of the checkout."""
     command = [sys.executable, "-m", *words]
     return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=110)
+
+
+class PrivilegesTests(SynchronousTestCase):
+    """The measured processes need no privileges."""
+
+    def test_user(self) -> None:
+        """Root measures as another user, with Linux's default limits; others as themselves."""
+        words = unprivileged()
+        if os.geteuid() != 0:
+            self.assertEqual(words, [])
+        elif not words:
+            raise SkipTest("other users cannot run this Python or read this checkout")
+        else:
+            command = [*words, "sh", "-c", "id -u; id -G; ulimit -Sn; ulimit -l"]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            self.assertEqual(done.stdout.split(), ["65534", "65534", "1024", "8192"])
 
 
 class VerbsTests(SynchronousTestCase):
