@@ -44,7 +44,6 @@ class FrameTests(DaskCase):
         self.assertFalse(frame.readonly)
 
     def test_invalid(self) -> None:
-        """Contradictory messages are refused."""
         first, _long = self.module.encode([memoryview(b"ab")])
         most = struct.pack(">I", self.module.MOST_FRAMES + 1)
         for wrong in (b"", first[:3], first[:10], first[:-1], first + b"x", most + bytes(100)):
@@ -154,8 +153,6 @@ class CommTests(DaskCase):
         self.converse(handle, main)
 
     def test_writeAfterEnd(self) -> None:
-        """Writing to a peer that has closed fails."""
-
         async def main(comm: Any) -> None:
             while not comm._connection.hasEnded:
                 await asyncio.sleep(0)

@@ -44,7 +44,6 @@ class JoinTests(TestCase):
         return Group.join(reactor, terms, device, timeout=timeout)
 
     async def test_join(self) -> None:
-        """Members join, reduce, and leave."""
         self.assertIs(btl.Group, Group)
         rendezvous = await self.rendezvous()
         groups = await gatherResults([self.join(rendezvous.terms(rank)) for rank in range(SIZE)])

@@ -28,7 +28,6 @@ class ReactorThreadTests(SynchronousTestCase):
         self.assertEqual(self.thread.call(lambda: waiting), 3)
 
     def test_failure(self) -> None:
-        """The caller gets the exception."""
         self.assertRaises(ZeroDivisionError, self.thread.call, lambda: 1 // 0)
 
     def test_itself(self) -> None:

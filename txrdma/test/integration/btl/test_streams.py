@@ -42,8 +42,6 @@ reactor: Any = theReactor
 
 
 class StreamTests(StreamContract, StreamCase):
-    """Streams over a module of messages."""
-
     timeout = 60
 
     def left(self) -> list[object]:
@@ -164,7 +162,6 @@ class StreamTests(StreamContract, StreamCase):
         self.assertEqual(len(servers.protocols), 1)
 
     def test_strings(self) -> None:
-        """Invalid strings are refused with a reason."""
         for text in ("btl:host", "btl::1", "btl:host:x", "btl:host:70000", "btl:host:1:x=1", "btl:host:1:2"):
             self.assertRaises(ValueError, clientFromString, reactor, text)
         for interfaces in ("eth0", "127.0.0.1,", "127.0.0.1:device=soft"):

@@ -50,8 +50,6 @@ export const series: Plain<Timeseries>[] = {series};
 
 
 class GrafanaTests(SynchronousTestCase):
-    """The file that the monitor serves."""
-
     slowBecause = "compiles the board with TypeScript and Grafana schemas"
 
     def setUp(self) -> None:

@@ -25,8 +25,6 @@ CHECKOUT = Path(txrdma.__file__).parent.parent
 
 
 class PageTests(SynchronousTestCase):
-    """docs/btl.md."""
-
     def setUp(self) -> None:
         path = CHECKOUT / "docs" / "btl.md"
         if not path.exists():

@@ -20,8 +20,6 @@ SIZE = 3
 
 
 class RunTests(SynchronousTestCase):
-    """Three members, and the launcher."""
-
     slowBecause = "four processes start"
 
     def start(self, role: str, *options: str) -> subprocess.Popen[str]:

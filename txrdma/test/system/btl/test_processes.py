@@ -45,8 +45,6 @@ react(main, sys.argv[1:])
 
 
 class ProcessTests(SynchronousTestCase):
-    """A server and a client, each in its own process."""
-
     slowBecause = "two processes start, and send up to 50 MB"
 
     def start(self, *command: str) -> subprocess.Popen[str]:
@@ -136,7 +134,6 @@ class ProcessTests(SynchronousTestCase):
         self.assertRegex(output, r"^3 ranks, 20001 elements: as NumPy has it, [0-9.]+ ms\nmpi4py")
 
     def test_amp(self) -> None:
-        """AMP's commands are answered."""
         path = self.example("btl_amp.py")
         server = self.start(path, "server")
         assert server.stdout is not None

@@ -48,7 +48,6 @@ class TorchTests(SynchronousTestCase):
         self.assertEqual((status, lines), (0, ["ended"] * 2), errors)
 
     def test_torchrun(self) -> None:
-        """C{torchrun} can start the processes as well."""
         launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
         status, lines, errors = self.play(*launcher, role="nothing")
         self.assertEqual((status, lines), (0, ["ended"] * 2), errors)

@@ -92,12 +92,9 @@ class LayerTests(TorusTestCase):
 
 
 class OneLaneTests(TorusTestCase):
-    """Shortest paths, all on one lane."""
-
     smConfiguration = "routing_engine minhop"
 
     async def test_minhop(self) -> None:
-        """With minhop there is a credit loop."""
         linear, lanes, links = await self.survey()
         self.assertNotEqual(self.loop(linear, lanes, links), [])
 

@@ -12,8 +12,6 @@ from txrdma.test.unit.btl import test_receivebuffers
 
 
 class ArrayTests(HostsCase):
-    """Buffers whose items are not bytes."""
-
     def test_sent(self) -> None:
         """Every call sends all bytes of arrays, including structures and other byte orders."""
 

@@ -51,7 +51,6 @@ class ByteStreamTests(SynchronousTestCase):
         self.assertEqual(self.other.read(), data)
 
     def test_full(self) -> None:
-        """Nothing is sent while the transport is full."""
         self.one.write(b"x")
         self.one.isFull = True
         self.assertIsNone(self.one.next())
@@ -74,7 +73,6 @@ class ByteStreamTests(SynchronousTestCase):
         self.assertTrue(self.other.hasSentClose)
 
     def test_bothHalvesAtOnce(self) -> None:
-        """Both ends may half-close at the same time."""
         self.one.closeWriting()
         self.other.closeWriting()
         local, remote = self.one.next(), self.other.next()
@@ -108,7 +106,6 @@ class ByteStreamTests(SynchronousTestCase):
             self.assertEqual(cut, (True, not isSent, not isSent))
 
     def test_violations(self) -> None:
-        """Invalid messages are refused."""
         self.assertRaises(PeerViolation, self.one.arrived, b"", 7)
         self.one.arrived(b"", SHUTDOWN)
         self.assertRaises(PeerViolation, self.one.arrived, b"x", None)

@@ -87,8 +87,6 @@ class CallsCase(HostsCase):
 
 
 class CallTests(CallsCase):
-    """Calls are answered."""
-
     def test_arrays(self) -> None:
         """A function gets the bytes of an array and answers with an array, short or long."""
         for count in (0, 5, 100_000):
@@ -214,7 +212,6 @@ class CallTests(CallsCase):
         self.assertNoCalls()
 
     def test_badCalls(self) -> None:
-        """Invalid calls are refused immediately."""
         transport = self.client.transport
         self.assertRaises(InvalidRequest, transport.call, -1, b"")
         self.assertRaises(InvalidRequest, transport.call, LARGEST_TAG + 1, b"")

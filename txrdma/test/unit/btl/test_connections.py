@@ -180,7 +180,6 @@ class MessageTests(HostsCase):
 
 class MemoryTests(HostsCase):
     def test_oneRoundTrip(self) -> None:
-        """A read takes one round trip."""
         client, server = self.connected()
         memory = bytearray(Random(5).randbytes(2000))
         name = server.transport.share(memory).name
@@ -512,8 +511,6 @@ class TimerTests(HostsCase):
 
 
 class BurstTests(HostsCase):
-    """A burst of losses on a long path."""
-
     faults = Faults(delaySeconds=0.01)
 
     def test_resends(self) -> None:
@@ -767,8 +764,6 @@ class Greedy(MessageFlow):
 
 
 class LiarTests(HostsCase):
-    """Peers that break the rules."""
-
     def test_liars(self) -> None:
         """A peer that breaks a rule loses its connection, and no other connection is affected."""
         for tag, data in ((0xFFFD, (1 << 40).to_bytes(8, "big")), (0xFFFD, b"x"), (0xFFFC, b""),

@@ -50,8 +50,6 @@ def everyAssignment(local: list[Interface], remote: list[Interface]) -> list[lis
 
 
 class MatchingTests(SynchronousTestCase):
-    """The best assignment is found."""
-
     @given(_interfaces, _interfaces)
     def test_best(self, local: list[Interface], remote: list[Interface]) -> None:
         """No allowed assignment has more pairs, or as many with more speed; no interface is used twice."""

@@ -74,10 +74,7 @@ class ModuleTestCase(SynchronousTestCase):
 
 
 class IdleTests(SynchronousTestCase):
-    """Peers that have nothing to send."""
-
     def test_memory(self) -> None:
-        """An idle peer takes less than 5 KiB."""
         module, count = Module(_MTU, (256, 1024)), 200
         tracemalloc.start()
         self.addCleanup(tracemalloc.stop)
@@ -187,7 +184,6 @@ class MessageTests(ModuleTestCase):
         self.assertIsNot(first.peer, second.peer)
 
     def test_refusedCalls(self) -> None:
-        """Invalid calls are refused immediately."""
         module = self.alice.module
         self.assertRaises(InvalidRequest, module.send, self.toBob, 1 << 16, b"")
         self.assertRaises(InvalidRequest, module.put, self.toBob, 1 << 32, 0, b"")
@@ -509,8 +505,6 @@ class LiarTests(ModuleTestCase):
 
 
 class ReorderingTests(ModuleTestCase):
-    """Two channels, and reordering between them."""
-
     def play(self, network: BadNetwork, size: int = 4000, count: int = 200) -> Peer:
         """Send large messages, each followed by very small ones that overtake it."""
         self.begin(network)

@@ -21,8 +21,6 @@ class Table:
 
 
 class ObjectTests(HostsCase):
-    """C{dumps} and C{loads}."""
-
     def test_sent(self) -> None:
         """Objects arrive with their buffers, which can be changed, as messages and as answers of calls."""
         client, server = self.connected()

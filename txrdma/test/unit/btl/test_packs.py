@@ -193,8 +193,6 @@ class SendTests(ModuleTestCase):
 
 
 class ReceiveTests(ModuleTestCase):
-    """Packs received by Bob's module."""
-
     def put(self, count: int, payload: bytes, ahead: int = 0) -> None:
         """Deliver a pack of Alice, this many segments ahead of the next one."""
         sequence = (self.toAlice.received.following + ahead) & SEQUENCE_MASK

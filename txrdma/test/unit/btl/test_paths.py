@@ -90,8 +90,6 @@ class RateTests(PathsCase):
 
 
 class LostPathTests(PathsCase):
-    """Paths that stop delivering."""
-
     slowBecause = "it simulates some ten thousand packets"
 
     def test_failover(self) -> None:

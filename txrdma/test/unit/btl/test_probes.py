@@ -81,7 +81,6 @@ class GrowthTests(_Case):
         self.close(client, server)
 
     def test_oneLoss(self) -> None:
-        """A lost probe is repeated."""
         self.world.network.drop(lambda packet: len(packet.payload) > _USUAL)
         client, server = self.connected()
         self.wait(lambda: self.peer(client).mtu == self.peer(server).mtu == _LONGEST)

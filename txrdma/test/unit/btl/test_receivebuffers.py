@@ -351,8 +351,6 @@ class OneHostLongTests(OneHostCase, LongTests):
 
 
 class OneHostMessageTests(OneHostCase, test_connections.MessageTests):
-    """Sent messages arrive, long ones through shared memory."""
-
     def test_untold(self) -> None:
         """Bytes are acknowledged only after the application has received them."""
         client, server = self.connected()
@@ -443,8 +441,6 @@ class OneHostPressureTests(OneHostCase, test_connections.PressureTests):
 
 
 class OneHostEndTests(OneHostCase, test_connections.EndTests):
-    """Ends of connections with receive buffers."""
-
     def test_busyWithLong(self) -> None:
         """A receiver that was busy for two minutes gets all long messages, and no end gives up."""
         self.patch(receiveBuffersModule, "MOST_RECEIVE_BUFFERS", 16 << 20)

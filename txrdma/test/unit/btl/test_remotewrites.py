@@ -23,8 +23,6 @@ _SIZE = 65536
 
 
 class RemoteBufferTests(SynchronousTestCase):
-    """A receive buffer to which RDMA writes."""
-
     def test_waits(self) -> None:
         """Bytes that cannot be written yet wait, and use no space."""
         answers = [False, True]
@@ -33,8 +31,6 @@ class RemoteBufferTests(SynchronousTestCase):
 
 
 class RemoteSegmentTests(test_receivebuffers.SegmentCase):
-    """Segments whose bytes RDMA writes."""
-
     delay = 0.01
 
     def test_order(self) -> None:
@@ -87,8 +83,6 @@ class RemoteSegmentTests(test_receivebuffers.SegmentCase):
 
 
 class RemoteWriteTests(HostsCase):
-    """RDMA writes long messages."""
-
     def test_short(self) -> None:
         """Messages below the threshold use datagrams, although the peer has a receive buffer."""
         client, server = self.connected()
@@ -152,8 +146,6 @@ class RemoteWriteTests(HostsCase):
 
 
 class RemoteEndTests(HostsCase):
-    """Failures of queue pairs."""
-
     def test_refusing(self) -> None:
         """When a device refuses requests of the queue pair, datagrams carry the message."""
         client, server = self.connected()

@@ -16,8 +16,6 @@ WAITED = 7
 
 
 class ReadyTests(HostsCase):
-    """C{ready} fires when few bytes are queued."""
-
     def test_posted(self) -> None:
         """C{ready} fires when half of the limit is free, although no message reports its arrival."""
         client, server = self.connected()
@@ -98,8 +96,6 @@ class ReadyTests(HostsCase):
 
 
 class BufferTests(HostsCase):
-    """Buffers of messages."""
-
     def test_changed(self) -> None:
         """A buffer that fits into a packet may be changed and resized while its message is queued."""
         client, server = self.connected()
@@ -175,8 +171,6 @@ class BufferTests(HostsCase):
 
 
 class WithdrawTests(HostsCase):
-    """A cancelled message is not sent, unless part of it was sent before."""
-
     def cancel(self, sent: Deferred[None]) -> None:
         sent.cancel()
         self.failureResultOf(sent, CancelledError)

@@ -256,8 +256,6 @@ class ReceiveTests(SynchronousTestCase):
 
 
 class RecoveryTests(SynchronousTestCase):
-    """Many losses at once."""
-
     def test_turns(self) -> None:
         """While segments remain to be retransmitted, the module requests another iteration."""
         module = Module(_MTU, (100, 100))

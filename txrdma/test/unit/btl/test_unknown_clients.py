@@ -130,8 +130,6 @@ class OneHostEarlyTests(test_receivebuffers.OneHostCase):
 
 
 class SilentTests(HostsCase):
-    """Clients that send nothing."""
-
     def client(self, accepting: connections._Accepting, protocol: Any, host: str, port: int) -> MemoryTCP:
         """Connect a client from this host's address."""
         ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], port, 50e-6)
@@ -313,7 +311,6 @@ class AddressTests(HostsCase):
         self.assertIs(opening.lifeline.user, None)
 
     def test_wrongNonce(self) -> None:
-        """A wrong nonce proves no address."""
         attacker, victimIntroduction, opening = self.begin()
         for nonce in (b"", bytes(8), bytes(9), b"\xff" * 8):
             attacker.write(frame(FrameKind.ECHO, nonce))

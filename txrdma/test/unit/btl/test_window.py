@@ -170,7 +170,6 @@ class SendWindowTests(SynchronousTestCase):
         self.assertEqual((self.counters.fastRetrans, self.window.hasLost()), (0, False))
 
     def test_oldestFirst(self) -> None:
-        """Retransmission starts with the oldest segment."""
         sent = self.add(4)
         first = self.resend(0.2)
         self.receive(0, 0.3, latest=0, attempt=2)

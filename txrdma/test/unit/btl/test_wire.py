@@ -68,8 +68,6 @@ def segments(draw: st.DrawFn) -> Segment:
 
 
 class SegmentTests(SynchronousTestCase):
-    """A segment is decoded as it was encoded."""
-
     def test_bytes(self) -> None:
         """The bytes of a chunk and of an acknowledgement equal literals derived from the layouts."""
         chunk = Segment(CHUNK, 0x0102030405060708, 0x1112, 0x2122, 0x3132, b"abc", 0, 0x41, 0x51, 0, 0x61)
@@ -174,7 +172,6 @@ class SegmentTests(SynchronousTestCase):
 
     @given(segments(), st.data())
     def test_tooShort(self, segment: Segment, data: st.DataObject) -> None:
-        """A truncated segment is rejected."""
         raw = segment.encode()
         short = raw[: data.draw(st.integers(0, len(raw) - 1))]
         self.assertRaises(WireError, decodeSegment, short)

@@ -10,8 +10,6 @@ GRAPH = {"a": "bc", "b": "d", "c": "ad", "d": "e", "e": "b", "x": "ye", "y": ""}
 
 
 class SearchTests(SynchronousTestCase):
-    """Breadth-first search."""
-
     def test_distances(self) -> None:
         """Each reachable item has its shortest distance, and items are sorted by distance."""
         found = distances("a", GRAPH.__getitem__)

@@ -83,7 +83,6 @@ class FetchTests(SynchronousTestCase):
         self.assertEqual((self.agent.cancelled, self.clock.getDelayedCalls()), (1, []))
 
     def test_cancel(self) -> None:
-        """Cancelling the Deferred cancels the request."""
         fetching = self.fetched(None)
         fetching.cancel()
         self.failureResultOf(fetching, CancelledError)

@@ -22,8 +22,6 @@ class AdvisedTests(SynchronousTestCase):
 
 
 class SeldomTests(SynchronousTestCase):
-    """L{RateLimitedLogger}."""
-
     def setUp(self) -> None:
         self.clock = Clock()
         self.events: list[LogEvent] = []

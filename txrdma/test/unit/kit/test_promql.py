@@ -33,8 +33,6 @@ def answer(result: Any, **more: Any) -> bytes:
 
 
 class MatrixTests(SynchronousTestCase):
-    """Answers of a query engine."""
-
     def test_recorded(self) -> None:
         """Series are decoded with labels and samples; samples that are not numbers are omitted."""
         first, second = decodeMatrix(ANSWER)

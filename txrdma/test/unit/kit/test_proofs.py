@@ -175,7 +175,6 @@ class ProofTests(SynchronousTestCase):
         self.assertIsNotNone(factory.buildProtocol(ADDRESS))
 
     def test_cancel(self) -> None:
-        """Cancelling closes the connection."""
         client = self.client(2, 0, KEYS[0][2])
         transport = self.connected(client)
         client.proved.cancel()

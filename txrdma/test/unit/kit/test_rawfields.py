@@ -20,8 +20,6 @@ def asNumber(value: object) -> object:
 
 
 class RawFieldTests(SynchronousTestCase):
-    """Fields read from bytes equal decoded fields."""
-
     def setUp(self) -> None:
         self.random = Random(0)
 

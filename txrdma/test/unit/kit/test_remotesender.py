@@ -81,8 +81,6 @@ class Receiver:
 
 
 class SenderTests(SynchronousTestCase):
-    """Requests, retries and losses."""
-
     def setUp(self) -> None:
         self.receiver = self.made()
 

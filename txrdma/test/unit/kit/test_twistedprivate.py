@@ -46,8 +46,6 @@ def sources() -> dict[str, str]:
 
 
 class NamesTests(SynchronousTestCase):
-    """The list of private names of Twisted."""
-
     def test_exist(self) -> None:
         """The installed Twisted has every private name in the list."""
         self.assertEqual([f"{each.owner}.{each.name}" for each in missing()], [])
@@ -90,7 +88,6 @@ class NamesTests(SynchronousTestCase):
         self.assertIn("install an earlier release of Twisted", str(error))
 
     def test_fallback(self) -> None:
-        """A name with a fallback may be missing."""
         self.patch(twistedprivate, "exists", lambda owner, name: name != "_tempDataLen")
         self.assertEqual([each.name for each in missing()], ["_tempDataLen"])
         require("txrdma.smc.handshake.negotiation")

@@ -164,7 +164,6 @@ class FrozenTests(SynchronousTestCase):
         self.assertRaises(ValueError, values.replace, Derived(1), number=-1)
 
     def test_copies(self) -> None:
-        """Copies and unpickled values are equal."""
         for made in (Late(1, "x", (2,)), Derived(1, 2), Empty()):
             self.assertEqual(copy.copy(made), made)
             self.assertEqual(copy.deepcopy(made), made)

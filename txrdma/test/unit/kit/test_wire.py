@@ -139,7 +139,6 @@ class LayoutTests(SynchronousTestCase):
         self.assertEqual(Backwards.decode(expected), decoded)
 
     def test_againstStruct(self) -> None:
-        """A big-endian layout agrees with struct."""
         decoded = Cursors(
             type=0xFE, length=44, sequence=7, token=9, wrap=3, cursor=0x01020304, tail=b"t" * 28
         )
@@ -194,7 +193,6 @@ class LayoutTests(SynchronousTestCase):
         self.assertEqual(len(Kind._value2member_map_), before)
 
     def test_closedEnumeration(self) -> None:
-        """A closed enumeration refuses unknown codes."""
         with self.assertRaises(WireError) as caught:
             Everything.decode(self.example[:1] + b"\x02" + self.example[2:])
         self.assertIn("2 is not a valid Closed", str(caught.exception))
@@ -220,7 +218,6 @@ class LayoutTests(SynchronousTestCase):
             self.assertRaises(WireError, changed.encodeInto, bytearray(100))
 
     def test_noRoom(self) -> None:
-        """A buffer that is too short is refused."""
         self.assertRaises(WireError, Inner().encodeInto, bytearray(3))
         self.assertRaises(WireError, Everything().encodeInto, bytearray(80), 13)
 
@@ -250,7 +247,6 @@ class LayoutTests(SynchronousTestCase):
 
     @given(layouts(Everything), layouts(Backwards))
     def test_roundTrip(self, everything: Everything, backwards: Backwards) -> None:
-        """Encoded fields are decoded to the same values."""
         for each in (everything, backwards):
             self.assertEqual(type(each).decode(each.encode()), each)
 
@@ -335,8 +331,6 @@ class FirstUseTests(SynchronousTestCase):
 
 
 class DeclarationTests(SynchronousTestCase):
-    """Errors in a declaration are detected when the class is created."""
-
     def test_refused(self) -> None:
         """An invalid declaration is refused, and the error names the field."""
         byte = (int, bits(8))

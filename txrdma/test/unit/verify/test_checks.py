@@ -75,7 +75,6 @@ class MessageTests(SynchronousTestCase):
         self.assertEqual([decoded(line) for line in lines], [3, "test_send", FAILED, LATENCY])
 
     def test_other(self) -> None:
-        """Other lines are no messages."""
         for line in (b"Segmentation fault", b"[]", b'{"total": "x"}', b'{"check": 1}'):
             self.assertRaises(ValueError, decoded, line)
 
@@ -86,8 +85,6 @@ class MessageTests(SynchronousTestCase):
 
 
 class KnownTests(SynchronousTestCase):
-    """Explanations of failures."""
-
     def test_fields(self) -> None:
         """An explanation applies if every given field matches."""
         whole = Known("why", "mlx5*", "", 0x2C9, 4119, r"16\.", "verbs/*", "allocate")
@@ -186,8 +183,6 @@ class CaseTests(SynchronousTestCase):
 
 
 class TransportTests(SynchronousTestCase):
-    """Endpoint strings."""
-
     def test_adapter(self) -> None:
         """An adapter is named in each string, with its colon escaped."""
         strings = listening(end(), "127.0.0.1")

@@ -32,8 +32,6 @@ ALL_CAPABILITIES = (1 << 41) - 1
 
 
 class EnvironmentTests(SynchronousTestCase):
-    """Checks of a host's files."""
-
     def setUp(self) -> None:
         """A host without problems: one RoCE port, opened by a user with all capabilities."""
         self.root = Path(self.mktemp())
@@ -116,7 +114,6 @@ class EnvironmentTests(SynchronousTestCase):
         self.assertEqual(self.found(), [])
 
     def test_noVerbsModule(self) -> None:
-        """ib_uverbs is not loaded."""
         self.sysfs.remove("class/infiniband_verbs")
         self.assertEqual(self.only("no-verbs-module", True).fix, "sudo modprobe ib_uverbs")
 
@@ -252,7 +249,6 @@ class EnvironmentTests(SynchronousTestCase):
         self.only("no-device", False)
 
     def test_descriptors(self) -> None:
-        """Few descriptors are a problem."""
         self.setLimits(files=64)
         self.assertEqual(self.only("descriptors", True).text, "this process may have 64 descriptors")
         self.setLimits(files="unlimited")
@@ -300,10 +296,7 @@ class EnvironmentTests(SynchronousTestCase):
 
 
 class RemedyTests(SynchronousTestCase):
-    """Problems and their commands."""
-
     def test_json(self) -> None:
-        """JSON contains the reason and the command."""
         self.assertEqual(
             problem("no-driver", "eth0", "not loaded", module="mlx5_ib").asDict(),
             {

@@ -44,6 +44,5 @@ class OfferTests(SynchronousTestCase):
         self.assertLess(len(self.decoded(missing={"btl": ":" * 100_000}).missing["btl"]), 500)
 
     def test_nonsense(self) -> None:
-        """An invalid offer raises one kind of error."""
         for line in (b"", b"\xff", b"[]", b"{}", b"7", b"[" * 100_000, b'{"address": "", "missing": {}'):
             self.assertRaises(WireError, decodeOffer, line)

@@ -144,7 +144,6 @@ class AlgorithmTests(SynchronousTestCase):
 
     @given(SIZES, st.integers(0, 8), LENGTHS, st.integers(0, 99))
     def test_reduce(self, size: int, root: int, length: int, seed: int) -> None:
-        """A reduce gives the root the sum."""
         root %= size
         found = [Elements(numbers(rank, length), "sum") for rank in range(size)]
 
@@ -175,8 +174,6 @@ class AlgorithmTests(SynchronousTestCase):
 
 
 class CostTests(SynchronousTestCase):
-    """Numbers of steps and bytes of the algorithms."""
-
     def allreduce(self, size: int, length: int) -> Play:
         def make(rank: int) -> Schedule:
             each = Elements(array("q", bytes(8 * length)), "sum")

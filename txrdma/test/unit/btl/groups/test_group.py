@@ -117,7 +117,6 @@ class OperationTests(GroupCase):
         data[0].append(5)  # the result is no view of the data
 
     def test_scatter(self) -> None:
-        """A scatter delivers one item to each member."""
         items = [b"zero", b"", bytes(100_000)]
         found = self.together(lambda each: each.scatter(items if each.rank == 0 else None))
         self.assertEqual(found, items)
@@ -372,8 +371,6 @@ class FailureTests(GroupCase):
 
 
 class LengthTests(GroupCase):
-    """Data that does not fit into a message."""
-
     def test_tooLong(self) -> None:
         """An operation whose messages are too long fails at all members, as all later operations do."""
         self.patch(_algorithms, "LONG_BROADCAST", 2 * LONGEST)
@@ -408,8 +405,6 @@ class SharedFailureTests(SharedMixin, FailureTests):
 
 
 class MembersTests(SynchronousTestCase):
-    """Which members may connect."""
-
     def test_admit(self) -> None:
         """Only members of larger rank connect, once each."""
         members = Members(1, 3)

@@ -143,7 +143,6 @@ class LaunchTests(SynchronousTestCase):
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def test_prefix(self) -> None:
-        """Each line of output is prefixed with the rank."""
         out, error = (io.TextIOWrapper(io.BytesIO()) for _ in range(2))
         self.patch(sys, "stdout", out)
         self.patch(sys, "stderr", error)
@@ -169,8 +168,6 @@ class LaunchTests(SynchronousTestCase):
 
 
 class OptionsTests(SynchronousTestCase):
-    """The command line of C{txrdma btl-run}."""
-
     def parsed(self, *words: str) -> CommandOptions:
         options = CommandOptions()
         options.parseOptions(words)

@@ -24,8 +24,6 @@ def reduced(first: Any, second: Any, operation: Operation) -> Any:
 
 
 class PythonTests(SynchronousTestCase):
-    """Reductions without NumPy."""
-
     def setUp(self) -> None:
         self.patch(reductions, "_numpy", lambda: None)
 
@@ -68,8 +66,6 @@ class PythonTests(SynchronousTestCase):
 
 
 class NumPyTests(SynchronousTestCase):
-    """Reductions with NumPy."""
-
     def setUp(self) -> None:
         self.numpy: Any = reductions._numpy()
         if self.numpy is None:

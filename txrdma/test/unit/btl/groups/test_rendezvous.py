@@ -104,8 +104,6 @@ class RendezvousTests(SynchronousTestCase):
 
 
 class ClientTests(SynchronousTestCase):
-    """The connection of a member to the rendezvous."""
-
     def setUp(self) -> None:
         self.failures: list[tuple[int | None, str]] = []
         self.client = RendezvousClient(2, lambda rank, text: self.failures.append((rank, text)))

@@ -11,8 +11,6 @@ KEYS = makeKeys(3)
 
 
 class TermsTests(SynchronousTestCase):
-    """The variables in a member's environment."""
-
     def test_keys(self) -> None:
         """Each pair of members has its own key, which both members know."""
         keys = makeKeys(4)
@@ -31,7 +29,6 @@ class TermsTests(SynchronousTestCase):
         self.assertIsNone(GroupTerms.fromEnvironment({}))
 
     def test_invalid(self) -> None:
-        """Incomplete and invalid variables are reported."""
         given = GroupTerms(1, 3, "127.0.0.1", 4000, KEYS[1]).environment()
         for name, value in (
             ("RANK", "3"),
@@ -46,7 +43,6 @@ class TermsTests(SynchronousTestCase):
         self.assertRaises(InvalidRequest, GroupTerms.fromEnvironment, given)
 
     def test_mostMembers(self) -> None:
-        """The size of a group is limited."""
         keys = tuple([bytes(KEY_LENGTH)] * (MOST_MEMBERS + 2))
         GroupTerms(0, MOST_MEMBERS, "", 0, keys[1:])
         self.assertRaises(InvalidRequest, GroupTerms, 0, MOST_MEMBERS + 1, "", 0, keys)
