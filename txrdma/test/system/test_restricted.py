@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, ClassVar, Final
-from unittest import skipUnless
+from unittest import skipIf, skipUnless
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -106,43 +106,34 @@ class RestrictedTestCase(SynchronousTestCase):
 class SharedMemoryTests(RestrictedTestCase):
     """Restrictions under which everything works."""
 
-    @skipUnless(isLinuxRoot, ROOT)
-    def test_noProc(self) -> None:
-        """Transports use shared memory without C{/proc}."""
-        self.checkShared("noProc")
 
-    @skipUnless(isLinuxRoot, ROOT)
-    def test_noIPv6(self) -> None:
-        """Transports use shared memory if IPv6 is disabled."""
-        self.checkShared("noIPv6")
+def addShared(name: str, restrictions: str, isPossible: bool, reason: str, circumstances: str) -> None:
+    """Add a test that is skipped for a reason if the restrictions are not possible here."""
 
-    @skipUnless(isLinuxRoot, ROOT)
-    def test_readOnly(self) -> None:
-        """Transports use shared memory if all file systems are read-only, even C{/tmp} and C{/dev/shm}."""
-        self.checkShared("readOnly")
+    def test(self: SharedMemoryTests) -> None:
+        self.checkShared(restrictions)
 
-    @skipUnless(isLinuxRoot, ROOT)
-    def test_smallShm(self) -> None:
-        """Transports use shared memory if C{/dev/shm} has 64 KiB: memfd needs none of it."""
-        self.checkShared("smallShm")
+    test.__doc__ = f"Transports use shared memory {circumstances}."
+    setattr(SharedMemoryTests, f"test_{name}", skipUnless(isPossible, reason)(test))
 
-    @skipUnless(isLinuxRoot, ROOT)
-    def test_unknownUser(self) -> None:
-        """Transports use shared memory if the user is unknown, without home and environment."""
-        self.checkShared("unknownUser")
 
-    @skipUnless(platform.machine() == "x86_64", X86)
-    def test_docker(self) -> None:
-        """Transports use shared memory with Docker's default seccomp profile."""
-        self.checkShared("docker")
-
-    def test_fewDescriptors(self) -> None:
-        """Transports use shared memory with C{ulimit -n 64} and C{ulimit -l 0}."""
-        self.checkShared("fewDescriptors noLockedMemory")
-
-    def test_bare(self) -> None:
-        """Transports use shared memory without compiler, other programs, home and environment."""
-        self.checkShared("bare")
+for _each in (
+    ("noProc", "noProc", isLinuxRoot, ROOT, "without C{/proc}"),
+    ("noIPv6", "noIPv6", isLinuxRoot, ROOT, "if IPv6 is disabled"),
+    (
+        "readOnly",
+        "readOnly",
+        isLinuxRoot,
+        ROOT,
+        "if all file systems are read-only, even C{/tmp} and C{/dev/shm}",
+    ),
+    ("smallShm", "smallShm", isLinuxRoot, ROOT, "if C{/dev/shm} has 64 KiB: memfd needs none of it"),
+    ("unknownUser", "unknownUser", isLinuxRoot, ROOT, "if the user is unknown, without home and environment"),
+    ("docker", "docker", platform.machine() == "x86_64", X86, "with Docker's default seccomp profile"),
+    ("fewDescriptors", "fewDescriptors noLockedMemory", True, "", "with C{ulimit -n 64} and C{ulimit -l 0}"),
+    ("bare", "bare", True, "", "without compiler, other programs, home and environment"),
+):
+    addShared(*_each)
 
 
 class FallbackTests(RestrictedTestCase):
@@ -186,31 +177,22 @@ class FallbackTests(RestrictedTestCase):
 class ReactorTests(RestrictedTestCase):
     """Each reactor at both ends; L{txrdma.test.soak.smc.test_reactors} has Twisted's own tests on most."""
 
-    def check(self, reactor: str) -> None:
-        """Use a reactor without restrictions."""
-        self.patch(os, "environ", {**os.environ, "RESTRICTED_REACTOR": reactor})
+
+def addReactor(name: str) -> None:
+    """Add a test that uses a reactor without restrictions."""
+
+    def test(self: ReactorTests) -> None:
+        self.patch(os, "environ", {**os.environ, "RESTRICTED_REACTOR": name})
         self.checkShared("")
 
-    def test_select(self) -> None:
-        """The select reactor works."""
-        self.check("select")
+    test.__doc__ = f"The reactor {name} works."
+    isMissing = name == "uvloop" and find_spec(name) is None
+    reason = "uvloop is not installed: the extra bench brings it"
+    setattr(ReactorTests, f"test_{name}", skipIf(isMissing, reason)(test))
 
-    def test_poll(self) -> None:
-        """The poll reactor works."""
-        self.check("poll")
 
-    def test_asyncio(self) -> None:
-        """The asyncio reactor works."""
-        self.check("asyncio")
-
-    @skipUnless(find_spec("uvloop"), "uvloop is not installed: the extra bench brings it")
-    def test_uvloop(self) -> None:
-        """The asyncio reactor works on a loop of uvloop."""
-        self.check("uvloop")
-
-    def test_txrdma(self) -> None:
-        """The reactor of txrdma, which polls longer, works."""
-        self.check("txrdma")
+for _name in ("select", "poll", "asyncio", "uvloop", "txrdma"):
+    addReactor(_name)
 
 
 class NamespaceTests(RestrictedTestCase):
