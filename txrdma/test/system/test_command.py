@@ -268,33 +268,30 @@ class SignalTests(SynchronousTestCase):
         self.addCleanup(process.kill)
         return process
 
-    def assertInterrupted(self, words: str, status: int) -> None:
-        """Assert that Ctrl-C ends this command with this status, and without a traceback."""
+    def assertEnds(self, words: str, number: int, status: int) -> None:
+        """Assert that a signal ends this command with this status, and without a traceback."""
         process = self.start(*words.split())
         assert process.stdout is not None
         first = process.stdout.readline()
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         output = first + process.communicate(timeout=20)[0]
         self.assertEqual(process.returncode, status, output)
         self.assertNotIn("Traceback", output)
 
-    def test_interruptedConnections(self) -> None:
-        self.assertInterrupted("connections --json --watch 0.05 --timeout 0.1", 130)
-
-    def test_interruptedCounters(self) -> None:
-        self.assertInterrupted("perfquery -d sim:fattree:2 --watch 0.05", 130)
-
-    def test_interruptedMonitor(self) -> None:
-        self.assertInterrupted("monitor -d sim:fattree:2 --json --interval 0.2", 130)
+    def test_interrupted(self) -> None:
+        """Ctrl-C ends a command with status 130, and a server with that of success."""
+        for words, status in (
+            ("connections --json --watch 0.05 --timeout 0.1", 130),
+            ("perfquery -d sim:fattree:2 --watch 0.05", 130),
+            ("monitor -d sim:fattree:2 --json --interval 0.2", 130),
+            ("ping -d sim:fattree:2 --server", 0),
+        ):
+            self.assertEnds(words, signal.SIGINT, status)
 
     def test_interruptedPings(self) -> None:
         """Measuring servers wait for a peer that never connects."""
         for words in ("rping -s -P -a 127.0.0.1 -d", "btl-ping --server --bind 127.0.0.1"):
-            self.assertInterrupted(words, 130)
-
-    def test_interruptedServer(self) -> None:
-        """A server that a user ends has succeeded."""
-        self.assertInterrupted("ping -d sim:fattree:2 --server", 0)
+            self.assertEnds(words, signal.SIGINT, 130)
 
     def test_terminated(self) -> None:
         """SIGTERM ends a command with status 143, and a server with that of success."""
@@ -303,13 +300,7 @@ class SignalTests(SynchronousTestCase):
             ("monitor -d sim:fattree:2 --json --interval 0.2", 143),
             ("ping -d sim:fattree:2 --server", 0),
         ):
-            process = self.start(*words.split())
-            assert process.stdout is not None
-            first = process.stdout.readline()
-            process.terminate()
-            output = first + process.communicate(timeout=20)[0]
-            self.assertEqual(process.returncode, status, output)
-            self.assertNotIn("Traceback", output)
+            self.assertEnds(words, signal.SIGTERM, status)
 
     def test_interruptedAgain(self) -> None:
         """Further signals change neither the end that the first one began, nor its exit status."""
