@@ -37,7 +37,7 @@ from txrdma.messages.memory import MemoryName
 from txrdma.sim.network import Faults, RECEIVE_BUFFER
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
 from txrdma.testing.protocols import ProducerRecorder, Recorders
-from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
+from txrdma.testing.smc.hosts import connectedSockets, Host, MemoryTCP
 
 
 class MessageTests(HostsCase):
@@ -189,9 +189,13 @@ class MemoryTests(HostsCase):
             self.assertEqual(self.outcome(client.transport.read(name, length)), memory[:length])
             self.assertLess(self.world.clock.seconds() - begun, 0.03)
 
+    def third(self) -> Host:
+        """Return another host."""
+        return self.host("10.0.1.3")
+
     def test_refused(self) -> None:
         """Memory that is not registered for this peer is neither written nor read."""
-        self.hosts.append(self.host("10.0.1.3"))
+        self.hosts.append(self.third())
         client, server = self.connected()
         third, _server = self.connected(2, 1)
         shared = server.transport.share(bytearray(100))

@@ -432,8 +432,8 @@ class OneHostMessageTests(OneHostCase, test_connections.MessageTests):
 class OneHostMemoryTests(OneHostCase, test_connections.MemoryTests):
     """Puts and gets through shared memory."""
 
-    def test_refused(self) -> None:
-        """Short puts that are refused do not mention receive buffers."""
+    def third(self) -> Host:
+        return self.process("127.0.1.3")
 
 
 class OneHostPressureTests(OneHostCase, test_connections.PressureTests):
