@@ -46,17 +46,17 @@ class ModuleTestCase(SynchronousTestCase):
     def begin(self, network: BadNetwork, budget: Budget | None = None) -> None:
         self.world = World(Random(1), network)
         self.eventReceived: dict[str, list[Event]] = {"alice": [], "bob": []}
-        self.alice = Host(self.world, Module(_MTU, (127, 1023)), self.keep("alice"))
-        self.bob = Host(self.world, Module(_MTU, (127, 1023), budget), self.keep("bob"))
+        self.alice = Host(self.world, Module(_MTU, (127, 1023)), self.recorder("alice"))
+        self.bob = Host(self.world, Module(_MTU, (127, 1023), budget), self.recorder("bob"))
         self.toBob, self.toAlice = self.alice.meet(self.bob)
 
-    def keep(self, name: str):  # type: ignore[no-untyped-def]  # a function of the case's own lists
-        def keep(event: Event) -> None:
+    def recorder(self, name: str):  # type: ignore[no-untyped-def]  # a function of the case's own lists
+        def record(event: Event) -> None:
             if isinstance(event, MessageReceived):
                 event = event._replace(data=memoryview(bytes(event.data)))
             self.eventReceived[name].append(event)
 
-        return keep
+        return record
 
     def of(self, name: str, kind: type[Event]) -> list[Event]:
         return [each for each in self.eventReceived[name] if isinstance(each, kind)]
@@ -131,7 +131,7 @@ class MessageTests(ModuleTestCase):
             (ReceiveBuffer(1 << 16, lambda position, data: True, LONG_REMOTE), 2),
             (ReceiveBuffer(1 << 16, lambda position, data: True), SHARED_ROOM),
         ):
-            bob = Host(self.world, Module(_MTU, (127, 1023), rooms=[2]), self.keep("bob"))
+            bob = Host(self.world, Module(_MTU, (127, 1023), rooms=[2]), self.recorder("bob"))
             toBob, _back = self.alice.meet(bob)
             toBob.receiveBuffer = buffer
             self.alice.module.send(toBob, 1, bytes(900))
@@ -149,7 +149,7 @@ class MessageTests(ModuleTestCase):
 
     def test_fair(self) -> None:
         """A peer with much to send does not delay another one."""
-        carol = Host(self.world, Module(_MTU, (127, 1023)), self.keep("bob"))
+        carol = Host(self.world, Module(_MTU, (127, 1023)), self.recorder("bob"))
         toCarol, _back = self.alice.meet(carol)
         for _each in range(30):
             self.send(bytes(900))
@@ -232,7 +232,7 @@ class DeferralTests(ModuleTestCase):
         bob.send(self.toAlice, 7, b"answer")
         (self.answer,) = bob.outgoing(0.0)
 
-    def come(self) -> None:
+    def deliverAnswer(self) -> None:
         """Deliver the answer, which acknowledges the request."""
         packet = bytes(self.answer.head) + bytes(self.answer.payload)
         self.alice.module.received(COMMAND, self.toBob.addresses[COMMAND], packet, 0.001)
@@ -246,14 +246,14 @@ class DeferralTests(ModuleTestCase):
             lambda: self.alice.module.received(COMMAND, "elsewhere", b"", 0.001),
         ):
             self.setUp()
-            self.come()
+            self.deliverAnswer()
             ask()
             self.assertEqual(self.toBob.sent.outstanding, 0)
 
     def test_lost(self) -> None:
         """A message that has arrived does not fail when its peer is given up before the deferred work."""
         alice = self.alice.module
-        self.come()
+        self.deliverAnswer()
         alice.events()
         alice.lose(self.toBob, "no more")
         self.assertEqual(

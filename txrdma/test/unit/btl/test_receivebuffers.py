@@ -351,7 +351,7 @@ class OneHostLongTests(OneHostCase, LongTests):
 
 
 class OneHostMessageTests(OneHostCase, test_connections.MessageTests):
-    def test_untold(self) -> None:
+    def test_acknowledgedWhenReceived(self) -> None:
         """Bytes are acknowledged only after the application has received them."""
         client, server = self.connected()
         self.outcome(client.transport.send(TAG, bytes(WORTH_WAITING)))

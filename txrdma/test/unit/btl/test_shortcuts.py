@@ -56,7 +56,7 @@ class SendTests(SynchronousTestCase):
         self.assertEqual((segment.kind, segment.tag, bytes(segment.payload)), (FRAG, 7, bytes(size)))
         return channel
 
-    def come(self, kind: int, now: float, acknowledged: int | None = None, sequence: int = _FIRST) -> None:
+    def deliver(self, kind: int, now: float, acknowledged: int | None = None, sequence: int = _FIRST) -> None:
         """Deliver a segment of the peer."""
         segment = Segment(kind, _NAMES[0], sequence, acknowledged, 9, b"", attempt=1)
         self.module.received(COMMAND, _THERE, segment.encode(), now)
@@ -87,7 +87,7 @@ class SendTests(SynchronousTestCase):
     def test_answer(self) -> None:
         """A message is sent immediately if the packet just received has acknowledged the previous one."""
         self.send(context="told")
-        self.come(FRAG, 0.001, _FIRST)
+        self.deliver(FRAG, 0.001, _FIRST)
         self.assertEqual(self.send(now=0.001), COMMAND)
         self.assertEqual(self.peer.sent.outstanding, 2)
         (came, *rest) = [*self.module.events(), *self.module.events()]
@@ -130,7 +130,7 @@ class SendTests(SynchronousTestCase):
         now = 0.0
         for number in range(20):
             now += 0.0005
-            self.come(FRAG, now, (_FIRST + number) & SEQUENCE_MASK, (_FIRST + number) & SEQUENCE_MASK)
+            self.deliver(FRAG, now, (_FIRST + number) & SEQUENCE_MASK, (_FIRST + number) & SEQUENCE_MASK)
             self.assertEqual(self.send(now=now), COMMAND)
             self.module.events()
             due = self.module.deadline()

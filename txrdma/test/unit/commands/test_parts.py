@@ -211,7 +211,7 @@ class TraceRecordTests(FabricTestCase):
             for name, (entry, out) in zip(names, ports, strict=True)
         ]
 
-    def test_told(self) -> None:
+    def test_hops(self) -> None:
         lines = self.output("trace", "--sa", "1", "40").out.splitlines()
         self.assertEqual(self.asked, [(1, 40)])
         self.assertTrue(lines[0].startswith("Path record: LID 1 to 40"))
