@@ -5,8 +5,5 @@ Shared by tests of the benchmarks: the checkout, and the reason to skip if matpl
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
-
-CHECKOUT = Path(__file__).resolve().parents[3]
 
 MISSING = "" if find_spec("matplotlib") else "matplotlib is not installed: the extra bench brings it"

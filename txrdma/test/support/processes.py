@@ -49,6 +49,12 @@ def started(
     return process
 
 
+def firstLine(process: subprocess.Popen[str]) -> str:
+    """Return the next line that a process prints, without its end."""
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
+
+
 def suspend(pid: int) -> None:
     """
     Stop a child process with SIGSTOP, and wait until it has stopped.

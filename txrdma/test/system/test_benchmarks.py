@@ -35,7 +35,8 @@ from benchmarks.results import (
     stamped,
 )
 from txrdma.mad.layouts.attributes import allAttributes
-from txrdma.test.support.benchmarks import CHECKOUT, MISSING
+from txrdma.test.support import CHECKOUT
+from txrdma.test.support.benchmarks import MISSING
 from txrdma.test.support.processes import printed
 
 

@@ -24,13 +24,11 @@ from typing import Any, ClassVar
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-import txrdma
 from lab import environment, guest, initramfs, joined, kernel, needs, network, suites
 from lab.guest import GuestOptions, OUT_OF_TIME, startScript
+from txrdma.test.support.processes import CHECKOUT
 from txrdma.test.system.kernel import Box, CI_TESTS
 from txrdma.test.system.kernel.results import planForCI
-
-CHECKOUT = Path(txrdma.__file__).parent.parent
 
 GIVEN = """
 from twisted.trial.unittest import SynchronousTestCase, SkipTest

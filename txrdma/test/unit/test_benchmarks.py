@@ -15,7 +15,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from benchmarks.controlgroups import limitedGroup, NoControlGroup
 from benchmarks.report import table
 from benchmarks.results import load, Row, shortly
-from txrdma.test.support.benchmarks import CHECKOUT
+from txrdma.test.support import CHECKOUT
 
 
 class FigureTests(SynchronousTestCase):

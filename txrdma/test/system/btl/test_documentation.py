@@ -7,12 +7,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 from unittest import SkipTest
 
 from twisted.trial.unittest import SynchronousTestCase
 
-import txrdma
 from txrdma.btl.core.assembly import LONGEST, MOST_BYTES, MOST_MESSAGES
 from txrdma.btl.core.module import COMMAND_MTU
 from txrdma.btl.core.receiving import WINDOW
@@ -20,8 +18,7 @@ from txrdma.btl.core.window import GIVE_UP
 from txrdma.btl.module import COMMAND_DEPTHS, DATA_DEPTHS
 from txrdma.btl.transport import BTLMessageTransport, LARGEST_TAG
 from txrdma.btl.wire import HEADER_LENGTH, SegmentKind
-
-CHECKOUT = Path(txrdma.__file__).parent.parent
+from txrdma.test.support.processes import CHECKOUT
 
 
 class PageTests(SynchronousTestCase):

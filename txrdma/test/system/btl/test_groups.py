@@ -8,14 +8,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
-from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-import txrdma
+from txrdma.test.support.processes import CHECKOUT, firstLine, started
 
-MEMBER = Path(txrdma.__file__).parent / "test" / "support" / "btl" / "member.py"
+MEMBER = CHECKOUT / "txrdma" / "test" / "support" / "btl" / "member.py"
 SIZE = 3
 
 
@@ -23,11 +21,8 @@ class RunTests(SynchronousTestCase):
     slowBecause = "four processes start"
 
     def start(self, role: str, *options: str) -> subprocess.Popen[str]:
-        command = (sys.executable, "-m", "txrdma", "btl-run", "-n", str(SIZE), *options, str(MEMBER), role)
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(process.communicate)
-        self.addCleanup(process.terminate)
-        return process
+        words = ("-m", "txrdma", "btl-run", "-n", str(SIZE), *options, str(MEMBER), role)
+        return started(self, *words, stderr=subprocess.PIPE)
 
     def test_sum(self) -> None:
         """Members sum arrays; each line has the rank of its process."""
@@ -54,9 +49,8 @@ class RunTests(SynchronousTestCase):
     def test_interrupt(self) -> None:
         """An interrupt of the launcher ends all members."""
         process = self.start("waiting", "-p")
-        assert process.stdout is not None
-        lines = sorted(process.stdout.readline() for _ in range(SIZE))
-        self.assertEqual(lines, [f"[{rank}] waiting\n" for rank in range(SIZE)])
+        lines = sorted(firstLine(process) for _ in range(SIZE))
+        self.assertEqual(lines, [f"[{rank}] waiting" for rank in range(SIZE)])
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=100)
         self.assertEqual((process.returncode, output), (130, ""), errors)

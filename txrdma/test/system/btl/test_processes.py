@@ -6,17 +6,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
-from pathlib import Path
 from unittest import SkipTest
 
 from twisted.trial.unittest import SynchronousTestCase
 
-import txrdma
 from txrdma.test.support.btl.player import COUNT
-
-CHECKOUT = Path(txrdma.__file__).parent.parent
-
+from txrdma.test.support.processes import CHECKOUT, firstLine, started
 
 LIMITED = """
 import resource
@@ -47,22 +42,13 @@ react(main, sys.argv[1:])
 class ProcessTests(SynchronousTestCase):
     slowBecause = "two processes start, and send up to 50 MB"
 
-    def start(self, *command: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, *command], cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.addCleanup(process.communicate)
-        self.addCleanup(process.kill)
-        return process
-
     def play(
         self, role: str, interfaces: str = "", route: str = "auto"
     ) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
         """Run a server, and a client in a role, with these interfaces and this route."""
         module = ("-m", "txrdma.test.support.btl.player")
-        server = self.start(*module, "server", "0", interfaces, route)
-        assert server.stdout is not None
-        return server, self.start(*module, role, server.stdout.readline().strip(), interfaces, route)
+        server = started(self, *module, "server", "0", interfaces, route)
+        return server, started(self, *module, role, firstLine(server), interfaces, route)
 
     def test_sendsAndExits(self) -> None:
         """A sender of 50 MB that closes and exits at once has delivered everything."""
@@ -93,8 +79,7 @@ class ProcessTests(SynchronousTestCase):
     def test_severalKilled(self) -> None:
         """A killed peer with two modules is reported quickly."""
         server, client = self.play("victim", "127.0.0.1,127.0.0.2")
-        assert client.stdout is not None
-        self.assertEqual(client.stdout.readline(), "in the middle\n")
+        self.assertEqual(firstLine(client), "in the middle")
         client.kill()
         # On a busy machine the peer's receive buffer may come too late for the few messages.
         self.assertRegex(
@@ -104,16 +89,14 @@ class ProcessTests(SynchronousTestCase):
     def test_killed(self) -> None:
         """A killed peer is reported quickly, and the message fails."""
         server, client = self.play("victim")
-        assert client.stdout is not None
-        self.assertEqual(client.stdout.readline(), "in the middle\n")
+        self.assertEqual(firstLine(client), "in the middle")
         client.kill()
         self.assertEqual(server.communicate(timeout=20)[0], "1 MessageFailed ConnectionLost receive-buffer\n")
 
     def test_noMemory(self) -> None:
         """A client can connect although the system refuses shared memory to the server."""
-        server = self.start("-c", LIMITED)
-        assert server.stdout is not None
-        client = self.start("-c", ASKING, server.stdout.readline().strip())
+        server = started(self, "-c", LIMITED)
+        client = started(self, "-c", ASKING, firstLine(server))
         self.assertRegex(client.communicate(timeout=60)[0], "Protocol object")
 
     def example(self, name: str) -> str:
@@ -130,50 +113,45 @@ class ProcessTests(SynchronousTestCase):
         except ImportError:
             raise SkipTest("NumPy is not installed") from None
         command = (self.example("allreduce.py"), "--elements", "20001", "--rounds", "2")
-        output = self.start("-m", "txrdma", "btl-run", "-n", "3", *command).communicate(timeout=100)[0]
+        output = started(self, "-m", "txrdma", "btl-run", "-n", "3", *command).communicate(timeout=100)[0]
         self.assertRegex(output, r"^3 ranks, 20001 elements: as NumPy has it, [0-9.]+ ms\nmpi4py")
 
     def test_amp(self) -> None:
         path = self.example("btl_amp.py")
-        server = self.start(path, "server")
-        assert server.stdout is not None
-        port = server.stdout.readline().split()[-1]
-        client = self.start(path, "client", port)
+        server = started(self, path, "server")
+        port = firstLine(server).split()[-1]
+        client = started(self, path, "client", port)
         self.assertEqual(client.communicate(timeout=60)[0], "94 by BTLTransport\n")
 
     def test_arrays(self) -> None:
         """Arrays are sent, received and squared, over shared memory and over UDP."""
         path = self.example("btl_arrays.py")
         for route in ("auto", "rocev2"):
-            server = self.start(path, "server", "0", route)
-            assert server.stdout is not None
-            port = server.stdout.readline().split()[-1]
-            client = self.start(path, "client", port, route)
+            server = started(self, path, "server", "0", route)
+            port = firstLine(server).split()[-1]
+            client = started(self, path, "client", port, route)
             output = "squares 2.25 9.0\ntotal 504950.0 with 100 rows\n"
             self.assertEqual(client.communicate(timeout=60)[0], output)
 
     def test_ping(self) -> None:
         """C{txrdma btl-ping} measures with C{--server}, and fails without it."""
-        server = self.start("-m", "txrdma", "btl-ping", "--server", "-p", "0", "-I", "127.0.0.1")
-        assert server.stdout is not None
-        port = server.stdout.readline().split()[-1]
+        server = started(self, "-m", "txrdma", "btl-ping", "--server", "-p", "0", "-I", "127.0.0.1")
+        port = firstLine(server).split()[-1]
         words = ("-m", "txrdma", "btl-ping", "127.0.0.1", "-p", port, "-c", "3", "-i", "0.01")
-        output = self.start(*words).communicate(timeout=60)[0]
+        output = started(self, *words).communicate(timeout=60)[0]
         self.assertEqual(len(re.findall(r"^64 bytes from 127\.0\.0\.1: \d+ us$", output, re.M)), 3, output)
-        asking = self.start(*words, "--json", "-s", "5000")
+        asking = started(self, *words, "--json", "-s", "5000")
         self.assertIn('"pings": 3', asking.communicate(timeout=60)[0])
-        nobody = self.start("-m", "txrdma", "btl-ping", "127.0.0.1", "-p", "1")
+        nobody = started(self, "-m", "txrdma", "btl-ping", "127.0.0.1", "-p", "1")
         nobody.communicate(timeout=60)
         self.assertEqual(nobody.returncode, 1)
 
     def test_pingsOfEndedServer(self) -> None:
         """C{txrdma btl-ping} fails if the server ends between two pings."""
-        server = self.start("-m", "txrdma", "btl-ping", "--server", "-p", "0", "-I", "127.0.0.1")
-        assert server.stdout is not None
-        port = server.stdout.readline().split()[-1]
-        client = self.start("-m", "txrdma", "btl-ping", "127.0.0.1", "-p", port, "-c", "3", "-i", "2")
-        assert client.stdout is not None
-        client.stdout.readline()
+        server = started(self, "-m", "txrdma", "btl-ping", "--server", "-p", "0", "-I", "127.0.0.1")
+        port = firstLine(server).split()[-1]
+        client = started(self, "-m", "txrdma", "btl-ping", "127.0.0.1", "-p", port, "-c", "3", "-i", "2")
+        firstLine(client)
         server.kill()
         client.communicate(timeout=60)
         self.assertEqual(client.returncode, 1)

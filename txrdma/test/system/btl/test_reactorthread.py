@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.test.support.processes import printed
 
 FORKING = """
 import os
@@ -57,6 +56,5 @@ class ForkTests(SynchronousTestCase):
         A forked process gets a separate reactor, and can't use that of its parent, whose thread it lacks,
         even if another thread was acquiring the reactor at the fork.
         """
-        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        ended = printed(FORKING, PYTHONWARNINGS="ignore::DeprecationWarning")
         self.assertEqual(ended.stdout, "True 7\n8\n0 9\n", ended.stderr)

@@ -15,12 +15,12 @@ from pathlib import Path
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-import txrdma
 from txrdma.command import TxrdmaOptions
 from txrdma.mad.ports import openMADPort
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import parseNet
 from txrdma.test.support.mad.commanding import CommandTestCase
+from txrdma.test.support.processes import printed, started
 
 SMALL_TREE = "sim:fattree:16:4"
 """A fat tree of three levels of switches, with two hosts at each leaf."""
@@ -199,18 +199,8 @@ from txrdma.command import main
 reactor.addSystemEventTrigger("before", "startup", os.kill, os.getpid(), signal.SIGINT)
 main(["smpquery", "NI", "77", "-d", "sim:fattree:8", "-t", "30"])
 """
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20)
+        done = printed(program)
         self.assertEqual((done.returncode, done.stderr), (130, ""))
-
-
-def command(*words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "txrdma", *words],
-        cwd=Path(txrdma.__file__).parents[1],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def addresses() -> tuple[str, str]:
@@ -222,9 +212,12 @@ def addresses() -> tuple[str, str]:
 class PingTests(SynchronousTestCase):
     slowBecause = "starts processes that import all of the package"
 
+    def command(self, *words: str) -> subprocess.Popen[str]:
+        return started(self, "-m", "txrdma", *words, stderr=subprocess.PIPE)
+
     def test_ping(self) -> None:
         here, there = addresses()
-        server = command("sysstat", "--server", "-d", f"vmad:soft:{there}")
+        server = self.command("sysstat", "--server", "-d", f"vmad:soft:{there}")
         try:
             assert server.stderr is not None
             line = server.stderr.readline()
@@ -232,7 +225,7 @@ class PingTests(SynchronousTestCase):
             self.assertIsNotNone(match, line)
             assert match is not None
             target = f"{there} dqpn {match[1]}"
-            asking = command("sysstat", target, "host", "--json", "-d", f"vmad:soft:{here}")
+            asking = self.command("sysstat", target, "host", "--json", "-d", f"vmad:soft:{here}")
             out, errors = asking.communicate(timeout=30)
             self.assertEqual((asking.returncode, errors), (0, ""))
             self.assertEqual(json.loads(out), {"host": socket.gethostname()})

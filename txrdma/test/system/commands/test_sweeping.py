@@ -5,17 +5,16 @@ from __future__ import annotations
 import io
 import signal
 import subprocess
-import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import CancelledError
 
-import txrdma
 from txrdma.commands.common.options import INTERRUPTED
 from txrdma.fabric.errorcounters import CounterSurvey
 from txrdma.test.support.mad.commanding import NetFabricTestCase
+from txrdma.test.support.processes import started
 
 
 class InterruptedTests(NetFabricTestCase):
@@ -84,13 +83,7 @@ class InterruptedTests(NetFabricTestCase):
 
     def test_process(self) -> None:
         words = ["-m", "txrdma", "discover", "-d", "sim:fattree:128:latency=0.2", "--debug"]
-        process = subprocess.Popen(
-            [sys.executable, *words],
-            cwd=Path(txrdma.__file__).parents[1],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        process = started(self, *words, stderr=subprocess.PIPE)
         assert process.stderr is not None
         while "<- SUBN_DIRECTED GET_RESP NodeInfo" not in process.stderr.readline():
             pass

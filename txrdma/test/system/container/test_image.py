@@ -19,10 +19,9 @@ from typing import Final
 
 from twisted.trial.unittest import SynchronousTestCase
 
-import txrdma
+from txrdma.test.support.processes import CHECKOUT
 from txrdma.test.system.container import OUTSIDE
 
-TREE: Final = Path(txrdma.__file__).parent.parent
 STORAGE: Final = Path(os.environ.get("CONTAINER_FOLDER", "build/container")).absolute()
 BASE: Final = "localhost/txrdma-base"
 IMAGE: Final = "localhost/txrdma-monitor"
@@ -81,11 +80,11 @@ class ImageTests(SynchronousTestCase):
     def build(self) -> None:
         """Build the image from this project's files and a local base."""
         tree = Path(self.mktemp()).absolute()
-        files = printed("git", "-C", str(TREE), "ls-files", "-z").split("\0")
+        files = printed("git", "-C", str(CHECKOUT), "ls-files", "-z").split("\0")
         for name in filter(None, files):
-            if (TREE / name).exists():
+            if (CHECKOUT / name).exists():
                 (tree / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(TREE / name, tree / name)
+                shutil.copyfile(CHECKOUT / name, tree / name)
         mounts = [
             word
             for path in ("/etc/ssl/certs", "/etc/pip.conf")  # how this host reaches PyPI

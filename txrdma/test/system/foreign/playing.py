@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, IO
 
-import txrdma
+from txrdma.test.support.processes import CHECKOUT
 from txrdma.testing.streams.certificate import makeCertificate
 from txrdma.testing.streams.provider import Provider
 
@@ -51,8 +51,7 @@ class Played:
 
 class _Process:
     def __init__(self, name: str, what: str, string: str, folder: Path) -> None:
-        above = str(Path(txrdma.__file__).parent.parent)
-        environment = {**os.environ, "PYTHONPATH": above}
+        environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
         words = ["-m", "txrdma.test.system.foreign.running", name, what, string, str(folder)]
         self._log = open(folder / f"{what}.log", "w+")
         self._process = subprocess.Popen(

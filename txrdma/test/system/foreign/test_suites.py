@@ -24,7 +24,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.utils import getProcessOutputAndValue
 from twisted.trial.unittest import SkipTest, TestCase
 
-import txrdma
+from txrdma.test.support.processes import CHECKOUT
 
 SUITES: Final[dict[str, tuple[str, ...]]] = {
     "twisted.mail.test.test_imap": (),
@@ -80,8 +80,7 @@ class _Playing(TestCase):
         results.parent.mkdir(parents=True, exist_ok=True)
         words = ["-m", "txrdma.test.system.foreign.player", "--over", over, "--reactor", reactorName]
         words += ["--results", str(results), suite]
-        above = str(Path(txrdma.__file__).parent.parent)
-        environment = {**os.environ, "PYTHONPATH": above, "SCHEME": scheme}
+        environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "SCHEME": scheme}
         running: Deferred[tuple[bytes, bytes, int]] = getProcessOutputAndValue(
             sys.executable, words, environment, str(results.parent), reactor
         )
