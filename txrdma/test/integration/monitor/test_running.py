@@ -181,8 +181,6 @@ class ReloadTests(TestCase):
 
 
 class CommandTests(TestCase):
-    """C{txrdma monitor} on a simulated fabric."""
-
     async def test_json(self) -> None:
         """With JSON each round is a line, and the command ends after the last one."""
         options = command.CommandOptions()
@@ -209,5 +207,4 @@ class CommandTests(TestCase):
         return self.assertFailure(done, BrokenPipeError)
 
     def test_wrong(self) -> None:
-        """Invalid intervals are refused."""
         self.assertRaises(usage.UsageError, command.CommandOptions().parseOptions, ["-i", "0.001"])

@@ -18,8 +18,6 @@ from txrdma.test.unit.monitor import test_standby
 
 
 class LongTests(test_standby.RandomTests):
-    """More scenarios than those of each commit."""
-
     SEEDS = range(60)
 
 

@@ -34,7 +34,6 @@ class UnitTests(SynchronousTestCase):
             raise SkipTest("the examples are not here: this is not a checkout")
 
     def test_verified(self) -> None:
-        """C{systemd-analyze verify} accepts the unit."""
         analyze = shutil.which("systemd-analyze")
         if analyze is None:
             raise SkipTest("systemd-analyze is not here: apt-get install systemd")

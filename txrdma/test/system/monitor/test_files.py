@@ -29,7 +29,6 @@ class FileTests(SiteTestCase):
         return reported | {"txrdma_monitor_history_dropped_total"}
 
     def test_rules(self) -> None:
-        """Prometheus accepts the alert rules."""
         promtool = shutil.which("promtool")
         if promtool is None:
             raise SkipTest("promtool is not here: apt-get install prometheus")

@@ -88,8 +88,6 @@ class FullDiskTests(SynchronousTestCase):
 
 
 class StoreTests(storecontract.StoreContract):
-    """A store in an SQLite file."""
-
     slowBecause = "writes weeks of readings, and kills processes that write"
 
     def where(self) -> str:
@@ -207,7 +205,6 @@ class URLTests(SynchronousTestCase):
             self.assertNotIn("secret", str(error).replace("?secret=3", ""))
 
     def test_notInstalled(self) -> None:
-        """Without psycopg a URL is refused with advice."""
         output = printed(
             "import sys; sys.modules['psycopg'] = None\n"
             "from txrdma.monitor.series.historystore import HistoryStore\n"

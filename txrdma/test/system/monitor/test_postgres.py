@@ -36,8 +36,6 @@ class ReaderTests(test_history_reader.DatabaseReaderTests):
 
 
 class PostgresTests(storecontract.StoreContract):
-    """A store in a PostgreSQL database."""
-
     slowBecause = "writes weeks of readings into a PostgreSQL server"
 
     if why():

@@ -195,7 +195,6 @@ class BoundTests(SiteTestCase):
                 connection.close()
 
     def test_empty(self) -> None:
-        """A request with Content-Length 0 is accepted."""
         connection = Connection(self.site.factory)
         connection.ask("/api/v1/nodes", Content_Length="0")
         self.assertEqual(connection.answer.code, 200)
@@ -235,8 +234,6 @@ class BoundTests(SiteTestCase):
 
 
 class OpenTests(SiteTestCase):
-    """A site without tokens, on loopback."""
-
     def test_names(self) -> None:
         """A request with another Host header is refused, as protection against DNS rebinding."""
         for name, code in (

@@ -284,8 +284,6 @@ class PoolTests(CollectingTestCase):
 
 
 class OtherKeyTests(CollectingTestCase):
-    """A monitor with another key than its collectors."""
-
     monitorKey = b"a guess"
 
     def test_refused(self) -> None:
@@ -352,7 +350,6 @@ class CollectorTests(FabricTestCase):
         self.assertEqual([one.kind for one in found if not one.content], [wire.SILENT])
 
     def test_refused(self) -> None:
-        """A refusal has its status."""
         self.send(wire.encodeRequests([wire.Request(1, self.lid("a"), 4, 99, b"")]))
         (result,) = self.results()
         self.assertEqual((result.kind, result.identifier), (wire.REFUSED, 1))
@@ -448,8 +445,6 @@ class CollectorTests(FabricTestCase):
 
 
 class LinkTests(SynchronousTestCase):
-    """The monitor's end of a connection to a collector."""
-
     def setUp(self) -> None:
         self.clock = SimulatedClock()
         self.endpoint = StringEndpoint()

@@ -36,8 +36,6 @@ FULL = 0xFFFF_FFFF
 
 
 class FormTests(SynchronousTestCase):
-    """Decoding of both layouts."""
-
     def test_lanes(self) -> None:
         """The older layout has the sums of the lanes in use, then the counters of each lane."""
         raw = pack(">x7B8s2H12H24I", *[1] * 7, bytes(8), 3, 4, *range(12), *range(100, 112), *range(5, 17))
@@ -245,8 +243,6 @@ class ReadingTests(CorrectionTestCase):
 
 
 class FindingTests(CorrectionTestCase):
-    """Findings caused by the growth of these counters."""
-
     slowBecause = "it polls a fabric for hours"
 
     def setUp(self) -> None:

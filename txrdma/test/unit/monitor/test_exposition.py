@@ -130,8 +130,6 @@ class CounterExpositionTests(SynchronousTestCase):
 
 
 class FabricTextTests(FabricTestCase):
-    """Names, links and states of a fabric as series."""
-
     def swept(self) -> Fabric:
         fabric: Fabric = self.answerTo(Sweep(self.agent).run(), 30)
         return fabric

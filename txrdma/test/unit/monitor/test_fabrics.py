@@ -51,8 +51,6 @@ poll.interval = 2
 
 
 class ConfigTests(SynchronousTestCase):
-    """Sections of fabrics in the configuration."""
-
     def test_merged(self) -> None:
         """A fabric has the settings for all fabrics, unless its own section overrides them."""
         expected = ("north", "sim:fattree:4", 1.0), ("south", "sim:fattree:8", 2.0)

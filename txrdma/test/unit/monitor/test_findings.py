@@ -130,7 +130,6 @@ class LedgerTests(SynchronousTestCase):
         self.assertEqual(len(findingLog.observe("sweep", [], 1031.0)), 1)
 
     def test_sources(self) -> None:
-        """A source clears its own findings only."""
         findingLog = self.findingLog(clearSeconds=0.0)
         findingLog.observe("sweep", [width()], 0.0)
         self.assertEqual(findingLog.observe("counters", [], 10.0), [])
@@ -191,8 +190,6 @@ class LedgerTests(SynchronousTestCase):
 
 
 class AdviceTests(SynchronousTestCase):
-    """Each kind of finding has a severity and advice."""
-
     def test_everyKind(self) -> None:
         """All kinds of findings that txrdma reports have specific advice."""
         package = Path(txrdma.__file__).parent

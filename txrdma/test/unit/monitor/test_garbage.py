@@ -172,8 +172,6 @@ class ReplacedInPiecesTests(ReplacedFabricTests):
 
 
 class ConnectionTests(SiteTestCase):
-    """Connections that end while nothing collects garbage."""
-
     def test_ended(self) -> None:
         """Connections and requests that have ended are freed without a garbage collection."""
         self.addCleanup(gc.enable if gc.isenabled() else gc.disable)

@@ -49,8 +49,6 @@ class FakeStore:
 
 
 class WriterTests(SynchronousTestCase):
-    """Batches in a thread, one at a time."""
-
     def setUp(self) -> None:
         self.patch(history, "MOST_EVENTS", 200)
         self.clock = Clock()

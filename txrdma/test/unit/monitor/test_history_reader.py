@@ -16,8 +16,6 @@ from txrdma.test.support.monitor import readercontract
 
 
 class DatabaseReaderTests(readercontract.ReaderContract):
-    """The contract of readers on a history in a file."""
-
     def where(self) -> str:
         """Return the path or URL of a new database."""
         path: str = self.mktemp()

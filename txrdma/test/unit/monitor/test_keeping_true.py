@@ -156,8 +156,6 @@ class EventTests(PollerTestCase):
 
 
 class ManagerTests(PollerTestCase):
-    """Supervision of the master SM."""
-
     def isSubscribed(self) -> bool:
         return self.poller._subscription is not None and self.poller._subscription.isStanding
 

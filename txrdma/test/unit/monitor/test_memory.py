@@ -165,7 +165,6 @@ class RestartTests(PollerTestCase):
         self.assertEqual(self.kinds(), [])
 
     def test_nonsense(self) -> None:
-        """Invalid stored state is refused."""
         self.started()
         self.store.append([FabricEvent(1.0, "finding-raised", "a", "", subject="x", detail=["nonsense"])])
         self.ended()

@@ -27,8 +27,6 @@ AT_ONCE = AlertRules(0.0, 0.0)
 
 
 class QueueTests(SynchronousTestCase):
-    """Queued messages, also across restarts."""
-
     def setUp(self) -> None:
         self.clock = Clock()
         self.clock.advance(5000.0)

@@ -23,8 +23,6 @@ from txrdma.test.unit.kit.test_remotesender import AWAY, inThread, OK, URL
 
 
 class RemoteWriterTests(SynchronousTestCase):
-    """Batches of rows."""
-
     if isMissing:
         skip = MISSING
 

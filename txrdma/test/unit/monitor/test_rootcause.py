@@ -31,8 +31,6 @@ def guid(number: int) -> GUID:
 
 
 class LossTests(SynchronousTestCase):
-    """Missing nodes are explained by missing switches."""
-
     def causes(self, missing: str, *links: str) -> dict[str, str]:
         """Return the causes of nodes that are named by letters; links are pairs of letters."""
         several = [((guid(ord(pair[0])), 1), (guid(ord(pair[1])), 2)) for pair in links]
@@ -58,8 +56,6 @@ class LossTests(SynchronousTestCase):
 
 
 class LinkTests(FabricTestCase):
-    """Findings at both ends of a link have one cause."""
-
     def test_grouped(self) -> None:
         """The worst finding of a link explains the others, but not those of another link or other kinds."""
         fabric: Fabric = self.answerTo(Sweep(self.agent).run(), 3)
@@ -77,8 +73,6 @@ class LinkTests(FabricTestCase):
 
 
 class LeafTests(PollerTestCase):
-    """A dead leaf switch of a fat tree."""
-
     at = "h00000"
 
     def net(self) -> Net:

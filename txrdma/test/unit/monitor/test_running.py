@@ -101,8 +101,6 @@ class SteadyClockTests(SynchronousTestCase):
 
 
 class ChangeTests(PollerTestCase):
-    """Changes of a poller's settings while it runs."""
-
     def test_change(self) -> None:
         """Intervals and limits change; the known fabric and findings remain."""
         self.started()

@@ -24,8 +24,6 @@ from txrdma.test.unit.monitor.test_rest import SiteTestCase
 
 
 class SearchesTests(SynchronousTestCase):
-    """Searches that count their pieces."""
-
     def setUp(self) -> None:
         self.clock = SimulatedClock()
         self.searches = Searches(self.clock)
@@ -117,7 +115,6 @@ class SearchesTests(SynchronousTestCase):
         self.assertEqual(found, [f"{number} found" for number in range(1, MOST_RESULTS + 1)])
 
     def test_stopped(self) -> None:
-        """A site that stops ends the queued requests."""
         found = self.begin("a")
         self.searches.stop()
         self.failureResultOf(found, CancelledError)
@@ -185,8 +182,6 @@ class PageTests(SiteTestCase):
 
 
 class CrowdTests(SiteTestCase):
-    """Many requests in one reactor iteration."""
-
     def test_iterations(self) -> None:
         """Some of many requests are answered at once, others later; those without connection are dropped."""
         self.started()

@@ -348,7 +348,6 @@ class ConfigTests(SynchronousTestCase):
         self.assertEqual(options["read"].port, "sim:fattree:4")
 
     def test_plugin(self) -> None:
-        """C{twistd} lists the services."""
         services = {maker.tapname for maker in getPlugins(IServiceMaker)}
         self.assertLessEqual({"fabric-monitor", "fabric-collector"}, services)
 

@@ -604,7 +604,6 @@ class TakeoverTests(StandbyTestCase):
         self.assertNotIn(str(GUID.fromInt(5)), sent)
 
     def test_withoutHistory(self) -> None:
-        """A standby needs a history."""
         error = self.assertRaises(InvalidRequest, parseConfig, "[history]\nstandby = true\n")
         self.assertIn("line 2", str(error))
 
