@@ -96,11 +96,16 @@ class HostsCase(SynchronousTestCase):
         self, client: Any = None, server: Any = None, here: int = 0, there: int = 1, delay: float = 50e-6
     ) -> tuple[PeerOpening, PeerOpening]:
         """Start a connection of two hosts with these protocols; C{delay} is TCP's delay in seconds."""
+        return self.openBy(Recorders([client].pop), Recorders([server].pop), here, there, delay)
+
+    def openBy(
+        self, client: Any, server: Any, here: int = 0, there: int = 1, delay: float = 50e-6
+    ) -> tuple[PeerOpening, PeerOpening]:
+        """Start a connection with the protocols of two factories."""
         ends = connectedSockets(self.world, Random(2), self.hosts[here], self.hosts[there], 40000, delay)
         openings = []
-        for socket, protocol in zip(ends, (client, server), strict=True):
+        for socket, factory in zip(ends, (client, server), strict=True):
             host = socket.host
-            factory = Recorders([protocol].pop)
             opening = PeerOpening(host, self.devices(host), factory, socket is ends[0])
             MemoryTCP(socket, opening.lifeline).begin()
             openings.append(opening)
