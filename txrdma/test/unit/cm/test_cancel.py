@@ -73,33 +73,28 @@ class PortTests(Base):
 
         self.attempted(self.listening, connecting, lambda made: None)
 
-    def test_cancelledByOwnFactory(self) -> None:
-        made = MessageRecorder()
-
-        def build() -> MessageRecorder:
-            asked.cancel()
-            return made
-
-        self.listening()
-        asked = self.connecting(terms=Terms(keepalive=5.0, usesCredits=False), factory=MessageFactory(build))
-        self.failure(asked, CancelledError)
-        self.pause(1.0)
-        self.assertEqual((made.isMade, made.lost), (False, []))
-        self.part()
-
-    def test_cancelledByProtocolAsItBegins(self) -> None:
+    def test_cancelledByApplication(self) -> None:
+        """An attempt that the client's factory or protocol cancels fails; a connected protocol is lost."""
 
         class Reluctant(MessageRecorder):
             def connectionMade(self) -> None:
                 super().connectionMade()
                 asked.cancel()
 
-        made = Reluctant()
+        def build() -> MessageRecorder:
+            if made is inFactory:
+                asked.cancel()
+            return made
+
         self.listening()
-        terms = Terms(keepalive=5.0, usesCredits=False)
-        asked = self.connecting(terms=terms, factory=MessageFactory(lambda: made))
-        self.failure(asked, CancelledError)
-        self.assertEqual((made.isMade, len(made.lost)), (True, 1))
+        inFactory, inProtocol = MessageRecorder(), Reluctant()
+        for made in (inFactory, inProtocol):
+            terms = Terms(keepalive=5.0, usesCredits=False)
+            asked = self.connecting(terms=terms, factory=MessageFactory(build))
+            self.failure(asked, CancelledError)
+            self.pause(1.0)
+            isMade = made is inProtocol
+            self.assertEqual((made.isMade, len(made.lost)), (isMade, int(isMade)))
         self.part()
 
     def read(self, which: int) -> Deferred[Any]:
