@@ -11,6 +11,8 @@ import time
 from collections.abc import Sequence
 from shutil import which
 
+from txrdma.test.support import CHECKOUT
+
 _made = 0
 
 
@@ -68,6 +70,18 @@ def unshared() -> list[str]:
             if subprocess.run(veth, capture_output=True).returncode == 0:
                 return words
     return []
+
+
+def runAlone(module: str, *words: str, seconds: float) -> subprocess.CompletedProcess[str]:
+    """Run a module as a program in a new network namespace, for at most this time; return its output."""
+    return subprocess.run(
+        [*unshared(), sys.executable, "-m", module, *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=seconds,
+        cwd=CHECKOUT,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+    )
 
 
 class TwoHosts:

@@ -5,18 +5,10 @@ Alternate paths between two processes in separate network namespaces: see L{txrd
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-import txrdma
-from txrdma.test.support.namespaces import unshared
-
-CHECKOUT = Path(txrdma.__file__).parent.parent
-BEFORE = unshared()
+from txrdma.test.support.namespaces import runAlone, unshared
 
 
 class CuttingTests(SynchronousTestCase):
@@ -29,18 +21,12 @@ class CuttingTests(SynchronousTestCase):
     mebibytes = 8
     slowBecause = "queue pairs migrate after all retries, and the data passes two processes"
 
-    skip = None if BEFORE else "veth pairs in a network namespace are wanted"
+    skip = None if unshared() else "veth pairs in a network namespace are wanted"
 
     def test_twoCutsLoseNoData(self) -> None:
         """The network in use is cut twice, and all bytes arrive, once and in order."""
-        ran = subprocess.run(
-            [*BEFORE, sys.executable, "-m", "txrdma.test.support.cm.cutting", str(self.mebibytes)],
-            stdout=subprocess.PIPE,
-            text=True,
-            timeout=60 + 10 * self.mebibytes,
-            cwd=CHECKOUT,
-            env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
-        )
+        seconds = 60 + 10 * self.mebibytes
+        ran = runAlone("txrdma.test.support.cm.cutting", str(self.mebibytes), seconds=seconds)
         self.assertEqual(ran.returncode, 0)
         seen = json.loads(ran.stdout)
         self.assertEqual(len(seen["cuts"]), 2)

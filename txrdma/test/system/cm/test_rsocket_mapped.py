@@ -5,7 +5,6 @@ Mapped memory of rsocket streams between two processes.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 from twisted.internet import reactor as theReactor
@@ -13,13 +12,12 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.protocol import Factory
 from twisted.internet.utils import getProcessOutputAndValue
 
-import txrdma
 from txrdma.test.integration.cm.test_rsocket import SocketCase
+from txrdma.test.support import CHECKOUT
 from txrdma.test.system.kernel.riostreamer import MappedStreaming
 
 reactor: Any = theReactor
 
-CHECKOUT = Path(txrdma.__file__).parent.parent
 SHAPES = ((64, 1, 100), (1000, 10, 3), (300_000, 2, 2))
 
 
