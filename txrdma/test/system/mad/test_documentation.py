@@ -7,8 +7,6 @@ import contextlib
 import inspect
 import io
 import re
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,18 +15,17 @@ from unittest import SkipTest
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-import txrdma
 import txrdma.interfaces
 import txrdma.mad
 from txrdma.iba.path import IBDRPath
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.sim.clock import SimulatedClock
-
-CHECKOUT = Path(txrdma.__file__).parent.parent
+from txrdma.test.support import processes
+from txrdma.test.support.clocks import step
 
 
 def page(name: str) -> str:
-    path = CHECKOUT / name
+    path = processes.CHECKOUT / name
     if not path.exists():
         raise SkipTest("not a checkout")
     return path.read_text()
@@ -54,7 +51,7 @@ class PageTests(SynchronousTestCase):
         for _ in range(10_000):
             if done.called or not clock.calls:
                 break
-            clock.advance(max(0.0, clock.calls[0].getTime() - clock.seconds()))
+            step(clock)
         self.assertTrue(done.called, block)
         self.successResultOf(done)
 
@@ -73,9 +70,7 @@ class PageTests(SynchronousTestCase):
         text = page("docs/management.md")
         found = re.search(r"^```py\n(.*?)^```\n\n```console\n(.*?)^```", text, re.M | re.S)
         assert found is not None
-        done = subprocess.run(
-            [sys.executable, "-c", found[1]], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
-        )
+        done = processes.printed(found[1])
         self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", found[2]))
 
     def test_fromPythonRDMA(self) -> None:
@@ -101,7 +96,7 @@ class PageTests(SynchronousTestCase):
                 if not exists(dotted):
                     wrong.append(f"{name}: {dotted}")
             for target in re.findall(r"\]\(([\w-]+\.md)\)", text):
-                if not (CHECKOUT / "docs" / target).exists():
+                if not (processes.CHECKOUT / "docs" / target).exists():
                     wrong.append(f"{name}: {target}")
         self.assertEqual(wrong, [])
 
@@ -152,9 +147,7 @@ class ImportTests(SynchronousTestCase):
             "except DeviceUnavailable:\n"
             "    print(*sorted(sys.modules))\n"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
-        )
+        done = processes.printed(program)
         self.assertEqual(done.stderr, "")
         # Twisted's plugin cache contains the provided interfaces, whose modules it loads.
         named = ("txrdma.messages.interfaces",)
