@@ -58,12 +58,16 @@ class OtherUserTests(RealTime, SynchronousTestCase):
         """Return the number of ports at the test's address that programs listen to."""
         return sum(f"{self.address}/service" in each for each in self.names())
 
+    def startAsOther(self) -> None:
+        """Change the user, and let the reactor report that it starts."""
+        self.patch(os, "geteuid", lambda: OTHER)
+        self.reactor.fireSystemEvent("startup")
+
     def test_other(self) -> None:
         """When the reactor starts, both listen on a device of the new user, to the same ports."""
         names = self.users()
         self.assertEqual(set(names), {self.user})
-        self.patch(os, "geteuid", lambda: OTHER)
-        self.reactor.fireSystemEvent("startup")
+        self.startAsOther()
         self.assertEqual(self.users(), [OTHER] * len(names))
         self.assertEqual([port.getHost() for port in self.ports], self.hosts)
 
@@ -104,8 +108,7 @@ class OtherUserTests(RealTime, SynchronousTestCase):
         """A datagram service that shares the device has the new one, too, and its protocol is restarted."""
         service, protocol = self.serve()
         names, host, former = self.users(), service.getHost(), protocol.transport
-        self.patch(os, "geteuid", lambda: OTHER)
-        self.reactor.fireSystemEvent("startup")
+        self.startAsOther()
         self.assertEqual(self.users(), [OTHER] * len(names))
         self.assertEqual(service.getHost(), host)
         self.assertEqual((former.isOpen, protocol.transport.isOpen), (False, True))
@@ -117,8 +120,7 @@ class OtherUserTests(RealTime, SynchronousTestCase):
             service, protocol = self.serve()
             end(service)
         before = self.services()
-        self.patch(os, "geteuid", lambda: OTHER)
-        self.reactor.fireSystemEvent("startup")
+        self.startAsOther()
         self.assertEqual(self.services(), before)
         self.assertFalse(protocol.transport.isOpen)
 
@@ -127,8 +129,7 @@ class OtherUserTests(RealTime, SynchronousTestCase):
         self.serve()
         release = adapterOf(self.reactor, f"soft:{self.address}").hold()
         before = self.services()
-        self.patch(os, "geteuid", lambda: OTHER)
-        self.reactor.fireSystemEvent("startup")
+        self.startAsOther()
         logged = self.flushLoggedErrors(DeviceUnavailable)
         self.assertEqual(len(logged), len(self.ports) + 1)
         self.assertIn("in use as the former user", logged[0].getErrorMessage())
@@ -144,8 +145,7 @@ class OtherUserTests(RealTime, SynchronousTestCase):
     def test_stopped(self) -> None:
         """A listener that was stopped before does not listen again."""
         self.ports[0].stopListening()
-        self.patch(os, "geteuid", lambda: OTHER)
-        self.reactor.fireSystemEvent("startup")
+        self.startAsOther()
         self.assertEqual(self.services(), 1)
 
     def test_impossible(self) -> None:

@@ -30,7 +30,7 @@ from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.messaging import MessagingCase
 
 
-class Noting(DatagramProtocol):
+class DatagramRecorder(DatagramProtocol):
     """Records datagrams and their senders."""
 
     def __init__(self, answer: bytes = b"") -> None:
@@ -48,7 +48,7 @@ class Noting(DatagramProtocol):
         self.received.append((data, peer))
 
 
-class Failing(Noting):
+class Failing(DatagramRecorder):
     def datagramReceived(self, data: bytes, peer: DatagramPeer) -> None:
         raise RuntimeError("a test's")
 
@@ -56,16 +56,16 @@ class Failing(Noting):
 class DatagramTests(MessagingCase):
     def setUp(self) -> None:
         super().setUp()
-        self.service = Noting(b"welcome")
+        self.service = DatagramRecorder(b"welcome")
 
     def listening(self, port: int = 7471) -> Any:
         """Listen at the second host."""
         return self.listenAt(MessageFactory(lambda: self.service), DatagramServerEndpoint, port=port)
 
     def asking(self, port: int = 7471, **more: Any) -> Deferred[Any]:
-        return self.connectTo(MessageFactory(Noting), DatagramClientEndpoint, port=port, **more)
+        return self.connectTo(MessageFactory(DatagramRecorder), DatagramClientEndpoint, port=port, **more)
 
-    def finish(self, port: Any, client: Any) -> None:
+    def finish(self, client: Any) -> None:
         """End a client and the service, and assert that everything is released."""
         client.transport.loseConnection()
         self.assertNothingLeft()
@@ -97,7 +97,7 @@ class DatagramTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_longestDatagramArrives(self) -> None:
-        port = self.listening()
+        self.listening()
         client = self.result(self.asking())
         longest = client.transport.longest
         self.assertGreaterEqual(longest, 1024)
@@ -106,7 +106,7 @@ class DatagramTests(MessagingCase):
         self.assertEqual(self.service.received[0][0], bytes(longest))
         self.assertRaises(InvalidRequest, client.transport.write, bytes(longest + 1))
         self.assertRaises(InvalidRequest, self.service.transport.write, b"to nobody")
-        self.finish(port, client)
+        self.finish(client)
 
     def test_questionNamesBothAddresses(self) -> None:
         received: list[bytes] = []
@@ -170,19 +170,18 @@ class DatagramTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_portServesOneService(self) -> None:
-        port = self.listening()
+        self.listening()
         before = len(self.devices[1]._queuePairs)
         endpoint = DatagramServerEndpoint(self.clock, 7471, self.devices[1])
-        self.failureResultOf(endpoint.listen(MessageFactory(Noting)), InvalidRequest)
+        self.failureResultOf(endpoint.listen(MessageFactory(DatagramRecorder)), InvalidRequest)
         self.failureResultOf(
             DatagramServerEndpoint(self.clock, 7472, self.devices[1]).listen(
-                MessageFactory(lambda: Noting(bytes(137)))
+                MessageFactory(lambda: DatagramRecorder(bytes(137)))
             ),
             InvalidRequest,
         )
         self.assertEqual(len(self.devices[1]._queuePairs), before)
-        client = self.result(self.asking())
-        self.finish(port, client)
+        self.finish(self.result(self.asking()))
 
     def test_tooLongPrivateDataIsRefused(self) -> None:
         self.assertRaises(InvalidRequest, self.asking, privateData=bytes(181))
@@ -196,11 +195,10 @@ class DatagramTests(MessagingCase):
         client.transport.write(array("d", [1.0, 2.0]))
         self.wait(lambda: self.service.received)
         self.assertEqual(self.service.received[0][0], array("d", [1.0, 2.0]).tobytes())
-        client.transport.loseConnection()
-        self.assertNothingLeft()
+        self.finish(client)
 
     def test_excessIsDroppedAndLaterArrives(self) -> None:
-        port = self.listening()
+        self.listening()
         client = self.result(self.asking())
         for number in range(10 * RECEIVES):
             client.transport.write(b"%d" % number)
@@ -211,16 +209,16 @@ class DatagramTests(MessagingCase):
         self.assertLessEqual(arrived + client.transport.dropped, 10 * RECEIVES)
         client.transport.write(b"last")
         self.wait(lambda: self.service.received[-1][0] == b"last")
-        self.finish(port, client)
+        self.finish(client)
 
     def test_failingProtocolIsStoppedAlone(self) -> None:
         self.service = Failing()
-        port = self.listening()
+        self.listening()
         client = self.result(self.asking())
         client.transport.write(b"x")
         self.wait(lambda: self.service.calls == ["start", "stop"])
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
-        self.finish(port, client)
+        self.finish(client)
 
     def test_manyPeers(self) -> None:
         """A service that has answered many hosts retains the address handles of the latest ones."""
@@ -240,17 +238,17 @@ class DatagramTests(MessagingCase):
         """A service whose protocol closes its transport is not found; its port can be used again."""
         other = self.listening(7472)
 
-        class Closing(Noting):
+        class Closing(DatagramRecorder):
             def startProtocol(self) -> None:
                 self.transport.loseConnection()
 
-        for kind in (Noting, Closing):
+        for kind in (DatagramRecorder, Closing):
             self.service = kind()
             port = self.listening()
             self.service.transport.loseConnection()
             error = self.failure(self.asking(), Refused)
             self.assertEqual(error.status, SIDRStatus.SERVICE_ID_NOT_SUPPORTED)
-            self.service = Noting()
+            self.service = DatagramRecorder()
             again = self.listening()
             port.stopListening()  # does not affect its successor
             self.result(self.asking()).transport.loseConnection()
@@ -262,7 +260,7 @@ class DatagramTests(MessagingCase):
         """A service on a device with the kernel's manager is refused, and releases everything."""
         self.patch(Adapter, "own", property(Mock(side_effect=InvalidRequest("a test's"))))
         service = DatagramServerEndpoint(self.clock, 7471, self.devices[1])
-        self.failureResultOf(service.listen(MessageFactory(Noting)), InvalidRequest)
+        self.failureResultOf(service.listen(MessageFactory(DatagramRecorder)), InvalidRequest)
         self.assertNothingLeft()
 
 
@@ -278,15 +276,15 @@ class GroupTests(MessagingCase):
     wrong = ("10.0.1.2", "240.0.0.1")
     foreign = "ff0e::1:3"
 
-    def member(self, host: int, group: int = 0, protocol: Noting | None = None) -> Noting:
+    def member(self, host: int, group: int = 0, protocol: DatagramRecorder | None = None) -> DatagramRecorder:
         """Join a group at a host."""
         endpoint = DatagramGroupEndpoint(self.clock, self.groups[group], self.devices[host])
-        factory = MessageFactory(lambda: protocol or Noting())
+        factory = MessageFactory(lambda: protocol or DatagramRecorder())
         made: Any = self.successResultOf(endpoint.connect(factory))
-        assert isinstance(made, Noting)
+        assert isinstance(made, DatagramRecorder)
         return made
 
-    def texts(self, members: list[Noting]) -> list[list[bytes]]:
+    def texts(self, members: list[DatagramRecorder]) -> list[list[bytes]]:
         """Return the texts that the members have received."""
         self.pause(0.1)
         return [[data for data, _peer in each.received] for each in members]
@@ -303,7 +301,7 @@ class GroupTests(MessagingCase):
         self.assertEqual(self.texts(members), [[b"to all", b"to one"], [b"to all"], [b"to all"]])
         self.end([*members, other])
 
-    def end(self, members: list[Noting]) -> None:
+    def end(self, members: list[DatagramRecorder]) -> None:
         for each in members:
             each.transport.loseConnection()
             self.assertEqual(each.calls, ["start", "stop"])
@@ -341,7 +339,7 @@ class GroupTests(MessagingCase):
         self.failureResultOf(member.transport.joinGroup(self.foreign), InvalidRequest)
         self.assertIsNone(self.successResultOf(member.transport.leaveGroup(self.foreign)))
         endpoint = DatagramGroupEndpoint(self.clock, self.foreign, self.devices[0])
-        self.failureResultOf(endpoint.connect(MessageFactory(Noting)), InvalidRequest)
+        self.failureResultOf(endpoint.connect(MessageFactory(DatagramRecorder)), InvalidRequest)
         member.transport.loseConnection()
         self.assertNothingLeft()
 
@@ -350,7 +348,7 @@ class GroupTests(MessagingCase):
         route: Any = self.devices[0].routes[0]
         self.patch(route._carrier, "joined", Mock(side_effect=DeviceUnavailable("a test's")))
         endpoint = DatagramGroupEndpoint(self.clock, self.groups[0], self.devices[0])
-        self.failureResultOf(endpoint.connect(MessageFactory(Noting)), DeviceUnavailable)
+        self.failureResultOf(endpoint.connect(MessageFactory(DatagramRecorder)), DeviceUnavailable)
         self.failureResultOf(endpoint.connect(MessageFactory(lambda: None)), InvalidRequest)
         self.assertNothingLeft()
 

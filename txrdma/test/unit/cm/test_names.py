@@ -80,42 +80,36 @@ class NameTests(MessagingCase):
         assert isinstance(self.clock, ResolvingClock)
         self.resolving = self.clock
 
-    def listening(self) -> Any:
-        """Listen at the second host."""
-        return self.listenAt()
-
     def asking(self, port: int = 7471) -> Deferred[Any]:
         """Connect to the second host by its name."""
         return self.connectTo(host="there.example", port=port)
 
-    def finish(self, client: Any, port: Any) -> None:
-        """Assert that a client is connected to the reachable address, and end everything."""
+    def finish(self, client: Any) -> None:
+        """Assert that a client is connected to the reachable address, and close it."""
         self.assertEqual(client.transport.getPeer().host, "10.0.1.2")
         client.transport.loseConnection()
         self.wait(lambda: client.lost)
 
     def test_namesAreResolvedAddressesAreNot(self) -> None:
-        port = self.listening()
+        self.listenAt()
         asked = self.asking()
         (resolution,) = self.resolving.asked
         self.assertEqual(resolution.name, "there.example")
         resolution.answer("10.0.1.2", "10.0.1.2")
-        client = self.result(asked)
-        self.finish(client, port)
+        self.finish(self.result(asked))
         found = addressesOf(self.resolving, "192.0.2.1")
         self.assertEqual(self.successResultOf(found), ["192.0.2.1"])
         self.assertEqual(len(self.resolving.asked), 1)
 
     def test_addressesAreTriedInTurn(self) -> None:
-        port = self.listening()
+        self.listenAt()
         asked = self.asking()
         self.resolving.asked[0].answer("fe80::1", "10.0.1.2")
-        client = self.result(asked, 300.0)
-        self.finish(client, port)
+        self.finish(self.result(asked, 300.0))
 
     def test_silentAddress(self) -> None:
         """After 0.3 seconds without an answer the next address is tried; the first attempt is withdrawn."""
-        port = self.listening()
+        self.listenAt()
         begun = self.clock.seconds()
         asked = self.asking()
         self.resolving.asked[0].answer("10.0.1.9", "10.0.1.2")
@@ -123,7 +117,7 @@ class NameTests(MessagingCase):
         self.assertLess(self.clock.seconds() - begun, ATTEMPT_DELAY + 0.1)
         states = client.transport.adapter.manager.states
         self.assertEqual((states["REQ_SENT"], states["ESTABLISHED"]), (0, 1))
-        self.finish(client, port)
+        self.finish(client)
 
     def test_cancelledAttempts(self) -> None:
         """Cancelling withdraws all attempts, and no further attempt begins."""
@@ -136,7 +130,7 @@ class NameTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_errorOfLastAddress(self) -> None:
-        self.listening()
+        self.listenAt()
         asked = self.asking(9)
         self.resolving.asked[0].answer("10.0.1.2")
         self.failure(asked, Rejected)

@@ -17,7 +17,7 @@ from txrdma.iba.types import GID, LID, QPN
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.messaging import MessagingCase
-from txrdma.test.unit.cm.test_datagrams import Noting
+from txrdma.test.unit.cm.test_datagrams import DatagramRecorder
 from txrdma.testing.protocols import MessageRecorder
 
 FIRST, SECOND = "10.0.1.2", "10.0.2.2"
@@ -114,7 +114,7 @@ class ServiceTests(RedirectedCase):
 
     def asking(self, *advices: str) -> tuple[Deferred[Any], Any]:
         """Query a service that redirects its clients to these addresses, one after the other."""
-        port = self.listenAt(MessageFactory(lambda: Noting(b"welcome")), DatagramServerEndpoint)
+        port = self.listenAt(MessageFactory(lambda: DatagramRecorder(b"welcome")), DatagramServerEndpoint)
         left, answered = list(advices), port._answered
 
         def answer(request: Any) -> SIDRREP:
@@ -131,7 +131,7 @@ class ServiceTests(RedirectedCase):
         services = adapterOf(self.clock, self.devices[1]).own._services
         (listener,) = services
         services[listener] = answer
-        return self.connectTo(MessageFactory(Noting), DatagramClientEndpoint), port
+        return self.connectTo(MessageFactory(DatagramRecorder), DatagramClientEndpoint), port
 
     def test_otherPort(self) -> None:
         """A client finds the service at the port that a SIDR_REP names."""
