@@ -37,7 +37,7 @@ class ResolveTests(TestCase):
     def setUp(self) -> None:
         self.here, self.there = loopbackAddress(), loopbackAddress()
 
-    async def test_way(self) -> None:
+    async def test_path(self) -> None:
         """The command shows address, service, device, path and timeouts of a host and a port."""
         found = await resolved(reactor, options(self.there, "7471", "-I", self.here))
         self.assertEqual(found["addresses"], [self.there])

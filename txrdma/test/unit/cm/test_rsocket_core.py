@@ -289,7 +289,7 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual(request.segments, ())
 
 
-class ToldTests(SynchronousTestCase):
+class PostingTests(SynchronousTestCase):
     """Ends that post only when the core has requested it."""
 
     def play(self, seed: int) -> None:

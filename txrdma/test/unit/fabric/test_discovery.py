@@ -149,7 +149,7 @@ class DuplicateTests(FabricTestCase):
         self.assertEqual(len(fabric.nodes), 3)
 
 
-class OtherWaysTests(FabricTestCase):
+class OtherSweepTests(FabricTestCase):
     def net(self) -> Net:
         return fatTree(16, 4)
 

@@ -105,7 +105,7 @@ class ICRCTests(SynchronousTestCase):
         self.assertEqual(flow.seal(body), made[28 if here.version == 4 else 48 :])
 
     @given(addresses(), rocePackets(), st.integers(0, 65535))
-    def test_plainWay(self, ends: tuple[str, int, str, int], packet: RoCEPacket, identification: int) -> None:
+    def test_simple(self, ends: tuple[str, int, str, int], packet: RoCEPacket, identification: int) -> None:
         """A flow computes the same ICRC as the simple algorithm, and recovers any identification."""
         body = packet.encode()
         here, there = packedIP(ends[0]), packedIP(ends[2])

@@ -417,6 +417,6 @@ class PatienceTests(WiredTestCase):
         for path, expected in zip(paths, (usual, longer, longer), strict=True):
             self.near(self.patience(path), expected)
 
-    def test_pathSays(self) -> None:
+    def test_responseTimeOfPath(self) -> None:
         path = IBPath(dlid=LID(2), dqpn=QPN(1), packetLifeTime=10, responseTime=12)
         self.near(self.patience(path), 2 * lifetimeSeconds(10) + lifetimeSeconds(12))

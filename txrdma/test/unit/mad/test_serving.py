@@ -136,7 +136,7 @@ class SilenceTests(ServerTestCase):
             self.assertEqual(len(served.asked), 1)
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
 
-    def test_noWayBack(self) -> None:
+    def test_noReturnPath(self) -> None:
         way = IBPath(slid=LID(1), dlid=LID(2), sqpn=QPN(1), dqpn=QPN(1), reversible=False)
         self.assertIsNone(self.asked(self.request(PERFORMANCE, 1, 0x12), way))
         self.wire.ports[1].failing = [ResourceExhausted("no room")]

@@ -228,7 +228,7 @@ class HostNetworkTests(SynchronousTestCase):
         self.asking.answers = {netlink.GETLINK: [[]]}
         self.assertRaises(DeviceUnavailable, self.network.interfaces)
 
-    def test_told(self) -> None:
+    def test_notices(self) -> None:
         """Many changes are reported once, shortly after; events unrelated to RDMA are not reported."""
         self.network.watch(self.reactor, self.listener)
         self.assertEqual((self.routes.groups, self.events.groups), ({1, 5, 9}, {1}))

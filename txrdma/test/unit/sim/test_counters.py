@@ -41,7 +41,7 @@ class CongestionTests(FabricTestCase):
             for call in (self.get(name, kind), self.set(name, kind())):
                 self.assertEqual(self.refused(call, MADError).status, 0x0C, (name, kind))
 
-    def test_told(self) -> None:
+    def test_information(self) -> None:
         self.assertEqual(self.answerTo(self.get("left", congestion.CongestionInfo)).controlTableCap, 0)
         self.assertEqual(self.answerTo(self.get("c", congestion.CongestionInfo)).controlTableCap, 2)
         self.assertEqual(self.answerTo(self.get("c", ClassPortInfo)).classVersion, 2)

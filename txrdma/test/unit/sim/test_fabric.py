@@ -56,7 +56,7 @@ class ManagedTests(FabricTestCase):
         self.answerTo(self.agent.SubnSet(smp.SwitchInfo(linearFDBTop=lid), route(1)))
         self.assertEqual(self.answerTo(self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=lid))).text, "c")
 
-    def test_noWayBack(self) -> None:
+    def test_noReturnPath(self) -> None:
         broken = bytearray(self.fabric.linearOf(self.fabric.node("right"))).ljust(64, b"\xff")
         broken[self.lid("a")] = 0xFF
         there = IBPath(dlid=self.lid("c"))

@@ -165,7 +165,7 @@ class GroupTests(AdministrationTestCase):
             self.answerTo(self.agent.SubnAdmDelete(query, self.sa))
         self.assertEqual([one.mgid for one in self.table(sa.MCMemberRecord)], [IPOIB_BROADCAST])
 
-    def test_ways(self) -> None:
+    def test_multicastTables(self) -> None:
         self.join("a", **self.group)
         self.join("c", mgid=self.group["mgid"])
         records = {record.lid: record for record in self.table(sa.MulticastForwardingTableRecord)}
