@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -24,7 +24,19 @@ from txrdma.testing.contracts import MADPortContract
 from txrdma.testing.reactors import ReactorClock
 
 
-class SimulatedTests(MADPortContract, SynchronousTestCase):
+class ClockContract(MADPortContract):
+    """The contract in simulated time."""
+
+    clock: Any
+
+    def step(self) -> None:
+        self.clock.step()
+
+    def time(self) -> Clock:
+        return cast(Clock, self.clock)
+
+
+class SimulatedTests(ClockContract, SynchronousTestCase):
     nodes = ("a", "c")
 
     def setUp(self) -> None:
@@ -42,9 +54,6 @@ class SimulatedTests(MADPortContract, SynchronousTestCase):
     def step(self) -> None:
         self.clock.advance(0.001)
 
-    def time(self) -> Clock:
-        return self.clock
-
     def lose(self, number: int) -> None:
         cast(SimulatedMADPort, self.ports[number]).lose("it was pulled out")
 
@@ -55,7 +64,7 @@ class SimulatedTests(MADPortContract, SynchronousTestCase):
         return IBPath(dlid=self.fabric.port("c").end.lid), route(1, 3, 1)
 
 
-class UmadTests(MADPortContract, UmadCase):
+class UmadTests(ClockContract, UmadCase):
     rmpp = False
 
     def makePort(self, number: int) -> IMADPort:
@@ -63,12 +72,6 @@ class UmadTests(MADPortContract, UmadCase):
 
     def pathTo(self, number: int) -> IBPath:
         return IBPath(dgid=GID.fromString(GIDS[number]))
-
-    def step(self) -> None:
-        self.clock.step()
-
-    def time(self) -> Clock:
-        return self.clock
 
     names = "umad0", "umad1"
 
@@ -116,7 +119,7 @@ class UmadSubnetRMPPTests(UmadSubnetTests):
     rmpp = True
 
 
-class VerbsTests(MADPortContract, SynchronousTestCase):
+class VerbsTests(ClockContract, SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = ReactorClock()
         self.network = SimulatedNetwork(self.clock)
@@ -134,12 +137,6 @@ class VerbsTests(MADPortContract, SynchronousTestCase):
 
     def pathTo(self, number: int) -> IBPath:
         return IBPath(dgid=GID.fromIP(f"10.0.0.{number + 1}"), dqpn=cast(VerbsPort, self.ports[number]).qpn)
-
-    def step(self) -> None:
-        self.clock.step()
-
-    def time(self) -> Clock:
-        return self.clock
 
     def lose(self, number: int) -> None:
         self.lost.add(number)
