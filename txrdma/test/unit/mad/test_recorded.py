@@ -124,8 +124,7 @@ ADMINISTRATION = ManagementClass.SUBN_ADM
 
 
 def output(packet: bytes) -> bytes:
-    head = packet[:26] + bytes((packet[26] & 0x07,)) + packet[27:32]
-    return head if packet[25] == RMPPType.ACK else head + packet[32:]
+    return withoutResponseTime(packet[:32] if packet[25] == RMPPType.ACK else packet)
 
 
 class DoubleSidedTests(SynchronousTestCase):
@@ -161,17 +160,13 @@ class DoubleSidedTests(SynchronousTestCase):
         for captured in self.packets:
             ours += [packet.datagram for packet in end.outgoing()]
             if (captured.source == self.client) != isClient:
-                end.received(datagram(captured), self.way(captured), 0.001)
+                end.received(datagram(captured), path(captured), 0.001)
             events += end.events()
             if not isClient and events and not end._outgoing and self.turned(captured):
                 end.send(self.template(self.answerTo[0]), self.message(self.answerTo), way.reverse(), 0.001)
         ours += [packet.datagram for packet in end.outgoing()]
         events += end.events()
         return ours, events
-
-    @staticmethod
-    def way(captured: Captured) -> IBPath:
-        return path(captured)
 
     @staticmethod
     def turned(captured: Captured) -> bool:

@@ -34,15 +34,13 @@ from txrdma.mad.errors import MADTimeoutError, MADTransferError
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import RMPPHeader, RMPPStatus, RMPPType
 from txrdma.mad.layouts.sa import MultiPathRecord, PathRecord
-from txrdma.test.support.mad.pairs import pass_, TO_2, WiredTestCase
+from txrdma.test.support.mad.pairs import pass_, TO_1, TO_2, WiredTestCase
 from txrdma.test.unit.mad.test_umad import UmadCase
 
 ADMINISTRATION = ManagementClass.SUBN_ADM
 QUESTION = frame(ADMINISTRATION, Method.GET_MULTI, 77, 0x3A, 0, b"")
 ANSWER = frame(ADMINISTRATION, Method.GET_MULTI_RESP, 77, 0x3A, 0, b"")
 TABLE = frame(ADMINISTRATION, Method.GET_TABLE_RESP, 77, 0x11, 0, b"")
-ASK = IBPath(dlid=LID(2), dqpn=QPN(1))
-TO_CLIENT = IBPath(dlid=LID(1), dqpn=QPN(1))
 FROM_SERVER = IBPath(slid=LID(2), dlid=LID(1), sqpn=QPN(1), dqpn=QPN(1))
 FROM_CLIENT = IBPath(slid=LID(1), dlid=LID(2), sqpn=QPN(1), dqpn=QPN(1))
 
@@ -128,7 +126,7 @@ class WireTests(SynchronousTestCase):
     def test_wire(self, length: int, loss: float, duplication: float, jitter: float, seed: int) -> None:
         pair = Pair(seed, loss, duplication, jitter)
         message = pair.random.randbytes(length)
-        pair.server.send(TABLE, message, TO_CLIENT, 0.0)
+        pair.server.send(TABLE, message, TO_1, 0.0)
         pair.run()
         (end,) = pair.events[1]
         arrived = received(pair.events[0])
@@ -151,7 +149,7 @@ class WireTests(SynchronousTestCase):
     def test_table(self, wire: tuple[float, float, float], seed: int) -> None:
         pair = Pair(seed, *wire)
         message = pair.random.randbytes(self.records * 112)
-        pair.server.send(TABLE, message, TO_CLIENT, 0.0)
+        pair.server.send(TABLE, message, TO_1, 0.0)
         pair.run()
         self.assertEqual(received(pair.events[0]), [message])
         self.assertEqual(pair.events[1], [Delivered(77, ADMINISTRATION, False)])
@@ -171,12 +169,12 @@ class WireTests(SynchronousTestCase):
     ) -> None:
         pair = Pair(seed, loss, duplication, jitter)
         question, answer = pair.random.randbytes(asked), pair.random.randbytes(reported)
-        pair.client.send(QUESTION, question, ASK, 0.0)
+        pair.client.send(QUESTION, question, TO_2, 0.0)
         hasAnswered = False
         while pair.step():
             if received(pair.events[1]) and not hasAnswered:
                 hasAnswered = True
-                pair.server.send(ANSWER, answer, TO_CLIENT, pair.now)
+                pair.server.send(ANSWER, answer, TO_1, pair.now)
         failed = [event for events in pair.events for event in events if isinstance(event, TransferFailed)]
         if not failed:
             self.assertEqual(received(pair.events[1]), [question])
@@ -189,7 +187,7 @@ class DoubleSidedTests(SynchronousTestCase):
         self.client, self.server = RMPPTransfers(), RMPPTransfers()
 
     def ask(self, length: int = 100) -> bytes:
-        self.client.send(QUESTION, bytes(length), ASK, 0.0)
+        self.client.send(QUESTION, bytes(length), TO_2, 0.0)
         while True:
             for packet in self.client.outgoing():
                 self.server.received(packet.datagram, FROM_CLIENT, 0.0)
@@ -206,7 +204,7 @@ class DoubleSidedTests(SynchronousTestCase):
         return packet.datagram
 
     def answered(self) -> int:
-        self.server.send(ANSWER, bytes(20_000), TO_CLIENT, 0.0)
+        self.server.send(ANSWER, bytes(20_000), TO_1, 0.0)
         return len(self.server.outgoing())
 
     def test_turnLost(self) -> None:
@@ -223,7 +221,7 @@ class DoubleSidedTests(SynchronousTestCase):
 
     def test_acknowledgedByItsAnswer(self) -> None:
         self.ask()
-        self.server.send(ANSWER, b"answer", TO_CLIENT, 0.0)
+        self.server.send(ANSWER, b"answer", TO_1, 0.0)
         (packet,) = self.server.outgoing()
         self.client.received(packet.datagram, FROM_SERVER, 0.0)
         self.assertEqual(received(self.client.events()), [b"answer"])
@@ -252,7 +250,7 @@ class EndTests(SynchronousTestCase):
 
     def begin(self, message: bytes = bytes(1000)) -> tuple[RMPPTransfers, RMPPTransfers, bytes]:
         server, client = RMPPTransfers(), RMPPTransfers()
-        server.send(TABLE, message, TO_CLIENT, 0.0)
+        server.send(TABLE, message, TO_1, 0.0)
         (packet,) = server.outgoing()
         client.received(packet.datagram, FROM_SERVER, 0.0)
         (answer,) = client.outgoing()
@@ -294,7 +292,7 @@ class EndTests(SynchronousTestCase):
         for managementClass, room, behind in ((0x06, 192, 28), (0x32, 216, 4), (0x03, 200, 20)):
             template = frame(managementClass, Method.GET_RESP, 77, 0x11, 0, b"", Keys(oui=0x001405, smKey=9))
             server, client = RMPPTransfers(), RMPPTransfers()
-            server.send(template, bytes(range(200)) * 3, TO_CLIENT, 0.0)
+            server.send(template, bytes(range(200)) * 3, TO_1, 0.0)
             datagrams = [packet.datagram for packet in server.outgoing()]
             client.received(datagrams[0], FROM_SERVER, 0.0)
             (answer,) = client.outgoing()
@@ -350,7 +348,7 @@ class EndTests(SynchronousTestCase):
     def test_silence(self) -> None:
         for segments, patience in ((1, IDLE_SECONDS), (2, LINGER_SECONDS)):
             server, client = RMPPTransfers(), RMPPTransfers()
-            server.send(TABLE, bytes(300), TO_CLIENT, 0.0)
+            server.send(TABLE, bytes(300), TO_1, 0.0)
             for _ in range(segments):
                 (packet,) = server.outgoing()
                 client.received(packet.datagram, FROM_SERVER, 5.0)
@@ -372,7 +370,7 @@ class EndTests(SynchronousTestCase):
         client.forget(TABLE)
         self.answerTo(client.outgoing(), Method.GET_TABLE, RMPPStatus.UNSPECIFIED, RMPPType.ABORT)
         self.assertIsNone(client.deadline())
-        client.send(QUESTION, bytes(1000), ASK, 0.0)
+        client.send(QUESTION, bytes(1000), TO_2, 0.0)
         client.outgoing()
         client.forget(QUESTION)
         self.answerTo(client.outgoing(), Method.GET_MULTI, RMPPStatus.UNSPECIFIED, RMPPType.ABORT)
@@ -422,7 +420,7 @@ class EndTests(SynchronousTestCase):
     )
     def test_nonsense(self, packets: list[tuple[int, ...]]) -> None:
         long = RMPPTransfers()
-        long.send(TABLE, bytes(1000), TO_CLIENT, 0.0)
+        long.send(TABLE, bytes(1000), TO_1, 0.0)
         for method, transaction, kind, flags, status, data1, data2, length in packets:
             head = bytes((1, 3, 2, method)) + bytes(4) + transaction.to_bytes(8, "big") + bytes(8)
             rmpp = bytes((1, kind, flags, status)) + data1.to_bytes(4, "big") + data2.to_bytes(4, "big")

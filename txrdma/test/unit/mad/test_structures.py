@@ -17,15 +17,13 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 import txrdma
 from txrdma.error import InvalidRequest
-from txrdma.iba.path import IBPath
-from txrdma.iba.types import LID, QPN
 from txrdma.kit.wire import Layout
 from txrdma.mad.layouts import sa
 from txrdma.mad.layouts.attributes import Attribute, attributeOf, Method, RPCS
 from txrdma.mad.layouts.messages import formatOf, MADHeader
 from txrdma.mad.layouts.sa import componentsOf, Query, Record
 from txrdma.test.support.mad.oracles import componentBits, pythonRDMA
-from txrdma.test.support.mad.pairs import WiredTestCase
+from txrdma.test.support.mad.pairs import TO_2, WiredTestCase
 from txrdma.test.support.mad.pythonrdma import LATER, STRUCTURES
 from txrdma.test.support.mad.structures import attributes, structures
 
@@ -143,8 +141,6 @@ def componentAlike(ours: str, reference: str) -> bool:
     letters = iter(one)
     return other[0] == one[0] and all(letter in letters for letter in other)
 
-
-_TO_2: Final = IBPath(dlid=LID(2), dqpn=QPN(1))
 
 # Attributes that python-rdma does not have, with the numbers and names of rdma-core: umad_sm.h and umad_sa.h
 # of libibumad, mad.h of libibmad.
@@ -274,7 +270,7 @@ class CheckTests(WiredTestCase):
         for name, rpc in RPCS.items():
             for kind in attributes():
                 del self.wire.sent[:]
-                call: Deferred[object] = getattr(self.agent, name)(kind, _TO_2)
+                call: Deferred[object] = getattr(self.agent, name)(kind, TO_2)
                 if name not in kind.rpcs:
                     error = self.failureResultOf(call, InvalidRequest).value
                     self.assertIn(kind.__name__, str(error))
@@ -299,7 +295,7 @@ class CheckTests(WiredTestCase):
             del self.wire.sent[:]
             content: bytes = bytes(range(1, 256))[: kind.size].ljust(kind.size, b"\7")
             payload: Attribute | Query[Record] = kind.decode(content)
-            call: Deferred[object] = getattr(self.agent, name)(payload, _TO_2)
+            call: Deferred[object] = getattr(self.agent, name)(payload, TO_2)
             ((_, datagram),) = self.wire.sent
             offset: int = kind.dataOffset or formatOf(datagram[1]).dataOffset  # type: ignore[attr-defined]  # every frame has it
             self.assertEqual(datagram[offset : offset + kind.size], content, kind)
