@@ -8,6 +8,7 @@ from typing import Any
 
 from zope.interface import implementer
 
+from twisted.internet.interfaces import IReadDescriptor
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -20,6 +21,7 @@ from txrdma.mad.core.addressing import mayBeFrom
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import MADRequest
 from txrdma.mad.server import MADServer
+from txrdma.testing.reactors import ReactorClock
 
 
 @implementer(IMADHandler)
@@ -127,6 +129,19 @@ class Wire:
 
 TO_1 = IBPath(dlid=LID(1), dqpn=QPN(1))
 TO_2 = IBPath(dlid=LID(2), dqpn=QPN(1))
+
+
+def removedDescriptors(test: SynchronousTestCase, clock: ReactorClock) -> list[int]:
+    """Return a list to which each reader that is removed from the reactor adds its descriptor."""
+    removed: list[int] = []
+    remove = clock.removeReader
+
+    def removeReader(reader: IReadDescriptor) -> None:
+        removed.append(reader.fileno())
+        remove(reader)
+
+    test.patch(clock, "removeReader", removeReader)
+    return removed
 
 
 class WiredTestCase(SynchronousTestCase):

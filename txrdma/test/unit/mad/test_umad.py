@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
+from twisted.internet.interfaces import IReactorFDSet
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -33,7 +33,7 @@ from txrdma.mad.server import MADServer
 from txrdma.mad.vendor import OpenIBPing
 from txrdma.ports import getEndPort
 from txrdma.test.support.mad.fakekernel import FakeKernel, MOST_AGENTS
-from txrdma.test.support.mad.pairs import Answers
+from txrdma.test.support.mad.pairs import Answers, removedDescriptors
 from txrdma.test.support.sysfs import INFINIBAND, MLX5, ROCE, SysFS
 from txrdma.testing.reactors import ReactorClock, SteppedTime
 
@@ -108,19 +108,11 @@ class PortTests(UmadCase):
 
     def test_closed(self) -> None:
         agent = self.agent("roce0")
-        left: list[int] = []
-        leave = self.clock.removeReader
-
-        def respond(reader: IReadDescriptor) -> None:
-            left.append(reader.fileno())
-            leave(reader)
-
-        self.patch(self.clock, "removeReader", respond)
+        removed = removedDescriptors(self, self.clock)
         agent.close()
         agent.port.close()
         self.assertEqual((self.clock.readers, self.kernel.files), ([], {}))
-        self.assertEqual(len(left), 1)
-        self.assertGreaterEqual(left[0], 0)
+        self.assertEqual([each >= 0 for each in removed], [True])
         self.assertRaises(DeviceUnavailable, agent.port.send, bytes(256), self.path)
         self.assertRaises(DeviceUnavailable, agent.port.serve, ManagementClass.SUBN_ADM, (Method.REPORT,))
 

@@ -8,7 +8,6 @@ from typing import cast
 from unittest.mock import Mock
 
 from twisted.internet.defer import CancelledError
-from twisted.internet.interfaces import IReadDescriptor
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
@@ -47,7 +46,7 @@ from txrdma.mad.subscription import Subscription
 from txrdma.sim.network import Faults, SimulatedNetwork
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.strings import SoftDeviceStringParser
-from txrdma.test.support.mad.pairs import Answers
+from txrdma.test.support.mad.pairs import Answers, removedDescriptors
 from txrdma.testing.reactors import ReactorClock, SteppedTime
 
 PERFORMANCE = ManagementClass.PERFORMANCE
@@ -171,18 +170,10 @@ class CallTests(VerbsPortCase):
 
     def test_closed(self) -> None:
         port = self.ports[0]
-        left: list[int] = []
-        leave = self.clock.removeReader
-
-        def respond(reader: IReadDescriptor) -> None:
-            left.append(reader.fileno())
-            leave(reader)
-
-        self.patch(self.clock, "removeReader", respond)
+        removed = removedDescriptors(self, self.clock)
         self.agent.close()
         port.close()
-        self.assertEqual(len(left), 1)
-        self.assertGreaterEqual(left[0], 0)
+        self.assertEqual([each >= 0 for each in removed], [True])
         self.assertRaises(DeviceUnavailable, port.send, bytes(256), self.path)
 
     def test_misdirected(self) -> None:
@@ -295,23 +286,6 @@ class OverIPv6Tests(CallTests):
     addresses = ("fe80::1", "fe80::2")
 
 
-class TableTests(VerbsPortCase):
-    def records(self, count: int) -> list[NodeRecord]:
-        return [NodeRecord(lid=LID(1 + number % 0xBFFF)) for number in range(count)]
-
-    def fetched(self, count: int) -> Sequence[NodeRecord]:
-        records = self.records(count)
-        self.serve(ADMINISTRATION, lambda request: records, Method.GET_TABLE)
-        found: Sequence[NodeRecord] = self.result(self.agent.SubnAdmGetTable(NodeRecord, self.path), 600)
-        self.assertEqual(found, records)
-        return found
-
-    def test_lossy(self) -> None:
-        self.network.faults = Faults(loss=0.05, duplication=0.05, jitterSeconds=100e-6)
-        self.fetched(1000)
-        self.assertGreater(self.network.dropped, 20)
-
-
 class CrowdTests(VerbsPortCase):
     def test_namesakes(self) -> None:
         third = self.port(self.network.device("10.0.0.3"))
@@ -321,15 +295,14 @@ class CrowdTests(VerbsPortCase):
             agent._core._transactions._drawn.append(0x1234)
 
         def answered(request: MADRequest) -> list[NodeRecord]:
-            lid = 1 if request.path.sgid == GID.fromIP("10.0.0.1") else 3
-            return [NodeRecord(lid=LID(lid))] * 500
+            return tables[request.path.sgid == GID.fromIP("10.0.0.3")]
 
-        self.network.faults = Faults(loss=0.05)
+        tables = [[NodeRecord(lid=LID(first + number)) for number in range(500)] for first in (1, 1001)]
+        self.network.faults = Faults(loss=0.05, duplication=0.05, jitterSeconds=100e-6)
         self.serve(ADMINISTRATION, answered, Method.GET_TABLE)
         calls = [agent.SubnAdmGetTable(NodeRecord, self.path) for agent in agents]
-        tables = [self.result(call) for call in calls]
-        self.assertEqual([{record.lid for record in table} for table in tables], [{1}, {3}])
-        self.assertEqual([len(table) for table in tables], [500, 500])
+        self.assertEqual([self.result(call, 600) for call in calls], tables)
+        self.assertGreater(self.network.dropped, 20)
 
     def test_bothWays(self) -> None:
         for agent in (self.agent, self.other):
@@ -397,7 +370,7 @@ class FaultTests(VerbsPortCase):
         self.assertEqual(closed, [handles[1].address])
 
 
-class WayTests(SynchronousTestCase):
+class AddressingTests(SynchronousTestCase):
     def test_sourceIndex(self) -> None:
         local, mapped = GID.fromIP("fe80::1"), GID.fromIP("10.0.0.1")
         table = [
