@@ -185,6 +185,11 @@ class OpeningTests(ManagerCase):
 class PeerToPeerTests(ManagerCase):
     """Both ends send a REQ."""
 
+    def connectBoth(self) -> None:
+        self.client.connect(self.server, isPeerToPeer=True)
+        self.server.connect(self.client, isPeerToPeer=True)
+        self.world.run(until=self.world.now + 5.0)
+
     def test_higherGUIDWinsCrossedREQs(self) -> None:
         for isLate in (False, True):
             for lost in ((), (REQ,), (REQ, REQ), (REP,), (RTU,)):
@@ -204,22 +209,16 @@ class PeerToPeerTests(ManagerCase):
 
     def test_secondConnection(self) -> None:
         """An established connection ignores REQs: a second connection of the same pair is established."""
-        self.client.connect(self.server, isPeerToPeer=True)
-        self.server.connect(self.client, isPeerToPeer=True)
-        self.world.run(until=5.0)
+        self.connectBoth()
         for _ in range(5):
             for end in (self.client, self.server):
                 end.happened.clear()
-            self.client.connect(self.server, isPeerToPeer=True)
-            self.server.connect(self.client, isPeerToPeer=True)
-            self.world.run(until=self.world.now + 5.0)
+            self.connectBoth()
             self.assertEqual((self.eventNames(self.server), self.eventNames(self.client)), (OPENED, ACCEPTED))
 
     def test_listenerOfTheSameService(self) -> None:
         """An established connection ignores the peer's REQs to a listener of the same service."""
-        self.client.connect(self.server, isPeerToPeer=True)
-        self.server.connect(self.client, isPeerToPeer=True)
-        self.world.run(until=5.0)
+        self.connectBoth()
         for end in (self.client, self.server):
             end.happened.clear()
         self.server.listen()
