@@ -11,6 +11,7 @@ Subpackages import only those above them:
   - C{events}: state that survives the process, notifications
   - C{web}: pages, REST, server-sent events, Prometheus metrics
 
-C{files} and C{config} use all but C{web}. C{config} makes a configuration from what C{configfile} reads, and
+C{garbage}, C{iterations} and C{process} measure the process, by families of C{series}. C{files} and
+C{config} use all but C{web}. C{config} makes a configuration from what C{configfile} reads, and
 C{configvalues} checks the values.
 """

@@ -12,8 +12,6 @@ growth of frozen objects: garbage is at most half of the objects in use, plus th
 from __future__ import annotations
 
 import gc
-from bisect import bisect_left
-from collections.abc import Iterator
 from time import perf_counter
 from typing import Final
 
@@ -22,7 +20,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from txrdma.kit.delayedcalls import Timer
-from txrdma.monitor.series.exposition import Family, family, labels
+from txrdma.monitor.series.exposition import Family, Histogram
 
 _log = Logger()
 
@@ -47,9 +45,6 @@ objects that were made less those that were freed, old ones included, so that th
 become large, too, unless it is frozen.
 """
 
-_BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""Upper bounds of the pauses in each bucket of the histogram, in seconds."""
-
 
 class GarbageCollection(Service):
     """
@@ -66,8 +61,9 @@ class GarbageCollection(Service):
         self._timer = Timer(clock)
         self._thresholds: tuple[int, int, int] | None = None
         self._frozen = 0
-        self._completeAt = self._pauseBegan = self._seconds = 0.0
-        self._buckets = [0] * (len(_BOUNDS) + 1)
+        self._completeAt = self._pauseBegan = 0.0
+        text = "Time for which a garbage collection has blocked the process"
+        self._pauses = Histogram("txrdma_monitor_garbage_collection_seconds", text)
 
     def startService(self) -> None:
         """Set the thresholds of Python's garbage collector, measure it, and freeze objects from now on."""
@@ -91,25 +87,17 @@ class GarbageCollection(Service):
             gc.set_threshold(*thresholds)
             gc.unfreeze()
 
-    def families(self) -> Iterator[Family]:
-        """Yield the metric families of collections."""
-        counts, below = [], 0
-        for bound, count in zip((*_BOUNDS, "+Inf"), self._buckets, strict=True):
-            below += count
-            counts.append((f"_bucket{labels(le=bound)}", below))
-        text = "Time for which a garbage collection has blocked the process"
-        name = "txrdma_monitor_garbage_collection_seconds"
-        yield family(name, "histogram", text, [*counts, ("_sum", f"{self._seconds:.6f}"), ("_count", below)])
+    def family(self) -> Family:
+        """Return the metric family of the durations of collections."""
+        return self._pauses.family()
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
         """Measure a collection, which may be in any thread."""
         now = perf_counter()
         if phase == "start":
             self._pauseBegan = now
-            return
-        seconds = now - self._pauseBegan
-        self._seconds += seconds
-        self._buckets[bisect_left(_BOUNDS, seconds)] += 1
+        else:
+            self._pauses.add(now - self._pauseBegan)
 
     def _check(self) -> None:
         try:

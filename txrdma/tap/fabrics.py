@@ -14,7 +14,7 @@ from txrdma.error import RDMAError
 from txrdma.interfaces import IMADPort
 from txrdma.kit.webaccess import readAccess
 from txrdma.monitor.config import MonitorConfig
-from txrdma.monitor.garbage import GarbageCollection
+from txrdma.monitor.process import ProcessMeasures
 from txrdma.monitor.web.fabrics import FabricsSite
 from txrdma.tap.listening import ListeningService
 from txrdma.tap.monitor import endpointOf, MonitorService
@@ -86,12 +86,12 @@ class FabricsService(ListeningService):
             service = MonitorService(reactor, one, opened, aheadSeconds, notifier, names, turn)
             self.monitors[one.fabric] = service
             service.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
-        garbage = GarbageCollection(reactor)
+        process = ProcessMeasures(reactor)
         sites = {name: one.site for name, one in self.monitors.items()}
-        self.site = FabricsSite(reactor, sites, access, garbage)
+        self.site = FabricsSite(reactor, sites, access, process)
         if endpoint is not None:
             self.listen(endpoint, self.site.factory)
-        garbage.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
+        process.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
 
     def _isAlive(self) -> bool:
         return all(one.poller.supervisor.isAlive() for one in self.monitors.values())

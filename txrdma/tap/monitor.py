@@ -35,7 +35,7 @@ from txrdma.monitor.config import MonitorConfig, secretIn
 from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised, Resumed
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
-from txrdma.monitor.garbage import GarbageCollection
+from txrdma.monitor.process import ProcessMeasures
 from txrdma.monitor.reading.poller import Check, FabricPoller, RETRIES
 from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.monitor.series.database import leaseOf
@@ -225,13 +225,13 @@ class MonitorService(ListeningService):
         )
         self._showDuty()
         self._surveyor = Surveyor(reactor, agent, self.poller, config.surveySeconds)
-        garbage = None if config.fabric else GarbageCollection(reactor)
-        self.site = MonitorSite(reactor, self._watch, config.counters, access, garbage)
+        process = None if config.fabric else ProcessMeasures(reactor)
+        self.site = MonitorSite(reactor, self._watch, config.counters, access, process)
         self._listening: StreamServerEndpointService | None = None
         if endpoint is not None:
             self._listening = self.listen(endpoint, self.site.factory)
-        if garbage is not None:
-            garbage.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
+        if process is not None:
+            process.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
 
     # Active monitor and standby.
 

@@ -8,8 +8,9 @@ are not unique and change, so they are in C{infiniband_node_info}.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import chain, count, islice
+from itertools import accumulate, chain, count, islice
 from types import MappingProxyType
 from typing import Final, NamedTuple
 from zlib import compress, decompress
@@ -27,6 +28,9 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 PIECE: Final = 1000
 """Largest number of series of a piece of text."""
+
+DURATION_BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+"""Upper bounds of the buckets of a L{Histogram}, in seconds."""
 
 _NAME: Final = "\0"
 _LANE: Final = "\1"
@@ -69,7 +73,7 @@ def family(name: str, kind: str, text: str, series: Iterable[tuple[str, object]]
     """
     Return a metric family.
 
-    @param kind: type of the metric: C{"gauge"} or C{"counter"}.
+    @param kind: type of the metric: C{"gauge"}, C{"counter"} or C{"histogram"}.
     @param series: labels as L{labels} makes them, and the value, of each series.
     """
     head = f"# HELP {name} {text}.\n# TYPE {name} {kind}\n"
@@ -79,6 +83,28 @@ def family(name: str, kind: str, text: str, series: Iterable[tuple[str, object]]
 def _lines(name: str, series: Iterator[tuple[str, object]]) -> Iterator[str]:
     while piece := list(islice(series, PIECE)):
         yield "".join([f"{name}{label} {value}\n" for label, value in piece])
+
+
+class Histogram:
+    """A metric family with the number of durations in each bucket, and their sum."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self._name = name
+        self._text = text
+        self._seconds = 0.0
+        self._buckets = [0] * (len(DURATION_BOUNDS) + 1)
+
+    def add(self, seconds: float) -> None:
+        """Add a duration."""
+        self._seconds += seconds
+        self._buckets[bisect_left(DURATION_BOUNDS, seconds)] += 1
+
+    def family(self) -> Family:
+        """Return the metric family of all durations until now."""
+        bounds, below = (*DURATION_BOUNDS, "+Inf"), list(accumulate(self._buckets))
+        series = [(f"_bucket{labels(le=bound)}", many) for bound, many in zip(bounds, below, strict=True)]
+        whole = [("_sum", f"{self._seconds:.6f}"), ("_count", below[-1])]
+        return family(self._name, "histogram", self._text, [*series, *whole])
 
 
 class RetainedPieces:

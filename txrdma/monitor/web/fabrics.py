@@ -17,7 +17,7 @@ from twisted.web.template import Tag
 
 from txrdma.kit.pathprefix import below, prefixOf
 from txrdma.kit.webaccess import AccessControl
-from txrdma.monitor.garbage import GarbageCollection
+from txrdma.monitor.process import ProcessMeasures
 from txrdma.monitor.web import rest
 from txrdma.monitor.web.html import failed, flattened, sendPage
 from txrdma.monitor.web.layout import badge, head, health, Part, table, tags
@@ -44,11 +44,11 @@ class FabricsSite:
         reactor: IReactorTime,
         sites: Mapping[str, MonitorSite],
         access: AccessControl,
-        garbage: GarbageCollection,
+        process: ProcessMeasures,
     ) -> None:
         """
         @param sites: sites of the fabrics, by their names.
-        @param garbage: measures the garbage collections of the process.
+        @param process: measures the process.
         """
         self._sites = sites
         root, api, version = Resource(), Resource(), Resource()
@@ -63,7 +63,7 @@ class FabricsSite:
                 version.putChild(route.name.encode(), ReadOnly(partial(self._listRows, route, route.rows)))
         api.putChild(b"v1", version)
         root.putChild(b"api", api)
-        self._scrapes = Scrapes(reactor, [site.metrics for site in sites.values()], garbage)
+        self._scrapes = Scrapes(reactor, [site.metrics for site in sites.values()], process)
         putCommon(root, self._scrapes)
         self.factory = MonitorFactory(reactor, root, access, self.livenessProblem, self.readinessProblem)
 

@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
-from txrdma.monitor.garbage import GarbageCollection
+from txrdma.monitor.process import ProcessMeasures
 from txrdma.monitor.series.exposition import CONTENT_TYPE, exposed, Family
 from txrdma.monitor.web.metrics import COLLECTORS, Metrics
 from txrdma.monitor.web.rest import sendText
@@ -134,12 +134,12 @@ class Scrapes(Resource):
     isLeaf = True
 
     def __init__(
-        self, reactor: IReactorTime, several: Sequence[Metrics], garbage: GarbageCollection | None
+        self, reactor: IReactorTime, several: Sequence[Metrics], process: ProcessMeasures | None
     ) -> None:
-        """@param garbage: measures the garbage collections of the process, or None."""
+        """@param process: measures the process, or None."""
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._several = {metrics.watch.fabric: metrics for metrics in several}
-        self._garbage = garbage
+        self._process = process
         self._seconds = reactor.seconds
         self._cooperator = Cooperator(scheduler=lambda work: reactor.callLater(0.0, work))
         self._scrapes: list[_Scrape] = []
@@ -175,8 +175,8 @@ class Scrapes(Resource):
     def _families(self, fabrics: list[str], collectors: list[str]) -> Iterator[Family | None]:
         for fabric in fabrics:
             yield from self._several[fabric].families(collectors)
-        if self._garbage is not None and COLLECTORS[0] in collectors:
-            yield from self._garbage.families()
+        if self._process is not None and COLLECTORS[0] in collectors:
+            yield from self._process.families()
 
     def _scrape(self, fabrics: list[str], collectors: list[str]) -> _Scrape:
         """Return the scrape of a request: one that is shared, or another one, whose first step is done."""

@@ -20,7 +20,7 @@ from twisted.web.server import GzipEncoderFactory, Request, Site
 from txrdma.fabric.metricnames import METRICS
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.webaccess import AccessControl, clientNetworkOf, isLocalName
-from txrdma.monitor.garbage import GarbageCollection
+from txrdma.monitor.process import ProcessMeasures
 from txrdma.monitor.web.events import EventHub
 from txrdma.monitor.web.html import answerPage
 from txrdma.monitor.web.metrics import Metrics
@@ -260,12 +260,12 @@ class MonitorSite:
         watch: Watch,
         counters: tuple[str, ...] = METRICS,
         access: AccessControl | None = None,
-        garbage: GarbageCollection | None = None,
+        process: ProcessMeasures | None = None,
     ) -> None:
         """
         @param counters: names of the counters exported to Prometheus.
         @param access: authenticates requests; None permits everybody to read.
-        @param garbage: measures the garbage collections of the process, or None.
+        @param process: measures the process, or None.
         """
         self.hub = EventHub(reactor, watch)
         watch.searches = Searches(reactor)
@@ -275,7 +275,7 @@ class MonitorSite:
         root.putChild(b"api", api)
         root.putChild(b"readyz", _probe(watch.readinessProblem))  # below the path of a fabric
         self.root, self.watch, self.metrics = root, watch, Metrics(watch, counters)
-        self._scrapes = Scrapes(reactor, [self.metrics], garbage)
+        self._scrapes = Scrapes(reactor, [self.metrics], process)
         putCommon(root, self._scrapes)
         access = access or AccessControl()
         self.factory = MonitorFactory(reactor, root, access, watch.livenessProblem, watch.readinessProblem)
