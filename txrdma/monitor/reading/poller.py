@@ -659,9 +659,8 @@ class FabricPoller:
         reader, statistics, step = self._reader, self.statistics, self.rounds.step
         began, silences, stateReads = self._reactor.seconds(), reader.silences, reader.stateReads
         nodes = [node for node in fabric.nodes.values() if node.lid]
-        resting = [guid for guid in reader.backOff if not reader.backOff.isDue(guid, began)]
         # Nodes that rest after silences are not asked in this round, and cannot be silent in it.
-        due = len(nodes) - sum(guid in fabric.nodes for guid in resting)
+        due = sum(reader.backOff.isDue(node.guid, began) for node in nodes)
         stateNodes = self._nextStates(fabric)
         schedule = MADSchedule(self._agent, self._settings.maxOutstanding)
         refresh = self._refreshOf(schedule, fabric)

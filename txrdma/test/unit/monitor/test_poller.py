@@ -18,10 +18,12 @@ from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric
 from txrdma.interfaces import IMADPort
+from txrdma.kit.rawfields import poke
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
 from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
+from txrdma.mad.layouts.smp import PortInfo
 from txrdma.monitor.collecting.pool import CollectorPool
 from txrdma.monitor.diagnosis import presence
 from txrdma.monitor.diagnosis.findinglog import FindingEvent, FindingLog, Raised
@@ -308,6 +310,19 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.rate("b", 1), 4000.0)
         self.assertEqual(self.poller.findingLog.open, {})
         self.assertTrue(all(what == "cleared" for what, _kind, _where in self.output()))
+
+    def test_silentWithoutLID(self) -> None:
+        """Nodes that were silent and lost their LIDs do not count when all others seem to be silent."""
+        for name in ("c", "d"):
+            poke(PortInfo, "lid")(self.fabric.port(name, 1).info, 0)
+            for _ in range(6):
+                self.poller._reader.backOff.silent(self.fabric.node(name).guid, 0.0)
+        self.started(75.0)  # the missing LIDs are settled findings then
+        statistics = self.poller.statistics
+        sweeps = statistics.sweeps
+        self.fabric.silence("b")
+        self.pump(20.0)
+        self.assertEqual((statistics.silences, statistics.sweeps), (1, sweeps))
 
     def test_flappingLink(self) -> None:
         """A flapping link is one finding, even if it is down each time that its ends are read."""
