@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Final
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -61,6 +62,7 @@ class SupervisedLoop:
         lateSeconds: Callable[[], float] = lambda: LATE_SECONDS,
         isVital: bool = False,
         isReported: bool = True,
+        isPeriodic: bool = True,
         expected: tuple[type[Exception], ...] = (RDMAError,),
     ) -> None:
         """
@@ -69,6 +71,7 @@ class SupervisedLoop:
         @param pauseSeconds: returns the time from the end of a run to the next one; None to wait for
             L{runIn}.
         @param lateSeconds: returns the time after which a run that has not ended is late.
+        @param isPeriodic: whether it always has another run to do; otherwise it also waits for requests.
         @param expected: exceptions that are logged without a traceback.
         """
         self.name = name
@@ -82,9 +85,11 @@ class SupervisedLoop:
         self._run = run
         self._pauseSeconds = pauseSeconds
         self._lateSeconds = lateSeconds
+        self._isPeriodic = isPeriodic
         self._expected = expected
         self._isStarted = self._isCancelled = self._isBroken = False
         self._beganAt = 0.0
+        self._unservedSince = inf  # when the first run was due since the last success
         self._dueAt: float | None = None
         self._timer = Timer(clock)
         self._task: Deferred[None] | None = None
@@ -102,6 +107,7 @@ class SupervisedLoop:
         """Begin no other run; fires when no run is in progress. Idempotent."""
         self._isStarted = False
         self._dueAt = None
+        self._unservedSince = inf
         self._timer.stop()
         done: Deferred[None] = Deferred()
         if self.isRunning:
@@ -122,6 +128,7 @@ class SupervisedLoop:
         if not self._isStarted:
             return
         at = self._clock.seconds() + seconds
+        self._unservedSince = min(at, self._unservedSince)
         if self.isRunning:
             self._dueAt = at if self._dueAt is None else min(at, self._dueAt)
             return
@@ -131,6 +138,7 @@ class SupervisedLoop:
         """Run at once, unless a run is in progress or the loop has stopped."""
         if self._isStarted and not self.isRunning:
             self._timer.stop()
+            self._unservedSince = min(self._clock.seconds(), self._unservedSince)
             self._begin()
 
     @property
@@ -142,6 +150,11 @@ class SupervisedLoop:
         """Return the seconds by which the current run, or the next one, is late; 0 if neither is."""
         since = self._beganAt if self.isRunning else self._timer.dueAt
         return max(0.0, self._clock.seconds() - since - self._lateSeconds())
+
+    def age(self) -> float:
+        """Return the seconds since the last success; if the loop waits for requests, since a run is due."""
+        since = self.succeededAt if self._isPeriodic else self._unservedSince
+        return max(0.0, self._clock.seconds() - since)
 
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
@@ -203,6 +216,7 @@ class SupervisedLoop:
             done.callback(None)
 
     def _forgive(self) -> None:
+        self._unservedSince = inf
         self.problem = ""
         self.failures = 0
         self._logged.clear()
@@ -269,8 +283,8 @@ class Supervisor:
         ]
         for loop in self.loops:
             if loop.lateBy():
-                age = self._clock.seconds() - loop.succeededAt
-                found.append(Finding("loop-late", loop.name, f"it has done no work for {age:.0f} s"))
+                text = f"it has done no work for {loop.age():.0f} s"
+                found.append(Finding("loop-late", loop.name, text))
         return found
 
     def isAlive(self) -> bool:
@@ -278,6 +292,5 @@ class Supervisor:
         return not any(loop.isVital and loop.lateBy() for loop in self.loops)
 
     def ages(self) -> list[tuple[str, float]]:
-        """Return the seconds since each loop has last succeeded, by the names of the loops."""
-        now = self._clock.seconds()
-        return [(loop.name, now - loop.succeededAt) for loop in self.loops]
+        """Return the L{SupervisedLoop.age} of each loop, by the names of the loops."""
+        return [(loop.name, loop.age()) for loop in self.loops]

@@ -196,7 +196,7 @@ class MonitorService(ListeningService):
         self._renewedAt = self._times()
         supervisor = Supervisor(reactor)
         self._renewal = SupervisedLoop(reactor, "lease", self._renew, lambda: RENEW_SECONDS, isReported=False)
-        self._takeover = SupervisedLoop(reactor, "takeover", self._takeOver, lambda: None)
+        self._takeover = SupervisedLoop(reactor, "takeover", self._takeOver, lambda: None, isPeriodic=False)
         if self._lease is not None:
             supervisor.add(self._renewal)
             supervisor.add(self._takeover)

@@ -94,6 +94,7 @@ class NotificationQueue:
         self.loop = SupervisedLoop(
             *(reactor, channel.name, self._sendWaiting, self._untilNext),
             isReported=False,
+            isPeriodic=False,
             expected=(RDMAError, OSError, ConnectError, ConnectionClosed, TimeoutError, SMTPError),
         )
         self.loop.start(None)

@@ -76,7 +76,7 @@ class Notifier:
         self._isSure = isSure
         self._queues = [self._queue(channel) for channel in channels]
         self._loop = self._supervisor.add(
-            SupervisedLoop(reactor, "notifications", self._take, self._untilNext)
+            SupervisedLoop(reactor, "notifications", self._take, self._untilNext, isPeriodic=False)
         )
         self._repeats: list[IDelayedCall] = []
         self._retry = Timer(reactor)

@@ -220,7 +220,7 @@ class FabricPoller:
             )
         )
         self._refreshes = self.supervisor.add(
-            SupervisedLoop(reactor, "refresh", self._refreshSigned, self._untilRefresh)
+            SupervisedLoop(reactor, "refresh", self._refreshSigned, self._untilRefresh, isPeriodic=False)
         )
         self._loops = (self.sweeps, self.rounds, self._refreshes)
         self._unwatchPort: Callable[[], None] = lambda: None

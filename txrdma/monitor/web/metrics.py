@@ -124,7 +124,7 @@ class Metrics:
             series = [(alone, getattr(poller.statistics, name))]
             yield family(f"txrdma_monitor_{short}", kind, text, series)
         ages = [(labels(**common, loop=name), f"{age:.3f}") for name, age in poller.supervisor.ages()]
-        text = "Seconds since a loop of the monitor has last done its work"
+        text = "Seconds since a loop of the monitor has last done its work, or has had some to do"
         yield family("txrdma_monitor_loop_age_seconds", "gauge", text, ages)
         if writer is not None:
             dropped = [(alone, writer.dropped)]

@@ -136,6 +136,28 @@ class LoopTests(SynchronousTestCase):
         self.clock.pump([0.0, 10.0])
         self.assertEqual((self.supervisor.ages(), self.supervisor.findings()), ([("sweep", 10.0)], []))
 
+    def test_onRequest(self) -> None:
+        """The age of a loop that runs on request begins when its oldest run is due that has not succeeded."""
+        loop = SupervisedLoop(self.clock, "refresh", self.run_, lambda: None, isPeriodic=False)
+        loop.start(None)
+        self.clock.advance(1000.0)
+        self.assertEqual(loop.age(), 0.0)
+        loop.runIn(50.0)
+        self.clock.advance(40.0)
+        self.assertEqual(loop.age(), 0.0)
+        self.outcome = lambda: fail(DeviceUnavailable("gone"))
+        self.clock.pump([10.0, 30.0])
+        self.assertEqual((loop.failures, loop.age()), (1, 30.0))
+        self.outcome = Deferred
+        loop.runNow()
+        self.clock.advance(30.0)
+        self.assertEqual((loop.isRunning, loop.age()), (True, 60.0))
+        loop.runIn(5.0)
+        loop.cancel()
+        self.outcome = lambda: succeed(True)
+        self.clock.pump([5.0, 100.0])
+        self.assertEqual((self.runs, loop.age()), (3, 0.0))
+
     def test_stop(self) -> None:
         """A stopped loop leaves no timer and does not run again."""
         running: Deferred[bool] = Deferred()
