@@ -10,6 +10,7 @@ L{txrdma.testing.plans}.
 from __future__ import annotations
 
 import math
+import signal
 import sys
 import time
 from collections import Counter
@@ -255,9 +256,18 @@ class SimulateOptions(Options):
         self["names"] = names or _USUAL
 
 
+class _Terminated(KeyboardInterrupt):
+    """The process has received SIGTERM."""
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise _Terminated
+
+
 def main(arguments: Sequence[str]) -> int:
     """
-    Draw and run simulations as the command line specifies, and report the totals.
+    Draw and run simulations as the command line specifies, and report the totals, also after SIGINT or
+    SIGTERM.
 
     @return: the exit code.
     """
@@ -277,17 +287,20 @@ def main(arguments: Sequence[str]) -> int:
         flush=True,
     )
     search = Search(options["names"], bool(options["quiet"]))
-    isInterrupted = False
+    interrupted: signal.Signals | None = None
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         search.run(
             count(first) if seeds is None else iter(range(first, first + seeds)),
             None if minutes is None else 60 * minutes,
         )
-    except KeyboardInterrupt:
-        isInterrupted = True
+    except KeyboardInterrupt as error:
+        interrupted = signal.SIGTERM if isinstance(error, _Terminated) else signal.SIGINT
+    finally:
+        signal.signal(signal.SIGTERM, before)
     search.report()
-    if isInterrupted:
-        return 130
+    if interrupted is not None:
+        return 128 + interrupted
     return 1 if search.failed and not options["report"] else 0
 
 

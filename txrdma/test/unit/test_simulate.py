@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import signal
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -172,6 +173,16 @@ class CommandTests(SynchronousTestCase):
 
     def interrupt(self) -> None:
         raise KeyboardInterrupt
+
+    def test_terminated(self) -> None:
+        """SIGTERM prints the totals so far and exits with status 143; its handler is restored."""
+        before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.addCleanup(signal.signal, signal.SIGTERM, before)
+        self.patch(simulate.Search, "_show", lambda search: signal.raise_signal(signal.SIGTERM))
+        code, output, error = self.run_("--seeds", "3", "--first", "6", "coin")
+        self.assertEqual((code, error), (143, ""))
+        self.assertIn("coin: 1 played", output)
+        self.assertIs(signal.getsignal(signal.SIGTERM), signal.SIG_IGN)
 
     def test_first(self) -> None:
         """The first seed is the given one, or derived from the clock."""
