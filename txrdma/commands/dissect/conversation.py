@@ -162,15 +162,20 @@ class Reassembly:
         """Add a segment; bytes that were received before are ignored."""
         if self.next is None:
             self.next = sequence
-        if len(self.waiting) < _MAX_SEGMENTS and len(data) > len(self.waiting.get(sequence, b"")):
+        hasRoom = self._isReached(sequence) or len(self.waiting) < _MAX_SEGMENTS
+        if hasRoom and len(data) > len(self.waiting.get(sequence, b"")):
             self.waiting[sequence] = data
         while self.waiting:
-            at = next((each for each in self.waiting if (self.next - each) % (1 << 32) < _HALF), None)
+            at = next(filter(self._isReached, self.waiting), None)
             if at is None:
                 return
             new = self.waiting.pop(at)[(self.next - at) % (1 << 32) :]
             self.data += new
             self.next = (self.next + len(new)) % (1 << 32)
+
+    def _isReached(self, sequence: int) -> bool:
+        """Return whether no byte is missing before a segment."""
+        return self.next is not None and (self.next - sequence) % (1 << 32) < _HALF
 
 
 class DissectedConversation:

@@ -196,6 +196,15 @@ class DirectionTests(SynchronousTestCase):
             direction.add((begin + at) % (1 << 32), piece)
         self.assertEqual(direction.data, data)
 
+    def test_missing(self) -> None:
+        """The missing segment is accepted although as many later ones wait as are stored at most."""
+        direction = Reassembly(0)
+        for at in range(1, 300):
+            direction.add(at, b"x")
+        self.assertEqual((direction.data, len(direction.waiting)), (b"", 256))
+        direction.add(0, b"a")
+        self.assertEqual((direction.data, direction.waiting), (b"a" + 256 * b"x", {}))
+
 
 class WordTests(SynchronousTestCase):
     """Formatting of messages that no capture contains."""
