@@ -187,6 +187,8 @@ class Launch:
     def _signal(self, name: str) -> None:
         for member in self._processes.values():
             process: Any = member.transport
+            if process is None:
+                continue  # it was not started
             try:
                 process.signalProcess(name)
             except ProcessExitedAlready:

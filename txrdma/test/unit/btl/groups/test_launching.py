@@ -44,9 +44,11 @@ class ProcessReactor(MemoryReactorClock):
     A reactor that records processes.
 
     @ivar isHasty: whether processes end while they are started, as Twisted reports it if they are short.
+    @ivar mostProcesses: number of processes after which no other one can be started.
     """
 
     isHasty = False
+    mostProcesses = SIZE
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,6 +57,8 @@ class ProcessReactor(MemoryReactorClock):
     def spawnProcess(
         self, protocol: Any, path: str, command: Any, environment: Any, childFDs: Any
     ) -> Process:
+        if len(self.processes) == self.mostProcesses:
+            raise OSError("no more processes")
         process = Process(protocol, command, environment, childFDs)
         self.processes.append(process)
         protocol.makeConnection(process)
@@ -129,6 +133,16 @@ class LaunchTests(SynchronousTestCase):
         self.processes[2].end()
         self.successResultOf(self.running)
         self.assertEqual(self.failures[0].status, 3)
+
+    def test_interruptBeforeStart(self) -> None:
+        """An interrupt ends the started processes although another one could not be started."""
+        self.patch(ProcessReactor, "mostProcesses", 1)
+        self.launch()
+        self.failureResultOf(self.running, OSError)
+        self.launched.interrupt()
+        self.reactor.advance(INTERRUPT_SECONDS)
+        self.reactor.advance(GRACE_SECONDS)
+        self.assertEqual([each.signals for each in self.processes], [["TERM", "KILL"]])
 
     def test_interrupt(self) -> None:
         """After an interrupt, processes that still run are terminated sooner."""
