@@ -252,7 +252,7 @@ class BTLMessageTransport(MessageTransport):
         if isLimited or type(tag) is not int:  # 5.0 is in a set with 5
             _checkTag(tag)
         # The fast path of a burst: C{join} itself checks the state of the peer and the length.
-        if waiting and not (isLimited or isUrgent or self.disconnecting or self._producer):
+        if waiting and self._producer is None and not (isLimited or isUrgent or self.disconnecting):
             if self._join(waiting, tag, data, done):
                 return  # it shares a packet with a queued message, which is scheduled
         if len(data) > LONGEST:

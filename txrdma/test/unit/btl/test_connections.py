@@ -18,7 +18,7 @@ from twisted.internet.testing import AccumulatingProtocol
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 
-from txrdma.btl import connections, lifeline, memory, probes
+from txrdma.btl import connections, lifeline, memory, probes, transport
 from txrdma.btl.channels import MOST_UNREPORTED
 from txrdma.btl.core.congestion import FIRST_WINDOW
 from txrdma.btl.core.flow import MessageFlow, WINDOW
@@ -323,6 +323,24 @@ class PressureTests(HostsCase):
         client.transport.registerProducer(producer, True)
         producer.produce()
         self.wait(lambda: producer.sent == len(server.tagged) == PRODUCED)
+
+    def test_emptyProducer(self) -> None:
+        """A producer that is false, as an empty container is, is paused when messages share a packet, too."""
+
+        class Empty(ProducerRecorder):
+            def __len__(self) -> int:
+                return 0
+
+        client, _server = self.connected()
+        self.pause(1.0)
+        producer = Empty()
+        client.transport.registerProducer(producer, True)
+        while not client.transport._waiting:
+            client.transport.post(TAG, bytes(100))
+        self.assertEqual(producer.calls, [])
+        self.patch(transport, "FULL", client.transport._waitingBytes())
+        client.transport.post(TAG, bytes(100))
+        self.assertEqual(producer.calls, ["pause"])
 
 
 class EndTests(HostsCase):
