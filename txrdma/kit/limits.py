@@ -373,7 +373,7 @@ LIMITS: Final = (
           "integration.soft.test_rendezvous.StrangerTests.test_manyDoorbells"),
     Limit("shared memory", "invitations of a peer that meet no queue pair",
           "txrdma.soft.shared.routes._MOST_WAITING",
-          "The peer's connections are closed.",
+          "They are refused, which ends the queue pairs that they are from.",
           "integration.soft.test_rendezvous.StrangerTests.test_manyInvitations"),
     Limit("shared memory", "regions of a peer that a queue pair has mapped",
           "txrdma.soft.shared.sharedqueuepair.MOST_REGIONS",

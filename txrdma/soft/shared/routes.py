@@ -160,15 +160,15 @@ class _ConnectedProcess(PeerProcess):
         if len(descriptors) != 1:
             raise ValueError(f"an invitation needs one descriptor, not {len(descriptors)}")
         key = (parsed.source, parsed.destination)
-        if key in self._invitations or len(self._invitations) >= _MOST_WAITING:
-            raise ValueError("too many invitations")
+        if key in self._invitations:
+            raise ValueError("the same invitation waits already")
         connection = self.queuePairs.get(parsed.destination)
         unopened = self._unopened.get(parsed.destination)
         expected = connection or unopened
         # A refusal ends one queue pair of the peer; an exception would close the connection for all.
-        if (expected is not None and expected.destination != parsed.source) or (
-            connection is not None and connection.isJoined
-        ):
+        isForAnother = expected is not None and expected.destination != parsed.source
+        isTooMany = expected is None and len(self._invitations) >= _MOST_WAITING
+        if isForAnother or isTooMany or (connection is not None and connection.isJoined):
             self.refuse(parsed)
             return
         if parsed.doorbellByte >= DOORBELL_BYTES:
