@@ -9,7 +9,7 @@ from typing import Final
 from txrdma.fabric.creditloops import cyclic, exhaust, Link, loopFindings
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Node, Port
-from txrdma.fabric.routeuse import balances, Linear
+from txrdma.fabric.routeuse import balances, Linear, Pace
 from txrdma.fabric.routing import NO_PORT
 from txrdma.fabric.texts import listed
 from txrdma.iba.path import MADEndPort
@@ -47,7 +47,7 @@ class RouteCheck:
         self._nodes = [node for node in fabric.switches() if node.guid in linear]
         self._index: dict[GUID, int] = {node.guid: at for at, node in enumerate(self._nodes)}
         self._tables = [linear[node.guid] for node in self._nodes]
-        self._beyond = [self._peers(node) for node in self._nodes]
+        self._beyond: list[dict[int, Port]] = []
         self._waits: dict[_Channel, set[_Channel]] = defaultdict(set)
 
     @staticmethod
@@ -58,7 +58,14 @@ class RouteCheck:
         """Run the check, and yield after the LIDs of each port."""
         ends: list[Port] = []
         sources: set[int] = set()
+        pace = Pace()
+        for node in self._nodes:
+            self._beyond.append(self._peers(node))
+            if pace.isDue(len(self._beyond[-1])):
+                yield
         for port in self._fabric.endPorts():
+            if pace.isDue(1):
+                yield
             if not port.node.isSwitch and port.lid and port.peer is not None:
                 ends.append(port)
                 at = self._index.get(port.peer.node.guid)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.nodenames import NodeNames
@@ -15,6 +15,9 @@ from txrdma.kit.graphs import distances
 
 Linear = Mapping[GUID, bytes]
 """Linear forwarding tables by switch GUID; a table contains the output port number of each LID."""
+
+STEP: Final = 10_000
+"""Number of links and LIDs that are examined between two pauses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,33 +103,54 @@ def _spread(group: dict[int, int]) -> int:
     return max(group.values()) - min(group.values())
 
 
+class Pace:
+    """Divides work into steps of milliseconds."""
+
+    def __init__(self) -> None:
+        self._done = 0
+
+    def isDue(self, units: int) -> bool:
+        """Return whether to pause before some more work: the number of links and LIDs that it examines."""
+        self._done += units
+        if self._done <= STEP:
+            return False
+        self._done = units
+        return True
+
+
 def balances(fabric: Fabric, linear: Linear) -> Iterator[Balance | None]:
     """
     Yield None for pauses after milliseconds of work, then the balance of each switch whose forwarding table
-    is known.
+    is known, with pauses as well.
 
     Only links that lead to the same hosts by the fewest hops are compared: all uplinks of a leaf switch, or
     the links from a spine switch to one leaf switch.
     """
-    links = {
-        node: [
-            (number, port.peer.node)
-            for number, port in sorted(node.ports.items())
-            if number and port.peer is not None and port.peer.node.isSwitch
-        ]
-        for node in fabric.switches()
-    }
-    beside = {node: [peer for _port, peer in several] for node, several in links.items()}
+    pace = Pace()
+    links: dict[Node, list[tuple[int, Node]]] = {}
+    edges: dict[Node, list[int]] = {}
+    for node in list(fabric.switches()):
+        linked = [port for port in node.linked() if port.number]
+        if pace.isDue(len(linked)):
+            yield None
+        peers = [(port.number, port.peer) for port in linked if port.peer is not None]
+        links[node] = [(number, peer.node) for number, peer in peers if peer.node.isSwitch]
+        lids = [lid for _number, peer in peers if not peer.node.isSwitch for lid in peer.lids]
+        if lids:
+            edges[node] = lids
+    beside = defaultdict(list, {node: [peer for _port, peer in several] for node, several in links.items()})
     tables = {node: linear[node.guid] for node in links if node.guid in linear}
     groups: dict[Node, dict[tuple[int, ...], dict[int, int]]] = {node: {} for node in links}
     longer: Counter[Node] = Counter()
-    for edge, lids in _edges(fabric).items():
+    for edge, lids in edges.items():
         yield None
         hops = distances([edge], beside.__getitem__)
         for node, away in hops.items():
             table = tables.get(node)
             if not away or table is None:
                 continue
+            if pace.isDue(len(links[node]) + len(lids)):
+                yield None
             shortest = tuple([port for port, peer in links[node] if hops.get(peer) == away - 1])
             used = groups[node].get(shortest)
             if used is None:
@@ -138,16 +162,9 @@ def balances(fabric: Fabric, linear: Linear) -> Iterator[Balance | None]:
                 elif out != NO_PORT:
                     longer[node] += 1
     for node in sorted(tables, key=lambda node: node.guid.raw):
+        if pace.isDue(len(links[node])):
+            yield None
         yield Balance(node, list(groups[node].values()), longer[node])
-
-
-def _edges(fabric: Fabric) -> dict[Node, list[int]]:
-    """Return the LIDs of hosts and routers by the switch to which they are linked."""
-    edges: dict[Node, list[int]] = {}
-    for lid, port in _owners(fabric).items():
-        if port.peer is not None and port.peer.node.isSwitch:
-            edges.setdefault(port.peer.node, []).append(lid)
-    return edges
 
 
 def _owners(fabric: Fabric) -> dict[int, Port]:

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
-from txrdma.fabric import errorcounters
+from txrdma.fabric import errorcounters, routeuse
 from txrdma.fabric.cabling import cableFindings, parseCables
 from txrdma.fabric.differences import differences
 from txrdma.fabric.errorcounters import (
@@ -34,7 +34,7 @@ from txrdma.fabric.linkspeeds import (
     supportedSpeeds,
     wantsAsking,
 )
-from txrdma.fabric.model import Fabric
+from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.rates import added, changed, counterNames, Increase, Rates
 from txrdma.fabric.routechecks import routeFindings
 from txrdma.fabric.routeuse import balances
@@ -49,6 +49,7 @@ from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeInfo, PKeyTable, PortIn
 from txrdma.mad.layouts.values import EXTENDED_GIGABITS, GIGABITS, PortCapability, SMState
 from txrdma.mad.server import MADServer
 from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.support.mad.simulated import FabricTestCase, route, TWO_SWITCHES
 
@@ -412,6 +413,40 @@ class TableTests(SurveyedTestCase):
         found = list(balances(fabric, self.surveyed(fabric).linear))
         self.assertEqual(found[:2], [None, None])
         self.assertEqual([one.node.description for one in found[2:] if one is not None], ["left", "right"])
+
+    def test_steps(self) -> None:
+        """The number of links and LIDs that are examined between two pauses has a limit, plus one switch."""
+        self.fabric = SimulatedFabric(self.clock, fatTree(64, 8))
+        self.agent = self.agentAt("h00000")
+        fabric = self.sweep()
+        linear = self.surveyed(fabric).linear
+        whole = [one for one in balances(fabric, linear) if one is not None]
+        work, steps, found = 0, [], []
+        linked = Node.linked
+
+        class Table(bytes):
+            def __getitem__(self, lid: Any) -> Any:
+                nonlocal work
+                work += 1
+                return super().__getitem__(lid)
+
+        def examined(node: Node) -> list[Port]:
+            nonlocal work
+            work += len(linked(node))
+            return linked(node)
+
+        self.patch(Node, "linked", examined)
+        self.patch(routeuse, "STEP", 40)
+        for one in balances(fabric, {guid: Table(table) for guid, table in linear.items()}):
+            if one is None:
+                steps.append(work)
+                work = 0
+            else:
+                found.append(one)
+                work += len(one.groups)
+        self.assertEqual(found, whole)
+        self.assertGreater(len(steps), 32)
+        self.assertLessEqual(max(*steps, work), 40 + 8)
 
     def test_pkeys(self) -> None:
         host, switch = self.fabric.port("c"), self.fabric.port("right", 1)
