@@ -55,7 +55,7 @@ class RouteCheck:
         return {port.number: port.peer for port in node.linked() if port.peer is not None}
 
     def steps(self) -> Iterator[None]:
-        """Run the check, and yield after the LIDs of each port."""
+        """Run the check, and yield after each LID."""
         ends: list[Port] = []
         sources: set[int] = set()
         pace = Pace()
@@ -75,7 +75,7 @@ class RouteCheck:
         for end in ends:
             for lid in end.lids:
                 self._follow(end, lid, ordered)
-            yield
+                yield
         yield from self._loops()
         yield from self._evenness()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from txrdma.fabric.linkspeeds import (
 )
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.rates import added, changed, counterNames, Increase, Rates
-from txrdma.fabric.routechecks import routeFindings
+from txrdma.fabric.routechecks import RouteCheck, routeFindings
 from txrdma.fabric.routeuse import balances
 from txrdma.fabric.snapshots import dump, load
 from txrdma.fabric.tables import Firmware, tableFindings, Tables, TableSurvey
@@ -447,6 +448,18 @@ class TableTests(SurveyedTestCase):
         self.assertEqual(found, whole)
         self.assertGreater(len(steps), 32)
         self.assertLessEqual(max(*steps, work), 40 + 8)
+
+    def test_severalLIDs(self) -> None:
+        """The check of routes pauses after each LID, of which a port may have 128."""
+        poke(PortInfo, "lmc")(self.fabric.port("c").info, 2)
+        fabric = self.sweep()
+        check = RouteCheck(fabric, self.surveyed(fabric).linear)
+        followed: list[int] = []
+        self.patch(check, "_follow", lambda end, lid, sources: followed.append(lid))
+        counts = [0, *(len(followed) for _ in check.steps())]
+        lid = self.lid("c")
+        self.assertLessEqual({lid, lid + 1, lid + 2, lid + 3}, set(followed))
+        self.assertEqual({after - before for before, after in pairwise(counts)}, {0, 1})
 
     def test_pkeys(self) -> None:
         host, switch = self.fabric.port("c"), self.fabric.port("right", 1)
