@@ -74,6 +74,8 @@ NAMES: Final = (
     PrivateName("twisted.internet.epollreactor.EPollReactor", "_poller", ("txrdma.monitor.iterations",),
         "The fabric monitor measures how long the reactor is busy between two waits for events.",
         "The metric txrdma_monitor_iteration_seconds is missing."),
+    PrivateName("twisted.internet.pollreactor.PollReactor", "_poller", ("txrdma.monitor.iterations",),
+        "The same on poll.", "The same."),
     PrivateName("twisted.internet.asyncioreactor.AsyncioSelectorReactor", "_asyncioEventloop",
         ("txrdma.monitor.iterations",), "The same on an event loop of asyncio.", "The same."),
     PrivateName("twisted.python.usage.Options", "_dispatch", ("txrdma.commands.common.options",),
