@@ -60,88 +60,66 @@ _KINDS: Final = tuple(
 )
 
 
-class _Forwarded(Call):
-    """A call of a monitor."""
-
-    __slots__ = ("connection", "lid", "requested")
-
-    def __init__(self, connection: CollectorProtocol, requested: Request) -> None:
-        rpc, kind = _KINDS[requested.what]
-        super().__init__(rpc, kind, requested.content, requested.modifier, NO_KEYS, 0)
-        self.connection = connection
-        self.lid = requested.lid
-        self.requested = requested.identifier
-
-    def issue(self) -> None:
-        """Make the call."""
-        self.connection.issue(self, self.lid)
-
-    def answered(self, answer: Any) -> None:
-        content = answer.encode() if isinstance(answer, ClassPortInfo) else answer
-        self.connection.completed(self, Result(self.requested, wire.ANSWERED, 0, content))
-
-    def failed(self, error: Exception) -> None:
-        """Return the reason. Without a port, end the connection, so that other collectors make the calls."""
-        if isinstance(error, DeviceUnavailable):
-            self.connection.unavailable(self, str(error))
-        elif isinstance(error, MADError):
-            self.connection.completed(self, Result(self.requested, wire.REFUSED, error.status, b""))
-        elif isinstance(error, MADTimeoutError):
-            self.connection.completed(self, Result(self.requested, wire.SILENT, 0, b""))
-        else:
-            text = str(error)[:_MOST_TEXT].encode()
-            self.connection.completed(self, Result(self.requested, wire.FAILED, 0, text))
-
-
 @cache
-def _selecting(what: int, port: int) -> bytes:
-    """Return the content of a request for the counters of a port."""
+def _argumentsOf(what: int, port: int) -> tuple[bytes, int]:
+    """Return the payload of a request for an attribute of a port, and the attribute modifier."""
     kind: Any = wire.READABLE[what][1]
-    content: bytes = kind(portSelect=port).encode()
-    return content
+    return (kind(portSelect=port).encode(), 0) if what in wire.COUNTERS else (b"", port)
 
 
-class _Series(_Forwarded):
-    """Requests for the counters of several ports, one after the other."""
+class _Reading(Call):
+    """A request of a monitor: calls for the attributes of several ports, one after the other."""
 
-    __slots__ = ("at", "attributes", "parts", "ports", "read")
+    __slots__ = ("at", "connection", "parts", "read", "request")
 
-    def __init__(self, connection: CollectorProtocol, requested: Request) -> None:
-        self.attributes, self.ports = wire.decodeSeries(requested.content)
-        super().__init__(connection, requested._replace(what=self.attributes[0], content=b""))
+    def __init__(self, connection: CollectorProtocol, request: Request) -> None:
+        super().__init__(*_KINDS[request.attributes[0]], b"", 0, NO_KEYS, 0)
+        self.connection = connection
+        self.request = request
         self.at = 0
         self.parts: list[bytes] = []
         self.read: list[bytes] = []
 
     def issue(self) -> None:
-        what = self.attributes[len(self.parts)]
-        self.kind, self.content = _KINDS[what][1], _selecting(what, self.ports[self.at])
-        super().issue()
+        """Make the next call."""
+        what = self.request.attributes[len(self.parts)]
+        self.rpc, self.kind = _KINDS[what]
+        self.content, self.modifier = _argumentsOf(what, self.request.ports[self.at])
+        self.connection.issue(self, self.request.lid)
 
     def answered(self, answer: Any) -> None:
-        self.parts.append(answer)
-        if len(self.parts) == len(self.attributes):
+        self.parts.append(answer.encode() if isinstance(answer, ClassPortInfo) else answer)
+        if len(self.parts) == len(self.request.attributes):
             self._next(wire.READ, *self.parts)
         else:
             self.issue()
 
     def failed(self, error: Exception) -> None:
-        """Continue with the next port after a refusal."""
-        if isinstance(error, MADError):
-            self._next(wire.REFUSED_PORT)
+        """
+        Continue with the next port after a refusal; otherwise return the reason.
+
+        Without a port, end the connection, so that other collectors make the calls.
+        """
+        if isinstance(error, DeviceUnavailable):
+            self.connection.unavailable(self, str(error))
+        elif isinstance(error, MADError):
+            self._next(wire.REFUSED, error.status.to_bytes(2, "big"))
         elif isinstance(error, MADTimeoutError):
-            self.connection.completed(self, Result(self.requested, wire.SILENT, 0, b"".join(self.read)))
+            self._completed(wire.SILENT, *self.read)
         else:
-            super().failed(error)
+            self._completed(wire.FAILED, str(error)[:_MOST_TEXT].encode())
 
     def _next(self, *content: bytes) -> None:
         self.read += content
         self.parts.clear()
         self.at += 1
-        if self.at < len(self.ports):
+        if self.at < len(self.request.ports):
             self.issue()
         else:
-            self.connection.completed(self, Result(self.requested, wire.ANSWERED, 0, b"".join(self.read)))
+            self._completed(wire.COMPLETE, *self.read)
+
+    def _completed(self, kind: int, *content: bytes) -> None:
+        self.connection.completed(self, Result(self.request.identifier, kind, b"".join(content)))
 
 
 @implementer(IPushProducer)
@@ -155,7 +133,7 @@ class CollectorProtocol(MessageConnection):
         self._isFilling = self._isPaused = False
         self._timeoutSeconds, self._retries = 0.0, 0
         self._waiting: deque[Request] = deque()
-        self._running: dict[_Forwarded, None] = {}
+        self._running: dict[_Reading, None] = {}
         self._results: list[Result] = []
         self._flushing, self._beating = Timer(factory.reactor), Timer(factory.reactor)
 
@@ -202,19 +180,18 @@ class CollectorProtocol(MessageConnection):
         self._isFilling = True
         try:
             while self._waiting and not self._isPaused and len(self._running) < self.factory.maxOutstanding:
-                requested = self._waiting.popleft()
-                call = (_Series if requested.what == wire.SERIES else _Forwarded)(self, requested)
+                call = _Reading(self, self._waiting.popleft())
                 self._running[call] = None
                 call.issue()
         finally:
             self._isFilling = False
 
-    def issue(self, call: _Forwarded, lid: int) -> None:
+    def issue(self, call: _Reading, lid: int) -> None:
         """Make a call."""
         agent = self.factory.agent
         agent.issue(call, toLID(agent.port.endPort, lid), self._timeoutSeconds, self._retries)
 
-    def completed(self, call: _Forwarded, result: Result) -> None:
+    def completed(self, call: _Reading, result: Result) -> None:
         """Send a result, together with the others of this iteration of the reactor."""
         if call not in self._running:  # the connection has ended
             return
@@ -223,7 +200,7 @@ class CollectorProtocol(MessageConnection):
         self._flushing.ensure(0, self._flush)
         self._fill()
 
-    def unavailable(self, call: _Forwarded, reason: str) -> None:
+    def unavailable(self, call: _Reading, reason: str) -> None:
         """End the connection, because there is no port for the call."""
         self._running.pop(call, None)
         self.end(reason)

@@ -9,7 +9,7 @@ the monitor makes the calls itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -29,11 +29,8 @@ from txrdma.interfaces import IMADPort
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.proofs import ProvedClientEndpoint
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.core.frames import NO_KEYS
 from txrdma.mad.core.transactions import Call
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError
-from txrdma.mad.layouts.attributes import RPCS
-from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.monitor.collecting import wire
 from txrdma.monitor.collecting.connection import MessageConnection
 from txrdma.monitor.collecting.wire import Request, Result
@@ -60,47 +57,28 @@ class CollectedCall(Call):
 
     __slots__ = ()
 
+    def collected(self, ports: Sequence[bytes | int], isSilent: bool) -> None:
+        """
+        Process the result of L{CollectorPool.issueSeries}; other failures call L{failed}.
+
+        @param ports: attributes of each port that was read, or the MAD status of the node's refusal.
+        @param isSilent: whether the node did not answer for the next port.
+        """
+        raise NotImplementedError
+
     def lost(self) -> None:
         """Make the call again, because its collector was lost before it returned a result."""
         raise NotImplementedError
 
 
-class Series(CollectedCall):
-    """Readings of the counters of several ports of a node, with one result."""
-
-    __slots__ = ("_failed", "_lost", "collected", "size")
-
-    def __init__(
-        self,
-        size: int,
-        collected: Callable[[Sequence[bytes | None], bool], None],
-        failed: Callable[[Exception], None],
-        lost: Callable[[], None],
-    ) -> None:
-        """
-        @param size: bytes of all attributes of a port.
-        @param collected: called with the attributes of each port that was read, None for a port that the node
-            refuses, and whether the node did not answer for the next port.
-        @param lost: called instead if the collector is lost; C{failed}: if the series fails otherwise.
-        """
-        super().__init__(RPCS["PerformanceGet"], ClassPortInfo, b"", 0, NO_KEYS, 0)
-        self.size, self.collected, self._lost, self._failed = size, collected, lost, failed
-
-    def failed(self, error: Exception) -> None:
-        self._failed(error)
-
-    def lost(self) -> None:
-        """Read the ports again, because the collector was lost before it returned a result."""
-        self._lost()
-
-
 class _PendingCall(NamedTuple):
-    """A call with its path and its fields in a message."""
+    """A call with its path; C{attributes} and C{ports} are those of its request."""
 
     call: CollectedCall
     path: IBPath
-    what: int
-    content: bytes
+    attributes: bytes
+    ports: bytes
+    isSeries: bool
 
 
 class _Link(MessageConnection):
@@ -112,7 +90,6 @@ class _Link(MessageConnection):
 
     def __init__(self, collector: _Collector) -> None:
         self.waiting: dict[Call, _PendingCall] = {}
-        self._isFilling = False
         self._collector = collector
         self._open: dict[int, _PendingCall] = {}
         self._identifiers = count(1)
@@ -134,15 +111,9 @@ class _Link(MessageConnection):
                 del self._open[call.identifier]
 
     def _fill(self) -> None:
-        """Start calls up to the limit; one that ends at once returns to the outer loop."""
-        if self._isFilling:
-            return
-        self._isFilling = True
-        try:
-            while self.waiting and len(self._open) < wire.MOST_CALLS:
-                self._send(self.waiting.pop(next(iter(self.waiting))))
-        finally:
-            self._isFilling = False
+        """Start calls up to the limit."""
+        while self.waiting and len(self._open) < wire.MOST_CALLS:
+            self._send(self.waiting.pop(next(iter(self.waiting))))
 
     def connectionMade(self) -> None:
         """Send the settings; the collector has proved that it has the key."""
@@ -160,9 +131,7 @@ class _Link(MessageConnection):
         call.identifier = next(self._identifiers) & 0xFFFFFFFF
         self._open[call.identifier] = asked
         self._collector.pool.sent += 1
-        self._requests.append(
-            Request(call.identifier, asked.path.dlid, asked.what, call.modifier, asked.content)
-        )
+        self._requests.append(Request(call.identifier, asked.path.dlid, asked.attributes, asked.ports))
         self._flushing.ensure(0, self._flush)
 
     def _flush(self) -> None:
@@ -178,24 +147,27 @@ class _Link(MessageConnection):
             return
         self._fill()
         call, path, name = asked.call, asked.path, asked.call.rpc.name
-        if result.kind == wire.SILENT:
+        isSilent = result.kind == wire.SILENT
+        if isSilent:
             self._collector.pool.late += self._collector.retries + 1
-        if isinstance(call, Series) and result.kind in (wire.ANSWERED, wire.SILENT):
-            try:
-                ports = _portsIn(call.size, result.content)
-            except WireError as error:
-                call.failed(MADClassError(str(error), call.rpc, path))
-                raise
-            call.collected(ports, result.kind == wire.SILENT)
-        elif result.kind == wire.ANSWERED and len(result.content) == call.kind.size:
-            call.answered(call.kind.decode(result.content, 0))
-        elif result.kind == wire.REFUSED:
-            call.failed(MADError(call.rpc, path, result.status, b"", b""))
-        elif result.kind == wire.SILENT:
-            call.failed(MADTimeoutError(f"{name}: no answer to the collector", call.rpc, path))
-        else:
-            text = result.content.decode("utf-8", "replace") or "an answer of another length"
+        elif result.kind != wire.COMPLETE:
+            text = result.content.decode("utf-8", "replace")
             call.failed(MADClassError(f"{name}: {text}", call.rpc, path))
+            return
+        try:
+            size = sum(wire.READABLE[index][1].size for index in asked.attributes)
+            ports = wire.decodePorts(size, result.content)[: len(asked.ports)]
+        except WireError as error:
+            call.failed(MADClassError(str(error), call.rpc, path))
+            raise
+        if asked.isSeries:
+            call.collected(ports, isSilent)
+        elif not ports:
+            call.failed(MADTimeoutError(f"{name}: no answer to the collector", call.rpc, path))
+        elif isinstance(ports[0], int):
+            call.failed(MADError(call.rpc, path, ports[0], b"", b""))
+        else:
+            call.answered(call.kind.decode(ports[0], 0))
 
     def _watch(self) -> None:
         """End the connection unless something is received in time, as long as something is expected."""
@@ -216,28 +188,6 @@ class _Link(MessageConnection):
         self._open.clear()
         self.waiting.clear()
         self._collector.left(calls)
-
-
-def _portsIn(size: int, content: bytes) -> list[bytes | None]:
-    """
-    Return the ports of a series.
-
-    @param size: bytes of all attributes of a port.
-    @raise WireError: the content is incomplete.
-    """
-    ports: list[bytes | None] = []
-    at, end = 0, len(content)
-    while at < end:
-        isRead = content[at : at + 1] == wire.READ
-        if isRead:
-            ports.append(content[at + 1 : at + 1 + size])
-            at += size
-        else:
-            ports.append(None)
-        at += 1
-    if at > end:
-        raise WireError("collector", at, "a port is incomplete")
-    return ports
 
 
 @implementer(IStreamClientEndpoint)
@@ -359,23 +309,24 @@ class CollectorPool:
 
     def issue(self, call: CollectedCall, path: IBPath, timeoutSeconds: float, retries: int) -> None:
         """
-        Make a call by the collector of its port, or by the agent if there is none.
+        Make a call without a payload by the collector of its port, or by the agent if there is none.
 
         Collectors have the timeout and the retries of the pool.
         """
-        links = self._links
-        if links:
-            what = _INDICES[call.rpc.name, call.kind.attributeID]
-            links[path.dlid % len(links)].issue(_PendingCall(call, path, what, call.content))
-        else:
+        if not self._issue(call, path, [call.kind.attributeID], bytes((call.modifier,)), isSeries=False):
             self._agent.issue(call, path, timeoutSeconds, retries)
 
-    def issueSeries(self, call: Series, path: IBPath, attributes: Iterable[int], ports: bytes) -> bool:
+    def issueSeries(self, call: CollectedCall, path: IBPath, attributes: Iterable[int], ports: bytes) -> bool:
         """Read the attributes with these IDs of the ports of a LID. Returns False without a collector."""
+        return self._issue(call, path, attributes, ports, isSeries=True)
+
+    def _issue(
+        self, call: CollectedCall, path: IBPath, attributes: Iterable[int], ports: bytes, isSeries: bool
+    ) -> bool:
         links = self._links
         if links:
-            what = wire.encodeSeries((_INDICES["PerformanceGet", each] for each in attributes), ports)
-            links[path.dlid % len(links)].issue(_PendingCall(call, path, wire.SERIES, what))
+            indices = bytes(_INDICES[call.rpc.name, each] for each in attributes)
+            links[path.dlid % len(links)].issue(_PendingCall(call, path, indices, ports, isSeries))
         return bool(links)
 
     def findings(self) -> list[Finding]:

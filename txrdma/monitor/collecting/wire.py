@@ -1,16 +1,16 @@
 """
-Messages between a monitor and a collector: calls and their results, in batches.
+Messages between a monitor and a collector: requests and their results, in batches.
 
 First both ends prove that they have the common key: see L{txrdma.kit.proofs}. Then each message follows its
 length (C{Int32StringReceiver})::
 
     collector                                             monitor
       <------------------------------ timeout and retries of calls
-      <--------------------------------------------- calls ...
+      <------------------------------------------ requests ...
       results ... ------------------------------------------>
 
-Only the calls in L{READABLE} can be made: collectors read and change nothing. A series reads the counters
-of several ports of a node one after the other, and has one result.
+Only the calls in L{READABLE} can be made: collectors read and change nothing. A request reads attributes of
+several ports of a node one after the other, and has one result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from struct import error as StructError
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from txrdma.error import WireError
 from txrdma.mad.layouts.attributes import Attribute
@@ -30,7 +30,7 @@ COLLECTOR, MONITOR = 0, 1
 """Ranks of the ends in their proofs."""
 
 MOST_CALLS: Final = 2048
-"""Maximum number of calls of a connection without a result."""
+"""Maximum number of requests of a connection without a result."""
 
 MOST_BYTES: Final = 16 << 20
 """Maximum length of a message in bytes: the results of some hundred switches."""
@@ -45,55 +45,51 @@ READABLE: Final[tuple[tuple[str, type[Attribute]], ...]] = (
 """The calls that a collector makes; messages have the index."""
 
 COUNTERS: Final = (1, 2)
-"""Indices of the attributes with counters of a port."""
+"""Indices of the attributes with counters, whose payload has the number of the port; of others it is zero."""
 
-SERIES: Final = 0xFF
-"""Marks a series of attributes, in place of an attribute's index; see L{encodeSeries}."""
+READ, REFUSED = b"\0", b"\1"
+"""
+First byte of each port in a result. After L{READ} come the attributes, after L{REFUSED} two bytes, the MAD
+status.
+"""
 
-READ, REFUSED_PORT = b"\0", b"\1"
-"""First byte of each port in the result of a series; after L{READ} come the attributes."""
-
-ANSWERED, REFUSED, SILENT, FAILED = range(4)
-"""Results: an answer, a MAD status, no answer in time, and any other failure."""
+COMPLETE, SILENT, FAILED = range(3)
+"""Results: all ports, those that were read before an answer was missing, and any other failure."""
 
 _HIGHEST_LID: Final = 0xBFFF  # IBA 4.1.3
+_STATUS_BYTES: Final = 2
 
 _SETTINGS: Final = Struct(">IB")
-_CALL: Final = Struct(">IHBIH")
-_RESULT: Final = Struct(">IBHI")
+_REQUEST: Final = Struct(">IHBH")
+_RESULT: Final = Struct(">IBI")
 
 
 class Request(NamedTuple):
     """
-    A call.
+    A request to read attributes of ports.
 
     @ivar identifier: chosen by the monitor, and repeated by the result.
-    @ivar lid: LID of the port.
-    @ivar what: index in L{READABLE}, or L{SERIES}.
-    @ivar modifier: attribute modifier.
-    @ivar content: payload of the request; C{b""} for zeros.
+    @ivar lid: LID of the ports.
+    @ivar attributes: indices in L{READABLE}.
+    @ivar ports: numbers of the ports.
     """
 
     identifier: int
     lid: int
-    what: int
-    modifier: int
-    content: bytes
+    attributes: bytes
+    ports: bytes
 
 
 class Result(NamedTuple):
     """
-    The result of a call.
+    The result of a request.
 
-    @ivar kind: L{ANSWERED}, L{REFUSED}, L{SILENT} or L{FAILED}.
-    @ivar status: MAD status of a refusal.
-    @ivar content: the attribute, the text of a failure, or the ports of a series; for a silent node those
-        that were read before.
+    @ivar kind: L{COMPLETE}, L{SILENT} or L{FAILED}.
+    @ivar content: ports, as L{decodePorts} reads them, or the text of a failure.
     """
 
     identifier: int
     kind: int
-    status: int
     content: bytes
 
 
@@ -113,63 +109,71 @@ def decodeSettings(data: bytes) -> tuple[float, int]:
 
 
 def encodeRequests(requests: Iterable[Request]) -> bytes:
-    """Return a message with calls."""
-    pack = _CALL.pack
+    """Return a message with requests."""
+    pack = _REQUEST.pack
     parts: list[bytes] = []
-    for identifier, lid, what, modifier, content in requests:
-        parts += (pack(identifier, lid, what, modifier, len(content)), content)
+    for identifier, lid, attributes, ports in requests:
+        parts += (pack(identifier, lid, len(attributes), len(ports)), attributes, ports)
     return b"".join(parts)
 
 
 def decodeRequests(data: bytes) -> Iterator[Request]:
-    """Yield the calls of a message. Raises L{WireError} for an incomplete message, or another call."""
-    for (identifier, lid, what, modifier), content in _items(_CALL, data):
-        if what >= len(READABLE) and what != SERIES:
-            raise WireError("collector", 0, f"there is no call {what}")
+    """Yield the requests of a message. Raises L{WireError} for an incomplete message, or another call."""
+    for (identifier, lid), (attributes, ports) in _items(_REQUEST, 2, data):
+        if not attributes or not ports or max(attributes) >= len(READABLE):
+            raise WireError("collector", 0, f"there is no call {attributes.hex()} of ports {ports.hex()}")
         if not 0 < lid <= _HIGHEST_LID:
             raise WireError("collector", 0, f"{lid:#x} is not a unicast LID")
-        yield Request(identifier, lid, what, modifier, content)
-
-
-def encodeSeries(attributes: Iterable[int], ports: bytes) -> bytes:
-    """Return the content of a series of attributes, by indices in L{COUNTERS}, and numbers of ports."""
-    indices = bytes(attributes)
-    return bytes((len(indices),)) + indices + ports
-
-
-def decodeSeries(content: bytes) -> tuple[bytes, bytes]:
-    """Return the attributes and ports of a series. Raises L{WireError} if there are none."""
-    count = content[0] if content else 0
-    attributes, ports = content[1 : 1 + count], content[1 + count :]
-    if not attributes or not ports or not set(attributes) <= set(COUNTERS):
-        raise WireError("collector", 0, "a series has no counters or no ports")
-    return attributes, ports
+        yield Request(identifier, lid, attributes, ports)
 
 
 def encodeResults(results: Iterable[Result]) -> bytes:
     """Return a message with results."""
     pack = _RESULT.pack
     parts: list[bytes] = []
-    for identifier, kind, status, content in results:
-        parts += (pack(identifier, kind, status, len(content)), content)
+    for identifier, kind, content in results:
+        parts += (pack(identifier, kind, len(content)), content)
     return b"".join(parts)
 
 
 def decodeResults(data: bytes) -> Iterator[Result]:
     """@raise WireError: the message is incomplete."""
-    for (identifier, kind, status), content in _items(_RESULT, data):
-        yield Result(identifier, kind, status, content)
+    for (identifier, kind), (content,) in _items(_RESULT, 1, data):
+        yield Result(identifier, kind, content)
 
 
-def _items(head: Struct, data: bytes) -> Iterator[tuple[tuple[Any, ...], bytes]]:
-    """Yield the head of each item, and the bytes after it, whose length is the last number of the head."""
+def _items(head: Struct, lengths: int, data: bytes) -> Iterator[tuple[list[int], list[bytes]]]:
+    """Yield the head of each item, and the bytes after it; the last numbers of the head are their lengths."""
     at, end, size = 0, len(data), head.size
     while at < end:
         try:
-            *values, length = head.unpack_from(data, at)
+            values = head.unpack_from(data, at)
         except StructError:
             raise WireError("collector", at, "an item is incomplete") from None
-        at += size + length
+        at += size
+        parts = []
+        for length in values[-lengths:]:
+            parts.append(data[at : at + length])
+            at += length
         if at > end:
             raise WireError("collector", at, "an item is incomplete")
-        yield tuple(values), data[at - length : at]
+        yield list(values[:-lengths]), parts
+
+
+def decodePorts(size: int, content: bytes) -> list[bytes | int]:
+    """
+    Return the attributes of the ports in a result, or the MAD status of a refusal.
+
+    @param size: bytes of all attributes of a port.
+    @raise WireError: the content is incomplete.
+    """
+    ports: list[bytes | int] = []
+    at, end = 0, len(content)
+    while at < end:
+        isRead = content[at : at + 1] == READ
+        begin, at = at + 1, at + 1 + (size if isRead else _STATUS_BYTES)
+        port = content[begin:at]
+        ports.append(port if isRead else int.from_bytes(port, "big"))
+    if at > end:
+        raise WireError("collector", at, "a port is incomplete")
+    return ports

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial, wraps
+from functools import wraps
 from itertools import takewhile
 from typing import Any, Concatenate, Final, ParamSpec
 
@@ -35,7 +35,7 @@ from txrdma.mad.layouts.attributes import Attribute, RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.paths import toLID
-from txrdma.monitor.collecting.pool import CollectedCall, CollectorPool, Series
+from txrdma.monitor.collecting.pool import CollectedCall, CollectorPool
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
 from txrdma.monitor.reading.attributes import kindOf, ReadingKind
 from txrdma.monitor.reading.fec import NO_ATTRIBUTE
@@ -96,6 +96,9 @@ class _Visit(CollectedCall):
     def failed(self, error: Exception) -> None:
         """Continue after a refusal; end the visit of a silent node."""
         self.reader._failed(self, error)
+
+    def collected(self, ports: Sequence[bytes | int], isSilent: bool) -> None:
+        self.reader._collected(self, ports, isSilent)
 
     def lost(self) -> None:
         """Continue the visit without the collector that was lost."""
@@ -371,7 +374,7 @@ class CounterReader:
         kind = visit.reading
         if kind is None:
             visit.kind, visit.content = ClassPortInfo, b""
-        elif not visit.part and self._isCollected(visit, kind, stop.path):
+        elif self._isCollected(visit, kind, stop.path):
             return
         else:
             requests = stop.requests
@@ -387,25 +390,16 @@ class CounterReader:
             return False
         rest = takewhile(lambda stop: stop.path.dlid == path.dlid, visit.pending[visit.at :])
         numbers = bytes(stop.number for stop in rest)
-        series = visit.asking = Series(
-            kind.size,
-            partial(self._collected, visit, len(numbers)),
-            partial(self._failed, visit),
-            visit.lost,
-        )
-        if self._collectors.issueSeries(series, path, kind.attributes, numbers):
-            return True
-        visit.asking = visit
-        return False
+        return self._collectors.issueSeries(visit, path, kind.attributes, numbers)
 
     @_step
-    def _collected(self, visit: _Visit, count: int, ports: Sequence[bytes | None], isSilent: bool) -> None:
-        """Store the readings of a collector for a requested number of ports."""
+    def _collected(self, visit: _Visit, ports: Sequence[bytes | int], isSilent: bool) -> None:
+        """Store the readings of a collector."""
         kind = visit.reading
         assert kind is not None  # it was known when the collector was asked
-        visit.asking = visit
-        for content in ports[:count]:
-            if content is not None:
+        visit.part = 0  # others may have been read without a collector
+        for content in ports:
+            if isinstance(content, bytes):
                 self._took(visit, kind, kind.decode(content))
             elif (meter := self.meters.get(visit.pending[visit.at].portKey)) is not None:
                 meter.missed()

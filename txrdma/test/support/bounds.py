@@ -160,7 +160,7 @@ BOUNDS: Final = {
     "mad.ports.verbsport.HANDLES": "mad.VerbsPort._handles",
     "mad.server.MOST_PENDING": "mad.MADServer._pending",
     "monitor.collecting.collector.MOST_MONITORS": "monitor.CollectorFactory.connections",
-    "monitor.collecting.wire.MOST_BYTES": "monitor._Series.parts,read",
+    "monitor.collecting.wire.MOST_BYTES": "monitor._Reading.parts,read",
     "monitor.collecting.wire.MOST_CALLS": "monitor.CollectorProtocol._waiting,_running,_results",
     "monitor.diagnosis.findinglog.MOST_CLEARED": "monitor.FindingLog._closed,_returning",
     "monitor.diagnosis.presence.MOST_GONE": "monitor.Presence.nodes,links",

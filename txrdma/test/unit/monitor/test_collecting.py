@@ -4,7 +4,7 @@ Tests for L{txrdma.monitor.collecting}: a poller whose counters are read by coll
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from zope.interface import implementer
@@ -24,7 +24,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import WireError
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended
-from txrdma.mad.layouts.smp import NodeInfo
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.monitor.collecting import collector, pool, wire
 from txrdma.monitor.collecting.collector import collectorEndpoint, CollectorFactory
 from txrdma.monitor.collecting.pool import CollectorPool
@@ -328,7 +328,10 @@ class CollectorTests(FabricTestCase):
         self.connection.dataReceived(len(message).to_bytes(4, "big") + message)
 
     def requests(self, *lids: int, what: int = 3) -> bytes:
-        return wire.encodeRequests(wire.Request(7 + at, lid, what, 0, b"") for at, lid in enumerate(lids))
+        attributes = bytes((what,))
+        return wire.encodeRequests(
+            wire.Request(7 + at, lid, attributes, b"\0") for at, lid in enumerate(lids)
+        )
 
     def results(self, seconds: float = 10.0) -> list[wire.Result]:
         self.pump(seconds)
@@ -344,20 +347,21 @@ class CollectorTests(FabricTestCase):
         """A batch of calls has a result for each: an answer, a refusal or silence."""
         self.fabric.silence("d")
         self.send(self.requests(*(self.lid(name) for name in "acd")))
-        found = sorted(self.results(), key=lambda one: one.content)
-        guids = {NodeInfo.decode(one.content).nodeGUID for one in found if one.kind == wire.ANSWERED}
+        found = self.results()
+        answers = [one.content.removeprefix(wire.READ) for one in found if one.kind == wire.COMPLETE]
+        guids = {NodeInfo.decode(one).nodeGUID for one in answers}
         self.assertEqual(guids, {self.fabric.node(name).guid for name in "ac"})
         self.assertEqual([one.kind for one in found if not one.content], [wire.SILENT])
 
     def test_refused(self) -> None:
-        self.send(wire.encodeRequests([wire.Request(1, self.lid("a"), 4, 99, b"")]))
-        (result,) = self.results()
-        self.assertEqual((result.kind, result.identifier), (wire.REFUSED, 1))
-        self.assertEqual(result.status & 0x1C, 0x1C)
+        result = self.series("a", b"\x63", b"\4")
+        self.assertEqual((result.kind, result.identifier), (wire.COMPLETE, 1))
+        (status,) = wire.decodePorts(PortInfo.size, result.content)
+        assert isinstance(status, int)
+        self.assertEqual(status & 0x1C, 0x1C)
 
-    def series(self, name: str, ports: bytes, attributes: Sequence[int] = (1, 2)) -> wire.Result:
-        content = wire.encodeSeries(attributes, ports)
-        self.send(wire.encodeRequests([wire.Request(1, self.lid(name), wire.SERIES, 0, content)]))
+    def series(self, name: str, ports: bytes, attributes: bytes = b"\1\2") -> wire.Result:
+        self.send(wire.encodeRequests([wire.Request(1, self.lid(name), attributes, ports)]))
         (result,) = self.results()
         return result
 
@@ -366,34 +370,34 @@ class CollectorTests(FabricTestCase):
         self.fabric.setCounters("left", 1, symbolErrorCounter=5)
         self.fabric.setCounters("left", 2, symbolErrorCounter=6)
         result = self.series("left", bytes((1, 99, 2)))
-        self.assertEqual(result.kind, wire.ANSWERED)
-        first, refused, second = pool._portsIn(PortCounters.size + PortCountersExtended.size, result.content)
-        self.assertIsNone(refused)
+        self.assertEqual(result.kind, wire.COMPLETE)
+        size = PortCounters.size + PortCountersExtended.size
+        first, refused, second = wire.decodePorts(size, result.content)
+        self.assertIsInstance(refused, int)
         for content, errors in ((first, 5), (second, 6)):
             self.assertEqual(PortCounters.decode(content).symbolErrorCounter, errors)  # type: ignore[arg-type]  # not None
-        self.assertRaises(WireError, pool._portsIn, 10, wire.READ + bytes(9))
+        self.assertRaises(WireError, wire.decodePorts, 10, wire.READ + bytes(9))
 
     def test_silentSeries(self) -> None:
         """A series ends when the node becomes silent, and has what was read before."""
-        content = wire.encodeSeries((1,), bytes(range(1, 9)))
-        self.send(wire.encodeRequests([wire.Request(1, self.lid("left"), wire.SERIES, 0, content)]))
+        self.send(wire.encodeRequests([wire.Request(1, self.lid("left"), b"\1", bytes(range(1, 9)))]))
         before = self.collector.sent
         while self.collector.sent < before + 3:
             self.clock.advance(0.0001)
         self.fabric.silence("left")
         (result,) = self.results()
         self.assertEqual(result.kind, wire.SILENT)
-        self.assertIn(len(pool._portsIn(PortCounters.size, result.content)), (3, 4, 5))
+        self.assertIn(len(wire.decodePorts(PortCounters.size, result.content)), (3, 4, 5))
 
     def test_badMessages(self) -> None:
         """An unknown call, an invalid LID, a wrong length or wrong settings end the connection."""
         lid = self.lid("a")
         series = [
-            wire.encodeRequests([wire.Request(1, lid, wire.SERIES, 0, content)])
-            for content in (b"", b"\1\1", b"\0\1", b"\1\4\1")
+            wire.encodeRequests([wire.Request(1, lid, attributes, ports)])
+            for attributes, ports in ((b"", b""), (b"\1", b""), (b"", b"\1"), (b"\1\5", b"\1"))
         ]
         others = [self.requests(lid, what=len(wire.READABLE)), self.requests(0), self.requests(0xC000)]
-        others += [self.requests(lid)[:-1], self.requests(lid)[:-1] + b"\1"]
+        others += [self.requests(lid)[:-1], self.requests(lid) + b"\1"]
         self.connection.connectionLost()
         for messages in (*((SETTINGS, message) for message in series + others), (b"",), (bytes(5),)):
             self.transport = StringTransport()
