@@ -46,28 +46,19 @@ class ReadingKind:
     The kind of reading that a node's performance management agent supports.
 
     @ivar layout: order of the values in a reading.
-    @ivar parts: attributes that make it. C{attributes} has their IDs, and C{size} is the sum of their bytes.
+    @ivar parts: attributes that make it. C{attributes} has their IDs.
     """
 
-    __slots__ = ("_chosen", "_requests", "attributes", "layout", "parts", "size")
+    __slots__ = ("_requests", "attributes", "layout", "parts")
 
     def __init__(self, *parts: tuple[type[Attribute], tuple[str, ...]]) -> None:
         """@param parts: attributes to query, and names of the counters to take from each."""
-        self._chosen = parts
         self.parts = tuple(_counters(*part) for part in parts)
         self.layout = CounterLayout(
             {name: width for part in self.parts for name, width in part.widths.items()}, _UNITS
         )
         self.attributes = tuple(part.attributeID for part in self.parts)
-        self.size = sum(part.size for part in self.parts)
         self._requests: dict[int, tuple[bytes, ...]] = {}
-
-    def without(self, names: frozenset[str]) -> ReadingKind:
-        """Return this kind without counters that an agent does not have, which would always be zero."""
-        chosen = self._chosen
-        return ReadingKind(
-            *((kind, tuple(name for name in wanted if name not in names)) for kind, wanted in chosen)
-        )
 
     def decode(self, content: bytes) -> tuple[int, ...]:
         """Return the values of a reading from its attributes, one after the other."""
@@ -94,34 +85,25 @@ _OPTIONAL: Final = {
 }
 """Optional counters, and the capabilities that announce them."""
 
-NARROW: Final = ReadingKind((PortCounters, ERROR_COUNTERS + DATA_COUNTERS))
-"""Reading of a port that counts traffic only in 32 bits."""
-
-MIXED: Final = ReadingKind((PortCounters, ERROR_COUNTERS), (PortCountersExtended, DATA_COUNTERS))
-"""Reading of a port that counts traffic in 64 bits, but does not distinguish unicast and multicast."""
-
-MIXED_CASTS: Final = ReadingKind(
-    (PortCounters, ERROR_COUNTERS), (PortCountersExtended, DATA_COUNTERS + UNICAST_COUNTERS)
-)
-"""Reading of a port that counts traffic in 64 bits, and errors in fewer."""
-
-WIDE: Final = ReadingKind((PortCountersExtended, ERROR_COUNTERS + DATA_COUNTERS + UNICAST_COUNTERS))
-"""Reading of a port that counts everything in 64 bits: one datagram contains all counters."""
-
 
 def kindOf(info: ClassPortInfo) -> ReadingKind:
     """Return the kind of reading that an agent supports, by its ClassPortInfo."""
     able = CounterCapabilities(info.capabilityMask, info.capabilityMask2)
-    kind = NARROW
-    if able.hasWideErrors:
-        kind = WIDE
-    elif able.isWide:
-        kind = MIXED_CASTS if able.hasCasts else MIXED
-    lacks = frozenset(name for name, able in _OPTIONAL.items() if not info.capabilityMask & able)
-    return _without(kind, lacks) if lacks else kind
+    lacks = frozenset(name for name, bit in _OPTIONAL.items() if not info.capabilityMask & bit)
+    return _kindOf(able.isWide, able.hasCasts, able.hasWideErrors, lacks)
 
 
 @cache
-def _without(kind: ReadingKind, names: frozenset[str]) -> ReadingKind:
-    """Return one kind for all nodes that lack the same counters: their ports share columns."""
-    return kind.without(names)
+def _kindOf(isWide: bool, hasCasts: bool, hasWideErrors: bool, lacks: frozenset[str]) -> ReadingKind:
+    """
+    Return one kind for all nodes with the same capabilities: their ports share columns.
+
+    @param lacks: counters that the agent does not have, which would always be zero.
+    """
+    errors = tuple(name for name in ERROR_COUNTERS if name not in lacks)
+    if hasWideErrors:  # one datagram contains all counters
+        return ReadingKind((PortCountersExtended, errors + DATA_COUNTERS + UNICAST_COUNTERS))
+    if isWide:
+        traffic = DATA_COUNTERS + (UNICAST_COUNTERS if hasCasts else ())
+        return ReadingKind((PortCounters, errors), (PortCountersExtended, traffic))
+    return ReadingKind((PortCounters, errors + DATA_COUNTERS))
