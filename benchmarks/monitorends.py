@@ -29,6 +29,8 @@ from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.reading.counterreader import CounterReader
+from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.monitor.reading.statistics import PollerStatistics
 from txrdma.monitor.series.exposition import CounterExposition, exposed
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.level import Level
@@ -98,14 +100,17 @@ async def reading(reactor: Any, orders: Orders) -> Result:
     """CPU seconds to read a port's counters by its meter, and to render the text of all ports."""
     fabric = _swept(orders["hosts"])
     agent = MADAgent(reactor, CountersPort(reactor))
-    reader = CounterReader(reactor, agent, ErrorThresholds(), 10.0, 5.0, 2, 64, ignored, ignored, ignored)
+    reader = CounterReader(
+        *(reactor, agent, ErrorThresholds(), PollerSettings(timeoutSeconds=5.0), PollerStatistics()),
+        *(ignored, ignored, ignored),
+    )
     nodes = [node for node in fabric.nodes.values() if node.lid]
     rounds = []
     for turn in range(orders["rounds"] + 2):
-        before, cpu = reader.readings, cpuSeconds()
+        before, cpu = reader.statistics.readings, cpuSeconds()
         await reader.read(nodes, 1, ())
         if turn > 1:  # the first round reads capabilities, the second one ports without links
-            linked = reader.readings - before
+            linked = reader.statistics.readings - before
             rounds.append((cpuSeconds() - cpu) / linked)
     exposition = CounterExposition()
     some = dict(islice(reader.meters.items(), _EXPORTED))
@@ -116,8 +121,8 @@ async def reading(reactor: Any, orders: Orders) -> Result:
         text = "".join(exposed(exposition.families(some)))
         texts.append(time.perf_counter() - begun)
     agent.close()
-    if reader.silences:
-        raise RuntimeError(f"{reader.silences} agents were silent")
+    if reader.statistics.silences:
+        raise RuntimeError(f"{reader.statistics.silences} agents were silent")
     return {
         "value": median(rounds),
         "ports": linked,

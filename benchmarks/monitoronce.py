@@ -19,6 +19,8 @@ from txrdma.mad.ports import openMADPort
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.reading.attributes import kindOf, ReadingKind
 from txrdma.monitor.reading.counterreader import CounterReader
+from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.monitor.reading.statistics import PollerStatistics
 
 _DATA: Final = ReadingKind((PortCountersExtended, DATA_COUNTERS))
 """The counters that C{ibqueryerrors --counters} reads."""
@@ -30,17 +32,17 @@ async def once(reactor: Any, orders: Orders) -> dict[str, Any]:
     agent = MADAgent(reactor, openMADPort(reactor, "ibsim"))
     fabric = await Sweep(agent, orders["outstanding"]).run()
     swept = time.perf_counter()
+    settings = PollerSettings(timeoutSeconds=5.0, maxOutstanding=orders["outstanding"])
     reader = CounterReader(
-        *(reactor, agent, ErrorThresholds(), 10.0, 5.0, 2),
-        *(orders["outstanding"], ignored, ignored, ignored),
+        *(reactor, agent, ErrorThresholds(), settings, PollerStatistics(), ignored, ignored, ignored),
         kindOf if orders["hasErrors"] else lambda record: _DATA,
     )
     await reader.read((node for node in fabric.nodes.values() if node.lid), 1)
     ended = time.perf_counter()
     agent.close()
-    if reader.silences:
-        raise RuntimeError(f"{reader.silences} agents were silent")
-    return {"value": ended - begun, "sweep": swept - begun, "ports": reader.readings}
+    if reader.statistics.silences:
+        raise RuntimeError(f"{reader.statistics.silences} agents were silent")
+    return {"value": ended - begun, "sweep": swept - begun, "ports": reader.statistics.readings}
 
 
 scenarios = {"monitor-once": once}

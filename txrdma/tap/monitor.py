@@ -36,7 +36,8 @@ from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised, Resumed
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.process import ProcessMeasures
-from txrdma.monitor.reading.poller import Check, FabricPoller, RETRIES
+from txrdma.monitor.reading.poller import Check, FabricPoller
+from txrdma.monitor.reading.settings import RETRIES
 from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.monitor.series.database import leaseOf
 from txrdma.monitor.series.promqlreader import PromQLReader

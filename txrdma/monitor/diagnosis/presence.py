@@ -60,14 +60,11 @@ class Absence:
     @ivar where: name of the node, or of the link's first port.
     @ivar beyond: name of the port that led to the node, or of the link's other port; C{""} without one.
     @ivar since: time of the first sweep that did not find it.
-    @ivar port: number of the link's first port; None for a node.
     """
 
     where: str
     beyond: str
     since: float
-    guid: GUID
-    port: int | None = None
 
 
 class Presence:
@@ -107,24 +104,14 @@ class Presence:
             present.
         @raise ValueError, TypeError: an event is invalid.
         """
-        present: dict[GUID, tuple[str, str]] = {}
-        linked: dict[Link, tuple[str, str]] = {}
-        nodes: dict[GUID, Absence] = {}
-        links: dict[Link, Absence] = {}
+        present, linked, nodes, links = dict[Any, Any](), dict[Any, Any](), dict[Any, Any](), dict[Any, Any]()
         for one in states:
-            names, isAbsent = (one.where, one.detail), one.kind.endswith("-gone")
-            if one.kind.startswith("node"):
-                guid = GUID.fromString(one.subject)
-                if isAbsent:
-                    nodes[guid] = Absence(*names, one.at, guid)
-                else:
-                    present[guid] = names
+            isNode = one.kind.startswith("node")
+            key = GUID.fromString(one.subject) if isNode else _linkOf(one.subject)
+            if one.kind.endswith("-gone"):
+                (nodes if isNode else links)[key] = Absence(one.where, one.detail, one.at)
             else:
-                link = _linkOf(one.subject)
-                if isAbsent:
-                    links[link] = Absence(*names, one.at, *link[0])
-                else:
-                    linked[link] = names
+                (present if isNode else linked)[key] = one.where, one.detail
         if len(present) >= _FEWEST:
             self.remembered = _rememberedFabric(present, linked)
             self.rememberedAt = max(one.at for one in states)
@@ -134,20 +121,18 @@ class Presence:
     def _elsewhere(self, fabric: Fabric, now: float) -> Iterator[FabricEvent]:
         """Forget the state of a process that watched another fabric: the local node may be in both."""
         if len(self.present) >= _FEWEST and sum(guid in self.present for guid in fabric.nodes) < _FEWEST:
-            for guid in (*self.present, *self.nodes):
-                yield _nodeEvent(now, "node-forgotten", guid)
-            for link in (*self.linked, *self.links):
-                yield _linkEvent(now, "link-forgotten", link)
+            known: list[GUID | Link] = [*self.present, *self.nodes, *self.linked, *self.links]
+            for key in known:
+                yield _event(now, "forgotten", key)
             self.present, self.linked = {}, {}
             self.nodes.clear()
             self.links.clear()
 
-    def follow(self, fabric: Fabric, now: float) -> Generator[None, None, list[FabricEvent]]:
+    def follow(self, fabric: Fabric, now: float) -> Iterator[FabricEvent | None]:
         """
-        Compare a fabric with its previous state, and store it as the new one at the end, with pauses between
-        pieces of some milliseconds.
-
-        @return: events; those of the first fabric have no text.
+        Compare a fabric with its previous state, and store it as the new one at the end. Then yield events;
+        those of the first fabric have no text. Before, yield None for pauses between pieces of some
+        milliseconds.
         """
         events: list[FabricEvent] = []
         self.remembered = None
@@ -158,7 +143,7 @@ class Presence:
         for number, (guid, node) in enumerate(list(fabric.nodes.items()), 1):
             nodes[guid] = str(node), _attachment(node)
             if not number % _PIECE:
-                yield
+                yield None
         links: dict[Link, tuple[str, str]] = {}
         modes: dict[Link, tuple[int, str]] = {}
         came: set[Link] = set()
@@ -168,28 +153,23 @@ class Presence:
             if link not in self.linked:
                 came.add(link)
             if not number % _PIECE:
-                yield
+                yield None
         lost: list[Link] = []
-        for number, link in enumerate(self.linked, 1):
-            if link not in links:
-                lost.append(link)
-            if not number % _PIECE:
-                yield
         ofNodes = self._nodeEvents(nodes, fabric, now)
         for number, event in enumerate(chain(ofNodes, self._linkEvents(links, modes, nodes, lost, now)), 1):
             if event is not None:
                 events.append(event)
             if not number % _PIECE:
-                yield
-        appeared = yield from self._times(nodes, links, came, now)
+                yield None
+        appeared = yield from self._times(nodes, links, now)
         # No pauses from here on: pages show either the former state or the new one.
         for guid, (name, beyond) in self.present.items():
             if guid not in nodes:
-                self.nodes[guid] = Absence(name, beyond, now, guid)
+                self.nodes[guid] = Absence(name, beyond, now)
         for link in lost:
-            self.links[link] = Absence(*self.linked[link], now, *link[0])
+            self.links[link] = Absence(*self.linked[link], now)
         # With those that are missing from now on: a bounded table may forget them at once.
-        before = set(self.nodes), set(self.links)
+        former: list[GUID | Link] = [*self.nodes, *self.links]
         forget(self.nodes, lambda guid, _: guid in nodes)
         ends = {end for link in self.links for end in link}
         taken = ends and {end for link in came for end in link if end in ends}
@@ -204,13 +184,10 @@ class Presence:
         for gone in several:
             forget(gone, lambda _key, one: one.since <= now - FORGET_SECONDS)
             self._bound(gone)
-        for guid in before[0]:
-            if guid not in nodes and guid not in self.nodes:
-                events.append(_nodeEvent(now, "node-forgotten", guid))
-        for link in before[1]:
-            if link not in links and link not in self.links:
-                events.append(_linkEvent(now, "link-forgotten", link))
-        return events
+        for key in former:
+            if not any(key in table for table in (nodes, links, self.nodes, self.links)):
+                events.append(_event(now, "forgotten", key))
+        yield from events
 
     def _nodeEvents(
         self, nodes: Mapping[GUID, tuple[str, str]], fabric: Fabric, now: float
@@ -218,57 +195,65 @@ class Presence:
         """Yield the events of nodes; None is a node without an event."""
         isFirst = not self.present
         for guid, names in self.present.items():
-            yield None if guid in nodes else _nodeEvent(now, "node-gone", guid, names, "it is gone")
+            yield None if guid in nodes else _event(now, "gone", guid, names, "it is gone")
         for guid, names in nodes.items():
             if guid not in self.present:
                 node = fabric.nodes.get(guid)
                 linked = [] if node is None else node.linked()
                 text = f"it is there, at {linked[0].peer}" if linked else "it is there"
-                yield _nodeEvent(now, "node-came", guid, names, "" if isFirst else text)
+                yield _event(now, "came", guid, names, "" if isFirst else text)
             else:
-                yield None if names == self.present[guid] else _nodeEvent(now, "node-came", guid, names)
+                yield None if names == self.present[guid] else _event(now, "came", guid, names)
 
     def _linkEvents(
         self,
         links: Mapping[Link, tuple[str, str]],
         modes: Mapping[Link, tuple[int, str]],
         nodes: Collection[GUID],
-        lost: Iterable[Link],
+        lost: list[Link],
         now: float,
     ) -> Iterator[FabricEvent | None]:
-        """Yield events of links, or None; links that are missing with their node have no text."""
+        """
+        Yield events of links, or None; links that are missing with their node have no text.
+
+        @param lost: list to which missing links are added.
+        """
         isFirst = not self.present
-        for link in lost:
+        for link, names in self.linked.items():
+            if link in links:
+                yield None
+                continue
+            lost.append(link)
             isSeen = all(guid in nodes for guid, _number in link)
-            text = f"its link to {self.linked[link][1]} is gone" if isSeen else ""
-            yield _linkEvent(now, "link-gone", link, self.linked[link], text)
+            text = f"its link to {names[1]} is gone" if isSeen else ""
+            yield _event(now, "gone", link, names, text)
         for link, names in links.items():
             (width, speed), (oldWidth, oldSpeed) = modes[link], self._modes.get(link, (0, ""))
             before = self.linked.get(link)
             if before is None:
                 text = f"it is linked to {names[1]}, {width}x {speed}"
-                yield _linkEvent(now, "link-came", link, names, "" if isFirst else text)
+                yield _event(now, "came", link, names, "" if isFirst else text)
             elif (width, speed) != (oldWidth, oldSpeed) and width and oldWidth:
                 text = f"its link to {names[1]} runs at {width}x {speed}, not {oldWidth}x {oldSpeed}"
-                yield _linkEvent(now, "link-changed", link, names, text)
+                yield _event(now, "changed", link, names, text)
             elif names != before:
-                yield _linkEvent(now, "link-came", link, names)
+                yield _event(now, "came", link, names)
             else:
                 yield None
 
     def _times(
-        self, nodes: Collection[GUID], links: Collection[Link], came: Collection[Link], now: float
+        self, nodes: Collection[GUID], links: Collection[Link], now: float
     ) -> Generator[None, None, dict[Any, float]]:
         """Return when nodes and links appeared; those of the first sweep count as always present."""
-        known, appeared = self._appeared, dict[Any, float]()
-        isFirst = (not self.present, not self.linked)
-        for guid in nodes:
-            isNew = guid not in self.present and not isFirst[0]
-            appeared[guid] = known.get(guid, now if isNew else -inf)
-        for number, link in enumerate(links, 1):
-            appeared[link] = known.get(link, now if link in came and not isFirst[1] else -inf)
-            if not number % _PIECE:
-                yield
+        appeared: dict[Any, float] = {}
+        tables: tuple[tuple[Collection[Any], Collection[Any]], ...]
+        tables = (self.present, nodes), (self.linked, links)
+        for before, present in tables:
+            for number, key in enumerate(present, 1):
+                isNew = before and key not in before
+                appeared[key] = self._appeared.get(key, now if isNew else -inf)
+                if not number % _PIECE:
+                    yield None
         return appeared
 
     def _bound(self, gone: dict[Any, Absence]) -> None:
@@ -299,7 +284,7 @@ class Presence:
                 one = replace(one, cause=f"node-gone at {self.nodes[cause].where}")
             found.append(one)
         return found + [
-            Finding("link-gone", gone.where, f"its link to {gone.beyond} is gone", gone.guid, gone.port)
+            Finding("link-gone", gone.where, f"its link to {gone.beyond} is gone", *link[0])
             for link, gone in self.links.items()
             if not any(guid in self.nodes for guid, _number in link)
         ]
@@ -315,18 +300,15 @@ def _seenAt(beyond: str) -> str:
     return f"it is gone; {beyond} led to it" if beyond else "it is gone"
 
 
-def _nodeEvent(
-    now: float, kind: str, guid: GUID, names: tuple[str, str] = ("", ""), text: str = ""
+def _event(
+    now: float, change: str, key: GUID | Link, names: tuple[str, str] = ("", ""), text: str = ""
 ) -> FabricEvent:
-    return FabricEvent(now, kind, names[0], text, guid, None, str(guid), names[1])
-
-
-def _linkEvent(
-    now: float, kind: str, link: Link, names: tuple[str, str] = ("", ""), text: str = ""
-) -> FabricEvent:
-    (guid, port), (peer, peerPort) = link
+    """Return an event of a node, or of a link at its first port."""
+    if isinstance(key, GUID):
+        return FabricEvent(now, f"node-{change}", names[0], text, key, None, str(key), names[1])
+    (guid, port), (peer, peerPort) = key
     subject = json.dumps([str(guid), port, str(peer), peerPort])
-    return FabricEvent(now, kind, names[0], text, guid, port, subject, names[1])
+    return FabricEvent(now, f"link-{change}", names[0], text, guid, port, subject, names[1])
 
 
 def _linkOf(subject: str) -> Link:

@@ -22,6 +22,7 @@ from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.reading.fec import NO_ATTRIBUTE
+from txrdma.monitor.reading.settings import RETRIES
 
 _WAIT: Final = "portXmitWait"
 
@@ -82,9 +83,7 @@ class CongestionReader:
         text = f"it is full at {len(self.full)} ports, so that it is unknown how long they wait for credits"
         return [Finding("counter-full", "PortXmitWait", f"{text}; this clears it: txrdma errors --clear")]
 
-    async def read(
-        self, node: Node, rpcs: RPCs, endPort: MADEndPort, timeoutSeconds: float, retries: int
-    ) -> None:
+    async def read(self, node: Node, rpcs: RPCs, endPort: MADEndPort, timeoutSeconds: float) -> None:
         """
         Read how long a node's ports have waited.
 
@@ -98,7 +97,7 @@ class CongestionReader:
             path = toLID(endPort, port.lid)
             try:
                 return await rpcs.PerformanceGet(
-                    kind(portSelect=port.number), path, timeoutSeconds=timeoutSeconds, retries=retries
+                    kind(portSelect=port.number), path, timeoutSeconds=timeoutSeconds, retries=RETRIES
                 )
             except MADError as error:
                 if error.status in NO_ATTRIBUTE:

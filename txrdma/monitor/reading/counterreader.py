@@ -39,6 +39,8 @@ from txrdma.monitor.collecting.pool import CollectedCall, CollectorPool
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
 from txrdma.monitor.reading.attributes import kindOf, ReadingKind
 from txrdma.monitor.reading.fec import NO_ATTRIBUTE
+from txrdma.monitor.reading.settings import PollerSettings, RETRIES
+from txrdma.monitor.reading.statistics import PollerStatistics
 
 SILENT_TIMES: Final = 3
 """Intervals in a row without an answer after which a node is reported as silent."""
@@ -152,9 +154,7 @@ class CounterReader:
 
     @ivar meters: meters of all ports whose counters were read, by GUID and port number.
     @ivar backOff: nodes that do not answer.
-    @ivar readings: number of ports whose counters were read; C{silences}: number of requests without an
-        answer.
-    @ivar stateReads: number of ports whose states were read.
+    @ivar statistics: C{readings}, C{silences} and C{stateReads} are the reader's.
     @ivar changed: nodes with ports whose state changed in this round.
     """
 
@@ -163,10 +163,8 @@ class CounterReader:
         reactor: IReactorTime,
         agent: MADAgent | CollectorPool,
         thresholds: ErrorThresholds,
-        intervalSeconds: float,
-        timeoutSeconds: float,
-        retries: int,
-        maxOutstanding: int,
+        settings: PollerSettings,
+        statistics: PollerStatistics,
         onDowned: Callable[[GUID], object],
         onSilent: Callable[[GUID], object],
         onUnknownNode: Callable[[GUID], object],
@@ -179,16 +177,14 @@ class CounterReader:
         @param onUnknownNode: called with the GUID of a node whose LID belongs to another node.
         """
         self.meters: dict[PortKey, Meter] = {}
-        self.backOff: BackOff[GUID] = BackOff(intervalSeconds, _MOST_BACK_OFF)
-        self.readings = self.silences = self.stateReads = 0
+        self.backOff: BackOff[GUID] = BackOff(settings.intervalSeconds, _MOST_BACK_OFF)
+        self.statistics = statistics
         self.changed: set[GUID] = set()
         self._seconds, self._intervalSeconds = reactor.seconds, intervalClock(reactor.seconds)
         self._agent = agent
         self._collectors = agent if isinstance(agent, CollectorPool) else None
         self._thresholds = thresholds
-        self._timeoutSeconds = timeoutSeconds
-        self._retries = retries
-        self._maxOutstanding = maxOutstanding
+        self._settings = settings
         self._onDowned = onDowned
         self._onSilent = onSilent
         self._onUnknownNode = onUnknownNode
@@ -201,11 +197,10 @@ class CounterReader:
         self._done: Deferred[None] | None = None
         self._error: Exception | None = None
 
-    def change(self, intervalSeconds: float, timeoutSeconds: float, maxOutstanding: int) -> None:
-        """Use other timeouts from the next round on."""
-        self.backOff.change(intervalSeconds)
-        self._timeoutSeconds = timeoutSeconds
-        self._maxOutstanding = maxOutstanding
+    def change(self, settings: PollerSettings) -> None:
+        """Use other settings from the next round on."""
+        self.backOff.change(settings.intervalSeconds)
+        self._settings = settings
 
     def forget(self, guid: GUID) -> None:
         """Query a node's capabilities again: it may have restarted with other firmware."""
@@ -367,7 +362,7 @@ class CounterReader:
             self._fill()
 
     def _mostVisits(self) -> int:
-        return self._maxOutstanding if self._collectors is None else self._collectors.mostCalls
+        return self._settings.maxOutstanding if self._collectors is None else self._collectors.mostCalls
 
     def _ask(self, visit: _Visit) -> None:
         stop = visit.pending[visit.at]
@@ -382,7 +377,7 @@ class CounterReader:
                 requests = stop.requests = kind.requests(stop.number)
             visit.kind = kind.parts[visit.part]
             visit.content = requests[visit.part]
-        self._agent.issue(visit, stop.path, self._timeoutSeconds, self._retries)
+        self._agent.issue(visit, stop.path, self._settings.timeoutSeconds, RETRIES)
 
     def _isCollected(self, visit: _Visit, kind: ReadingKind, path: IBPath) -> bool:
         """Let a collector read this port, and the next ones that have the same LID, if there is one."""
@@ -448,13 +443,13 @@ class CounterReader:
         if visit.doubted:
             visit.asking = _SubnGet(visit, NodeInfo, self._named, self._nameless)
             path = visit.doubted[0].path
-            self._agent.issue(visit.asking, path, self._timeoutSeconds, self._retries)
+            self._agent.issue(visit.asking, path, self._settings.timeoutSeconds, RETRIES)
             return
         if visit.states:
             (port, path), asking = visit.states[-1], visit.state
             asking.modifier = port.number
             visit.asking = asking
-            self._agent.issue(asking, path, self._timeoutSeconds, self._retries)
+            self._agent.issue(asking, path, self._settings.timeoutSeconds, RETRIES)
             return
         del self._running[visit]
         self._fill()
@@ -462,7 +457,7 @@ class CounterReader:
     @_step
     def _stated(self, visit: _Visit, raw: bytes) -> None:
         """Compare the state of a port with the known one."""
-        self.stateReads += 1
+        self.statistics.stateReads += 1
         before = visit.states.pop()[0].raw
         if raw != before and withoutArrival(raw) != withoutArrival(before):
             self.changed.add(visit.guid)
@@ -523,7 +518,7 @@ class CounterReader:
                 meter = self.meters[portKey] = Meter(kind.layout)
             stop.meter = meter
         now = self._seconds()
-        self.readings += 1
+        self.statistics.readings += 1
         isFirst = not meter.values
         hasGrown = meter.read(values, now, self._intervalSeconds())
         if (hasGrown or meter.resetAt == now) and self._thresholds.isConcerned(meter, now):
@@ -555,7 +550,7 @@ class CounterReader:
         if isRefusal:
             self._next(visit)
             return
-        self.silences += 1
+        self.statistics.silences += 1
         if not self.backOff.times(visit.guid):
             self._onSilent(visit.guid)
         self.backOff.silent(visit.guid, self._seconds())

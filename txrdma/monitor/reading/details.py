@@ -22,6 +22,7 @@ from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.reading.fec import NO_ATTRIBUTE
+from txrdma.monitor.reading.settings import RETRIES
 
 CAUSES: Final[Mapping[str, Mapping[str, str]]] = {
     "portRcvErrors": {
@@ -87,9 +88,7 @@ class DetailReader:
                 if count != self._explained.get((portKey, counter)):
                     yield port, counter, count
 
-    async def read(
-        self, node: Node, rpcs: RPCs, endPort: MADEndPort, timeoutSeconds: float, retries: int
-    ) -> None:
+    async def read(self, node: Node, rpcs: RPCs, endPort: MADEndPort, timeoutSeconds: float) -> None:
         """
         Read the causes of packets that a node's ports have dropped since the last reading.
 
@@ -100,7 +99,7 @@ class DetailReader:
             path = toLID(endPort, port.lid)
             try:
                 answer = await rpcs.PerformanceGet(
-                    asked(portSelect=port.number), path, timeoutSeconds=timeoutSeconds, retries=retries
+                    asked(portSelect=port.number), path, timeoutSeconds=timeoutSeconds, retries=RETRIES
                 )
             except MADError as error:  # the attribute is optional
                 if error.status in NO_ATTRIBUTE:

@@ -25,6 +25,7 @@ from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, forget, PortKey
+from txrdma.monitor.reading.settings import RETRIES
 
 _MOST_FAILURES: Final = 3
 """Consecutive missing answers after which a node that answers other requests is no longer queried."""
@@ -90,16 +91,14 @@ class CorrectionReader:
         isDue = self._refusals.isDue(portKey, self._seconds())
         return counted is not None and not counted.isSilent and isDue
 
-    async def read(
-        self, node: Node, rpcs: RPCs, endPort: MADEndPort, timeoutSeconds: float, retries: int
-    ) -> None:
+    async def read(self, node: Node, rpcs: RPCs, endPort: MADEndPort, timeoutSeconds: float) -> None:
         """
         Read the counters of a node's ports, and compare their growth with the thresholds.
 
         @raise DeviceUnavailable: the local port is lost.
         """
         guid = node.guid
-        options = {"timeoutSeconds": timeoutSeconds, "retries": retries}
+        options = {"timeoutSeconds": timeoutSeconds, "retries": RETRIES}
         wanted = {port.number: port for port in correctingPorts(node)}
         for number in range(node.numPorts + 1):
             if number not in wanted:  # its link is gone, or is a slow one by now

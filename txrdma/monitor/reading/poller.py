@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from itertools import chain, islice
-from typing import Final
+from typing import Final, TypeVar
 from weakref import finalize
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredLock, maybeDeferred
@@ -52,7 +52,7 @@ from txrdma.monitor.reading.congestion import CongestionReader
 from txrdma.monitor.reading.counterreader import CounterReader
 from txrdma.monitor.reading.details import DetailReader
 from txrdma.monitor.reading.fec import CorrectionReader
-from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.monitor.reading.settings import PollerSettings, RETRIES
 from txrdma.monitor.reading.statistics import PollerStatistics
 from txrdma.monitor.supervisor import LATE_SECONDS, SupervisedLoop, Supervisor
 
@@ -88,7 +88,6 @@ _LATE_PERIODS: Final = 3
 _MOST_DOUBLINGS: Final = 10
 """Most failed sweeps in a row that double the pause until the next one."""
 
-RETRIES: Final = 2
 _LATER_SHARE: Final = 4
 """Share of the outstanding datagrams that sweeps after the first one may use."""
 
@@ -111,6 +110,7 @@ DEFAULT_RULES: Final = FindingRules({_SWEEP: 1.0, _MANAGERS: 1.0, "tables": 1.0,
 
 
 Check = Callable[[Fabric], Iterable[Finding | None]]
+T = TypeVar("T")
 
 
 class FabricPoller:
@@ -176,13 +176,9 @@ class FabricPoller:
             reactor,
             agent if collectors is None else collectors,
             self._thresholds,
-            settings.intervalSeconds,
-            settings.timeoutSeconds,
-            RETRIES,
-            settings.maxOutstanding,
-            self._sign,
-            self._nodeSilent,
-            self._lidIsWrong,
+            settings,
+            self.statistics,
+            *(self._sign, self._nodeSilent, self._lidIsWrong),
         )
         self.meters = self._reader.meters
         self.details = DetailReader(self.meters)
@@ -253,7 +249,7 @@ class FabricPoller:
         self._settings = settings
         self._check = check
         self.findingLog.change(rules)
-        self._reader.change(settings.intervalSeconds, settings.timeoutSeconds, settings.maxOutstanding)
+        self._reader.change(settings)
         self._run(Deferred.fromCoroutine(self._judgeTouched()))
 
     def resume(self, findingLog: FindingLog, presence: Presence, journal: Journal) -> None:
@@ -438,15 +434,19 @@ class FabricPoller:
             self.rounds.runIn(0.0)
 
     async def _checked(self, fabric: Fabric) -> list[Finding]:
-        """Return the faults of the fabric, found in pieces."""
-        found = []
+        """Return the faults of the fabric."""
+        return await self._inPieces(self._check(fabric))
+
+    async def _inPieces(self, found: Iterable[T | None]) -> list[T]:
+        """Return what is found, with a pause for each None; one fabric at a time."""
+        results = []
         async with self._turn:
-            for one in self._check(fabric):
+            for one in found:
                 if one is None:
                     await deferLater(self._reactor, 0.0)
                 else:
-                    found.append(one)
-        return found
+                    results.append(one)
+        return results
 
     async def _nodesChanged(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
         """Process nodes and links that have appeared or disappeared, in steps of a loop's run."""
@@ -473,18 +473,10 @@ class FabricPoller:
             await deferLater(self._reactor, 0.0)
 
     async def _follow(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
-        """Add changes to the journal, and restart counters of returned nodes; one fabric at a time."""
+        """Add changes to the journal, and restart counters of returned nodes."""
         with loop.step("following nodes"):
-            async with self._turn:
-                presence = self.presence
-                gone, following = set(presence.nodes), presence.follow(fabric, now)
-                while True:
-                    try:
-                        next(following)
-                    except StopIteration as end:
-                        self.journal.add(end.value)
-                        break
-                    await deferLater(self._reactor, 0.0)
+            presence, gone = self.presence, set(self.presence.nodes)
+            self.journal.add(await self._inPieces(presence.follow(fabric, now)))
             self._thresholds.linksChanged(presence.lost, presence.came, now)
             for guid in gone.intersection(fabric.nodes):
                 self._thresholds.restarted(guid, now)
@@ -657,7 +649,7 @@ class FabricPoller:
     async def _round(self, fabric: Fabric, asking: Deferred[None]) -> None:
         """Read the counters of all nodes that are due, and the states of some."""
         reader, statistics, step = self._reader, self.statistics, self.rounds.step
-        began, silences, stateReads = self._reactor.seconds(), reader.silences, reader.stateReads
+        began, silences = self._reactor.seconds(), statistics.silences
         nodes = [node for node in fabric.nodes.values() if node.lid]
         # Nodes that rest after silences are not asked in this round, and cannot be silent in it.
         due = sum(reader.backOff.isDue(node.guid, began) for node in nodes)
@@ -670,15 +662,13 @@ class FabricPoller:
             with step("reading states"):
                 await self._readStates(schedule, refresh, nodes, stateNodes)
         finally:
-            statistics.readings, statistics.silences = reader.readings, reader.silences
-            statistics.stateReads += reader.stateReads - stateReads
             statistics.requests, statistics.timeouts = self._agent.sent, self._agent.late
             if self._collectors is not None:
                 statistics.requests += self._collectors.sent
                 statistics.timeouts += self._collectors.late
         with step("following changes"):
             await self._refreshed(self.rounds, refresh, fabric, wasSign=False)
-        if due > 1 and reader.silences - silences >= due - 1:
+        if due > 1 and statistics.silences - silences >= due - 1:
             self._sweepSoon(0.0)  # only the local node answers: its own link may be down
         statistics.turns += 1
         statistics.turnSeconds = self._reactor.seconds() - began
@@ -716,9 +706,20 @@ class FabricPoller:
             optional += [(one, node) for one in self._optional if one.isWanted(node)]
             if not number % _SWITCHES:
                 await deferLater(self._reactor, 0.0)
-        states = (self._readState(refresh, node) for node in changed)
-        reasons = (self._readOptional(reader, node, schedule) for reader, node in optional)
-        await schedule.run(mqueue=chain(states, reasons))
+        end, seconds = self._agent.port.endPort, self._settings.timeoutSeconds
+
+        async def readState(node: Node) -> None:
+            with self.rounds.step("reading states"), suppress(MADFailure):  # counters show if it is silent
+                await refresh.refresh(node)
+
+        async def readOptional(
+            reader: DetailReader | CorrectionReader | CongestionReader, node: Node
+        ) -> None:
+            with self.rounds.step("reading optional counters"):
+                await reader.read(node, schedule, end, seconds)
+
+        reasons = (readOptional(reader, node) for reader, node in optional)
+        await schedule.run(mqueue=chain(map(readState, changed), reasons))
         await refresh.finish()
 
     async def _askManager(self) -> None:
@@ -748,18 +749,6 @@ class FabricPoller:
         chosen = {node.guid for node in list(self._rotation)[:count]}
         self._rotation.rotate(-count)
         return chosen
-
-    async def _readState(self, refresh: Refresh, node: Node) -> None:
-        """Store the changes of a node's ports."""
-        with self.rounds.step("reading states"), suppress(MADFailure):  # counters show whether it is silent
-            await refresh.refresh(node)
-
-    async def _readOptional(
-        self, reader: DetailReader | CorrectionReader | CongestionReader, node: Node, schedule: MADSchedule
-    ) -> None:
-        seconds = self._settings.timeoutSeconds
-        with self.rounds.step("reading optional counters"):
-            await reader.read(node, schedule, self._agent.port.endPort, seconds, RETRIES)
 
     # Findings.
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from txrdma.fabric.excess import MOST_HOPS, MOST_NODES
 from txrdma.kit.values import frozen
+
+RETRIES: Final = 2
+"""Attempts after the first one, if there is no answer."""
 
 
 @frozen

@@ -338,7 +338,7 @@ class FindingTests(CorrectionTestCase):
         self.assertIn(at, self.poller.corrections.meters)
         known = self.sweptFabric.nodes[node.guid]
         done = Deferred.fromCoroutine(
-            self.poller.corrections.read(known, self.agent, self.agent.port.endPort, 0.5, 2)
+            self.poller.corrections.read(known, self.agent, self.agent.port.endPort, 0.5)
         )
         self.pump(1.0)
         self.successResultOf(done)
