@@ -150,13 +150,6 @@ def timestamp(value: object) -> float:
     raise InvalidValue("a date or a time, as 2026-12-24T18:00:00Z, without quotes")
 
 
-def labelName(name: str) -> str:
-    """Check the name of a label, in a key."""
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in _USED_LABELS:
-        raise InvalidValue(f"is a name of letters, digits and _, and not one of {', '.join(_USED_LABELS)}")
-    return name
-
-
 def lineOfText(value: object) -> str:
     """Check a text on one line."""
     text = string(value)
@@ -169,6 +162,10 @@ url: Final = matching(r"https?://[^/\s]+.*", "a URL, as http://host:9093/api/v2/
 databaseURL: Final = matching(r".*://.*", "a URL, as postgresql+psycopg://user@host/fabric")
 webhookFormat: Final = matching("alertmanager|webhook", "'alertmanager' or 'webhook'")
 mailAddress: Final = matching(r"[^\s@,]+@[^\s@,]+", "an address of mail, as fabric@example.org")
+labelName: Final = matching(
+    rf"(?!({'|'.join(_USED_LABELS)})$)[A-Za-z_][A-Za-z0-9_]*",
+    f"is a name of letters, digits and _, and not one of {', '.join(_USED_LABELS)}",
+)
 headerName: Final = matching(r"[A-Za-z0-9-]+", "is no name of a header")
 fabricName: Final = matching(
     r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", "is no name of a fabric: up to 32 letters, digits, _ and -"

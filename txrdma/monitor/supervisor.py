@@ -281,11 +281,11 @@ class Supervisor:
             for loop in self.loops
             if loop.problem and loop.isReported
         ]
-        for loop in self.loops:
-            if loop.lateBy():
-                text = f"it has done no work for {loop.age():.0f} s"
-                found.append(Finding("loop-late", loop.name, text))
-        return found
+        return found + [
+            Finding("loop-late", loop.name, f"it has done no work for {loop.age():.0f} s")
+            for loop in self.loops
+            if loop.lateBy()
+        ]
 
     def isAlive(self) -> bool:
         """Return whether no vital run is late; failed ones do not count: a restart would not help."""

@@ -21,11 +21,9 @@ class MessageConnection(Int32StringReceiver):
     _hasEnded = False
 
     def send(self, message: bytes) -> None:
-        """Send a message."""
         self.sendString(message)  # type: ignore[no-untyped-call]  # of Twisted's
 
     def stringReceived(self, string: bytes) -> None:
-        """Process a message."""
         if not self._hasEnded:
             try:
                 self.messageReceived(string)
@@ -33,7 +31,6 @@ class MessageConnection(Int32StringReceiver):
                 self.end(str(error))
 
     def lengthLimitExceeded(self, length: int) -> None:
-        """End the connection."""
         self.end(f"a message has {length} bytes")
 
     def messageReceived(self, message: bytes) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Union
+from typing import Any, Final, NamedTuple
 
 from txrdma.fabric.advice import adviceOn, Severity
 from txrdma.fabric.health import Finding
@@ -105,27 +105,22 @@ class Entry:
 
 
 @frozen
-class Raised:
+class FindingEvent:
+    """A finding was raised, cleared or found again."""
+
+    entry: Entry
+
+
+class Raised(FindingEvent):
     """A finding was raised, for the first time or again."""
 
-    entry: Entry
 
-
-@frozen
-class Cleared:
+class Cleared(FindingEvent):
     """A finding was absent long enough to be cleared."""
 
-    entry: Entry
 
-
-@frozen
-class Resumed:
+class Resumed(FindingEvent):
     """A finding that a previous process had raised was found again."""
-
-    entry: Entry
-
-
-FindingEvent = Union[Raised, Cleared, Resumed]
 
 
 class FindingLog:
@@ -181,7 +176,6 @@ class FindingLog:
         ]:
             if not isUnknown(key) and self._isCleared(entry, now):
                 events.append(Cleared(entry))
-        self._forget(now)
         return events
 
     def restore(self, entries: Iterable[Entry], heldUntil: Callable[[str], float]) -> None:
@@ -238,7 +232,7 @@ class FindingLog:
     def _raise(self, key: Key, finding: Finding, now: float) -> Entry:
         since = self._pending.pop(key)
         entry = self._returning.pop(key, None)
-        if entry is not None:
+        if entry is not None and now - (entry.clearedAt or 0.0) < self._rules.returnSeconds:
             del self._closed[id(entry)]
             entry.finding, entry.lastSeen, entry.clearedAt, entry.awaySince = finding, now, None, None
             entry.severity, entry.times = self._severityOf(finding), entry.times + 1
@@ -276,17 +270,7 @@ class FindingLog:
             if self._returning.get(oldest.key) is oldest:
                 del self._returning[oldest.key]
         self._closed[id(entry)] = entry
-        self._returning.pop(entry.key, None)
-        self._returning[entry.key] = entry  # the last one: in order of clearing
-
-    def _forget(self, now: float) -> None:
-        """Forget findings that were cleared long ago: if one occurs again, it counts as new."""
-        returning = self._returning  # in order of clearing
-        while returning:
-            key, entry = next(iter(returning.items()))
-            if entry.clearedAt is None or now - entry.clearedAt < self._rules.returnSeconds:
-                break
-            del returning[key]
+        self._returning[entry.key] = entry
 
 
 def _joined(ones: list[Finding]) -> Finding:

@@ -27,6 +27,7 @@ from txrdma.fabric.refreshing import withoutArrival
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID
 from txrdma.kit.backoff import BackOff
+from txrdma.kit.values import record
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.answers import rawKind
 from txrdma.mad.core.frames import NO_KEYS
@@ -55,18 +56,15 @@ _RAW_PORT_INFO: Final = rawKind(PortInfo)
 P = ParamSpec("P")
 
 
+@record
 class _PortReading:
     """A port whose counters are read."""
 
-    __slots__ = ("hasLink", "meter", "number", "path", "portKey", "requests")
-
-    def __init__(self, portKey: PortKey, path: IBPath, hasLink: bool) -> None:
-        self.portKey = portKey
-        self.number = portKey[1]
-        self.path = path
-        self.hasLink = hasLink
-        self.meter: Meter | None = None
-        self.requests: tuple[bytes, ...] = ()
+    portKey: PortKey
+    path: IBPath
+    hasLink: bool
+    meter: Meter | None = None
+    requests: tuple[bytes, ...] = ()
 
 
 class _Visit(CollectedCall):
@@ -374,7 +372,7 @@ class CounterReader:
         else:
             requests = stop.requests
             if not requests:
-                requests = stop.requests = kind.requests(stop.number)
+                requests = stop.requests = kind.requests(stop.portKey[1])
             visit.kind = kind.parts[visit.part]
             visit.content = requests[visit.part]
         self._agent.issue(visit, stop.path, self._settings.timeoutSeconds, RETRIES)
@@ -384,7 +382,7 @@ class CounterReader:
         if self._collectors is None:
             return False
         rest = takewhile(lambda stop: stop.path.dlid == path.dlid, visit.pending[visit.at :])
-        numbers = bytes(stop.number for stop in rest)
+        numbers = bytes(stop.portKey[1] for stop in rest)
         return self._collectors.issueSeries(visit, path, kind.attributes, numbers)
 
     @_step
