@@ -25,32 +25,28 @@ _ANY: Final = "*"
 """Name in a schema for the contents of a table whose names the user chooses."""
 
 _WEBHOOK: Final = {
-    "url": ("url", values.url),
-    "format": ("format", values.webhookFormat),
+    "url": values.url,
+    "format": values.webhookFormat,
     "authorization-file": ("authorizationFile", string),
 }
-_SILENCE: Final = {
-    "kind": ("kind", string),
-    "where": ("where", string),
-    "until": ("until", values.timestamp),
-}
+_SILENCE: Final = {"kind": string, "where": string, "until": values.timestamp}
 SCHEMA: Final[Mapping[str, Any]] = {
-    "port": ("port", string),
+    "port": string,
     "fabrics": {_ANY: (values.fabricName, {})},
-    "web": {"listen": ("listen", string), "tokens": ("tokens", string), "users": ("users", string)},
-    "metrics": {"counters": ("counters", values.counters)},
+    "web": {"listen": string, "tokens": string, "users": string},
+    "metrics": {"counters": values.counters},
     "history": {
-        "file": ("file", string),
-        "url": ("url", values.databaseURL),
-        "standby": ("standby", values.boolean),
+        "file": string,
+        "url": values.databaseURL,
+        "standby": values.boolean,
         **{
             level.name: {"days": ("retentionSeconds", days), "megabytes": ("mostOctets", megabytes)}
             for level in (*DEFAULT_LEVELS, EVENTS)
         },
     },
     "remote-write": {
-        "url": ("url", values.url),
-        "spill": ("spill", string),
+        "url": values.url,
+        "spill": string,
         "megabytes": ("mostOctets", megabytes),
         "query-url": ("queryURL", values.url),
         "timeout": ("timeoutSeconds", seconds(0.1)),
@@ -69,31 +65,29 @@ SCHEMA: Final[Mapping[str, Any]] = {
         "hops": ("maxHops", wholeNumber(1, MOST_HOPS)),
         "notices": ("wantsNotices", values.boolean),
         "survey": ("surveySeconds", seconds(0.0)),
-        "collectors": ("collectors", values.clientEndpoints),
+        "collectors": values.clientEndpoints,
         "collector-key-file": ("collectorKeyFile", string),
     },
-    "files": {"slurm": ("slurm", string), "unfit": ("unfit", string), "node-names": ("nodeNames", string)},
+    "files": {"slurm": string, "unfit": string, "node-names": ("nodeNames", string)},
     "findings": {
         "clear": ("clearSeconds", seconds(0.0)),
         "bit-errors": ("mostBitErrors", values.errorRate),
-        "topology": ("topology", string),
-        "ignored": ("ignored", values.findingKinds),
+        "topology": string,
+        "ignored": values.findingKinds,
         "severity": {_ANY: (values.findingKind, values.severity)},
     },
-    "limits": {
-        _ANY: (counter, {"most": ("most", wholeNumber(0, 1 << 63)), "seconds": ("seconds", seconds(1.0))})
-    },
+    "limits": {_ANY: (counter, {"most": wholeNumber(0, 1 << 63), "seconds": seconds(1.0)})},
     "alerts": {
         "delay": ("delaySeconds", seconds(0.0)),
         "group": ("groupSeconds", seconds(0.0)),
         "severity": ("least", values.severity),
-        "log": ("log", string),
+        "log": string,
         "mail": {
-            "host": ("host", string),
-            "port": ("port", wholeNumber(1, 65535)),
+            "host": string,
+            "port": wholeNumber(1, 65535),
             "from": ("sender", values.mailAddress),
             "to": ("receivers", values.mailAddresses),
-            "user": ("user", string),
+            "user": string,
             "password-file": ("passwordFile", string),
         },
         "webhooks": {_ANY: (str, _WEBHOOK)},
@@ -101,8 +95,8 @@ SCHEMA: Final[Mapping[str, Any]] = {
     },
 }
 """
-Keys of the file. A table is a mapping; a value is the name of the setting, and the function that checks and
-converts it. L{_ANY} has a function that checks the name, and the schema of its value.
+Keys of the file. A table is a mapping; a value is the function that checks and converts it, after the name of
+the setting if that is not the key. L{_ANY} has a function that checks the name, and the schema of its value.
 """
 
 
