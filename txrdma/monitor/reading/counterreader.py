@@ -87,7 +87,7 @@ class _Visit(CollectedCall):
         self.values: tuple[int, ...] = ()
         self.doubted: list[_PortReading] = []
         self.states: list[tuple[Port, IBPath]] = []
-        self.state = _SubnGet(self, _RAW_PORT_INFO, reader._stated, reader._stateless)
+        self.state = _SubnGet(self, _RAW_PORT_INFO, reader._stated)
         self.asking: CollectedCall = self
 
     def answered(self, answer: Any) -> None:
@@ -106,25 +106,23 @@ class _Visit(CollectedCall):
 
 
 class _SubnGet(CollectedCall):
-    """Request of a visit for something other than counters; methods of the reader process its result."""
+    """Request of a visit for something other than counters."""
 
-    __slots__ = ("onAnswer", "onFailure", "visit")
+    __slots__ = ("process", "visit")
 
-    def __init__(
-        self,
-        visit: _Visit,
-        kind: type[Attribute],
-        onAnswer: Callable[[_Visit, Any], None],
-        onFailure: Callable[[_Visit, Exception], None],
-    ) -> None:
+    def __init__(self, visit: _Visit, kind: type[Attribute], process: Callable[[_Visit, Any], None]) -> None:
+        """@param process: called with the visit, and with the answer or None if there is none."""
         super().__init__(RPCS["SubnGet"], kind, b"", 0, NO_KEYS, 0)
-        self.visit, self.onAnswer, self.onFailure = visit, onAnswer, onFailure
+        self.visit, self.process = visit, process
 
     def answered(self, answer: Any) -> None:
-        self.onAnswer(self.visit, answer)
+        self.process(self.visit, answer)
 
     def failed(self, error: Exception) -> None:
-        self.onFailure(self.visit, error)
+        if isinstance(error, MADFailure):
+            self.process(self.visit, None)
+        else:
+            self.visit.failed(error)
 
     def lost(self) -> None:
         self.visit.lost()
@@ -223,11 +221,6 @@ class CounterReader:
         for guid in missing.difference(gone):
             del self._visits[guid]
             self.backOff.answered(guid)
-
-    def missed(self) -> None:
-        """Record that no port can be read now."""
-        for meter in self.meters.values():
-            meter.missed()
 
     def silent(self) -> list[GUID]:
         """Return the nodes that did not answer several times in a row."""
@@ -439,7 +432,7 @@ class CounterReader:
     def _settle(self, visit: _Visit) -> None:
         """End a visit when all states are known, and the identity, if it matters."""
         if visit.doubted:
-            visit.asking = _SubnGet(visit, NodeInfo, self._named, self._nameless)
+            visit.asking = _SubnGet(visit, NodeInfo, self._identified)
             path = visit.doubted[0].path
             self._agent.issue(visit.asking, path, self._settings.timeoutSeconds, RETRIES)
             return
@@ -453,40 +446,29 @@ class CounterReader:
         self._fill()
 
     @_step
-    def _stated(self, visit: _Visit, raw: bytes) -> None:
-        """Compare the state of a port with the known one."""
-        self.statistics.stateReads += 1
-        before = visit.states.pop()[0].raw
-        if raw != before and withoutArrival(raw) != withoutArrival(before):
-            self.changed.add(visit.guid)
+    def _stated(self, visit: _Visit, raw: bytes | None) -> None:
+        """Compare the state of a port with the known one; do not ask for others if there is no answer."""
+        if raw is None:
+            visit.states = []
+        else:
+            self.statistics.stateReads += 1
+            before = visit.states.pop()[0].raw
+            if raw != before and withoutArrival(raw) != withoutArrival(before):
+                self.changed.add(visit.guid)
         self._settle(visit)
 
     @_step
-    def _stateless(self, visit: _Visit, error: Exception) -> None:
-        """End a visit whose node does not report the state of a port."""
-        visit.states = []
-        if not isinstance(error, MADFailure):
-            raise error
-        self._settle(visit)
+    def _identified(self, visit: _Visit, info: NodeInfo | None) -> None:
+        """
+        Accept the readings at a LID, or drop them: another node's counters are irrelevant.
 
-    @_step
-    def _named(self, visit: _Visit, answer: NodeInfo) -> None:
-        self._identified(visit, answer.nodeGUID == visit.guid)
-
-    @_step
-    def _nameless(self, visit: _Visit, error: Exception) -> None:
-        """Assume that a node that does not answer NodeInfo is still the known one."""
-        if not isinstance(error, MADFailure):
-            raise error
-        self._identified(visit, isKnown=True)
-
-    def _identified(self, visit: _Visit, isKnown: bool) -> None:
-        """Accept the readings at a LID, or drop them: another node's counters are irrelevant."""
+        A node that does not answer is assumed to be the known one.
+        """
         visit.asking = visit
         lid = visit.doubted[0].path.dlid
         here = [stop for stop in visit.doubted if stop.path.dlid == lid]
         visit.doubted = [stop for stop in visit.doubted if stop.path.dlid != lid]
-        if isKnown:
+        if info is None or info.nodeGUID == visit.guid:
             if hasRestarted(stop.meter for stop in visit.pending if stop.meter is not None):
                 self._thresholds.reset(visit.guid, self._seconds())
             for stop in here:

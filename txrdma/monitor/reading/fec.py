@@ -76,11 +76,6 @@ class CorrectionReader:
         for guids in (self._capabilities, self._silences):
             forget(guids, lambda guid, _: guid not in known)
 
-    def missed(self) -> None:
-        """Record that no port can be read now."""
-        for meter in self.meters.values():
-            meter.missed()
-
     def isWanted(self, node: Node) -> bool:
         """Return whether a node has a port that may have these counters, even if the node is silent."""
         return node.guid not in self._unable and any(True for _port in correctingPorts(node))

@@ -192,7 +192,7 @@ class FabricPoller:
         self._touched: set[GUID] = set()
         self._unsubscribedSince = self._sweptAt = 0.0
         self._running: dict[Deferred[None], None] = {}
-        self._isStarted = self._isIsolated = self._areLIDsDoubtful = self._isResuming = False
+        self._isIsolated = self._areLIDsDoubtful = self._isResuming = False
         self._lost = ""
         self._pauseSeconds: float | None = None
         self._unplanned: deque[float] = deque(maxlen=MOST_UNPLANNED)
@@ -229,7 +229,6 @@ class FabricPoller:
 
         @raise txrdma.error.ResourceExhausted: another program on this host receives the notices.
         """
-        self._isStarted = True
         self._unwatchPort = self._agent.watch(self._portChanged)
         if self._settings.wantsNotices:
             self._server = MADServer(self._agent)
@@ -266,7 +265,6 @@ class FabricPoller:
 
     def stop(self) -> Deferred[None]:
         """Stop polling; fires when the SA has confirmed the end of the subscription, or did not in time."""
-        self._isStarted = False
         self._unwatchPort()
         self.supervisor.stop()
         for loop in self._loops:
@@ -316,8 +314,8 @@ class FabricPoller:
 
     def _markUnread(self) -> None:
         """Record that no port can be read now."""
-        self._reader.missed()
-        self.corrections.missed()
+        for meter in chain(self.meters.values(), self.corrections.meters.values()):
+            meter.missed()
 
     def _isOffline(self) -> bool:
         """Return whether no node can be queried."""
