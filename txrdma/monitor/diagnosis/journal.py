@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any, Final
 
 from txrdma.fabric.advice import adviceOn
@@ -71,12 +72,7 @@ class Journal:
 
     def since(self, at: float) -> list[FabricEvent]:
         """Return the changes since a time, the latest first."""
-        found = []
-        for change in reversed(self.changes):
-            if change.at < at:
-                break
-            found.append(change)
-        return found
+        return list(takewhile(lambda change: change.at >= at, reversed(self.changes)))
 
     def findingChanged(self, event: FindingEvent, now: float) -> None:
         """Add a finding that was raised or cleared."""

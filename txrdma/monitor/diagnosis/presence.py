@@ -92,7 +92,6 @@ class Presence:
         self.came: set[Link] = set()
         self.changes = 0
         self._modes: dict[Link, tuple[int, str]] = {}
-        self._isRestored = False
         self.remembered: Fabric | None = None
         self.rememberedAt = 0.0
 
@@ -116,7 +115,6 @@ class Presence:
             self.remembered = _rememberedFabric(present, linked)
             self.rememberedAt = max(one.at for one in states)
             self.present, self.linked, self.nodes, self.links = present, linked, nodes, links
-            self._isRestored = True
 
     def _elsewhere(self, fabric: Fabric, now: float) -> Iterator[FabricEvent]:
         """Forget the state of a process that watched another fabric: the local node may be in both."""
@@ -135,9 +133,8 @@ class Presence:
         milliseconds.
         """
         events: list[FabricEvent] = []
-        self.remembered = None
-        if self._isRestored:
-            self._isRestored = False
+        if self.remembered is not None:
+            self.remembered = None
             events += self._elsewhere(fabric, now)
         nodes: dict[GUID, tuple[str, str]] = {}
         for number, (guid, node) in enumerate(list(fabric.nodes.items()), 1):

@@ -80,11 +80,6 @@ class Tallies(Generic[Key]):
         """Return the number of sums that are not known to be zero."""
         return len(self._tallies)
 
-    @property
-    def counters(self) -> list[str]:
-        """Names of the counters that have limits."""
-        return list(self._limits)
-
     def add(self, key: Key, counter: str, count: int, now: float) -> None:
         """Add the growth of one counter of a port."""
         for limit in self._limits.get(counter, ()):

@@ -120,11 +120,11 @@ class ErrorThresholds:
         """Replace the limits; sums of limits that remain are retained."""
         self._limits = tuple(limits)
         self._tallies.change(self._limits)
-        self._bitErrors.change([] if mostBitErrors is None else _BER_LIMITS)
+        bitErrors = () if mostBitErrors is None else _BER_LIMITS
+        self._bitErrors.change(bitErrors)
         self._mostBitErrors = mostBitErrors or 0.0
         self._flaps = flaps
-        counters = [*self._tallies.counters, *self._bitErrors.counters, flaps.counter]
-        self._counters = list(dict.fromkeys(counters))
+        self._counters = list(dict.fromkeys(one.counter for one in (*self._limits, *bitErrors, flaps)))
         self._judged: dict[CounterLayout, tuple[_Pick, object]] = {}
 
     def periodOf(self, kind: str) -> float:
