@@ -115,7 +115,6 @@ class LedgerTests(SynchronousTestCase):
         findingLog.observe("sweep", [width()], 0.0)
         findingLog.observe("sweep", [], 1.0)
         findingLog.observe("sweep", [], 31.0)
-        findingLog.observe("sweep", [], 4000.0)
         (event,) = findingLog.observe("sweep", [width()], 5000.0)
         self.assertEqual((event.entry.times, event.entry.firstSeen), (1, 5000.0))
 
