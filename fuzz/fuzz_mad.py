@@ -295,7 +295,7 @@ def _frames() -> Iterator[bytes]:
     """Recorded datagrams, and a request and a response for each attribute."""
     yield from _recorded()
     for (managementClass, identifier), kind in sorted(allAttributes().items()):
-        room = _MAD_BYTES - formatOf(managementClass).dataOffset  # type: ignore[attr-defined]  # every frame has it
+        room = _MAD_BYTES - formatOf(managementClass).dataOffset
         content = kind().encode()
         if len(content) <= room and managementClass not in (1, 0x21):
             for method in (Method.GET, Method.GET_RESP):

@@ -124,9 +124,7 @@ def _dict(found: Found, records: list[Attribute] | None) -> dict[str, Any]:
 
 
 def _frame(datagram: bytes) -> MADFormat:
-    frame = formatOf(MADHeader.decode(datagram).managementClass).decode(datagram.ljust(LENGTH, b"\0"))
-    assert isinstance(frame, MADFormat)  # true for every frame
-    return frame
+    return formatOf(MADHeader.decode(datagram).managementClass).decode(datagram.ljust(LENGTH, b"\0"))
 
 
 def _segment(datagram: bytes) -> int:

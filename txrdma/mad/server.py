@@ -343,7 +343,7 @@ def _read(datagram: bytes, message: bytes, path: IBPath) -> MADRequest:
 def _unfit(request: MADRequest) -> int:
     """Return the status for a request of an unsupported version; else 0."""
     header = request.header
-    version: int = formatOf(header.managementClass).classVersion  # type: ignore[attr-defined]  # every frame has it
+    version = formatOf(header.managementClass).classVersion
     return MADStatus.UNSUPPORTED_VERSION if (header.baseVersion, header.classVersion) != (1, version) else 0
 
 
@@ -393,7 +393,7 @@ def _written(
     distance = -(-records[0].size // 8) * 8 if records else 0
     content = b"".join(record.encode().ljust(distance if isTable else 0, b"\0") for record in records)
     if payload is None and status:
-        content = request.data[: 256 - formatOf(header.managementClass).dataOffset]  # type: ignore[attr-defined]  # every frame has it
+        content = request.data[: 256 - formatOf(header.managementClass).dataOffset]
     rmpp = RMPPHeader(version=1, type=RMPPType.DATA, active=True) if isTable else None
     datagram = frame(
         *(header.managementClass, answer, header.transactionID, header.attributeID),

@@ -118,8 +118,7 @@ def rawAttribute(
 
 def _attributeBytes(managementClass: int) -> int:
     frame = formatOf(managementClass)
-    offset: int = frame.dataOffset  # type: ignore[attr-defined]  # true for every frame
-    return frame.size - offset
+    return frame.size - frame.dataOffset
 
 
 def isRaw(attribute: Attribute) -> bool:

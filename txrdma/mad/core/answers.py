@@ -21,7 +21,7 @@ from txrdma.mad.layouts.sa import PathRecord
 HEADER: Final = Struct(">BBBBH2xQH2xI")
 """Base version, class, class version, method, status, transaction, attribute, modifier."""
 
-OFFSETS: Final = {number: formatOf(number).dataOffset for number in range(256)}  # type: ignore[attr-defined]  # every frame has it
+OFFSETS: Final = {number: formatOf(number).dataOffset for number in range(256)}
 """Offset of the attribute in a MAD, by the number of the management class."""
 
 TABLES: Final = (Method.GET_TABLE_RESP, Method.GET_MULTI_RESP)

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBDRPath, IBPath
-from txrdma.kit.wire import Layout
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import (
     BMFormat,
@@ -22,6 +21,7 @@ from txrdma.mad.layouts.messages import (
     CongMgtFormat,
     DevMgtFormat,
     formatOf,
+    MADFormat,
     MADHeader,
     RMPPHeader,
     SAFormat,
@@ -126,7 +126,7 @@ def frame(
     header = MADHeader(
         baseVersion=1,
         managementClass=ManagementClass(managementClass),
-        classVersion=kind.classVersion,  # type: ignore[attr-defined]  # every frame has it
+        classVersion=kind.classVersion,
         method=Method(method),
         status=status,
         transactionID=transactionID,
@@ -137,18 +137,18 @@ def frame(
 
 
 def _framed(
-    kind: type[Layout],
+    kind: type[MADFormat],
     header: MADHeader,
     payload: bytes,
     keys: Keys,
     componentMask: int,
     rmpp: RMPPHeader,
     attributeOffset: int,
-) -> Layout:
+) -> MADFormat:
     log = b""
     if kind is CongMgtFormat and header.attributeID == _CONGESTION_LOG:
         log, payload = payload[:_LOG_DATA], payload[_LOG_DATA:]
-    capacity = 256 - kind.dataOffset  # type: ignore[attr-defined]  # every frame has it
+    capacity = 256 - kind.dataOffset
     if len(payload) > capacity:
         raise InvalidRequest(f"{kind.__name__} has room for {capacity} bytes, not {len(payload)}")
     content = payload.ljust(capacity, b"\0")

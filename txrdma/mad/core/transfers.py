@@ -63,7 +63,7 @@ _BODY_AT: Final = 36
 _RESPONSE: Final = 0x80
 _HEAD: Final = Struct(">xBxBxxxxQ")
 
-RMPP_CLASSES: Final = frozenset(number for number in range(256) if formatOf(number).hasRMPP)  # type: ignore[attr-defined]  # every frame has it
+RMPP_CLASSES: Final = frozenset(number for number in range(256) if formatOf(number).hasRMPP)
 
 
 class TransferReceived(NamedTuple):
@@ -122,7 +122,7 @@ def isRMPP(datagram: bytes) -> bool:
 
 def _segmentSize(managementClass: int) -> tuple[int, int]:
     """Return the bytes of the attribute in each segment, and the bytes between the RMPP header and them."""
-    offset: int = formatOf(managementClass).dataOffset  # type: ignore[attr-defined]  # every frame has it
+    offset = formatOf(managementClass).dataOffset
     return MAD_LENGTH - offset, offset - _BODY_AT
 
 
@@ -345,7 +345,7 @@ class RMPPTransfers:
             incoming = self._begin(key, datagram, path, now)
         receiver = incoming.receiver
         wasDone, before = receiver.isDone, receiver.accepted
-        offset: int = formatOf(datagram[1]).dataOffset  # type: ignore[attr-defined]  # every frame has it
+        offset = formatOf(datagram[1]).dataOffset
         ended = receiver.received(header, datagram[offset:])
         for answer in receiver.outgoing():
             self._reply(datagram, path, answer)
@@ -447,7 +447,7 @@ def _failed(key: _Key, ended: TransferEnded) -> TransferFailed:
 
 
 def _segmented(template: bytes, segment: Segment) -> bytes:
-    offset: int = formatOf(template[1]).dataOffset  # type: ignore[attr-defined]  # every frame has it
+    offset = formatOf(template[1]).dataOffset
     head = template[:_HEADER_AT] + segment.header.encode() + template[_BODY_AT:offset]
     return (head + segment.data).ljust(MAD_LENGTH, b"\0")
 

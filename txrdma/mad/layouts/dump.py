@@ -28,8 +28,7 @@ def summary(datagram: bytes) -> str:
         f"{header.managementClass.name} {header.method.name} {what} modifier {header.attributeModifier:#x}"
     )
     output += f" TID {header.transactionID:#x}"
-    hasParts: bool = formatOf(header.managementClass).hasRMPP  # type: ignore[attr-defined]  # every frame has it
-    if hasParts and len(datagram) >= MADHeader.size + RMPPHeader.size:
+    if formatOf(header.managementClass).hasRMPP and len(datagram) >= MADHeader.size + RMPPHeader.size:
         output += _part(RMPPHeader.decode(datagram, MADHeader.size))
     if status:
         output += f" status {status:#06x} ({MADStatus(status).words(header.managementClass)})"
@@ -71,7 +70,7 @@ def payloadOf(datagram: bytes) -> Attribute | None:
     kind = attributeOf(header.managementClass, header.attributeID)
     if kind is None:
         return None
-    offset: int = kind.dataOffset or formatOf(header.managementClass).dataOffset  # type: ignore[attr-defined]  # every frame has it
+    offset = kind.dataOffset or formatOf(header.managementClass).dataOffset
     whole = datagram if len(datagram) >= offset + kind.size else datagram.ljust(offset + kind.size, b"\0")
     return kind.decode(whole, offset)
 

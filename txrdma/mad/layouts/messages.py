@@ -188,7 +188,6 @@ class RMPPHeader(Layout):
     data2: int = bits(32)
 
 
-@wire(24)
 class MADFormat(Layout):
     """
     A frame of 256 bytes: headers, then the attribute.
@@ -198,15 +197,24 @@ class MADFormat(Layout):
     @cvar hasRMPP: True if RMPP transfers are possible.
     """
 
+    __slots__ = ()
+
     dataOffset: ClassVar[int]
     classVersion: ClassVar[int] = 1
     hasRMPP: ClassVar[bool] = False
-    header: MADHeader = nested()
+    header: MADHeader | MADHeaderDirected
     payload: bytes
 
 
+@wire(24)
+class _Headed(MADFormat):
+    """The beginning of all frames without a directed route."""
+
+    header: MADHeader = nested()
+
+
 @wire(MAD_LENGTH)
-class PlainFormat(MADFormat):
+class PlainFormat(_Headed):
     """Frame of classes that add nothing to the common header: vendor (range 1), boot management, others."""
 
     dataOffset = 24
@@ -214,7 +222,7 @@ class PlainFormat(MADFormat):
 
 
 @wire(MAD_LENGTH)
-class CommMgtFormat(MADFormat):
+class CommMgtFormat(_Headed):
     """Frame of communication management datagrams (IBA 16.7.1)."""
 
     dataOffset = 24
@@ -223,7 +231,7 @@ class CommMgtFormat(MADFormat):
 
 
 @wire(MAD_LENGTH)
-class SMPFormat(MADFormat):
+class SMPFormat(_Headed):
     """A subnet management packet, LID routed (IBA 14.2.1.1)."""
 
     dataOffset = 64
@@ -234,7 +242,7 @@ class SMPFormat(MADFormat):
 
 
 @wire(MAD_LENGTH)
-class SMPFormatDirected(Layout):
+class SMPFormatDirected(MADFormat):
     """
     A subnet management packet on a directed route (IBA 14.2.1.2).
 
@@ -242,9 +250,7 @@ class SMPFormatDirected(Layout):
     @ivar returnPath: the input port at each hop, from index 1 on.
     """
 
-    dataOffset: ClassVar[int] = 64
-    classVersion: ClassVar[int] = 1
-    hasRMPP: ClassVar[bool] = False
+    dataOffset = 64
     header: MADHeaderDirected = nested()
     mkey: int = key(64)
     drSLID: LID = bits(16)
@@ -256,7 +262,7 @@ class SMPFormatDirected(Layout):
 
 
 @wire(MAD_LENGTH)
-class SAFormat(MADFormat):
+class SAFormat(_Headed):
     """
     Frame of subnet administration (SA) datagrams (IBA 15.2.1.1).
 
@@ -275,7 +281,7 @@ class SAFormat(MADFormat):
 
 
 @wire(MAD_LENGTH)
-class PerformanceFormat(MADFormat):
+class PerformanceFormat(_Headed):
     """A performance management datagram (IBA 16.1.1)."""
 
     dataOffset = 64
@@ -284,7 +290,7 @@ class PerformanceFormat(MADFormat):
 
 
 @wire(MAD_LENGTH)
-class BMFormat(MADFormat):
+class BMFormat(_Headed):
     """A baseboard management datagram (IBA 16.2.1)."""
 
     dataOffset = 64
@@ -294,7 +300,7 @@ class BMFormat(MADFormat):
 
 
 @wire(MAD_LENGTH)
-class DevMgtFormat(MADFormat):
+class DevMgtFormat(_Headed):
     """A device management datagram (IBA 16.3.1)."""
 
     dataOffset = 64
@@ -305,7 +311,7 @@ class DevMgtFormat(MADFormat):
 
 
 @wire(MAD_LENGTH)
-class SNMPFormat(MADFormat):
+class SNMPFormat(_Headed):
     """A datagram of SNMP tunnelling (IBA 16.4.1)."""
 
     dataOffset = 64
@@ -318,7 +324,7 @@ class SNMPFormat(MADFormat):
 
 
 @wire(MAD_LENGTH)
-class CongMgtFormat(MADFormat):
+class CongMgtFormat(_Headed):
     """A congestion control datagram (IBA annex A10.4.1). Logs begin in C{logData} and continue after it."""
 
     dataOffset = 64
@@ -329,7 +335,7 @@ class CongMgtFormat(MADFormat):
 
 
 @wire(MAD_LENGTH)
-class VendorOUIFormat(MADFormat):
+class VendorOUIFormat(_Headed):
     """A vendor's datagram of the second range (IBA 16.5.1)."""
 
     dataOffset = 40
@@ -340,7 +346,7 @@ class VendorOUIFormat(MADFormat):
     payload: bytes = data(216)
 
 
-_FORMATS: Final[dict[int, type[Layout]]] = {
+_FORMATS: Final[dict[int, type[MADFormat]]] = {
     ManagementClass.SUBN_LID: SMPFormat,
     ManagementClass.SUBN_DIRECTED: SMPFormatDirected,
     ManagementClass.SUBN_ADM: SAFormat,
@@ -355,7 +361,7 @@ _FORMATS: Final[dict[int, type[Layout]]] = {
 }
 
 
-def formatOf(managementClass: int) -> type[Layout]:
+def formatOf(managementClass: int) -> type[MADFormat]:
     """Frame of the datagrams of a management class."""
     if 0x30 <= managementClass <= 0x4F:
         return VendorOUIFormat
@@ -375,7 +381,7 @@ class MADRequest:
     """
 
     header: MADHeader | MADHeaderDirected
-    frame: Layout
+    frame: MADFormat
     payload: Attribute | None
     data: bytes
     path: IBPath

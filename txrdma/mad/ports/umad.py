@@ -385,7 +385,7 @@ class UmadPort(DescriptorPort):
         return True
 
     def _register(self, managementClass: int, methods: int, oui: int) -> _Agent:
-        version: int = formatOf(managementClass).classVersion  # type: ignore[attr-defined]  # every frame has it
+        version = formatOf(managementClass).classVersion
         qpn = 0 if managementClass & 0x7F == 1 else 1
         rmpp = self.doesRMPP and managementClass in RMPP_CLASSES
         number = self._registry.register(qpn, managementClass, version, methods, oui, rmpp)

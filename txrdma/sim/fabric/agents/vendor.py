@@ -27,9 +27,8 @@ CLASSES: Final = frozenset(
 )
 
 _OUI: Final = slice(37, 40)
-# Every frame has a dataOffset.
-_DATA: Final[int] = formatOf(ManagementClass.VENDOR_OPENIB_PING).dataOffset  # type: ignore[attr-defined]
-_GENERAL: Final[int] = formatOf(ManagementClass.VENDOR_0A).dataOffset  # type: ignore[attr-defined]
+_DATA: Final = formatOf(ManagementClass.VENDOR_OPENIB_PING).dataOffset
+_GENERAL: Final = formatOf(ManagementClass.VENDOR_0A).dataOffset
 _class = peek(MADHeader, "managementClass")
 _method, _setMethod = peek(MADHeader, "method"), poke(MADHeader, "method")
 _attribute, _setStatus = peek(MADHeader, "attributeID"), poke(MADHeader, "status")

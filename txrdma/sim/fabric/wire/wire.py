@@ -378,5 +378,5 @@ def _redirecting(datagram: bytes, lid: LID) -> bytearray:
         redirectQPN=QPN(1),
         redirectQKey=GMP_QKEY,
     )
-    where.encodeInto(reply, formatOf(_class(datagram)).dataOffset)  # type: ignore[attr-defined]  # in every frame
+    where.encodeInto(reply, formatOf(_class(datagram)).dataOffset)
     return reply

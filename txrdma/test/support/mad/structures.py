@@ -65,7 +65,7 @@ def structures() -> tuple[type[Layout], ...]:
         and issubclass(kind, Layout)
         and kind.__module__ == module.__name__
         and hasattr(kind, "size")
-        and kind is not messages.MADFormat
+        and not kind.__name__.startswith("_")
         and (not issubclass(kind, Attribute) or kind.rpcs)
     )
 
@@ -272,7 +272,7 @@ def witnesses() -> Seen:
     found: Seen = defaultdict(list)
     kinds = attributes()
     for kind, places in zip(kinds, tshark([datagram(kind) for kind in kinds]), strict=True):
-        base = 8 * (kind.dataOffset or formatOf(classOf(kind)).dataOffset)  # type: ignore[attr-defined]  # every frame has it
+        base = 8 * (kind.dataOffset or formatOf(classOf(kind)).dataOffset)
         for place in places:
             if base <= place.offset < base + kind.size * 8:
                 if not re.match("reserved|invariant|mad.data|smp", place.name):

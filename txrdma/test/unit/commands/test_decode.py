@@ -18,9 +18,11 @@ from txrdma.commands.decode import DecodedTables
 from txrdma.error import InvalidRequest, WireError
 from txrdma.iba.captures import captured
 from txrdma.iba.headers import BTH, GRH, Opcode
+from txrdma.iba.path import IBDRPath
 from txrdma.iba.pcap import LinkType, PcapWriter, RoCECapture
 from txrdma.iba.types import QPN
-from txrdma.mad.layouts.attributes import ManagementClass
+from txrdma.mad.core.frames import managementPacket
+from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import MADHeader, RMPPHeader, RMPPType, SAFormat
 from txrdma.test.support.captures import raw
 from txrdma.test.support.mad.command_decode import (
@@ -57,6 +59,14 @@ class HexTests(CommandTestCase):
         self.assertEqual(list(reported), ["where", "front", "frame", "attribute", "fields", "records"])
         self.assertEqual((reported["attribute"], reported["fields"]["numPorts"]), ("NodeInfo", 0))
         self.assertEqual(reported["frame"]["header"]["transactionID"], 0x1234)
+
+    def test_jsonOfDirectedRoute(self) -> None:
+        """An SMP on a directed route is decoded to JSON, too, with the ports of its route."""
+        request = managementPacket(Method.GET, 0x1234, 0x0011, 0, b"", IBDRPath(drPath=(1, 3)), 0)
+        [reported] = self.output("decode", request.hex(), "--json").json
+        self.assertEqual(reported["attribute"], "NodeInfo")
+        self.assertEqual(reported["frame"]["header"]["hopCount"], 2)
+        self.assertTrue(reported["frame"]["initialPath"].startswith("000103"))
 
     def test_headers(self) -> None:
         local = bytes.fromhex("0002000700000001")

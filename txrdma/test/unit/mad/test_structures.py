@@ -282,7 +282,7 @@ class CheckTests(WiredTestCase):
                 self.assertEqual(len(datagram), 256)
                 self.assertEqual((header.method, header.attributeID), (rpc.method, kind.attributeID))
                 self.assertEqual(header.managementClass, kind.vendorClass or rpc.managementClass)
-                self.assertEqual(header.classVersion, formatOf(header.managementClass).classVersion)  # type: ignore[attr-defined]  # every frame has it
+                self.assertEqual(header.classVersion, formatOf(header.managementClass).classVersion)
                 call.addErrback(lambda failure: None)
                 call.cancel()
                 sent += 1
@@ -297,7 +297,7 @@ class CheckTests(WiredTestCase):
             payload: Attribute | Query[Record] = kind.decode(content)
             call: Deferred[object] = getattr(self.agent, name)(payload, TO_2)
             ((_, datagram),) = self.wire.sent
-            offset: int = kind.dataOffset or formatOf(datagram[1]).dataOffset  # type: ignore[attr-defined]  # every frame has it
+            offset: int = kind.dataOffset or formatOf(datagram[1]).dataOffset
             self.assertEqual(datagram[offset : offset + kind.size], content, kind)
             call.addErrback(lambda failure: None)
             call.cancel()
