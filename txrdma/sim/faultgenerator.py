@@ -136,16 +136,9 @@ class FaultGenerator:
         for port in self._busy | out.keys() | into.keys():
             most = 4 * _MAX_WORDS
             sent, received = min(out[port], most), min(into[port], most)
-            port.count().grow(
-                now,
-                **_CORRECTED,
-                portXmitData=sent,
-                portXmitPkts=sent / _WORDS_IN_PACKET,
-                portUnicastXmitPkts=sent / _WORDS_IN_PACKET,
-                portRcvData=received,
-                portRcvPkts=received / _WORDS_IN_PACKET,
-                portUnicastRcvPkts=received / _WORDS_IN_PACKET,
-            )
+            counters = port.count()
+            counters.grow(now, **_CORRECTED)
+            counters.carry(now, (sent, received), (sent / _WORDS_IN_PACKET, received / _WORDS_IN_PACKET))
         self._busy = set(out) | set(into)
 
     # Faults.

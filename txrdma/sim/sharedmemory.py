@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from twisted.internet.interfaces import IReactorTime
 
@@ -169,11 +169,15 @@ class _ProcessRendezvous:
         self._memory.ring(doorbell)
 
 
-class _Inbox:
+_Arrival = TypeVar("_Arrival")
+
+
+class _Inbox(Generic[_Arrival]):
     """Messages or connections that have arrived at one descriptor, until the process's reactor reads them."""
 
     def __init__(self, reactor: SharingReactor) -> None:
         self.reactor = reactor
+        self._arrived: deque[_Arrival] = deque()
         self._isReading = False
         self._timer = Timer(reactor)
 
@@ -184,26 +188,23 @@ class _Inbox:
 
     def _stir(self) -> None:
         """Schedule reading in the next reactor iteration, unless it is paused or nothing is queued."""
-        if self._isReading and self._hasMore():
+        if self._isReading and self._arrived:
             self._timer.ensure(0, self._read)
         else:
             self._timer.stop()
 
     def _read(self) -> None:
         for _ in range(_AT_ONCE):
-            if not self._isReading or not self._hasMore():
+            if not self._isReading or not self._arrived:
                 return
-            self._take()
+            self._take(self._arrived.popleft())
         self._stir()
 
-    def _hasMore(self) -> bool:
-        raise NotImplementedError
-
-    def _take(self) -> None:
+    def _take(self, arrival: _Arrival) -> None:
         raise NotImplementedError
 
 
-class _Listening(_Inbox):
+class _Listening(_Inbox["_Line"]):
     """A listening socket of a process, with its name."""
 
     def __init__(
@@ -222,33 +223,29 @@ class _Listening(_Inbox):
         self._memory = memory
         self._name = name
         self._accepted = accepted
-        self._waiting: deque[_Line] = deque()
         self._isReading = True
 
     def came(self, line: _Line) -> None:
         """Queue the connection of another process."""
         if self._memory.listening.get(self._name) is self:
-            self._waiting.append(line)
+            self._arrived.append(line)
             self._stir()
         else:
             line.close()
 
-    def _hasMore(self) -> bool:
-        return bool(self._waiting)
-
-    def _take(self) -> None:
-        self._accepted(self._waiting.popleft())
+    def _take(self, arrival: _Line) -> None:
+        self._accepted(arrival)
 
     def close(self) -> None:
         """Release the name, and refuse connections not accepted yet."""
         if self._memory.listening.get(self._name) is self:
             del self._memory.listening[self._name]
-        while self._waiting:
-            self._waiting.popleft().close()
+        while self._arrived:
+            self._arrived.popleft().close()
         self.setReading(False)
 
 
-class _Line(_Inbox):
+class _Line(_Inbox[tuple[bytes, list[int]]]):
     """
     One end of a connection: a L{Line <txrdma.soft.shared.unixpackets.Line>}.
 
@@ -263,7 +260,6 @@ class _Line(_Inbox):
         self.isClosed = False
         self._memory = memory
         self._receiver: MessageReceiver
-        self._came: deque[tuple[bytes, list[int]]] = deque()
 
     def start(self, receiver: MessageReceiver) -> None:
         """Start passing messages to C{receiver}."""
@@ -291,14 +287,11 @@ class _Line(_Inbox):
         if self.isClosed:
             _closeAll(descriptors)
         else:
-            self._came.append((message, descriptors))
+            self._arrived.append((message, descriptors))
             self._stir()
 
-    def _hasMore(self) -> bool:
-        return bool(self._came)
-
-    def _take(self) -> None:
-        message, descriptors = self._came.popleft()
+    def _take(self, arrival: tuple[bytes, list[int]]) -> None:
+        message, descriptors = arrival
         try:
             if not message:
                 self.close("it has ended, or closed its device")
@@ -315,8 +308,8 @@ class _Line(_Inbox):
             return
         self.isClosed = True
         self._memory.forget(self)
-        while self._came:
-            _closeAll(self._came.popleft()[1])
+        while self._arrived:
+            _closeAll(self._arrived.popleft()[1])
         self.setReading(False)
         if not self.peer.isClosed:
             self._memory.carry(self.peer, b"", [])

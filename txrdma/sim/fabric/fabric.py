@@ -310,15 +310,10 @@ class SimulatedFabric(Subnet):
                     continue
                 share, back = random.random() * 2, random.random() * 2
                 for end, out, into in ((port, share, back), (peer, back, share)):
-                    end.count().grow(
-                        now,
-                        portXmitData=wordsPerSecond * out,
-                        portXmitPkts=packetsPerSecond * out,
-                        portUnicastXmitPkts=packetsPerSecond * out,
-                        portRcvData=wordsPerSecond * into,
-                        portRcvPkts=packetsPerSecond * into,
-                        portUnicastRcvPkts=packetsPerSecond * into,
+                    words, packets = (
+                        (rate * out, rate * into) for rate in (wordsPerSecond, packetsPerSecond)
                     )
+                    end.count().carry(now, words, packets)
 
     def errors(self, perSecond: float) -> None:
         """Let symbol errors at both ends of all links grow at random rates, C{perSecond} on average."""

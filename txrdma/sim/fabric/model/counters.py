@@ -45,6 +45,18 @@ class SimulatedCounters:
             else:
                 self._rates.pop(name, None)
 
+    def carry(self, now: float, words: tuple[float, float], packets: tuple[float, float]) -> None:
+        """Let the counters of traffic grow at these rates per second: those of sent and received data."""
+        self.grow(
+            now,
+            portXmitData=words[0],
+            portXmitPkts=packets[0],
+            portUnicastXmitPkts=packets[0],
+            portRcvData=words[1],
+            portRcvPkts=packets[1],
+            portUnicastRcvPkts=packets[1],
+        )
+
     def _settle(self, now: float) -> None:
         """Add the growth until now to the values, before rates or values change."""
         for name, rate in self._rates.items():

@@ -100,9 +100,6 @@ class SimulatedMADPort(PortAttachment):
 
         return end
 
-    def serves(self, managementClass: int, method: int) -> bool:
-        return (managementClass, method) in self._served
-
     def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
         if self._isClosed:
             raise DeviceUnavailable(f"{self.name} is closed")
