@@ -18,7 +18,6 @@ from txrdma.mad.layouts.messages import formatOf
 from txrdma.mad.layouts.sa import componentsOf, Query, Record
 
 Pair = tuple[str, str]
-T = TypeVar("T", bound=Layout)
 K = TypeVar("K", bound="NamedAttribute")
 
 _SMP_BYTES: Final = 64
@@ -188,7 +187,7 @@ def forSetting(attribute: Attribute) -> Attribute:
     from txrdma.mad.layouts.smp import PortInfo
 
     if isinstance(attribute, PortInfo):
-        attribute = _replaced(attribute, portState=PortState.NOP, portPhysicalState=PhysicalState.NOP)
+        attribute = attribute.replace(portState=PortState.NOP, portPhysicalState=PhysicalState.NOP)
     return attribute
 
 
@@ -338,12 +337,7 @@ def _with(layout: Layout, path: list[Field], value: Any) -> Layout:
     field, *rest = path
     if rest:
         value = _with(getattr(layout, field.name), rest, value)
-    return _replaced(layout, **{field.name: value})
-
-
-def _replaced(layout: T, **values: Any) -> T:
-    unchanged = {each.name: getattr(layout, each.name) for each in layout.fields}
-    return type(layout)(**{**unchanged, **values})
+    return layout.replace(**{field.name: value})
 
 
 def attributeDict(layout: Layout) -> dict[str, Any]:
