@@ -65,11 +65,6 @@ class PNETEntry:
             raise ValueError(f"{member!r} is neither an interface nor an RDMA port, as in mlx5_0/1")
         return cls(network.upper(), member)
 
-    @property
-    def isPort(self) -> bool:
-        """Whether the member is an RDMA port."""
-        return "/" in self.member
-
 
 Table = tuple[PNETEntry, ...]
 
