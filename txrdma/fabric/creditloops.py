@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, 
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from txrdma.error import DeviceUnavailable
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Port
 from txrdma.fabric.routeuse import Linear
@@ -274,8 +273,6 @@ async def loopFindings(
     channels: list[Channel] = []
     try:
         lanes = await LaneSurvey(rpcs, endPort, fabric, linear, graph).run()
-    except DeviceUnavailable:
-        raise
     except MADFailure as error:
         unknown = str(error)
     else:

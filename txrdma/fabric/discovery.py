@@ -35,9 +35,10 @@ from txrdma.fabric.model import (
 )
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID
-from txrdma.iba.verbs import Buffer, PhysicalState
+from txrdma.iba.verbs import PhysicalState
 from txrdma.kit.rawfields import peek, span
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.answers import rawKind
 from txrdma.mad.core.transactions import Call
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.attributes import Attribute, RPCS
@@ -80,24 +81,8 @@ async def discover(reactor: Any, port: str) -> Fabric:
         agent.close()
 
 
-class _RawAttribute(Attribute):
-    """An attribute that is returned undecoded: a large fabric has many ports, which are decoded on demand."""
-
-    @classmethod
-    def decode(cls, buffer: Buffer, offset: int = 0) -> Any:
-        return buffer[offset : offset + cls.size]
-
-
-class _PortInfo(_RawAttribute):
-    attributeID, rpcs, size = PortInfo.attributeID, PortInfo.rpcs, PortInfo.size
-
-
-class _NodeInfo(_RawAttribute):
-    attributeID, rpcs, size = NodeInfo.attributeID, NodeInfo.rpcs, NodeInfo.size
-
-
-class _ExtendedPortInfo(_RawAttribute):
-    attributeID, rpcs, size = ExtendedPortInfo.attributeID, ExtendedPortInfo.rpcs, ExtendedPortInfo.size
+# A large fabric has many ports, whose attributes are decoded on demand.
+_PortInfo, _NodeInfo, _ExtendedPortInfo = map(rawKind, (PortInfo, NodeInfo, ExtendedPortInfo))
 
 
 class _Lane:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from txrdma.error import DeviceUnavailable
 from txrdma.fabric.errorcounters import countingPorts, shownName, Thresholds, UNCORRECTABLE
 from txrdma.fabric.health import Finding, hasLink
 from txrdma.fabric.linkspeeds import LaneSpeed, mayHaveFDR10
@@ -161,8 +160,6 @@ async def correctionFindings(
                 if count > most:
                     text = f"{shownName(UNCORRECTABLE)} {count}"
                     found.append(Finding("fec-uncorrectable", str(port), text, node.guid, port.number))
-        except DeviceUnavailable:
-            raise
         except MADFailure:  # the attribute is optional; silent nodes are reported by the other counters
             return
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Union
 
-from txrdma.error import DeviceUnavailable
 from txrdma.fabric.model import Node
 from txrdma.fabric.tables import Firmware, firmwareOf, MELLANOX
 from txrdma.iba.path import MADEndPort
@@ -38,8 +37,6 @@ async def firmwares(
     async def read(node: Node) -> None:
         try:
             found[node.guid] = await firmwareOf(schedule, endPort, node)
-        except DeviceUnavailable:
-            raise
         except MADFailure:
             return
 

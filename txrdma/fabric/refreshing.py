@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, TypeVar
 
-from txrdma.error import DeviceUnavailable
 from txrdma.fabric.excess import MOST_HOPS
 from txrdma.fabric.health import hasLink
 from txrdma.fabric.model import Fabric, isSame, localPortIn, Node, nodeGUIDIn, Port, portGUIDIn
@@ -59,7 +58,7 @@ class Refresh:
         Query the ports of a node, and the nodes behind ports whose links have come up.
 
         @param isThorough: also query the node's description, and verify the nodes behind all ports.
-        @raise DeviceUnavailable: the local port is lost.
+        @raise txrdma.error.DeviceUnavailable: the local port is lost.
         @raise MADFailure: the node does not answer.
         """
         came = []
@@ -81,7 +80,7 @@ class Refresh:
         """
         Query ports whose links were removed, and remove nodes that cannot be reached any more.
 
-        @raise DeviceUnavailable: the local port is lost.
+        @raise txrdma.error.DeviceUnavailable: the local port is lost.
         """
         if not self.isRelinked:
             return
@@ -243,14 +242,12 @@ async def hasOtherLID(rpcs: RPCs, node: Node, timeoutSeconds: float, retries: in
     """
     Query a node by its directed route, and return whether its LID has changed; False without an answer.
 
-    @raise DeviceUnavailable: the local port is lost.
+    @raise txrdma.error.DeviceUnavailable: the local port is lost.
     """
     if node.route is None:
         return False
     try:
         info = await rpcs.SubnGet(PortInfo, node.route, timeoutSeconds=timeoutSeconds, retries=retries)
-    except DeviceUnavailable:
-        raise
     except MADFailure:
         return False
     port = node.known(0 if node.isSwitch else info.localPortNum)

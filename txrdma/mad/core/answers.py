@@ -61,14 +61,14 @@ def answerOf(rpc: RPC, kind: type[Attribute], first: bytes, message: bytes) -> A
 
 
 def rawKind(kind: type[Attribute]) -> type[Attribute]:
-    """Return a kind of attribute that is decoded as its bytes."""
+    """Return a kind of attribute that is decoded as its bytes; its name begins with an underscore."""
     size = kind.size
 
     def decode(buffer: Buffer, offset: int = 0) -> Any:
         return bytes(buffer[offset : offset + size])
 
     content = {"attributeID": kind.attributeID, "rpcs": kind.rpcs, "size": size}
-    return type(f"_Raw{kind.__name__}", (Attribute,), {**content, "decode": staticmethod(decode)})
+    return type(f"_{kind.__name__}", (Attribute,), {**content, "decode": staticmethod(decode)})
 
 
 def redirected(path: IBPath, datagram: bytes) -> IBPath | None:
