@@ -17,7 +17,7 @@ MOST_WAITING: Final = 16_384
 
 
 class DescriptorPort(ABC):
-    """State of the port. Subclasses provide C{IMADPort} and C{IReadDescriptor}; C{close} removes them."""
+    """State of the port. Subclasses provide C{IMADPort} and C{IReadDescriptor}, and C{_release}."""
 
     name: str
 
@@ -45,8 +45,18 @@ class DescriptorPort(ABC):
     def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
         return lambda: None  # by default, all requests for the port are delivered to it
 
+    def close(self) -> None:
+        if self._closed:
+            return
+        if self._receiver is not None:
+            # While there is a descriptor to be known by.
+            self._reactor.removeReader(self)  # type: ignore[arg-type]  # subclasses are readers
+        self._closed = True
+        self._release()
+
     @abstractmethod
-    def close(self) -> None: ...
+    def _release(self) -> None:
+        """Close descriptors and release other resources of the port, once."""
 
     def logPrefix(self) -> str:
         return type(self).__module__

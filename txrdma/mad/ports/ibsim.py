@@ -215,13 +215,9 @@ class IbsimPort(DescriptorPort):
         )
         return self.endPort
 
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
+    def _release(self) -> None:
         self._waiting.clear()
         if self._receiver is not None:
-            self._reactor.removeReader(self)
             self._reactor.removeWriter(self)
         try:
             self._control.send(

@@ -226,14 +226,8 @@ class UmadPort(DescriptorPort):
         )
         return self.endPort
 
-    def close(self) -> None:
-        """Close the device; the kernel removes the agents."""
-        if self._closed:
-            return
-        if self._receiver is not None:
-            self._reactor.removeReader(self)  # while there is a descriptor to be known by
-        self._closed = True
-        os.close(self._fd)
+    def _release(self) -> None:
+        os.close(self._fd)  # the kernel removes the agents
 
     # IReadDescriptor
 

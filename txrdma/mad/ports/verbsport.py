@@ -236,17 +236,6 @@ class VerbsPort(DescriptorPort):
         )
         return self.endPort
 
-    def close(self) -> None:
-        if self._closed:
-            return
-        if self._receiver is not None:
-            self._reactor.removeReader(self)  # while there is a descriptor to be known by
-        self._closed = True
-        cancelCall(self._again)
-        self._again = None
-        self._waiting.clear()
-        self._release()
-
     # The queue pair.
 
     def _make(self) -> None:
@@ -277,6 +266,9 @@ class VerbsPort(DescriptorPort):
         modify(QPAttributes(state=QPState.RTS, sqPSN=0))
 
     def _release(self) -> None:
+        cancelCall(self._again)
+        self._again = None
+        self._waiting.clear()
         handles = [handle.close for handle in self._handles.values()]
         self._handles.clear()
         self._latest = None, None
