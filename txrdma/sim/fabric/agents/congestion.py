@@ -97,13 +97,9 @@ class CongestionAgents:
             isHidden = mine.ccKeyProtectBit and key != mine.ccKey
             return mine.replace(ccKey=0) if isHidden else mine
         if attribute == congestion.SwitchCongestionLog.attributeID:
-            if isSwitch:
-                return congestion.SwitchCongestionLog(
-                    logType=congestion.CongestionLogType.SWITCH, currentTimeStamp=self._now()
-                )
-            return congestion.CACongestionLog(
-                logType=congestion.CongestionLogType.CA, currentTimeStamp=self._now()
-            )
+            log = congestion.SwitchCongestionLog if isSwitch else congestion.CACongestionLog
+            kind = congestion.CongestionLogType.SWITCH if isSwitch else congestion.CongestionLogType.CA
+            return log(logType=kind, currentTimeStamp=self._now())
         if attribute == congestion.TimeStamp.attributeID:
             return congestion.TimeStamp(timestamp=self._now())
         return None
