@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, DeferredList
-from twisted.python.failure import Failure
+from twisted.internet.defer import Deferred
 
 from txrdma.fabric.excess import Bounds, MOST_NODES, MOST_PROBLEMS
 from txrdma.fabric.model import Fabric, isSame, Node, Port, Problem
@@ -21,6 +20,7 @@ from txrdma.iba.verbs import PhysicalState
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.sa import LinkRecord, NodeRecord, PortInfoRecord, Record, SwitchInfoRecord
 from txrdma.mad.rpcs import RPCs
+from txrdma.mad.schedule import MADSchedule
 
 _TABLES: Final[tuple[type[Record], ...]] = (NodeRecord, LinkRecord, PortInfoRecord, SwitchInfoRecord)
 
@@ -74,7 +74,7 @@ class SASweep(RecordSweep):
         @param mostNodes: limit of nodes; see L{Bounds}.
         """
         super().__init__(mostNodes)
-        self._agent = agent
+        self._schedule = MADSchedule(agent)
         self._lids: dict[tuple[GUID, int], LID] = {}
 
     def run(self) -> Deferred[Fabric]:
@@ -83,48 +83,33 @@ class SASweep(RecordSweep):
 
         @return: fires with the fabric; missing tables become problems. Fails without the NodeRecords.
         """
-        return Deferred.fromCoroutine(self._run())
+        return self._schedule.run(self._run())
 
     async def _run(self) -> Fabric:
-        calls = [self._agent.call("SubnAdmGetTable", kind) for kind in _TABLES]
+        tables: dict[type[Record], list[Any]] = {kind: [] for kind in _TABLES}
         done = count(1)
 
-        def found_(records: Any) -> Any:
+        async def read(kind: type[Record]) -> None:
+            try:
+                tables[kind] = await self._schedule.call("SubnAdmGetTable", kind)
+            except MADFailure as error:
+                if kind is NodeRecord:
+                    raise
+                sort = "refused" if isinstance(error, MADError) else "unreachable"
+                self._problem(sort, "SA", f"{kind.__name__}: {error}")
             if self.progress is not None:
                 self.progress(next(done), len(_TABLES))
-            return records
 
-        for call in calls:
-            call.addBoth(found_)
-        waiting: Deferred[list[tuple[bool, Any]]] = DeferredList(calls, consumeErrors=True)
-        try:
-            answers = await waiting
-        finally:
-            for call in calls:
-                call.cancel()
-        tables = [self._table(kind, *answer) for kind, answer in zip(_TABLES, answers, strict=True)]
+        await self._schedule.mqueue(read(kind) for kind in _TABLES)
         handlers: tuple[Callable[[Any], None], ...] = (self._node, self._link, self._port, self._switch)
-        for take, records in zip(handlers, tables, strict=True):
+        for take, records in zip(handlers, tables.values(), strict=True):
             for record in records:
                 take(record)
-        links, ports = tables[1], tables[2]
-        if ports:
+        if tables[PortInfoRecord]:
             self.fabric.problems += missingPorts(self.fabric)
-        if links:
-            self.fabric.problems += missingLinks(self.fabric, links)
+        if tables[LinkRecord]:
+            self.fabric.problems += missingLinks(self.fabric, tables[LinkRecord])
         return self.fabric
-
-    def _table(self, kind: type[Record], succeeded: bool, found_: Any) -> list[Any]:
-        if succeeded:
-            return list(found_)
-        assert isinstance(found_, Failure)
-        error = found_.value
-        assert error is not None
-        if kind is NodeRecord or not isinstance(error, MADFailure):
-            raise error
-        sort = "refused" if isinstance(error, MADError) else "unreachable"
-        self._problem(sort, "SA", f"{kind.__name__}: {error}")
-        return []
 
     def _node(self, record: NodeRecord) -> None:
         info = record.nodeInfo
