@@ -106,43 +106,6 @@ PrivateData = Union[bytes, Callable[[RDMATransport], bytes]]
 """Private data of a REQ, or a function that makes it and may allocate memory of the transport."""
 
 
-def _connect(
-    reactor: Any,
-    device: DeviceSpec,
-    scheme: ServiceIDScheme,
-    serviceID: int,
-    path: IBPath,
-    factory: IMessageProtocolFactory,
-    terms: Terms,
-    privateData: PrivateData,
-    alternate: IBPath | Automatic | None = None,
-    isPeerToPeer: bool = False,
-) -> Deferred[IRDMAProtocol]:
-    def begin(other: IBPath | None) -> Deferred[IRDMAProtocol]:
-        if other is not None:
-            other = _whole(other, adapter)
-        return Attempt(
-            *(adapter, scheme, serviceID, complete, factory, terms, privateData, other),
-            isPeerToPeer,
-        ).answer
-
-    async def beginWhenFound() -> IRDMAProtocol:
-        release = adapter.hold()
-        try:
-            return await begin(await adapter.findAlternate(complete))
-        finally:
-            release()
-
-    try:
-        with heldAdapter(reactor, device) as adapter:
-            complete = _whole(path, adapter)
-            if isinstance(alternate, Automatic):
-                return Deferred.fromCoroutine(beginWhenFound())
-            return begin(alternate)
-    except Exception:
-        return fail()
-
-
 def within(reactor: Any, seconds: float | None, connecting: Deferred[_ProtocolT]) -> Deferred[_ProtocolT]:
     """Fail an attempt to connect with L{PeerSilent} after this many seconds, if a number is given."""
     if seconds is None:
@@ -152,23 +115,6 @@ def within(reactor: Any, seconds: float | None, connecting: Deferred[_ProtocolT]
         raise PeerSilent(f"the connection was not established within {seconds:g} seconds")
 
     return connecting.addTimeout(seconds, reactor, late)
-
-
-def _listen(
-    reactor: Any,
-    device: DeviceSpec,
-    scheme: ServiceIDScheme,
-    serviceID: Callable[[], int],
-    factory: IMessageProtocolFactory,
-    terms: Terms,
-    backlog: int,
-    match: bytes,
-) -> IListeningPort:
-    with heldAdapter(reactor, device) as adapter:
-        listening = ServiceListening(adapter, scheme, serviceID, factory, terms, backlog, match)
-        listening.startListening()
-    followUser(reactor, device, adapter, listening)
-    return listening
 
 
 class Suspendable(Protocol):
@@ -222,7 +168,71 @@ def _whole(path: IBPath, adapter: Adapter) -> IBPath:
 
 
 @implementer(IMessageClientEndpoint)
-class IBClientEndpoint:
+class _ClientEndpoint:
+    """A client of a service ID. A subclass resolves the path to it, with L{_resolved}."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        serviceID: int,
+        terms: Terms,
+        privateData: PrivateData,
+        alternate: IBPath | Automatic | None,
+        timeout: float | None,
+        resolver: IPathResolver | None,
+        isPeerToPeer: bool,
+    ) -> None:
+        self._reactor, self._serviceID, self._terms, self._privateData = (
+            reactor,
+            serviceID,
+            terms,
+            privateData,
+        )
+        self._alternate, self._timeout = alternate, timeout
+        self._resolver, self._isPeerToPeer = resolver, isPeerToPeer
+
+    @overload
+    def connect(self, factory: MessageFactory[_ProtocolT]) -> Deferred[_ProtocolT]: ...
+
+    @overload
+    def connect(self, factory: IMessageProtocolFactory) -> Deferred[Any]: ...
+
+    def connect(self, factory: Any) -> Deferred[Any]:
+        return within(self._reactor, self._timeout, self._resolved(factory))
+
+    def _resolved(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
+        """Find the path, and connect by it."""
+        raise NotImplementedError
+
+    def _connectBy(
+        self, device: DeviceSpec, scheme: ServiceIDScheme, path: IBPath, factory: IMessageProtocolFactory
+    ) -> Deferred[IRDMAProtocol]:
+        def begin(other: IBPath | None) -> Deferred[IRDMAProtocol]:
+            if other is not None:
+                other = _whole(other, adapter)
+            return Attempt(
+                *(adapter, scheme, self._serviceID, complete, factory, self._terms, self._privateData, other),
+                self._isPeerToPeer,
+            ).answer
+
+        async def beginWhenFound() -> IRDMAProtocol:
+            release = adapter.hold()
+            try:
+                return await begin(await adapter.findAlternate(complete))
+            finally:
+                release()
+
+        try:
+            with heldAdapter(self._reactor, device) as adapter:
+                complete = _whole(path, adapter)
+                if isinstance(self._alternate, Automatic):
+                    return Deferred.fromCoroutine(beginWhenFound())
+                return begin(self._alternate)
+        except Exception:
+            return fail()
+
+
+class IBClientEndpoint(_ClientEndpoint):
     """Connects to a service ID over a path, or to the port that a resolver finds."""
 
     def __init__(
@@ -249,28 +259,13 @@ class IBClientEndpoint:
         @param isPeerToPeer: no end listens: both connect at the same time, and get one connection. If the
             REQ of the peer counts, the REP has the private data, too.
         """
-        self._reactor, self._device, self._terms, self._privateData = reactor, device, terms, privateData
-        self._serviceID, self._path, self._alternate = serviceID, path, alternate
-        self._timeout, self._resolver, self._isPeerToPeer = timeout, resolver, isPeerToPeer
+        super().__init__(reactor, serviceID, terms, privateData, alternate, timeout, resolver, isPeerToPeer)
+        self._device, self._path = device, path
 
-    @overload
-    def connect(self, factory: MessageFactory[_ProtocolT]) -> Deferred[_ProtocolT]: ...
-
-    @overload
-    def connect(self, factory: IMessageProtocolFactory) -> Deferred[Any]: ...
-
-    def connect(self, factory: Any) -> Deferred[Any]:
+    def _resolved(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
         if isinstance(self._path, IBPath):
-            connecting = self._connectBy(self._path, factory)
-        else:
-            connecting = Deferred.fromCoroutine(self._connectTo(self._path, factory))
-        return within(self._reactor, self._timeout, connecting)
-
-    def _connectBy(self, path: IBPath, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
-        return _connect(
-            *(self._reactor, self._device, ServiceIDScheme(), self._serviceID, path, factory),
-            *(self._terms, self._privateData, self._alternate, self._isPeerToPeer),
-        )
+            return self._connectBy(self._device, ServiceIDScheme(), self._path, factory)
+        return Deferred.fromCoroutine(self._connectTo(self._path, factory))
 
     async def _connectTo(self, target: object, factory: IMessageProtocolFactory) -> IRDMAProtocol:
         with heldAdapter(self._reactor, self._device) as adapter:
@@ -281,11 +276,10 @@ class IBClientEndpoint:
                 )
             else:
                 path = await resolver.resolve(target)
-            return await self._connectBy(path, factory)
+            return await self._connectBy(self._device, ServiceIDScheme(), path, factory)
 
 
-@implementer(IMessageClientEndpoint)
-class RDMAClientEndpoint:
+class RDMAClientEndpoint(_ClientEndpoint):
     """Connects to a host and a port of RDMA CM's TCP port space."""
 
     def __init__(
@@ -313,23 +307,16 @@ class RDMAClientEndpoint:
         @param resolver: finds the path to each IP address, between GIDs that are IP addresses; None for the
             route, with the MTU of the port.
         """
-        self._reactor, self._device, self._terms, self._privateData = reactor, device, terms, privateData
-        self._host, self._serviceID, self._timeout = host, serviceIDOf(space, port), timeout
-        self._isAddress = isAddress(host)
-        self._alternate, self._isPeerToPeer, self._resolver = alternate, isPeerToPeer, resolver
+        super().__init__(
+            *(reactor, serviceIDOf(space, port), terms, privateData, alternate, timeout, resolver),
+            isPeerToPeer,
+        )
+        self._device, self._host, self._isAddress = device, host, isAddress(host)
 
-    @overload
-    def connect(self, factory: MessageFactory[_ProtocolT]) -> Deferred[_ProtocolT]: ...
-
-    @overload
-    def connect(self, factory: IMessageProtocolFactory) -> Deferred[Any]: ...
-
-    def connect(self, factory: Any) -> Deferred[Any]:
+    def _resolved(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
         if self._isAddress:
-            connecting = self._connectTo(self._host, factory)
-        else:
-            connecting = Deferred.fromCoroutine(self._connectByName(factory))
-        return within(self._reactor, self._timeout, connecting)
+            return self._connectTo(self._host, factory)
+        return Deferred.fromCoroutine(self._connectByName(factory))
 
     async def _connectByName(self, factory: IMessageProtocolFactory) -> IRDMAProtocol:
         addresses = await addressesOf(self._reactor, self._host)
@@ -341,28 +328,43 @@ class RDMAClientEndpoint:
             device = softDeviceTo(address) if self._device is None else self._device
         except InvalidRequest:
             return fail()
-        if self._resolver is None:
-            return self._connectBy(device, IBPath(dgid=GID.fromIP(address)), factory)
-        resolving: Deferred[IBPath] = self._resolver.resolve(address)
-        return Deferred.fromCoroutine(self._connectWhen(device, resolving, factory))
-
-    async def _connectWhen(
-        self, device: DeviceSpec, resolving: Deferred[IBPath], factory: IMessageProtocolFactory
-    ) -> IRDMAProtocol:
-        return await self._connectBy(device, await resolving, factory)
-
-    def _connectBy(
-        self, device: DeviceSpec, path: IBPath, factory: IMessageProtocolFactory
-    ) -> Deferred[IRDMAProtocol]:
         scheme = IPScheme(_FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
-        return _connect(
-            *(self._reactor, device, scheme, self._serviceID, path, factory),
-            *(self._terms, self._privateData, self._alternate, self._isPeerToPeer),
-        )
+        if self._resolver is None:
+            return self._connectBy(device, scheme, IBPath(dgid=GID.fromIP(address)), factory)
+        resolving: Deferred[IBPath] = self._resolver.resolve(address)
+
+        async def connectWhenResolved() -> IRDMAProtocol:
+            return await self._connectBy(device, scheme, await resolving, factory)
+
+        return Deferred.fromCoroutine(connectWhenResolved())
 
 
 @implementer(IMessageServerEndpoint)
-class IBServerEndpoint:
+class _ServerEndpoint:
+    """A server. C{_serviceIDs} returns the service ID to listen to, which may be a random one."""
+
+    _scheme: ServiceIDScheme
+    _serviceIDs: Callable[[], int]
+
+    def __init__(self, reactor: Any, device: DeviceSpec, terms: Terms, backlog: int, match: bytes) -> None:
+        self._reactor, self._device, self._terms = reactor, device, terms
+        self._backlog, self._match = backlog, match
+
+    def listen(self, factory: IMessageProtocolFactory | MessageFactory[Any]) -> Deferred[IListeningPort]:
+        return execute(self._listen, factory)
+
+    def _listen(self, factory: IMessageProtocolFactory) -> IListeningPort:
+        with heldAdapter(self._reactor, self._device) as adapter:
+            listening = ServiceListening(
+                *(adapter, self._scheme, self._serviceIDs, factory),
+                *(self._terms, self._backlog, self._match),
+            )
+            listening.startListening()
+        followUser(self._reactor, self._device, adapter, listening)
+        return listening
+
+
+class IBServerEndpoint(_ServerEndpoint):
     """Listens for a service ID."""
 
     def __init__(
@@ -379,20 +381,11 @@ class IBServerEndpoint:
         @param match: bytes with which the private data of a client must begin. Of the listeners of one
             service in a process, the one with the longest match gets the connection.
         """
-        self._reactor, self._device, self._terms, self._backlog = reactor, device, terms, backlog
-        self._serviceID, self._match = serviceID, match
-
-    def listen(self, factory: IMessageProtocolFactory | MessageFactory[Any]) -> Deferred[IListeningPort]:
-        reactor, device, terms = self._reactor, self._device, self._terms
-        scheme = ServiceIDScheme()
-        backlog, match = self._backlog, self._match
-        return execute(
-            _listen, reactor, device, scheme, lambda: self._serviceID, factory, terms, backlog, match
-        )
+        super().__init__(reactor, device, terms, backlog, match)
+        self._scheme, self._serviceIDs = ServiceIDScheme(), lambda: serviceID
 
 
-@implementer(IMessageServerEndpoint)
-class RDMAServerEndpoint:
+class RDMAServerEndpoint(_ServerEndpoint):
     """
     Listens to a port of RDMA CM's TCP port space.
 
@@ -415,14 +408,8 @@ class RDMAServerEndpoint:
         @param match: bytes with which the private data of a client must begin. Of the listeners of one
             service in a process, the one with the longest match gets the connection.
         """
-        self._reactor, self._device, self._terms, self._backlog = reactor, device, terms, backlog
-        self._port, self._space, self._match = port, space, match
+        super().__init__(reactor, device, terms, backlog, match)
+        self._scheme, self._space, self._port = IPScheme(), space, port
 
-    def listen(self, factory: IMessageProtocolFactory | MessageFactory[Any]) -> Deferred[IListeningPort]:
-
-        def number() -> int:
-            return serviceIDOf(self._space, self._port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
-
-        reactor, device, terms = self._reactor, self._device, self._terms
-        backlog, match = self._backlog, self._match
-        return execute(_listen, reactor, device, IPScheme(), number, factory, terms, backlog, match)
+    def _serviceIDs(self) -> int:
+        return serviceIDOf(self._space, self._port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
