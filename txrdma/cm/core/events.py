@@ -6,8 +6,6 @@ Follows InfiniBand Architecture vol. 1, 12.9.
 
 from __future__ import annotations
 
-from typing import Union
-
 from txrdma.cm.layouts.messages import (
     APR,
     CMPath,
@@ -24,22 +22,28 @@ from txrdma.cm.layouts.messages import (
 from txrdma.kit.values import frozen
 
 
+class Event:
+    """The base class of all events."""
+
+    __slots__ = ()
+
+
 @frozen
-class ConnectionRequested:
+class ConnectionRequested(Event):
     """A peer requests a connection: accept it, reject it, or delay it by an MRA."""
 
     request: REQ
 
 
 @frozen
-class ConnectionReplied:
+class ConnectionReplied(Event):
     """The peer accepts: make the queue pair ready to send, then call C{ready}, or reject."""
 
     reply: REP
 
 
 @frozen
-class ConnectionEstablished:
+class ConnectionEstablished(Event):
     """
     The connection carries data in both directions.
 
@@ -50,21 +54,21 @@ class ConnectionEstablished:
 
 
 @frozen
-class ConnectionRejected:
+class ConnectionRejected(Event):
     """The peer ends the connection by a REJ, before or after it is established."""
 
     rejection: REJ
 
 
 @frozen
-class ConnectionTimedOut:
+class ConnectionTimedOut(Event):
     """The peer did not answer any retransmission of a REQ or a REP."""
 
     message: MessageKind
 
 
 @frozen
-class Disconnected:
+class Disconnected(Event):
     """
     One end or both have sent a DREQ; call C{disconnect} unless this has been done.
 
@@ -75,12 +79,12 @@ class Disconnected:
 
 
 @frozen
-class TimewaitOver:
+class TimewaitOver(Event):
     """The time-wait is over: the connection's IDs and queue pair may be reused."""
 
 
 @frozen
-class AlternatePathRequested:
+class AlternatePathRequested(Event):
     """A peer's LAP: accept its alternate path or reject it, by its transaction."""
 
     lap: LAP
@@ -89,14 +93,14 @@ class AlternatePathRequested:
 
 
 @frozen
-class AlternatePathCancelled:
+class AlternatePathCancelled(Event):
     """A reported LAP is obsolete: the peer has abandoned it, or the connection has ended."""
 
     transactionID: int
 
 
 @frozen
-class AlternatePathLoaded:
+class AlternatePathLoaded(Event):
     """The peer has accepted the alternate path, and both ends are ready to migrate."""
 
     path: CMPath
@@ -104,87 +108,63 @@ class AlternatePathLoaded:
 
 
 @frozen
-class AlternatePathRejected:
+class AlternatePathRejected(Event):
     """The peer has rejected the alternate path: there is none now."""
 
     response: APR
 
 
 @frozen
-class AlternatePathTimedOut:
+class AlternatePathTimedOut(Event):
     """The peer did not answer any retransmission of the LAP: there is no alternate path now."""
 
 
 @frozen
-class AlternatePathAbandoned:
+class AlternatePathAbandoned(Event):
     """The connection ended before the answer to a LAP arrived."""
 
 
 @frozen
-class PathMigrated:
+class PathMigrated(Event):
     """The alternate path is the primary one now, and there is no alternate path."""
 
     path: CMPath
 
 
 @frozen
-class MigrationUnexpected:
+class MigrationUnexpected(Event):
     """The queue pair reports a migration, although there was no alternate path."""
 
 
 @frozen
-class QPDisarmed:
+class QPDisarmed(Event):
     """An instruction for the queue pair: disarm it before the pending messages are sent."""
 
 
 @frozen
-class QPArmed:
+class QPArmed(Event):
     """An instruction for the queue pair: load this alternate path, and arm it."""
 
     path: CMPath
 
 
 @frozen
-class ServiceRequested:
+class ServiceRequested(Event):
     """A peer has sent a SIDR_REQ for the queue pair of a datagram service."""
 
     request: SIDRREQ
 
 
 @frozen
-class ServiceResolved:
+class ServiceResolved(Event):
     """The answer to a SIDR_REQ was received; its status may be a refusal."""
 
     response: SIDRREP
 
 
 @frozen
-class ServiceTimedOut:
+class ServiceTimedOut(Event):
     """No retransmission of a SIDR_REQ was answered."""
-
-
-Event = Union[
-    ConnectionRequested,
-    ConnectionReplied,
-    ConnectionEstablished,
-    ConnectionRejected,
-    ConnectionTimedOut,
-    Disconnected,
-    TimewaitOver,
-    AlternatePathRequested,
-    AlternatePathCancelled,
-    AlternatePathLoaded,
-    AlternatePathRejected,
-    AlternatePathTimedOut,
-    AlternatePathAbandoned,
-    PathMigrated,
-    MigrationUnexpected,
-    QPDisarmed,
-    QPArmed,
-    ServiceRequested,
-    ServiceResolved,
-    ServiceTimedOut,
-]
 
 
 def ignoreEvent(connection: object, event: Event) -> None:

@@ -102,35 +102,21 @@ def _endpointsOf(path: CMPath) -> tuple[object, ...]:
     return path.localGID, path.remoteGID, path.flowLabel, path.serviceLevel, path.trafficClass, lids
 
 
+_ALTERNATE: Final = {
+    name: f"alternate{name[0].upper()}{name[1:]}"
+    for name in (
+        *("localLID", "remoteLID", "localGID", "remoteGID", "flowLabel", "packetRate", "trafficClass"),
+        *("hopLimit", "serviceLevel", "subnetLocal", "localACKTimeout"),
+    )
+}
+"""The fields of a path, with their names in a LAP."""
+
+
 def alternateOf(lap: LAP) -> CMPath:
     """Return the alternate path of a LAP, as its sender sees it."""
-    return CMPath(
-        localLID=lap.alternateLocalLID,
-        remoteLID=lap.alternateRemoteLID,
-        localGID=lap.alternateLocalGID,
-        remoteGID=lap.alternateRemoteGID,
-        flowLabel=lap.alternateFlowLabel,
-        packetRate=lap.alternatePacketRate,
-        trafficClass=lap.alternateTrafficClass,
-        hopLimit=lap.alternateHopLimit,
-        serviceLevel=lap.alternateServiceLevel,
-        subnetLocal=lap.alternateSubnetLocal,
-        localACKTimeout=lap.alternateLocalACKTimeout,
-    )
+    return CMPath(**{name: getattr(lap, inLAP) for name, inLAP in _ALTERNATE.items()})
 
 
 def lapFor(path: CMPath, lap: LAP) -> LAP:
     """Return a LAP with this alternate path."""
-    return lap.replace(
-        alternateLocalLID=path.localLID,
-        alternateRemoteLID=path.remoteLID,
-        alternateLocalGID=path.localGID,
-        alternateRemoteGID=path.remoteGID,
-        alternateFlowLabel=path.flowLabel,
-        alternatePacketRate=path.packetRate,
-        alternateTrafficClass=path.trafficClass,
-        alternateHopLimit=path.hopLimit,
-        alternateServiceLevel=path.serviceLevel,
-        alternateSubnetLocal=path.subnetLocal,
-        alternateLocalACKTimeout=path.localACKTimeout,
-    )
+    return lap.replace(**{inLAP: getattr(path, name) for name, inLAP in _ALTERNATE.items()})

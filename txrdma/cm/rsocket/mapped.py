@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from operator import index
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import ConnectionLost
-from twisted.python.failure import Failure
 
 from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.rsocket._core import RSocket
@@ -90,7 +89,7 @@ class EndMappings:
         number = None if core is None else core.mappings.write(index(offset), bytes(octets(data)))
         if number is None:
             where = f"{len(data)} bytes at offset {offset}"
-            return failed(ProtectionError(f"the peer has not mapped {where}"))
+            return fail(ProtectionError(f"the peer has not mapped {where}"))
 
         def cancel(_: Deferred[None]) -> None:
             self._writes.pop(number, None)
@@ -148,13 +147,6 @@ class EndMappings:
                 each.errback(ConnectionLost(_OVER))
 
 
-def failed(error: Exception) -> Deferred[None]:
-    """Return a Deferred that has failed."""
-    deferred: Deferred[None] = Deferred()
-    deferred.errback(Failure(error))
-    return deferred
-
-
 def over() -> Deferred[None]:
     """Return a Deferred that has failed because the connection has ended."""
-    return failed(ConnectionLost(_OVER))
+    return fail(ConnectionLost(_OVER))
