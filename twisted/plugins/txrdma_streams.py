@@ -1,7 +1,6 @@
-from txrdma.btl.stream.strings import BTLClientParser, BTLServerParser
-from txrdma.cm.rsocket.strings import RSocketClientParser, RSocketServerParser
+from txrdma.btl.stream.strings import BTLStringParser
+from txrdma.cm.rsocket.strings import RSocketStringParser
 from txrdma.cm.strings import IBStringParser, RDMAStringParser, SIDRStringParser
 
-btlClientParser, btlServerParser = BTLClientParser(), BTLServerParser()
-rsocketClientParser, rsocketServerParser = RSocketClientParser(), RSocketServerParser()
 ibParser, rdmaParser, sidrParser = IBStringParser(), RDMAStringParser(), SIDRStringParser()
+btlParser, rsocketParser = BTLStringParser(), RSocketStringParser()

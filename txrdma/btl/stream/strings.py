@@ -55,15 +55,16 @@ def _prepare(device: Any) -> None:
     import_module("encodings.idna")
 
 
-@implementer(IPlugin, IStreamClientEndpointStringParserWithReactor)
-class BTLClientParser:
+@implementer(IPlugin, IStreamClientEndpointStringParserWithReactor, IStreamServerEndpointStringParser)
+class BTLStringParser:
     """
-    C{btl:HOST:PORT}, with the keys C{device}, C{bindAddress} and C{timeout} (of the exchange over TCP, in
-    seconds).
+    C{btl:HOST:PORT} for clients, with the keys C{device}, C{bindAddress} and C{timeout} (of the exchange over
+    TCP, in seconds); C{btl:PORT}, C{btl:ADDRESS:PORT} or C{btl:PORT:interface=ADDRESS} for servers, with
+    C{device} and C{backlog}.
 
-    Without a device the software device is used, at the address from which this host connects. With
-    C{interfaces}, IP addresses of this host with commas between them, it is used at all of these. With
-    C{messages=yes} at both ends, protocols are message protocols instead of stream protocols.
+    Without a device the software device is used, at the address from which a client connects, or to which it
+    connects. With C{interfaces}, IP addresses of this host with commas between them, it is used at all of
+    these. With C{messages=yes} at both ends, protocols are message protocols instead of stream protocols.
     """
 
     prefix = "btl"
@@ -87,18 +88,6 @@ class BTLClientParser:
         if hasMessages:
             return ClientEndpoint(reactor, stream, device)
         return StreamClientEndpoint(reactor, stream, device, HostnameAddress(host.encode(), port))
-
-
-@implementer(IPlugin, IStreamServerEndpointStringParser)
-class BTLServerParser:
-    """
-    C{btl:PORT}, C{btl:ADDRESS:PORT} or C{btl:PORT:interface=ADDRESS}, with C{device} and C{backlog}.
-
-    Without a device the software device is used, at the address to which a client connects; with
-    C{interfaces} at all of these: see L{BTLClientParser}.
-    """
-
-    prefix = "btl"
 
     def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: Any, *args: str, **kwargs: str

@@ -19,6 +19,7 @@ from twisted.internet.interfaces import (
 )
 from twisted.plugin import IPlugin
 
+from txrdma.cm.strings import clientDevice, serverDevice
 from txrdma.kit.strings import Arguments
 
 if TYPE_CHECKING:
@@ -43,16 +44,17 @@ def _options(keys: Arguments) -> RSocketOptions:
     return RSocketOptions(sizes, keys.seconds("keepalive", KEEPALIVE, mayBeZero=True) or None)
 
 
-@implementer(IPlugin, IStreamClientEndpointStringParserWithReactor)
-class RSocketClientParser:
+@implementer(IPlugin, IStreamClientEndpointStringParserWithReactor, IStreamServerEndpointStringParser)
+class RSocketStringParser:
     """
-    C{rsocket:HOST:PORT}, with C{device} or C{bindAddress}, C{receives}, C{sends}, C{rcvbuf}, C{sndbuf},
-    C{mappings}, C{keepalive}.
+    C{rsocket:HOST:PORT} for clients, with C{device} or C{bindAddress}; C{rsocket:PORT},
+    C{rsocket:ADDRESS:PORT} or C{rsocket:PORT:interface=ADDRESS} for servers, with C{device} and C{backlog}.
+    Both have C{receives}, C{sends}, C{rcvbuf}, C{sndbuf}, C{mappings} and C{keepalive}.
 
     Hosts are IP addresses. C{rcvbuf} and C{sndbuf} are bytes, C{keepalive} seconds, 0 is never; C{mappings}
-    are mappings that the peer may have for writes of this end. Without a device the software device is used,
-    at the source address of the route to the host; for a loopback address, at a loopback address of the
-    process's own.
+    are mappings that the peer may have for writes of this end. Without a device the software device is used:
+    for a client at the source address of the route to the host, or, for a loopback address, at a loopback
+    address of the process's own; for a server at the address, or at all addresses of the host.
     """
 
     prefix = "rsocket"
@@ -61,45 +63,21 @@ class RSocketClientParser:
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IStreamClientEndpoint:
         from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint
-        from txrdma.ports.softdevices import softDeviceAt
-        from txrdma.verbs.devices import prepareDevice
 
         keys = Arguments("rsocket", ("host", "port"), args, kwargs)
         host, port = keys.address("host"), keys.number("port", None, 1, 65535)
-        source, device = keys.take("bindAddress"), keys.take("device") or None
-        options = _options(keys)
+        device, options = clientDevice(keys), _options(keys)
         keys.end()
-        if source and device is None:
-            device = softDeviceAt(source)
-        prepareDevice(device or "soft")
         return RSocketClientEndpoint(reactor, host, port, device, options)
-
-
-@implementer(IPlugin, IStreamServerEndpointStringParser)
-class RSocketServerParser:
-    """
-    C{rsocket:PORT}, C{rsocket:ADDRESS:PORT} or C{rsocket:PORT:interface=ADDRESS}, with C{device}, C{backlog},
-    and the keys for sizes of a client.
-
-    Without a device the software device is used, at the address, or at all addresses of the host.
-    """
-
-    prefix = "rsocket"
 
     def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IStreamServerEndpoint:
         from txrdma.cm.core.dispatcher import BACKLOG
         from txrdma.cm.rsocket.endpoints import RSocketServerEndpoint
-        from txrdma.ports.softdevices import softDeviceListening
-        from txrdma.verbs.devices import prepareDevice
 
         keys = Arguments("rsocket", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
-        port = keys.number("port", None, 0, 65535)
-        interface = keys.address("interface", "::")
-        device, backlog = keys.take("device"), keys.number("backlog", BACKLOG, 1, 1 << 31)
-        options = _options(keys)
+        port, device = keys.number("port", None, 0, 65535), serverDevice(keys)
+        backlog, options = keys.number("backlog", BACKLOG, 1, 1 << 31), _options(keys)
         keys.end()
-        device = device or softDeviceListening(interface)
-        prepareDevice(device)
         return RSocketServerEndpoint(reactor, port, device, options, backlog)

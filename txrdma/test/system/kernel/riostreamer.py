@@ -20,7 +20,7 @@ from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.internet.task import deferLater, react
 from twisted.python.failure import Failure
 
-from txrdma.cm.rsocket.strings import RSocketClientParser
+from txrdma.cm.rsocket.strings import RSocketStringParser
 from txrdma.kit.strings import parseString
 from txrdma.test.system.kernel.rstreamer import SYNC, text
 
@@ -100,7 +100,7 @@ class MappedStreaming(Protocol):
 async def main(reactor: Any, endpoint: str, *shapes: str) -> None:
     """Run a client for each shape, and print the number of iterations that it verified."""
     (_, *args), kwargs = parseString(endpoint, "endpoint")
-    client = RSocketClientParser().parseStreamClient(reactor, *args, **kwargs)
+    client = RSocketStringParser().parseStreamClient(reactor, *args, **kwargs)
     for shape in shapes:
         size, count, iterations = map(int, shape.split(","))
         one = MappedStreaming(reactor, True, size, count, iterations)

@@ -18,7 +18,7 @@ from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.internet.task import deferLater, react
 from twisted.python.failure import Failure
 
-from txrdma.cm.rsocket.strings import RSocketClientParser, RSocketServerParser
+from txrdma.cm.rsocket.strings import RSocketStringParser
 from txrdma.kit.strings import parseString
 
 SYNC: Final = 16
@@ -91,9 +91,9 @@ async def main(reactor: Any, role: str, endpoint: str, *shapes: str) -> None:
     coming = iter(streams)
     factory = Factory.forProtocol(lambda: next(coming))
     if role == "server":
-        await RSocketServerParser().parseStreamServer(reactor, *args, **kwargs).listen(factory)
+        await RSocketStringParser().parseStreamServer(reactor, *args, **kwargs).listen(factory)
         print("listening", flush=True)
-    client = RSocketClientParser().parseStreamClient(reactor, *args, **kwargs) if role == "client" else None
+    client = RSocketStringParser().parseStreamClient(reactor, *args, **kwargs) if role == "client" else None
     for stream in streams:
         while client is not None and not stream.isMade:
             try:
