@@ -17,12 +17,12 @@ from txrdma.btl.wire import (
     FRAG,
     HEADER_LENGTH,
     PACK,
-    PackEntry,
     REFUSED,
     Segment,
     SEQUENCE_MASK,
 )
 from txrdma.error import InvalidRequest
+from txrdma.test.support.btl.layouts import PackEntry
 from txrdma.test.unit.btl.test_module import ModuleTestCase
 from txrdma.testing.btl.world import BadNetwork
 

@@ -10,28 +10,24 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.btl.wire import (
     ACK,
     ACK_LENGTH,
-    AcknowledgementPart,
     CHUNK,
     CHUNK_LENGTH,
-    ChunkPart,
     decodePlaced,
     decodeSegment,
     encodeFragment,
     encodePlaced,
     FRAG,
-    Header,
     HEADER_LENGTH,
     PLACED,
-    Placed,
     PLACED_PUT,
     PUT,
     PUT_LENGTH,
-    PutPart,
     Segment,
     SegmentKind,
     VERSION,
 )
 from txrdma.error import WireError
+from txrdma.test.support.btl.layouts import AcknowledgementPart, ChunkPart, Header, Placed, PutPart
 
 _PLAIN = (SegmentKind.FRAG, SegmentKind.VOID, SegmentKind.BYE, SegmentKind.REFUSED)
 
