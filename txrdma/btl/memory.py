@@ -67,12 +67,7 @@ class ConnectionMemory:
         self._answering = 0
 
     def share(self, memory: int | AnyBuffer) -> SharedMemory:
-        """
-        Let the peer write into memory, and read from it.
-
-        @param memory: a number of bytes, or a writable and contiguous buffer.
-        @raise InvalidRequest: the memory is empty, or the connection has ended.
-        """
+        """Let the peer write into memory, and read from it: see C{share} of the transport."""
         if self._lifeline is None:
             raise InvalidRequest(_ENDED)
         memory = sharable(memory)

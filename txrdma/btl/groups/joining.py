@@ -30,6 +30,7 @@ JOIN_SECONDS: Final = 60.0
 """Seconds in which all members must join."""
 
 
+@implementer(IMessageProtocolFactory)
 class Joining:
     """A member that joins its group, and later leaves it. C{members}: its connections."""
 
@@ -79,7 +80,7 @@ class Joining:
         stream = TCP4ServerEndpoint(self._reactor, 0, interface=self._interface)
         proved = ProvedServerEndpoint(self._reactor, stream, terms.rank, terms.keys, self._admit)
         server = ServerEndpoint(self._reactor, proved, self._device)
-        self._port = await server.listen(_ProvedFactory(self))
+        self._port = await server.listen(self)
         client.report(self._port.getHost().port)
         addresses = await client.members
         self._connecting = [self._connect(rank, *addresses[rank]) for rank in range(terms.rank)]
@@ -100,9 +101,9 @@ class Joining:
         self._proved = {known: other for known, other in self._proved.items() if other != rank}
         self._proved[address.host, address.port] = rank
 
-    def build(self, address: Any) -> Member | None:
+    def buildProtocol(self, peer: Any) -> Member | None:
         """Return the protocol of a member that has proved its rank, and is reachable."""
-        rank = self._proved.pop((address.host, address.port), None)
+        rank = self._proved.pop((peer.host, peer.port), None)
         return None if rank is None else Member(self.members, rank)
 
     def leave(self) -> Deferred[None]:
@@ -116,14 +117,3 @@ class Joining:
         if self._port is not None:
             ended.append(maybeDeferred(self._port.stopListening))
         return DeferredList(ended).addCallback(lambda _: None)
-
-
-@implementer(IMessageProtocolFactory)
-class _ProvedFactory:
-    """Makes the protocols of members that have proved their rank."""
-
-    def __init__(self, joining: Joining) -> None:
-        self._joining = joining
-
-    def buildProtocol(self, peer: Any) -> Member | None:
-        return self._joining.build(peer)

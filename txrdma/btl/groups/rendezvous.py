@@ -86,12 +86,14 @@ class _MemberLines(_Lines):
         self._transport().loseConnection()
 
 
-class Rendezvous:
+class Rendezvous(Factory):
     """
     Server that collects the ports of a group's members, and sends all addresses to each.
 
     @ivar failure: rank and text of the first member that has ended without leaving the group, or None.
     """
+
+    noisy = False
 
     def __init__(self, reactor: Any, size: int, host: str = "127.0.0.1") -> None:
         """@param host: the IPv4 address to listen at, by which members reach it."""
@@ -110,7 +112,7 @@ class Rendezvous:
         endpoint = ProvedServerEndpoint(
             self._reactor, stream, self._size, self._keys[self._size], self._admit
         )
-        return endpoint.listen(_MemberFactory(self)).addCallback(self._listens)
+        return endpoint.listen(self).addCallback(self._listens)
 
     def _listens(self, port: IListeningPort) -> None:
         self._port = port
@@ -124,9 +126,9 @@ class Rendezvous:
             raise Refused(f"the member {rank} has connected before")
         self._proved[address] = rank
 
-    def build(self, address: IAddress | None) -> _MemberLines:
+    def buildProtocol(self, addr: IAddress | None) -> _MemberLines:
         """Return the protocol of a member that has proved its rank."""
-        return _MemberLines(self, self._proved.pop(address))
+        return _MemberLines(self, self._proved.pop(addr))
 
     def connected(self, rank: int, lines: _MemberLines) -> None:
         self._lines[rank] = lines
@@ -174,16 +176,6 @@ class Rendezvous:
         for lines in self._lines.values():
             lines.lose()
         return succeed(None) if port is None else maybeDeferred(port.stopListening)
-
-
-class _MemberFactory(Factory):
-    noisy = False
-
-    def __init__(self, rendezvous: Rendezvous) -> None:
-        self._rendezvous = rendezvous
-
-    def buildProtocol(self, addr: IAddress | None) -> _MemberLines:
-        return self._rendezvous.build(addr)
 
 
 class RendezvousClient(_Lines):

@@ -423,8 +423,8 @@ class MembersTests(SynchronousTestCase):
         for address in addresses:
             joining._admit(2, address)
         self.assertEqual(len(joining._proved), 1)
-        self.assertIsNone(joining.build(addresses[0]))
-        self.assertIsInstance(joining.build(addresses[-1]), Member)
+        self.assertIsNone(joining.buildProtocol(addresses[0]))
+        self.assertIsInstance(joining.buildProtocol(addresses[-1]), Member)
 
     def test_unreachable(self) -> None:
         """A member that cannot reach the rendezvous fails at the timeout of members that wait for others."""

@@ -29,7 +29,7 @@ class RendezvousTests(SynchronousTestCase):
         """Connect a member that has proved its rank."""
         address = IPv4Address("TCP", f"192.0.2.{rank}", 5000 + rank)
         self.rendezvous._admit(rank, address)
-        lines = self.rendezvous.build(address)
+        lines = self.rendezvous.buildProtocol(address)
         transport = StringTransport(peerAddress=address)
         lines.makeConnection(transport)
         return lines, transport
