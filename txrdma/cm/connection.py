@@ -43,17 +43,13 @@ class ConnectionOwner(Protocol):
         """Call a request of the core with the current time; return False if the connection has ended."""
 
 
-def _doNothing() -> None:
-    """Check nothing, since there is no queue pair."""
-
-
 @implementer(IManagedConnection)
 class CMConnection:
     """
     A connection, or an attempt to open one: the interface of its core for applications.
 
     @ivar managed: its entry in the core of the manager.
-    @ivar checkMigration: called before a LAP is handled, to report a migration of the queue pair.
+    @ivar checkMigration: called before a LAP is handled, to report a migration of the queue pair; or None.
     """
 
     __slots__ = ("__weakref__", "_core", "_handler", "_loading", "checkMigration", "managed", "manager")
@@ -65,7 +61,7 @@ class CMConnection:
         self.managed = managed
         self._core = managed.connection
         self._handler = handler
-        self.checkMigration: Callable[[], None] = _doNothing
+        self.checkMigration: Callable[[], None] | None = None
         self._loading: Deferred[CMPath] | None = None
 
     def __repr__(self) -> str:
@@ -97,7 +93,7 @@ class CMConnection:
     def alternate(self) -> CMPath | None:
         return self._core.alternatePath
 
-    def setHandler(self, handler: EventHandler, checkMigration: Callable[[], None] = _doNothing) -> None:
+    def setHandler(self, handler: EventHandler, checkMigration: Callable[[], None] | None = None) -> None:
         self._handler, self.checkMigration = handler, checkMigration
 
     def startingPSN(self) -> int:
@@ -237,7 +233,7 @@ class CMConnection:
 
         Otherwise reference cycles retain the connection's objects until a garbage collection.
         """
-        self._handler, self.checkMigration = ignoreEvent, _doNothing
+        self._handler, self.checkMigration = ignoreEvent, None
 
     def loaded(self, result: CMPath | RDMAError) -> None:
         """Fire the Deferred of L{loadAlternatePath}, if one waits."""

@@ -31,7 +31,7 @@ class IManagedConnection(Interface):
 
     def setHandler(
         handler: Callable[[IManagedConnection, Event], None],
-        checkMigration: Callable[[], None] = lambda: None,
+        checkMigration: Callable[[], None] | None = None,
     ) -> None:
         """
         Set the function that is called with each event from now on.

@@ -322,7 +322,7 @@ class ConnectionManager:
         if isinstance(request.payload, LAP):
             managed = self._core.matching(request.payload)
             connection = None if managed is None else self._connections.get(managed)
-            if connection is not None:
+            if connection is not None and connection.checkMigration is not None:
                 with _log.failuresHandled(
                     "{connection} could not check for a migration", connection=connection
                 ):

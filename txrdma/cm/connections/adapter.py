@@ -141,10 +141,6 @@ class SharedCompletionQueue:
             handler.broken(failure)
 
 
-def _doNothing() -> None:
-    """Do nothing, since nothing is held."""
-
-
 class _Hold:
     """Keeps an adapter open until the first call: an object, since each connection has one for its life."""
 
@@ -269,7 +265,7 @@ class Adapter:
         Opening a device takes longer than a connection. A device of the program is not held: the program may
         close it when its last connection has ended.
         """
-        return partial(self._releaseLater, self.hold()) if self._isOwner else _doNothing
+        return partial(self._releaseLater, self.hold()) if self._isOwner else lambda: None
 
     def _releaseLater(self, release: Callable[[], None]) -> None:
         """End a hold in the next iteration of the reactor; at once if there will be none."""

@@ -98,7 +98,7 @@ class KernelManagedConnection:
     def primary(self) -> CMPath:
         return self.request.primary if self.isActive else reversedPath(self.request.primary)
 
-    def setHandler(self, handler: EventHandler, checkMigration: Callable[[], None] = lambda: None) -> None:
+    def setHandler(self, handler: EventHandler, checkMigration: Callable[[], None] | None = None) -> None:
         """Set the event handler; C{checkMigration} is never called, since there are no alternate paths."""
         self._handler = handler
 
