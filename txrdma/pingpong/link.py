@@ -7,9 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from secrets import randbelow
 from time import perf_counter_ns
-from typing import cast, Final
-
-from twisted.internet.interfaces import IDelayedCall, IReadDescriptor
+from typing import Final
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.iba.types import GID, LID, MACAddress, MTU, QPN, RKey
@@ -123,15 +121,6 @@ class LinkUser:
         """Handle the failure of the link."""
 
 
-class _SleepingReactor:
-    """Wrapper of a reactor that hides its ability to poll completion queues."""
-
-    def __init__(self, reactor: ReaderReactor) -> None:
-        self.addReader: Callable[[IReadDescriptor], None] = reactor.addReader
-        self.removeReader: Callable[[IReadDescriptor], None] = reactor.removeReader
-        self.callLater: Callable[..., IDelayedCall] = reactor.callLater
-
-
 class MeasuredLink:
     """
     A queue pair with all its resources. Its creator must close it.
@@ -206,8 +195,9 @@ class MeasuredLink:
         else:
             self.queuePair.modify(replace(first, access=rights & ~Access.LOCAL_WRITE))
         self.repost(range(layout.receives))
-        reactor = cast(ReaderReactor, _SleepingReactor(self.side.reactor)) if events else self.side.reactor
-        self._reader = CompletionReader(reactor, channel, [queue], self._completed, busyPolls=not events)
+        self._reader = CompletionReader(
+            self.side.reactor, channel, [queue], self._completed, busyPolls=not events
+        )
         undo.callback(self._reader.stop)
 
     @property

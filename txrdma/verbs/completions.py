@@ -112,7 +112,7 @@ class CompletionReader:
             sources.add(queue.poll, handler)
         self.poll: Callable[[], bool] = sources.poll
         self._handler = handler
-        self._polling: IReactorPolling | None = IReactorPolling(reactor, None)
+        self._polling: IReactorPolling | None = IReactorPolling(reactor, None) if busyPolls else None
         self._busyPoll = BusyPoll(_budget, sleepSeconds)
         self._busyPolls = busyPolls and self._polling is None
         self._isBusyPolling = False
