@@ -142,16 +142,12 @@ class Activity(LinkUser):
     # Callbacks of the link.
 
     def arrived(self, batch: Sequence[Completion]) -> None:
-        """Handle messages received from the peer. Their receives are posted again afterwards."""
         if self.test.check:
             for index, completion in enumerate(batch, self.received):
                 self._examine(completion, index)
         self.received += len(batch)
         if self._expected is not None:
             self._concludeNow()
-
-    def sendsCompleted(self, batch: Sequence[Completion]) -> None:
-        """Handle completed send requests."""
 
     def failed(self, error: Exception) -> None:
         wasFinished, concluded = self.isFinished, self._concluded
@@ -182,9 +178,6 @@ class Activity(LinkUser):
     def settle(self) -> None:
         """Compute the final values of the measurement."""
 
-    def examineAll(self) -> None:
-        """After the peer's last message, verify data that was written without completions."""
-
     def watch(self) -> None:
         """Fail the link if no message completes or arrives for the C{stallSeconds} of its side."""
         self._watch(-1)
@@ -202,6 +195,14 @@ class Activity(LinkUser):
             )
         self.measurement.wrong += not isRight
 
+    def _examineWritten(self) -> None:
+        """Verify the last message in each slot that the peer has written without immediate data."""
+        link, test, count = self.link, self.test, self.written
+        if test.check and test.transfer is Transfer.WRITE and test.measure is not Measure.LATENCY:
+            for index in range(max(0, count - link.layout.slots), count):
+                where = link.layout.slot(index)
+                self.measurement.wrong += not link.isRight(index, where, test.size)
+
     def _concludeNow(self) -> None:
         if self._concluded is None or self._expected is None or not self.isFinished:
             return
@@ -209,7 +210,7 @@ class Activity(LinkUser):
             self.link.user = None
             concluded, self._concluded = self._concluded, None
             self._cancel()
-            self.examineAll()
+            self._examineWritten()
             concluded.callback(self.measurement)
 
     def _checkQuiet(self, seen: int) -> None:

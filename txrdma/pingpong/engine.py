@@ -197,9 +197,6 @@ class Source(Activity):
         if self._slices >= 3:
             measurement.peak = max(self._best * self.test.size, measurement.peak)
 
-    def examineAll(self) -> None:
-        examineWritten(self)
-
     def _goOn(self) -> None:
         """When no request is outstanding, begin the measured messages, or finish."""
         if self._outstanding or self.isFinished:
@@ -245,9 +242,6 @@ class Answer(Activity):
     def begin(self) -> None:
         """Finish at once, as this role sends nothing."""
         self.finish()
-
-    def examineAll(self) -> None:
-        examineWritten(self)
 
 
 class Echo(Answer):
@@ -303,12 +297,3 @@ def examineResults(activity: Activity, batch: Sequence[Completion]) -> None:
         for completion in batch:
             where = link.layout.slot(completion.identifier)
             activity.measurement.wrong += not link.isRight(completion.identifier, where, test.size)
-
-
-def examineWritten(activity: Activity) -> None:
-    """Verify the last message in each slot that the peer has written without immediate data."""
-    link, test, count = activity.link, activity.test, activity.written
-    if test.check and test.transfer is Transfer.WRITE and test.measure is not Measure.LATENCY:
-        for index in range(max(0, count - link.layout.slots), count):
-            where = link.layout.slot(index)
-            activity.measurement.wrong += not link.isRight(index, where, test.size)
