@@ -42,7 +42,7 @@ def _terms(keys: Arguments, usual: Terms) -> Terms:
     )
 
 
-def clientDevice(keys: Arguments) -> str | None:
+def _clientDevice(keys: Arguments) -> str | None:
     """Return the device string of a client; None: the software device at the route's source."""
     from txrdma.ports.softdevices import softDeviceAt
     from txrdma.verbs.devices import prepareDevice
@@ -53,8 +53,7 @@ def clientDevice(keys: Arguments) -> str | None:
     return device
 
 
-def serverDevice(keys: Arguments) -> str:
-    """Return the device string of a server; by default the software device, at all addresses of the host."""
+def _serverDevice(keys: Arguments) -> str:
     from txrdma.ports.softdevices import softDeviceListening
     from txrdma.verbs.devices import prepareDevice
 
@@ -137,7 +136,7 @@ class RDMAStringParser:
 
         keys = Arguments("rdma", ("host", "port"), args, kwargs)
         host, port = keys.required("host"), keys.number("port", None, 1, 65535)
-        device = clientDevice(keys)
+        device = _clientDevice(keys)
         terms, privateData = _terms(keys, USUAL), keys.take("privateData").encode()
         timeout, isPeer = keys.seconds("timeout", None), keys.isYes("peer", False)
         alternate = AUTOMATIC if keys.choice("alternate", "no", "auto") == "auto" else None
@@ -157,7 +156,7 @@ class RDMAStringParser:
 
         keys = Arguments("rdma", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
         port = keys.number("port", None, 0, 65535)
-        device, terms = serverDevice(keys), _terms(keys, USUAL)
+        device, terms = _serverDevice(keys), _terms(keys, USUAL)
         backlog, match = keys.number("backlog", BACKLOG, 1, 1 << 31), keys.take("match").encode()
         keys.end()
         return RDMAServerEndpoint(reactor, port, device, terms, backlog, match=match)
@@ -181,7 +180,7 @@ class SIDRStringParser:
 
         keys = Arguments("sidr", ("host", "port"), args, kwargs)
         host, port = keys.required("host"), keys.number("port", None, 1, 65535)
-        device, privateData = clientDevice(keys), keys.take("privateData").encode()
+        device, privateData = _clientDevice(keys), keys.take("privateData").encode()
         timeout = keys.seconds("timeout", None)
         keys.end()
         return DatagramClientEndpoint(reactor, host, port, device, privateData, timeout)
@@ -192,6 +191,6 @@ class SIDRStringParser:
         from txrdma.cm.connections.datagrams import DatagramServerEndpoint
 
         keys = Arguments("sidr", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
-        port, device = keys.number("port", None, 0, 65535), serverDevice(keys)
+        port, device = keys.number("port", None, 0, 65535), _serverDevice(keys)
         keys.end()
         return DatagramServerEndpoint(reactor, port, device)

@@ -19,7 +19,6 @@ from twisted.internet.interfaces import (
 )
 from twisted.plugin import IPlugin
 
-from txrdma.cm.strings import clientDevice, serverDevice
 from txrdma.kit.strings import Arguments
 
 if TYPE_CHECKING:
@@ -63,11 +62,17 @@ class RSocketStringParser:
         self, reactor: Any, *args: str, **kwargs: str
     ) -> IStreamClientEndpoint:
         from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint
+        from txrdma.ports.softdevices import softDeviceAt
+        from txrdma.verbs.devices import prepareDevice
 
         keys = Arguments("rsocket", ("host", "port"), args, kwargs)
         host, port = keys.address("host"), keys.number("port", None, 1, 65535)
-        device, options = clientDevice(keys), _options(keys)
+        source, device = keys.take("bindAddress"), keys.take("device") or None
+        options = _options(keys)
         keys.end()
+        if source and device is None:
+            device = softDeviceAt(source)
+        prepareDevice(device or "soft")
         return RSocketClientEndpoint(reactor, host, port, device, options)
 
     def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
@@ -75,9 +80,15 @@ class RSocketStringParser:
     ) -> IStreamServerEndpoint:
         from txrdma.cm.core.dispatcher import BACKLOG
         from txrdma.cm.rsocket.endpoints import RSocketServerEndpoint
+        from txrdma.ports.softdevices import softDeviceListening
+        from txrdma.verbs.devices import prepareDevice
 
         keys = Arguments("rsocket", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
-        port, device = keys.number("port", None, 0, 65535), serverDevice(keys)
-        backlog, options = keys.number("backlog", BACKLOG, 1, 1 << 31), _options(keys)
+        port = keys.number("port", None, 0, 65535)
+        interface = keys.address("interface", "::")
+        device, backlog = keys.take("device"), keys.number("backlog", BACKLOG, 1, 1 << 31)
+        options = _options(keys)
         keys.end()
+        device = device or softDeviceListening(interface)
+        prepareDevice(device)
         return RSocketServerEndpoint(reactor, port, device, options, backlog)
