@@ -21,21 +21,19 @@ from importlib import import_module
 from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from txrdma.cm.connections.datagrams import (
-        DatagramClientEndpoint,
-        DatagramGroupEndpoint,
-        DatagramProtocol,
-        DatagramServerEndpoint,
-    )
-    from txrdma.cm.connections.endpoints import (
-        IBClientEndpoint,
-        IBServerEndpoint,
-        RDMAClientEndpoint,
-        RDMAServerEndpoint,
-    )
-    from txrdma.cm.connections.protocol import RDMAProtocol
-    from txrdma.cm.errors import PeerSilent, Rejected, Rejection
-    from txrdma.cm.terms import Terms
+    from txrdma.cm.connections.datagrams import DatagramClientEndpoint as DatagramClientEndpoint
+    from txrdma.cm.connections.datagrams import DatagramGroupEndpoint as DatagramGroupEndpoint
+    from txrdma.cm.connections.datagrams import DatagramProtocol as DatagramProtocol
+    from txrdma.cm.connections.datagrams import DatagramServerEndpoint as DatagramServerEndpoint
+    from txrdma.cm.connections.endpoints import IBClientEndpoint as IBClientEndpoint
+    from txrdma.cm.connections.endpoints import IBServerEndpoint as IBServerEndpoint
+    from txrdma.cm.connections.endpoints import RDMAClientEndpoint as RDMAClientEndpoint
+    from txrdma.cm.connections.endpoints import RDMAServerEndpoint as RDMAServerEndpoint
+    from txrdma.cm.connections.protocol import RDMAProtocol as RDMAProtocol
+    from txrdma.cm.errors import PeerSilent as PeerSilent
+    from txrdma.cm.errors import Rejected as Rejected
+    from txrdma.cm.errors import Rejection as Rejection
+    from txrdma.cm.terms import Terms as Terms
 
 _MODULES = {
     "DatagramClientEndpoint": "connections.datagrams",
@@ -52,22 +50,6 @@ _MODULES = {
     "Rejection": "errors",
     "Terms": "terms",
 }
-
-__all__ = (
-    "DatagramClientEndpoint",
-    "DatagramGroupEndpoint",
-    "DatagramProtocol",
-    "DatagramServerEndpoint",
-    "IBClientEndpoint",
-    "IBServerEndpoint",
-    "PeerSilent",
-    "RDMAClientEndpoint",
-    "RDMAProtocol",
-    "RDMAServerEndpoint",
-    "Rejected",
-    "Rejection",
-    "Terms",
-)
 
 
 def __getattr__(name: str) -> Any:
