@@ -113,7 +113,7 @@ class Mappings:
         self.held = 0
         self.events: list[Event] = []
         self._table = table
-        self._kind: type[Mapped] | type[LittleMapped] = LittleMapped if isLittle else Mapped
+        self._kind: type[Mapped] = LittleMapped if isLittle else Mapped
         self._capacity = self._number = self._after = 0
         self._own: dict[int, MappedRange] = {}
         self._peers: dict[int, MappedRange] = {}

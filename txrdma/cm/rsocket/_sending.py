@@ -56,11 +56,11 @@ class Sending:
         self.isShared = False
         self._requests, self._size, self._memory = requests, size, memory
         self._table, self._slots = table, slots
-        self._targetKind: type[Target] | type[LittleTarget] = LittleTarget if isLittle else Target
+        self._targetKind: type[Target] = LittleTarget if isLittle else Target
         self._waiting: list[Buffer] = []
         self._position = 0
         self._free = size
-        self._targets: list[Target | LittleTarget] = []
+        self._targets: list[Target] = []
         self._tableAt = 1
         self._address = self._left = 0
         self._key = RKey(0)

@@ -41,12 +41,8 @@ class Target(Layout):
 
 
 @wire(16, little=True)
-class LittleTarget(Layout):
+class LittleTarget(Target):
     """Memory of the peer to write to next, in the table of a host that is little-endian."""
-
-    address: int = bits(64)
-    rkey: RKey = bits(32)
-    length: int = bits(32)
 
 
 TARGET_BYTES: Final = 16
@@ -64,13 +60,8 @@ class Mapped(Layout):
 
 
 @wire(24, little=True)
-class LittleMapped(Layout):
+class LittleMapped(Mapped):
     """Memory that the peer has mapped at an offset, in the table of a host that is little-endian."""
-
-    offset: int = bits(64)
-    address: int = bits(64)
-    rkey: RKey = bits(32)
-    length: int = bits(32)
 
 
 MAPPED_BYTES: Final = 24
