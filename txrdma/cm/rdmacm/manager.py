@@ -112,17 +112,7 @@ class KernelManagedConnection:
 
         @raise RDMAError: the kernel refuses the answer.
         """
-        self.manager.channel.accept(
-            self.identifier,
-            Parameters(
-                qpn=reply.localQPN,
-                responderResources=reply.responderResources,
-                initiatorDepth=reply.initiatorDepth,
-                retryCount=self.request.retryCount,
-                rnrRetryCount=reply.rnrRetryCount,
-                privateData=reply.privateData,
-            ),
-        )
+        self.manager.channel.accept(self.identifier, self._parametersOf(reply, reply.privateData))
         self.reply, self.state = reply, "REP_SENT"
         self.manager.counters["sent REP"] += 1
 
@@ -226,18 +216,20 @@ class KernelManagedConnection:
 
     def _ask(self) -> None:
         request = self.request
-        self.manager.channel.connect(
-            self.identifier,
-            Parameters(
-                qpn=request.localQPN,
-                responderResources=request.responderResources,
-                initiatorDepth=request.initiatorDepth,
-                retryCount=request.retryCount,
-                rnrRetryCount=request.rnrRetryCount,
-                privateData=request.privateData[HEADER:],
-            ),
-        )
+        parameters = self._parametersOf(request, request.privateData[HEADER:])
+        self.manager.channel.connect(self.identifier, parameters)
         self.manager.counters["sent REQ"] += 1
+
+    def _parametersOf(self, message: REQ | REP, privateData: bytes) -> Parameters:
+        """Return the parameters of librdmacm for a message of this end."""
+        return Parameters(
+            qpn=message.localQPN,
+            responderResources=message.responderResources,
+            initiatorDepth=message.initiatorDepth,
+            retryCount=self.request.retryCount,
+            rnrRetryCount=message.rnrRetryCount,
+            privateData=privateData,
+        )
 
     def _replied(self, parameters: Parameters) -> None:
         channel = self.manager.channel
