@@ -162,7 +162,7 @@ _TEXT: Final = _Kind(lambda text: "".join(c if c.isprintable() else " " for c in
 class _Layout(Generic[_T]):
     """Encoder and decoder of a dataclass as a JSON object."""
 
-    def __init__(self, cls: type[_T], **kinds: _Kind[Any]) -> None:
+    def __init__(self, cls: type[_T], **kinds: _Kind[Any] | _Layout[Any]) -> None:
         self._cls = cls
         self._kinds = kinds
         self._needed = {
@@ -190,10 +190,6 @@ class _Layout(Generic[_T]):
             elif name in self._needed:
                 raise ValueError(f"{name} is missing")
         return self._cls(**members)
-
-
-def _nested(layout: _Layout[_T]) -> _Kind[_T]:
-    return _Kind(layout.write, layout.read)
 
 
 _SETTINGS: Final = _Layout(
@@ -235,11 +231,11 @@ _MESSAGES: Final[dict[str, tuple[type, _Layout[Any]]]] = {
     cls.__name__.lower(): (cls, _Layout(cls, **kinds))
     for cls, kinds in (
         (BootstrapHello, {"version": _number(1, 1 << 31), "software": _TEXT}),
-        (Open, {"settings": _nested(_SETTINGS)}),
-        (Opened, {"settings": _nested(_SETTINGS), "there": _nested(_END_ADDRESS)}),
-        (Connect, {"there": _nested(_END_ADDRESS)}),
+        (Open, {"settings": _SETTINGS}),
+        (Opened, {"settings": _SETTINGS, "there": _END_ADDRESS}),
+        (Connect, {"there": _END_ADDRESS}),
         (Connected, {}),
-        (Run, {"test": _nested(_TEST)}),
+        (Run, {"test": _TEST}),
         (Ready, {}),
         (Done, {"messages": _number(0, _COUNT), "interrupted": _BOOL}),
         (Result, {**dict.fromkeys(_COUNTS, _number(0, _COUNT)), "peak": _real(1e18)}),
