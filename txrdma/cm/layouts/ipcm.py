@@ -11,7 +11,6 @@ import ipaddress
 from functools import lru_cache
 
 from txrdma.error import WireError
-from txrdma.iba.types import GID
 from txrdma.kit.values import frozen
 from txrdma.kit.wire import bits, Code, data, Layout, wire
 
@@ -98,11 +97,6 @@ class IPAddresses:
             destination=destination.rjust(16, b"\0"),
         )
         return header.encode() + userData
-
-    @property
-    def gids(self) -> tuple[GID, GID]:
-        """The RoCE v2 GIDs of both addresses: source, destination."""
-        return GID.fromIP(self.source), GID.fromIP(self.destination)
 
 
 @lru_cache(maxsize=256)

@@ -117,7 +117,8 @@ class RecordedTests(SynchronousTestCase):
         addresses = IPAddresses.fromPrivateData(request.privateData)
         self.assertEqual((addresses.source, addresses.destination), ("10.77.0.1", "10.77.0.2"))
         self.assertEqual(addresses.toPrivateData().ljust(92, b"\0"), request.privateData)
-        self.assertEqual(addresses.gids, (request.primary.localGID, request.primary.remoteGID))
+        gids = GID.fromIP(addresses.source), GID.fromIP(addresses.destination)
+        self.assertEqual(gids, (request.primary.localGID, request.primary.remoteGID))
 
     def test_rejectionHasNoCommID(self) -> None:
         (_, request, _), (_, rejection, _) = recorded("cm-reject")
