@@ -128,12 +128,12 @@ class IRDMAProtocol(IMessageProtocol):
         """Called when the connection has migrated to its alternate path."""
 
 
-class IPreparedProtocol(IRDMAProtocol):
+class IPreparedProtocol(IMessageProtocol):
     """A protocol whose private data describes memory of its connection."""
 
     def prepare(transport: Any) -> bytes:
         """
-        Make the private data of the REP, instead of C{answer}.
+        Make the private data of the REP, instead of C{answer} of L{IRDMAProtocol}.
 
         @param transport: not connected yet, but its memory can be allocated. Closing it rejects the request.
         """

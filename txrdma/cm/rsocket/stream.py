@@ -20,7 +20,6 @@ from twisted.python.log import callWithContext
 from txrdma.cm.connections.sendqueue import FIRST
 from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.interfaces import IPreparedProtocol
-from txrdma.cm.layouts.messages import CMPath
 from txrdma.cm.rsocket._core import PINNED_SHARE, RSocket, Sizes, understood
 from txrdma.cm.rsocket._requests import SendMemory
 from txrdma.cm.rsocket.mapped import EndMappings
@@ -58,7 +57,6 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
     """
 
     kind = "rsocket"
-    answer = b""
     remoteMemory: RDMATransport
 
     def __init__(
@@ -250,16 +248,6 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
         """Do nothing: see C{completed}."""
-
-    def writeReceived(self, length: int, immediate: int) -> None:
-        """Do nothing: see C{completed}."""
-
-    def alternatePathRequested(self, path: CMPath) -> bool:
-        """Accept every alternate path."""
-        return True
-
-    def pathMigrated(self, path: CMPath) -> None:
-        """Do nothing."""
 
     def memoryLost(self) -> None:
         """Copy received bytes that were not read; release the memory of a failed attempt."""

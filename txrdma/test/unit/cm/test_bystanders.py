@@ -10,7 +10,7 @@ from zope.interface import implementer
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IListeningPort
 
-from txrdma.cm.interfaces import IPreparedProtocol
+from txrdma.cm.interfaces import IPreparedProtocol, IRDMAProtocol
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.messagebystanders import (
     MessageApplication,
@@ -21,7 +21,11 @@ from txrdma.testing.messagebystanders import (
 _LENGTH = 64
 
 
-@implementer(IPreparedProtocol)
+class IEveryMethod(IPreparedProtocol, IRDMAProtocol):
+    """All methods of protocols of RDMA connections."""
+
+
+@implementer(IEveryMethod)
 class PreparedApplication(MessageApplication):
     """An application with memory that its peer may write into."""
 
@@ -38,7 +42,7 @@ class IBTests(MessageBystanderContract, MessagingCase):
 
     slowBecause = "each callback of each end is tested on new connections"
     addresses = (("10.0.1.1", "10.0.2.1"), ("10.0.1.2", "10.0.2.2"))
-    PROTOCOL = IPreparedProtocol
+    PROTOCOL = IEveryMethod
     APPLICATION = PreparedApplication
     METHODS = ("compareAndSwap", "fetchAndAdd", "loadAlternatePath", "send")
     NEVER_CALLED = {("prepare", False), ("alternatePathRequested", False)}  # see the contract
