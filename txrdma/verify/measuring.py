@@ -332,9 +332,6 @@ class _Counting(MessageRecorder):
             if len(self.messages) == _MESSAGES:
                 self.done.callback(None)
 
-    def writeReceived(self, length: int, immediate: int) -> None:
-        """Do nothing: the server does not write."""
-
     def connectionLost(self, reason: Any) -> None:
         super().connectionLost(reason)
         if not self.done.called:
