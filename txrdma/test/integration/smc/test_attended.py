@@ -91,16 +91,14 @@ class RestTests(RaceTestCase):
             self.wait(0.01)
             self.groupsOf[self.client]._pollThread.poll()  # type: ignore[attr-defined]  # a LookedAfter
 
-    def test_leavesReactor(self) -> None:
-        """A link group leaves the reactor with its last connection, and remains open."""
+    def test_openGroupLeavesReactorWithLastConnection(self) -> None:
         group, _ = self.closed()
         self.assertTrue(reactorUse(self.client).isIdle)
         self.assertFalse(group.isOver)
         self.assertNotIn(group.links[0].descriptor, [reader.fileno() for reader in self.client.getReaders()])
         self.assertFalse(group._timer.isPending)
 
-    def test_peerClosesLater(self) -> None:
-        """A peer that closes long after the client's end does so in order, and the connection is removed."""
+    def test_peerThatClosesLongAfterClientEndsInOrder(self) -> None:
         group, there = self.closed()
         self.attend(5.0)
         self.assertEqual(len(group.core.connections), 1)
@@ -109,8 +107,7 @@ class RestTests(RaceTestCase):
         self.assertEqual(there.reason.__name__ if there.reason else "", "ConnectionDone")
         self.assertEqual(group.core.connections, {})
 
-    def test_peerFreesBuffer(self) -> None:
-        """A suspended link group answers DELETE RKEY of the peer."""
+    def test_suspendedGroupAnswersDeleteRKey(self) -> None:
         group, there = self.closed()
         [other] = self.groupsOf[self.server].groups()
         there.transport.loseConnection()
@@ -121,16 +118,14 @@ class RestTests(RaceTestCase):
         self.assertEqual(list(other.pool), [])
         self.assertEqual(group.core.first.remoteKeys, {})
 
-    def test_next(self) -> None:
-        """The next connection joins the suspended link group."""
+    def test_nextConnectionJoinsSuspendedGroup(self) -> None:
         group, _ = self.closed()
         here, there, _ = self.connect(Listener(lambda made: made.transport.write(b"again")))
         self.until(lambda: there.received == b"again")
         self.assertEqual(self.groupsOf[self.client].groups(), [group])
         self.assertEqual(here.mode, "SMC-R")
 
-    def test_close(self) -> None:
-        """At the end of the process, a suspended link group is closed at the peer as well."""
+    def test_processEndClosesSuspendedGroupAtPeer(self) -> None:
         self.closed()
         closeLinkGroups(self.client)
         self.wait(Timing().response + 1.0)

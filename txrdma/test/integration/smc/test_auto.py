@@ -36,32 +36,27 @@ class AutoTests(EndsTestCase):
         await client.receiving(5)
         return client.smc.route
 
-    async def test_real(self) -> None:
-        """Both ends use the real port that belongs to the connection."""
+    async def test_bothEndsUseRealPortOfConnection(self) -> None:
         self.patch(GID, "isLoopback", False)  # real ports have no loopback address
         self.found((ROCE, 1))
         self.assertEqual(await self.route(), "rocev2")
 
-    async def test_none(self) -> None:
-        """Without a real port, connections use shared memory."""
+    async def test_sharedMemoryIsUsedWithoutRealPort(self) -> None:
         self.found(None)
         self.assertEqual(await self.route(), "shared-memory")
 
-    async def test_failing(self) -> None:
-        """A device that can't be opened is reported as failed, and shared memory is used."""
+    async def test_deviceThatFailsToOpenIsReportedAndSharedMemoryUsed(self) -> None:
         self.found(("pyverbs:nowhere", 1))
         failed: list[str] = []
         self.patch(realPorts, "fail", failed.append)
         self.assertEqual(await self.route(), "shared-memory")
         self.assertEqual(set(failed), {"pyverbs:nowhere"})
 
-    async def test_otherPort(self) -> None:
-        """A port number that the device does not have is ignored, and shared memory is used."""
+    async def test_missingPortNumberLeadsToSharedMemory(self) -> None:
         self.found((ROCE, 2))
         self.assertEqual(await self.route(), "shared-memory")
 
-    async def test_clientHasNone(self) -> None:
-        """A client without a real port proposes shared memory, and the server accepts that."""
+    async def test_clientWithoutRealPortProposesSharedMemory(self) -> None:
         self.found((ROCE, 1))
         self.patch(ClientNegotiation, "_hardwareGroups", lambda negotiation: None)
         self.assertEqual(await self.route(), "shared-memory")

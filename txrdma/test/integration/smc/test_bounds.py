@@ -39,8 +39,7 @@ class BoundsTests(RaceTestCase):
         (reported,) = linkGroups(self.client, DEVICE).candidates
         return Proposal(reported.peerID, reported.gid, reported.mac, 0xC6336401, 32).encode()
 
-    def test_deciding(self) -> None:
-        """While a server decides on a Proposal it buffers only a few reads, and no byte is lost."""
+    def test_decidingServerBuffersFewReadsAndLosesNoByte(self) -> None:
         decision: Deferred[None] = Deferred()
 
         async def reserve(group: Group, *_: object) -> None:
@@ -70,8 +69,7 @@ class BoundsTests(RaceTestCase):
                 break
         self.assertEqual((there.mode, there.received), ("TCP", FLOOD))
 
-    def test_endlessCLC(self) -> None:
-        """After the server's Decline a client may send its own; further Declines are application data."""
+    def test_onlyFirstDeclineAfterServersIsNoData(self) -> None:
         socket, accepting, there = self.accept()
         decline = Decline(bytes(8), Diagnosis.MEM).encode()
         socket.send(self.proposal())

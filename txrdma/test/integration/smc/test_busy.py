@@ -29,8 +29,7 @@ class BusyTests(RaceTestCase):
         self.wait(0.1)  # until the server's ADD LINK is rejected
         return here, there
 
-    def test_tenMinutes(self) -> None:
-        """A reactor that is blocked for ten minutes loses no connection and no data."""
+    def test_reactorBlockedForTenMinutesLosesNothing(self) -> None:
         quiet, (here, there) = self.pair(), self.pair()
         self.server.sleep()
         here.transport.write(BYTES)
@@ -43,8 +42,7 @@ class BusyTests(RaceTestCase):
         self.until(lambda: here.received == BYTES and quiet[0].received, 600)
         self.assertEqual([end.reason for end in (here, there, *quiet)], [None] * 4)
 
-    def test_hoursOfSilence(self) -> None:
-        """An idle connection survives a peer that is blocked for two hours, as with TCP keepalive."""
+    def test_idleConnectionSurvivesPeerBlockedForTwoHours(self) -> None:
         here, there = self.pair()
         self.server.sleep()
         timing = timingOn(True)
@@ -55,8 +53,7 @@ class BusyTests(RaceTestCase):
         self.until(lambda: there.received)
         self.assertEqual((here.reason, there.reason), (None, None))
 
-    def test_vanished(self) -> None:
-        """A silently failed host is considered lost as by TCP keepalive, after several TEST LINKs."""
+    def test_silentlyFailedHostIsLostAfterSeveralTestLinks(self) -> None:
         here, _ = self.pair()
         [group] = linkGroups(self.client, DEVICE).groups()
         asked = []
@@ -74,8 +71,7 @@ class BusyTests(RaceTestCase):
         self.assertGreaterEqual(self.client.seconds() - begun, timingOn(True).silence)
         self.assertGreaterEqual(asked.count(TestLink), 5)
 
-    def test_vanishedWithWords(self) -> None:
-        """A connection with unacknowledged data to a failed host ends after about 15 minutes, as with TCP."""
+    def test_unacknowledgedDataToFailedHostEndsAfter15Minutes(self) -> None:
         here, _ = self.pair()
         self.server.die(silently=True)
         here.transport.write(b"hello")
@@ -125,10 +121,8 @@ class BusyWhileAskedTests(RaceTestCase):
                 self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
                 self.fill(MOST_ELEMENTS - 1)
 
-    def test_client(self) -> None:
-        """A client that answers CONFIRM RKEY after several seconds uses SMC-R."""
+    def test_slowClientConfirmsRKeyAndUsesSMC(self) -> None:
         self.answersAfter(self.server, self.client)
 
-    def test_server(self) -> None:
-        """A server that answers CONFIRM RKEY after several seconds uses SMC-R."""
+    def test_slowServerConfirmsRKeyAndUsesSMC(self) -> None:
         self.answersAfter(self.client, self.server)

@@ -40,8 +40,7 @@ class CircleTests(EndsTestCase):
             del each.transport, each.smc
         return refs
 
-    async def test_closed(self) -> None:
-        """Whichever end closes, both streams and the client's TCP transport are freed."""
+    async def test_bothStreamsAndClientsTCPAreFreedWhicheverEndCloses(self) -> None:
         for how in ("client", "server"):
             refs = await self.ended(how)
             await deferLater(reactor, 0.01)  # until both ends have finished

@@ -33,8 +33,7 @@ class InternalReactor(MemoryReactorClock):
 class ListingTests(SynchronousTestCase):
     """Control sockets, and the processes that are found in the kernel's list of UNIX sockets."""
 
-    def test_listing(self) -> None:
-        """Listening sockets of this user are found, once for each process; no connected or others' ones."""
+    def test_listeningSocketsOfThisUserAreFoundOncePerProcess(self) -> None:
         mine = f"@txrdma/control/{os.geteuid()}"
         listing = f"""\
 Num       RefCount Protocol Flags    Type St Inode Path
@@ -49,12 +48,10 @@ Num       RefCount Protocol Flags    Type St Inode Path
 """
         self.assertEqual(answering(listing), [5, 77])
 
-    def test_reactorWithoutSockets(self) -> None:
-        """A reactor without UNIX sockets gets no control socket."""
+    def test_reactorWithoutUNIXSocketsGetsNoControlSocket(self) -> None:
         self.assertIs(answer(object(), dict), None)
 
-    def test_once(self) -> None:
-        """Repeated calls of C{appear} create one control socket as soon as the reactor runs."""
+    def test_repeatedAppearCreatesOneSocketWhenReactorRuns(self) -> None:
         self.patch(introspection, "NAMESPACE", NAMESPACE)
         memory = InternalReactor()
         appear(memory, dict)
@@ -69,8 +66,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
         self.assertEqual(memory.getReaders(), [])
         self.assertNotIn(os.getpid(), answering())
 
-    def test_newOwner(self) -> None:
-        """A process that has changed its user answers at its new name, and no longer at the old one."""
+    def test_processThatChangedUserAnswersAtNewNameOnly(self) -> None:
         self.patch(introspection, "NAMESPACE", NAMESPACE)
         memory = InternalReactor()
         self.addCleanup(reactorUse(memory).hold().release)
@@ -87,23 +83,20 @@ Num       RefCount Protocol Flags    Type St Inode Path
             self.assertRaises(ConnectionRefusedError, asker.connect, old)
             asker.connect(controlName(os.getpid()))
 
-    def test_noInternals(self) -> None:
-        """A reactor without internal readers gets no control socket."""
+    def test_reactorWithoutInternalReadersGetsNoControlSocket(self) -> None:
         memory = MemoryReactorClock()
         appear(memory, dict)
         self.assertEqual(memory.getReaders(), [])
 
 
 class AskingTests(AskingCase):
-    async def test_asksItself(self) -> None:
-        """A process finds itself and gets the report of its own connections."""
+    async def test_processGetsReportOfItsOwnConnections(self) -> None:
         self.listen()
         [reported] = await self.ours(os.getpid())
         self.assertEqual(reported.error, "")
         self.assertEqual(reported.connections, [ReportedStatus().toDict()] * 2)
 
-    async def test_silentPeers(self) -> None:
-        """Peers that do not answer are listed."""
+    async def test_peersThatDoNotAnswerAreListed(self) -> None:
         self.listen()
         silentPeers(reactor).timedOut("127.0.0.1:1", reactor.seconds())
         self.addCleanup(silentPeers(reactor).answered, "127.0.0.1:1")
@@ -111,21 +104,18 @@ class AskingTests(AskingCase):
         [silent] = [each for each in reported.silent if each["peer"] == "127.0.0.1:1"]
         self.assertApproximates(cast(float, silent["seconds"]), 60.0, 10.0)
 
-    async def test_secondReactor(self) -> None:
-        """A process answers once, on its first reactor; a second attempt does no harm."""
+    async def test_processAnswersOnItsFirstReactorOnly(self) -> None:
         self.listen()
         self.assertIs(answer(reactor, dict), None)
 
-    async def test_inattentive(self) -> None:
-        """A client that does not read a long answer does not block the process."""
+    async def test_clientThatReadsNothingDoesNotBlockProcess(self) -> None:
         self.listen(20_000)
         with socket.socket(socket.AF_UNIX) as inattentive:
             inattentive.connect(controlName(os.getpid()))
             [reported] = await self.ours(os.getpid())
             self.assertEqual((reported.error, len(reported.connections)), ("", 20_000))
 
-    async def test_hasty(self) -> None:
-        """A client that closes immediately does no harm."""
+    async def test_clientThatClosesImmediatelyIsHarmless(self) -> None:
         self.listen(20_000)
         for _ in range(3):
             with socket.socket(socket.AF_UNIX) as hasty:
@@ -133,8 +123,7 @@ class AskingTests(AskingCase):
         [reported] = await self.ours(os.getpid())
         self.assertEqual(reported.error, "")
 
-    async def test_otherUserAsks(self) -> None:
-        """A process of another user gets no answer."""
+    async def test_processOfOtherUserGetsNoAnswer(self) -> None:
         self.listen()
         self.patch(unixsockets, "peerOf", lambda connected: Credentials(1, os.geteuid() + 1))
         with socket.socket(socket.AF_UNIX) as other:
@@ -143,8 +132,7 @@ class AskingTests(AskingCase):
             other.setblocking(False)
             self.assertEqual(other.recv(100), b"")
 
-    async def test_otherUserAnswers(self) -> None:
-        """Answers of another user's process are ignored, whatever its name."""
+    async def test_answersOfOtherUsersAreIgnoredWhateverTheirName(self) -> None:
         self.listen()
         self.patch(unixanswers, "peerOf", lambda connected: Credentials(1, os.geteuid() + 1))
         [reported] = await self.ours(os.getpid())

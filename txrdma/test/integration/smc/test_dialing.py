@@ -26,8 +26,7 @@ from txrdma.testing.protocols import Echo, Recorders
 class TurnTests(EndsTestCase):
     """TCP connections to this host."""
 
-    async def test_atOnce(self) -> None:
-        """A connection within the host is established in the same reactor iteration, without waiting."""
+    async def test_connectionWithinHostIsEstablishedInSameIteration(self) -> None:
         waiting = []
         self.patch(DialedClient, "startWriting", lambda client: waiting.append(client))
         for kind, mode in (("smc", "SMC-R"), ("tcp", "TCP")):
@@ -45,8 +44,7 @@ class PortTests(SynchronousTestCase):
         bindSomewhere(sock, "127.0.0.1", avoid)
         return sock
 
-    def test_range(self) -> None:
-        """Ports are in the system's range for clients, and are not reserved."""
+    def test_portsAreInClientRangeAndNotReserved(self) -> None:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
             low, high = map(int, file.read().split())
         ports, reserved = clientports._clientPorts()
@@ -56,15 +54,13 @@ class PortTests(SynchronousTestCase):
         self.assertIn(port, ports)
         self.assertNotIn(port, reserved)
 
-    def test_reserved(self) -> None:
-        """Neither a reserved port nor the port of the destination is used."""
+    def test_reservedAndDestinationPortsAreNotUsed(self) -> None:
         free = self.bound().getsockname()[1]
         for reserved, avoid in (({free}, 0), (set(), free)):
             self.patch(clientports, "_clientPorts", lambda r=reserved: (range(free, free + 1), frozenset(r)))
             self.assertNotEqual(self.bound(avoid).getsockname()[1], free)
 
-    def test_shared(self) -> None:
-        """A port with a connection to another address may be used; the port of a listener may not."""
+    def test_connectedPortMayBeUsedAndListenersMayNot(self) -> None:
         with socket.socket() as server, socket.socket() as listener:
             for each in (server, listener):
                 each.bind(("127.0.0.1", 0))
@@ -90,8 +86,7 @@ class DialTests(EndsTestCase):
         self.assertEqual(await protocol.receiving(5), b"hello")
         return protocol
 
-    async def test_samePort(self) -> None:
-        """If the drawn port already has a connection to the same server, another port is drawn."""
+    async def test_drawnPortConnectedToSameServerIsDrawnAgain(self) -> None:
         _, port = await self.serve(kind=Echo)
         first = await self.check(port, "SMC-R")
         taken = first.transport.getHost().port
@@ -102,17 +97,14 @@ class DialTests(EndsTestCase):
         self.assertEqual(draws, [])
         self.assertNotEqual(second.transport.getHost().port, taken)
 
-    async def test_alwaysTheSamePort(self) -> None:
-        """If all drawn ports are in use, the connection is made without an announcement, over plain TCP."""
+    async def test_unannouncedPlainTCPIfAllDrawnPortsAreInUse(self) -> None:
         _, port = await self.serve(kind=Echo)
         first = await self.check(port, "SMC-R")
         taken = first.transport.getHost().port
         self.patch(random, "choice", lambda ports: taken)
         await self.check(port, "TCP", Diagnosis.PEERNOSMC)
 
-    async def test_noPort(self) -> None:
-        """If no port can be bound in advance, the connection uses plain TCP."""
-
+    async def test_plainTCPIfNoPortCanBeBound(self) -> None:
         def refuse(*arguments: object) -> None:
             raise OSError(errno.EADDRINUSE, "Address already in use")
 
@@ -120,14 +112,12 @@ class DialTests(EndsTestCase):
         self.patch(approaching, "bindSomewhere", refuse)
         await self.check(port, "TCP", Diagnosis.PEERNOSMC)
 
-    async def test_refusedAnnouncement(self) -> None:
-        """If the listener refuses the announcement, the connection uses plain TCP."""
+    async def test_plainTCPIfListenerRefusesAnnouncement(self) -> None:
         _, port = await self.serve(kind=Echo)
         self.patch(Announcements, "expect", lambda *arguments: False)
         await self.check(port, "TCP", Diagnosis.PEERNOSMC)
 
-    async def test_noDescriptor(self) -> None:
-        """Without a descriptor for its announcement a connection uses plain TCP; later ones announce."""
+    async def test_missingDescriptorMeansPlainTCPOnlyOnce(self) -> None:
         real = socket.socket
 
         def refuse(family: int = -1, *arguments: Any, **more: Any) -> socket.socket:
@@ -141,8 +131,7 @@ class DialTests(EndsTestCase):
         patch.restore()
         await self.check(port, "SMC-R")
 
-    async def test_refused(self) -> None:
-        """A connection to a port without a listener fails with ECONNREFUSED, as with TCP."""
+    async def test_portWithoutListenerRefusesAsTCP(self) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -151,8 +140,7 @@ class DialTests(EndsTestCase):
                 error = await self.assertFailure(connecting, ConnectionRefusedError)
                 self.assertEqual(error.osError, errno.ECONNREFUSED)
 
-    async def test_manyAtOnce(self) -> None:
-        """Two hundred simultaneous connections all use SMC-R."""
+    async def test_twoHundredSimultaneousConnectionsUseSMC(self) -> None:
         factory, port = await self.serve("smc:127.0.0.1:0:backlog=500", kind=Echo)
         many = await gatherResults([self.dial(port) for _ in range(200)])
         self.assertEqual({each.smc.mode for each in many}, {"SMC-R"})

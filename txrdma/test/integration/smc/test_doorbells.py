@@ -42,7 +42,6 @@ class DoorbellTests(EndsTestCase):
             await client.receiving(number)
         return count
 
-    async def test_sleeping(self) -> None:
-        """A message to a sleeping peer costs one write to its doorbell, and nothing else writes there."""
+    async def test_messageToSleepingPeerWritesDoorbellOnce(self) -> None:
         count = await self.roundTrips()
         self.assertEqual(count, 2 * _MESSAGES)

@@ -73,8 +73,7 @@ class EndlessTests(EndsTestCase):
             await server.lost
             self.assertFalse(server.hasSpun)
 
-    async def test_sharedMemory(self) -> None:
-        """Over shared memory, the producer is paused when the client aborts."""
+    async def test_abortPausesProducerOverSharedMemory(self) -> None:
         await self.leave("", 20)
 
     async def test_rocev2(self) -> None:

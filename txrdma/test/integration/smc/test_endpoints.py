@@ -80,8 +80,7 @@ class ModeTests(EndsTestCase):
             await end.lost
             end.reason.trap(ConnectionDone)
 
-    async def test_modes(self) -> None:
-        """SMC-R is used where both ends have it and can reach each other; otherwise both report why not."""
+    async def test_modesAndReasonsOfEachKindOfServerAndClient(self) -> None:
         smc, soft, routed = "smc:127.0.0.1:{}", ":device=soft", r":device=soft\:route\=rocev2"
         agreed = ":peer=smc"
         for server, client in (
@@ -120,8 +119,7 @@ class ModeTests(EndsTestCase):
         await self.check("smc:127.0.0.1:0", "smc:localhost:{}", "SMC-R", (None, None))
         self.assertLess(unqueuedSeconds() - begun, 0.29)
 
-    async def test_bindAddress(self) -> None:
-        """A connection comes from C{bindAddress}, and can be announced from there."""
+    async def test_connectionIsAnnouncedFromBindAddress(self) -> None:
         for kind, mode in (("smc", "SMC-R"), ("tcp", "TCP")):
             listen, connect = f"{kind}:0:interface=127.0.0.1", "smc:127.0.0.1:{}:bindAddress=127.0.0.7"
             one, other = await self.ends(listen=listen, connect=connect)
@@ -140,8 +138,7 @@ class ModeTests(EndsTestCase):
             self.assertEqual([one.transport.sessionno for one in factory.protocols], [0, 1])
         self.assertEqual(factory.protocols[1].transport.smc.mode, "SMC-R")
 
-    async def test_anotherUser(self) -> None:
-        """Connections of another user do not share memory by default: they use plain TCP."""
+    async def test_connectionsOfAnotherUserUsePlainTCP(self) -> None:
         for module in (announcing, unixsockets):
             self.patch(module, "peerOf", lambda connection: Credentials(1, 65533))
         self.patch(announcing, "acceptingUsers", lambda target: {65533})
@@ -156,16 +153,14 @@ class ModeTests(EndsTestCase):
 class FirstWordTests(EndsTestCase):
     """Servers that send first are not delayed, and each end receives only the application's bytes."""
 
-    async def test_plainClient(self) -> None:
-        """A plain TCP client gets the greeting at once, since the server does not wait for a Proposal."""
+    async def test_plainClientGetsGreetingWithoutDelay(self) -> None:
         factory, port = await self.serve(kind=Greeter)
         begun = unqueuedSeconds()
         protocol = await self.connect(f"tcp:127.0.0.1:{port}")
         self.assertEqual(await protocol.receiving(11), Greeter.greeting)
         self.assertLess(unqueuedSeconds() - begun, 1.0)
 
-    async def test_greetingBeforeTheDecline(self) -> None:
-        """Bytes that a server sends directly after its Decline are delivered to the application."""
+    async def test_bytesDirectlyAfterDeclineAreDelivered(self) -> None:
         factory, port = await self.serve("smc:127.0.0.1:0:" + NOT_THERE, Greeter)
         protocol = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual(await protocol.receiving(11), Greeter.greeting)
@@ -175,8 +170,7 @@ class FirstWordTests(EndsTestCase):
 
 
 class FallbackForbiddenTests(EndsTestCase):
-    async def test_client(self) -> None:
-        """A client fails with the reason of the fallback, and the server's protocol is disconnected."""
+    async def test_clientFailsWithReasonAndServersProtocolIsDisconnected(self) -> None:
         factory, port = await self.serve("tcp:0:interface=127.0.0.1")
         accepted = factory.next()
         error = await self.assertFailure(self.attempt(f"smc:127.0.0.1:{port}:fallback=no"), NotSMC)
@@ -188,15 +182,13 @@ class FallbackForbiddenTests(EndsTestCase):
         await other.lost
         self.assertEqual(other.received, b"")
 
-    async def test_declined(self) -> None:
-        """After a Decline, the error of the client also has the peer's diagnosis."""
+    async def test_clientsErrorAfterDeclineHasPeersDiagnosis(self) -> None:
         factory, port = await self.serve("smc:127.0.0.1:0:" + NOT_THERE)
         error = await self.assertFailure(self.attempt(f"smc:127.0.0.1:{port}:fallback=no"), NotSMC)
         self.assertEqual((error.reason, error.peerDiagnosis), (Diagnosis.PEERDECL, Diagnosis.NOSMCDEV))
         self.assertIn("NOSMCDEV", str(error))
 
-    async def test_server(self) -> None:
-        """A listener closes a plain TCP connection without building a protocol, and logs the reason."""
+    async def test_plainConnectionIsClosedWithoutProtocolAndReasonIsLogged(self) -> None:
         self.patch(outcomes, "_rateLimited", RateLimitedLogger(Logger()))  # other tests may log this port
         events = EventLoggingObserver.createWithCleanup(self, globalLogPublisher)
         factory, port = await self.serve("smc:127.0.0.1:0:fallback=no")
@@ -222,8 +214,7 @@ class TroubleTests(EndsTestCase):
         readers = set(reactor.getReaders()) - reactor._internalReaders
         return len(reactor.getDelayedCalls()), len(readers)
 
-    async def test_squatter(self) -> None:
-        """A process that answers in place of the listener, and does not accept, can only cause plain TCP."""
+    async def test_squatterCanOnlyCausePlainTCP(self) -> None:
         silent = Recorder()
         port = await self.plainListener(silent)
         squatter = await reactor_listenUNIX(listenerName(TCPAddress("127.0.0.1", port)))
@@ -235,8 +226,7 @@ class TroubleTests(EndsTestCase):
         while silent.received != b"mine":
             await deferLater(reactor, 0.01)
 
-    async def test_forgedProposal(self) -> None:
-        """Bytes that begin like a Proposal are application data, also on a server with C{peer=smc}."""
+    async def test_bytesThatBeginLikeProposalAreData(self) -> None:
         forged = bytes.fromhex("e2d4c3d901003410") + bytes(44) + b"and more"
         for listen in ("smc:127.0.0.1:0", "smc:127.0.0.1:0:peer=smc"):
             factory, port = await self.serve(listen)
@@ -245,8 +235,7 @@ class TroubleTests(EndsTestCase):
             protocol.transport.write(forged)
             self.assertEqual(await (await accepted).receiving(len(forged)), forged, listen)
 
-    async def test_slowProposal(self) -> None:
-        """An incomplete handshake times out and falls back; meanwhile the listener accepts other clients."""
+    async def test_incompleteHandshakeFallsBackAndDelaysNoOtherClient(self) -> None:
         factory, port = await self.serve("smc:127.0.0.1:0:peer=smc:timeout=0.5")
         slow = await self.connect(f"tcp:127.0.0.1:{port}")
         slow.transport.write(bytes.fromhex("e2d4c3d901003410"))
@@ -257,8 +246,7 @@ class TroubleTests(EndsTestCase):
         self.assertEqual(factory.protocols[1].smc.mode, "TCP")
         self.assertEqual(factory.protocols[1].received, bytes.fromhex("e2d4c3d901003410"))
 
-    async def test_silentServer(self) -> None:
-        """A handshake without an answer times out: the connection fails, or falls back to TCP."""
+    async def test_unansweredHandshakeFailsOrFallsBack(self) -> None:
         self.patch(_machine, "LATE_DECLINE_TIMEOUT", 0.05)
         port = await self.plainListener(Recorder())
         connecting = self.attempt(f"smc:127.0.0.1:{port}:peer=smc:timeout=0.2")
@@ -271,8 +259,7 @@ class TroubleTests(EndsTestCase):
             protocol.transport.abortConnection()
             await protocol.lost
 
-    async def test_cancelAtOnce(self) -> None:
-        """A connection to a name or an address can be cancelled as soon as C{connect} has returned."""
+    async def test_cancelledAsSoonAsConnectReturns(self) -> None:
         factory, port = await self.serve()
         for host in ("127.0.0.1", "localhost", r"\:\:1"):
             connecting = self.attempt(f"smc:{host}:{port}")
@@ -290,8 +277,7 @@ class TroubleTests(EndsTestCase):
         await self.assertFailure(connecting, ConnectingCancelledError)
         self.assertEqual(await self.inReactor(), before)
 
-    async def test_cancelWhileAnnouncing(self) -> None:
-        """A connection can be cancelled while it is announced."""
+    async def test_cancelledWhileAnnouncing(self) -> None:
         silent = Recorder()
         port = await self.plainListener(silent)
         mute = Recorders(Recorder)
@@ -300,22 +286,19 @@ class TroubleTests(EndsTestCase):
         await self.cancel(port, lambda: mute.protocols)
         self.assertIsNone(silent.transport)
 
-    async def test_cancelWhileWaiting(self) -> None:
-        """A connection can be cancelled while the client waits for the listener's acceptance."""
+    async def test_cancelledWhileWaitingForAcceptance(self) -> None:
         silent = Recorder()
         port = await self.plainListener(silent)
         squatter = await reactor_listenUNIX(listenerName(TCPAddress("127.0.0.1", port)))
         self.addCleanup(squatter.stopListening)
         await self.cancel(port, lambda: silent.transport)
 
-    async def test_cancelInHandshake(self) -> None:
-        """A connection can be cancelled while the client waits for the server's answer to its Proposal."""
+    async def test_cancelledWhileWaitingForAnswerToProposal(self) -> None:
         silent = Recorder()
         port = await self.plainListener(silent)
         await self.cancel(port, lambda: silent.received, ":peer=smc")
 
-    async def test_nobodyInTheFactory(self) -> None:
-        """If C{buildProtocol} returns None that connection is closed, and the listener continues."""
+    async def test_connectionWithoutProtocolIsClosedAndListenerContinues(self) -> None:
         factory, port = await self.serve()
         real = factory.buildProtocol
         factory.buildProtocol = lambda address: None
@@ -325,8 +308,7 @@ class TroubleTests(EndsTestCase):
         second = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual(second.smc.mode, "SMC-R")
 
-    async def test_descriptors(self) -> None:
-        """Ended connections leave no descriptors."""
+    async def test_endedConnectionsLeaveNoDescriptors(self) -> None:
         factory, port = await self.serve(kind=Echo)
 
         async def once() -> None:
@@ -349,8 +331,7 @@ class TroubleTests(EndsTestCase):
             await deferLater(reactor, 0.01)
         self.assertLessEqual(now, before)  # not counted again, since other threads may open files
 
-    async def test_nothingLeft(self) -> None:
-        """A connection adds a reader for each TCP socket to the reactor, and no delayed call."""
+    async def test_connectionAddsReadersOfTCPAndNoDelayedCall(self) -> None:
         for server, client in (
             ("smc:127.0.0.1:0", "smc:127.0.0.1:{}"),
             ("smc:127.0.0.1:0:peer=smc", "smc:127.0.0.1:{}:peer=smc"),
@@ -366,8 +347,7 @@ class TroubleTests(EndsTestCase):
             after = await self.inReactor()
             self.assertEqual((after[0] - before[0], after[1] - before[1]), (0, 2), client)
 
-    async def test_nothingLeftOfFailures(self) -> None:
-        """A failed connection leaves no readers and no delayed calls."""
+    async def test_failedConnectionLeavesNoReadersAndNoDelayedCalls(self) -> None:
         factory, port = await self.serve("tcp:0:interface=127.0.0.1")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -378,8 +358,7 @@ class TroubleTests(EndsTestCase):
             await self.assertFailure(self.attempt(f"smc:127.0.0.1:{port}:fallback=no"), NotSMC)
             self.assertEqual(await self.inReactor(), before)
 
-    async def test_listensAgain(self) -> None:
-        """A stopped port can listen again, also with another port number, and serves SMC-R again."""
+    async def test_stoppedPortServesSMCAgain(self) -> None:
         factory = Recorders(Echo)
         port: Any = await serverFromString(reactor, "smc:0:interface=127.0.0.1").listen(factory)
         self.addCleanup(port.stopListening)
@@ -392,8 +371,7 @@ class TroubleTests(EndsTestCase):
             await self.assertFailure(connecting, ConnectionRefusedError)
             port.startListening()
 
-    async def test_logPrefix(self) -> None:
-        """Messages that a protocol logs have its log prefix in all phases of a connection, as with TCP."""
+    async def test_logPrefixIsThatOfTCPInAllPhases(self) -> None:
         output: list[str] = []
 
         class Talkative(Recorder):
@@ -442,8 +420,7 @@ class TroubleTests(EndsTestCase):
             self.assertEqual(sorted(set(rest)), expected, (server, client))
             output.clear()
 
-    async def test_factoriesStartAndStop(self) -> None:
-        """C{startFactory} and C{stopFactory} are called as with TCP."""
+    async def test_factoriesStartAndStopAsWithTCP(self) -> None:
         factory, port = await self.serve(kind=Echo)
         client = Recorders(Recorder)
         protocol: Any = await clientFromString(reactor, f"smc:127.0.0.1:{port}").connect(client)
@@ -453,8 +430,7 @@ class TroubleTests(EndsTestCase):
         await deferLater(reactor, 0.1)
         self.assertEqual(client.stops, 1)
 
-    async def test_clientFactoryStopsLast(self) -> None:
-        """A client's C{stopFactory} follows C{connectionLost}, as with TCP, also of a paused protocol."""
+    async def test_clientFactoryStopsAfterPausedProtocolIsLost(self) -> None:
         events: list[str] = []
 
         class Paused(Recorder):

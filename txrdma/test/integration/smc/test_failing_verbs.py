@@ -93,8 +93,7 @@ class FailingVerbTests(RaceTestCase):
             if not group.streams():
                 group.close("the test goes on")
 
-    def test_each(self) -> None:
-        """A failed first contact leaks no domain, channel, completion queue or queue pair at either end."""
+    def test_failedFirstContactLeaksNoVerbsObjectAtEitherEnd(self) -> None:
         near, far = self.pair()
         self.wait(self.PAUSE)
         before, self.count = set(self.open), 0

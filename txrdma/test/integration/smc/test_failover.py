@@ -45,15 +45,13 @@ class TwoLinkTestCase(RaceTestCase):
 class SecondLinkTests(TwoLinkTestCase):
     """The second link of a link group (ADD LINK), and the connections on it."""
 
-    def test_added(self) -> None:
-        """After the first contact the server adds a link on the other port; both ends number it alike."""
+    def test_serverAddsSecondLinkWithSameNumberAtBothEnds(self) -> None:
         self.pair()
         for group in self.both():
             self.assertEqual([link.life.number for link in group.links], [1, 2])
             self.assertEqual(len({link.port for link in group.links}), 2)
 
-    def test_spread(self) -> None:
-        """Connections are spread over both links, and buffers of later connections are registered on both."""
+    def test_connectionsAndTheirBuffersUseBothLinks(self) -> None:
         ends = [self.pair() for _ in range(40)]
         for number, (here, there) in enumerate(ends):
             here.transport.write(b"%d" % number)
@@ -65,8 +63,7 @@ class SecondLinkTests(TwoLinkTestCase):
             self.assertEqual([len(link.members) for link in group.links], [20, 20])
             self.assertGreater(len(group.pool), 1)
 
-    def test_onePort(self) -> None:
-        """A client with one port and a server with two have one link, which retains no messages."""
+    def test_clientWithOnePortHasOneLinkThatRetainsNothing(self) -> None:
         self.groupsOf[self.client].devices.pop().close()
         self.groupsOf[self.client]._portsChanged()
         here, there = RaceTestCase.pair(self)
@@ -90,8 +87,7 @@ class AsymmetricTests(TwoLinkTestCase):
             if life.remote is not None
         ]
 
-    def test_grows(self) -> None:
-        """Two links share the only port of an end; when its second port is up, each link has its own."""
+    def test_linksSharePortUntilSecondPortIsUp(self) -> None:
         for host in (self.client, self.server):
             self.setUp()
             mine = (self.client, self.server)[host is self.server]
@@ -109,8 +105,7 @@ class AsymmetricTests(TwoLinkTestCase):
             for each in zip(*self.links(mine), strict=True):
                 self.assertEqual(len(set(each)), 2)
 
-    def test_eight(self) -> None:
-        """With the option C{links} there are up to that many links, each with its own port at both ends."""
+    def test_linksOptionAllowsLinksWithTheirOwnPorts(self) -> None:
         for host in (self.client, self.server):
             number = host.address.rpartition(".")[2]
             more = [self.world.network.device(f"192.0.2.{each}{number}") for each in range(1, 9)]
@@ -142,8 +137,7 @@ class FailoverTests(TwoLinkTestCase):
             self.assertEqual(len(group.links), 1)
             self.assertEqual(len(group.links[0].members), len(ends))
 
-    def test_idle(self) -> None:
-        """Idle connections continue on the other link, whichever link fails at whichever end."""
+    def test_idleConnectionsContinueWhicheverLinkFails(self) -> None:
         for at in (0, 1):
             for host in (0, 1):
                 self.setUp()
@@ -188,8 +182,7 @@ class FailoverTests(TwoLinkTestCase):
         for (here, there), (one, other) in zip(ends, begun, strict=True):
             self.assertTrue(there.received[other:] == PATTERN and here.received[one:] == PATTERN[::-1])
 
-    def test_portDown(self) -> None:
-        """If a port goes down under load no data is lost; when it is up again, its link is restored."""
+    def test_portDownUnderLoadLosesNothingAndIsRestored(self) -> None:
         for host in (self.client, self.server):
             for at in (0, 1):
                 ends = [self.pair() for _ in range(4)]
@@ -203,8 +196,7 @@ class FailoverTests(TwoLinkTestCase):
                 self.until(lambda: self.ports(self.client) == self.ports(self.server) == [0, 1])
                 self.talk(ends)
 
-    def test_keeping(self) -> None:
-        """Posted messages are retained while a link group has two links, and only then."""
+    def test_messagesAreRetainedOnlyWhileGroupHasTwoLinks(self) -> None:
         self.pair()
         device: Any = self.groupsOf[self.client].devices[0]
         for isEnabled, links in ((False, 1), (True, 2)):
@@ -214,8 +206,7 @@ class FailoverTests(TwoLinkTestCase):
                 retained = [link.scheduler.queue.unacknowledged is not None for link in group.links]
                 self.assertEqual(retained, [links == 2] * links)
 
-    def test_memory(self) -> None:
-        """A link that ends leaves no memory registered, also where messages are staged in pinned memory."""
+    def test_endedLinkLeavesNoMemoryRegistered(self) -> None:
         for isStaged in (False, True):
             self.setUp()
             devices: list[Any] = [each for groups in self.groupsOf.values() for each in groups.devices]
@@ -237,8 +228,7 @@ class FailoverTests(TwoLinkTestCase):
                 self.assertEqual([link.scheduler.queue.isStaged for link in group.links], [isStaged] * 2)
             self.assertEqual(counts[1:], counts[:1] * 3)
 
-    def test_silent(self) -> None:
-        """A cut network is detected by TEST LINK, and its link is restored after the network is."""
+    def test_cutNetworkIsDetectedByTestLinkAndRestored(self) -> None:
         ends = [self.pair() for _ in range(4)]
         for at in (0, 1):
             self.cutOff(at, True)
@@ -250,8 +240,7 @@ class FailoverTests(TwoLinkTestCase):
             self.until(lambda: self.ports(self.client) == self.ports(self.server) == [0, 1], 60)
             self.talk(ends)
 
-    def test_busy(self) -> None:
-        """A peer that is busy for a long time answers on no link, and loses none."""
+    def test_peerThatIsBusyForLongLosesNoLink(self) -> None:
         ends = [self.pair() for _ in range(4)]
         self.server.sleep()
         self.wait(100)
@@ -259,8 +248,7 @@ class FailoverTests(TwoLinkTestCase):
         self.talk(ends)
         self.assertEqual((self.ports(self.client), self.ports(self.server)), ([0, 1], [0, 1]))
 
-    def test_gone(self) -> None:
-        """The loss of a device ends only the links on it."""
+    def test_lossOfDeviceEndsOnlyItsLinks(self) -> None:
         for at in (1, 0):
             self.setUp()
             ends = [self.pair() for _ in range(4)]
@@ -272,8 +260,7 @@ class FailoverTests(TwoLinkTestCase):
             self.until(lambda more=more: more[0].mode == more[1].mode == "SMC-R")  # type: ignore[misc]
             self.talk([more[:2]])
 
-    def test_both(self) -> None:
-        """If both networks remain cut, connections end with an error at both ends."""
+    def test_connectionsEndWithErrorIfBothNetworksRemainCut(self) -> None:
         here, there = self.pair()
         for at in (0, 1):
             self.cutOff(at, True)
@@ -326,16 +313,14 @@ class LoadTests(TwoLinkTestCase):
         for group in self.both():
             self.assertEqual(group.core.connections, {})
 
-    def test_underLoad(self) -> None:
-        """No data is lost or duplicated, whenever the link fails."""
+    def test_failureAtAnyTimeLosesAndDuplicatesNothing(self) -> None:
         for number, steps in enumerate((0, 1, 5, 20, 60, 150, 300)):
             places = [(host, at) for host in (0, 1) for at in (0, 1)]
             for host, at in places if self.isExhaustive else [places[number % 4]]:
                 self.setUp()
                 self.underLoad(steps, host, at, lost=0)
 
-    def test_cut(self) -> None:
-        """No data is lost or duplicated if packets are lost for some time before the link fails."""
+    def test_packetLossBeforeFailureLosesAndDuplicatesNothing(self) -> None:
         for number, (steps, lost) in enumerate(product((3, 30, 100), (1, 10, 200))):
             for at in (0, 1) if self.isExhaustive else (number % 2,):
                 self.setUp()

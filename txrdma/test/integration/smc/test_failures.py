@@ -115,15 +115,13 @@ class FailureTests(RaceTestCase):
         assert self.link is not None
         self.assertFalse(self.link.isOver)
 
-    def test_receiveQueue(self) -> None:
-        """An exception while the receive completion queue is polled ends the link."""
+    def test_receiveQueueThatRaisesEndsLink(self) -> None:
         self.breakable(SoftCompletionQueue, "poll", lambda link, queue: queue is link._attachment._queue)
         pairs = self.begin()
         pairs[0][1].transport.write(b"hello")
         self.check(pairs)
 
-    def test_sendQueue(self) -> None:
-        """An exception while the send completion queue is polled for a closing connection ends the link."""
+    def test_sendQueueThatRaisesForClosingConnectionEndsLink(self) -> None:
         self.breakable(SoftCompletionQueue, "poll", lambda link, queue: queue is link._attachment.sendQueue)
         pairs = self.begin()
         here, there = pairs[0]
@@ -134,24 +132,21 @@ class FailureTests(RaceTestCase):
         self.check(pairs[1:])
         self.assertEqual((here.reason, there.received), (ConnectionLost, b"hello"))  # delivery is unconfirmed
 
-    def test_bothQueues(self) -> None:
-        """Exceptions of both completion queues, as after the removal of a device, end the link."""
+    def test_bothQueuesThatRaiseEndLink(self) -> None:
         self.breakable(SoftCompletionQueue, "poll", lambda link, queue: True)
         pairs = self.begin()
         pairs[0][1].transport.write(b"hello")
         pairs[1][0].transport.write(b"hello")
         self.check(pairs)
 
-    def test_posting(self) -> None:
-        """An unexpected exception of the queue pair while sending ends the link."""
+    def test_queuePairThatRaisesWhileSendingEndsLink(self) -> None:
         self.breakable(SoftQueuePair, "postSend", lambda link, pair: pair is link._queuePair)
         pairs = self.begin()
         for here, _ in pairs:
             here.transport.write(b"hello")
         self.check(pairs, isReported=False)
 
-    def test_repost(self) -> None:
-        """An exception while receives are posted, within a batch of completions, ends the link."""
+    def test_exceptionWhilePostingReceivesEndsLink(self) -> None:
         self.breakable(SoftQueuePair, "postReceive", lambda link, pair: pair is link._queuePair)
         pairs = self.begin()
         for number in range(40):
@@ -169,16 +164,13 @@ class FailureTests(RaceTestCase):
             here.transport.write(b"hello")
         self.checkOthers(pairs)
 
-    def test_filling(self) -> None:
-        """An exception while one connection prepares its message aborts only that connection."""
+    def test_exceptionWhilePreparingMessageAbortsOnlyItsConnection(self) -> None:
         self.checkHalfClose("finish")
 
-    def test_flushed(self) -> None:
-        """An exception while one connection is notified of its flush aborts only that connection."""
+    def test_exceptionAfterFlushOfOneConnectionAbortsOnlyIt(self) -> None:
         self.checkHalfClose("wasFlushed")
 
-    def test_sending(self) -> None:
-        """An exception while one connection sends by the fast path aborts only that connection."""
+    def test_exceptionOnFastPathAbortsOnlyItsConnection(self) -> None:
         if not (flow.__file__ or "").endswith(".py"):
             raise SkipTest("compiled classes can't be patched")
         pairs = self.begin()
@@ -187,8 +179,7 @@ class FailureTests(RaceTestCase):
         poor.write(b"hello")
         self.checkOthers(pairs)
 
-    def test_fillingAlways(self) -> None:
-        """If a connection raises while it prepares its message and while it is aborted, the link ends."""
+    def test_connectionThatAlsoRaisesWhileAbortedEndsLink(self) -> None:
         pairs = self.begin()
         poor = pairs[1][0].transport
         self.breakable(Stream, "finish", lambda link, stream: stream is poor.stream)
@@ -199,8 +190,7 @@ class FailureTests(RaceTestCase):
         self.assertEqual({end.reason for pair in (pairs[0], pairs[2]) for end in pair}, {ConnectionLost})
         self.assertGreater(len(self.flushLoggedErrors(Broken)), 1)
 
-    def test_handler(self) -> None:
-        """An exception while a message of one connection is processed aborts only that connection."""
+    def test_exceptionInReceivedMessageAbortsOnlyItsConnection(self) -> None:
         pairs = self.begin()
         poor = pairs[1][0].transport
         self.breakable(Stream, "stateReceived", lambda link, stream: stream is poor.stream, once=True)
@@ -209,16 +199,14 @@ class FailureTests(RaceTestCase):
         pairs[1][1].transport.loseWriteConnection()
         self.checkOthers(pairs)
 
-    def test_beforeFlush(self) -> None:
-        """An exception in a call for one connection before the flush aborts only that connection."""
+    def test_exceptionBeforeFlushAbortsOnlyItsConnection(self) -> None:
         pairs = self.begin()
         poor = pairs[1][0].transport
         self.breakable(Stream, "_aborted", lambda link, stream: stream is poor.stream, once=True)
         poor.abortConnection()
         self.checkOthers(pairs)
 
-    def test_afterFlush(self) -> None:
-        """An exception in a call after the flush is logged; other calls are made, and the link continues."""
+    def test_exceptionAfterFlushIsLoggedAndLinkContinues(self) -> None:
         pairs = self.begin()
         assert self.link is not None
         called: list[str] = []
@@ -234,16 +222,14 @@ class FailureTests(RaceTestCase):
         self.until(lambda: pairs[0][1].received == b"hello")
         self.assertFalse(self.link.isOver)
 
-    def test_closing(self) -> None:
-        """An exception while the queue pair is closed is logged, and the link ends nevertheless."""
+    def test_exceptionWhileClosingQueuePairIsLoggedAndLinkEnds(self) -> None:
         self.breakable(SoftQueuePair, "close", lambda link, pair: pair is link._queuePair)
         self.breakable(SoftCompletionQueue, "poll", lambda link, queue: queue is link._attachment._queue)
         pairs = self.begin()
         pairs[0][1].transport.write(b"hello")
         self.check(pairs, errors=2)
 
-    def test_oneOfTheConnections(self) -> None:
-        """If one connection raises when it is notified of the link's end, the others are still notified."""
+    def test_othersAreNotifiedOfLinksEndIfOneRaises(self) -> None:
         pairs = self.begin()
         poor = pairs[1][0].transport
         self.breakable(Stream, "linkLost", lambda link, stream: stream is poor.stream)
@@ -251,8 +237,7 @@ class FailureTests(RaceTestCase):
         self.link.broken("for the test")
         self.check([pairs[0], pairs[2]], isReported=False)
 
-    def test_noRoom(self) -> None:
-        """A link that turns out to be dead while its window is full ends, and starts no reader."""
+    def test_deadLinkWithFullWindowEndsAndStartsNoReader(self) -> None:
         pairs = self.begin()
         link = self.link
         assert link is not None
@@ -290,21 +275,16 @@ class FailureTests(RaceTestCase):
         self.check(pairs, isReported=False)
         self.assertEqual((other.reason, far.reason), (None, None))
 
-    def test_receivingRoute(self) -> None:
-        """An exception while packets are received ends only that queue pair."""
+    def test_exceptionWhileReceivingPacketsEndsOnlyItsQueuePair(self) -> None:
         self.checkRoute(Responder, "received", lambda route, instance: instance is route.responder)
 
-    def test_sendingRoute(self) -> None:
-        """An exception while packets are built ends only that queue pair."""
+    def test_exceptionWhileBuildingPacketsEndsOnlyItsQueuePair(self) -> None:
         self.checkRoute(Requester, "outgoing", lambda route, instance: instance is route.requester)
 
-    def test_routeInTime(self) -> None:
-        """An exception in a timer of the route ends only that queue pair."""
+    def test_exceptionInRoutesTimerEndsOnlyItsQueuePair(self) -> None:
         self.checkRoute(RoCERoute, "expired", lambda route, instance: instance is route)
 
-    def test_linkEndsWhilePreparing(self) -> None:
-        """A link that ends while the server prepares the peer's address ends the connection without error."""
-
+    def test_linkEndWhilePreparingAddressEndsConnectionWithoutError(self) -> None:
         async def prepare(link: Link, answer: object) -> None:
             if link.group.name.startswith(Role.SERVER.value):
                 link.broken("for the test")
@@ -315,8 +295,7 @@ class FailureTests(RaceTestCase):
         self.assertEqual((here.mode, here.reason, there.mode), ("SMC-R", ConnectionLost, ""))
         self.assertEqual(self.flushLoggedErrors(), [])
 
-    def test_timer(self) -> None:
-        """An exception in a timer of the link group ends the link."""
+    def test_exceptionInGroupsTimerEndsLink(self) -> None:
         pairs = self.begin()
         assert self.link is not None
         [group] = linkGroups(self.client, DEVICE).groups()
@@ -372,20 +351,17 @@ class SharedMemoryTests(EndsTestCase):
         again.transport.write(b"hello")
         self.assertEqual(await again.receiving(5), b"hello")
 
-    async def test_lane(self) -> None:
-        """An exception while shared memory is read ends the link."""
+    async def test_exceptionWhileReadingSharedMemoryEndsLink(self) -> None:
         self.breakable(LaneReceiver, "poll")
         self.breakable(Lane, "takeMessages")
         await self.check()
 
-    async def test_posting(self) -> None:
-        """An exception while shared memory is written ends the link."""
+    async def test_exceptionWhileWritingSharedMemoryEndsLink(self) -> None:
         self.breakable(LaneSender, "post")
         self.breakable(Lane, "putMessage")
         await self.check(isReported=False)
 
-    async def test_timer(self) -> None:
-        """An exception in a timer of shared memory ends the connections of its queue pair."""
+    async def test_exceptionInSharedMemoryTimerEndsConnections(self) -> None:
         one, other = await self.ends()
         self.breakable(Lane, "expired")
         self.isBroken = True
@@ -406,13 +382,11 @@ class SharedMemoryTests(EndsTestCase):
         await waitUntil(reactor, lambda: not any(stream.tcp for stream in streams), 5.0)
         self.assertEqual([stream.state for stream in streams], ["CLOSED", "CLOSED"])
 
-    async def test_endsAfterLink(self) -> None:
-        """A connection that closes, aborts or fails after the loss of the link is released."""
+    async def test_connectionThatEndsAfterItsLinkIsReleased(self) -> None:
         for end in (Stream.close, Stream.abort, Stream.fail, lambda stream: stream.violated("a test")):
             await self.endAfterLink(end)
 
-    async def test_peerGone(self) -> None:
-        """If one queue pair raises when it is notified of the peer's end, the others are still notified."""
+    async def test_othersAreNotifiedOfPeersEndIfOneRaises(self) -> None:
         one, other = await self.ends()
         route = one.transport.stream.link._queuePair._route
         peer = route._services._peer
@@ -444,8 +418,7 @@ class WordsTests(RaceTestCase):
     def observe(self, event: Any) -> None:
         self.output.append(formatEvent(event))
 
-    def test_deleteLink(self) -> None:
-        """A process that ends in order sends DELETE LINK, and its peer's connections end in order."""
+    def test_processEndSendsDeleteLinkAndEndsPeersInOrder(self) -> None:
         here, there = self.pair()
         here.transport.write(b"last words")
         [group] = linkGroups(self.server, DEVICE).groups()
@@ -455,8 +428,7 @@ class WordsTests(RaceTestCase):
         self.assertIs(group.core._core.ending.reason, DeleteReason.PROGRAM_ENDING)
         self.assertEqual((there.received, there.hasEnded), (b"last words", True))
 
-    def test_linkFails(self) -> None:
-        """The log has one entry with the number of ended connections, the peer, the device and the reason."""
+    def test_failedLinkIsLoggedOnceWithPeerDeviceAndReason(self) -> None:
         for _ in range(3):
             here, there = self.pair()
         [link] = linkGroups(self.client, DEVICE).links()
@@ -468,8 +440,7 @@ class WordsTests(RaceTestCase):
             reported.startswith(f"3 SMC-R connections with 198.51.100.2:80 on {name} ended: "), reported
         )
 
-    def test_flood(self) -> None:
-        """A peer that keeps violating the protocol causes only a few log entries, whatever the violation."""
+    def test_repeatedViolationsCauseFewLogEntries(self) -> None:
         for number in range(20):
             here, there = self.pair()
             if number % 2:

@@ -17,15 +17,13 @@ NOT_THERE = r"device=soft\:192.0.2.1"
 class FirstConnectionTests(EndsTestCase):
     """Devices of servers before the first connection."""
 
-    async def test_opensBefore(self) -> None:
-        """A listening server opens its device in the first reactor iteration, before a client connects."""
+    async def test_listeningServerOpensDeviceInFirstIteration(self) -> None:
         _factory, _port = await self.serve()
         self.assertFalse(hasLinkGroups(reactor))
         await deferLater(reactor, 0)
         self.assertTrue(hasLinkGroups(reactor))
 
-    async def test_stopsBefore(self) -> None:
-        """A server that stops listening before that iteration opens no device until it listens again."""
+    async def test_serverThatStopsFirstOpensNoDeviceUntilItListensAgain(self) -> None:
         port = await serverFromString(reactor, "smc:127.0.0.1:0").listen(Factory())
         await port.stopListening()
         await deferLater(reactor, 0)

@@ -142,46 +142,37 @@ class FlowFaultTests(FlowTestCase):
                 retained += all(here.isWhole and there.isWhole for here, there in self.ends)
             self.assertGreater(retained * len(FAULTS), plays, "hardly anything that is harmless")
 
-    def test_contact(self) -> None:
-        """No fault hangs a first contact: CONFIRM LINK, ADD LINK and, in version 1, ADD LINK CONTINUATION."""
+    def test_noFaultHangsFirstContact(self) -> None:
         self.playAll(contact, LLCType.CONFIRM_LINK, LLCType.ADD_LINK)
         self.playAll(contact, LLCType.ADD_LINK_CONTINUATION, versions=(1,))
 
-    def test_returning(self) -> None:
-        """No fault hangs the addition of a link to a group with buffers: REQUEST ADD LINK, ADD LINK."""
+    def test_noFaultHangsAdditionOfLinkToGroupWithBuffers(self) -> None:
         self.playAll(returning, LLCType.REQUEST_ADD_LINK, LLCType.ADD_LINK)
         self.playAll(returning, LLCType.ADD_LINK_CONTINUATION, versions=(1,))
 
-    def test_returningHere(self) -> None:
-        """No fault hangs the replacement of an asymmetric link: REQUEST ADD LINK, ADD LINK, DELETE LINK."""
+    def test_noFaultHangsReplacementOfAsymmetricLink(self) -> None:
         self.playAll(returningHere, LLCType.REQUEST_ADD_LINK, LLCType.ADD_LINK, LLCType.DELETE_LINK)
 
-    def test_lost(self) -> None:
-        """No fault hangs the replacement of a link that has failed at one end: DELETE LINK, ADD LINK."""
+    def test_noFaultHangsReplacementOfLinkThatFailedAtOneEnd(self) -> None:
         for isServer in (True, False):
             self.playAll(lostBy(isServer), LLCType.DELETE_LINK, LLCType.ADD_LINK)
 
-    def test_joining(self) -> None:
-        """No fault hangs the announcement of keys on two links: CONFIRM RKEY."""
+    def test_noFaultHangsConfirmRKeyOnTwoLinks(self) -> None:
         self.playAll(joining, LLCType.CONFIRM_RKEY)
 
-    def test_leaving(self) -> None:
-        """No fault hangs the withdrawal of buffers: DELETE RKEY."""
+    def test_noFaultHangsDeleteRKey(self) -> None:
         self.playAll(leaving, LLCType.DELETE_RKEY)
 
-    def test_idling(self) -> None:
-        """No fault hangs the test of idle links: TEST LINK."""
+    def test_noFaultHangsTestLink(self) -> None:
         self.isTesting = True
         self.playAll(idling, LLCType.TEST_LINK)
 
-    def test_ended(self) -> None:
-        """No fault hangs the end of a link group: DELETE LINK for all links."""
+    def test_noFaultHangsDeleteLinkForAllLinks(self) -> None:
         for isServer in (True, False):
             for step, fault in self.combinations(2 + (not isServer)):
                 self.play(endedBy(isServer), step, fault)
                 self.assertGreater(len(self.output), step)
 
-    def test_continuing(self) -> None:
-        """No fault hangs the announcement of keys on five links: CONFIRM RKEY CONTINUATION."""
+    def test_noFaultHangsConfirmRKeyContinuationOnFiveLinks(self) -> None:
         self.count = 5
         self.playAll(continuing, LLCType.CONFIRM_RKEY_CONTINUATION)

@@ -70,21 +70,18 @@ class FlushingTests(RaceTestCase):
         self.server.wake()
         self.until(lambda: all(here.received == b"question" for here, _ in self.ends))
 
-    def test_together(self) -> None:
-        """Quick answers to a batch of messages are sent together, for all connections."""
+    def test_quickAnswersToBatchAreSentTogether(self) -> None:
         self.ask()
         self.assertEqual(self.events, ["handled"] * CONNECTIONS + ["posted"])
 
-    def test_longWork(self) -> None:
-        """If each answer takes long, it is sent before the next is computed; its writes are one message."""
+    def test_slowAnswersAreSentOneByOneAsOneMessageEach(self) -> None:
         self.work = 5 * FLUSH_SECONDS
         self.ask()
         self.assertEqual(self.events, ["handled", "posted"] * CONNECTIONS)
         for here, _ in self.ends:
             self.assertEqual(here.transport.smc.messagesReceived, 1)
 
-    def test_someWork(self) -> None:
-        """If an answer takes some time, as many answers are sent together as fit into C{FLUSH_SECONDS}."""
+    def test_answersWithinFlushSecondsAreSentTogether(self) -> None:
         self.work = 0.6 * FLUSH_SECONDS
         self.ask()
         self.assertEqual(self.events, ["handled", "handled", "posted"] * (CONNECTIONS // 2))
@@ -103,21 +100,18 @@ class FlushingTests(RaceTestCase):
         self.server.callLater(0, work)
         self.until(lambda: all(here.received == b"answer" for here, _ in self.ends))
 
-    def test_writtenTogether(self) -> None:
-        """Quick writes of a delayed call to several connections are sent together at its end."""
+    def test_writesOfDelayedCallAreSentTogetherAtItsEnd(self) -> None:
         self.answer()
         self.assertEqual(self.events, ["written"] * CONNECTIONS + ["posted"])
 
-    def test_writtenByLongWork(self) -> None:
-        """If a delayed call works between its writes, each is sent before the next; the last at its end."""
+    def test_slowWritesOfDelayedCallAreSentOneByOne(self) -> None:
         self.work = 5 * FLUSH_SECONDS
         self.answer()
         self.assertEqual(self.events, ["written", *["posted", "written"] * (CONNECTIONS - 1), "posted"])
         for here, _ in self.ends:
             self.assertEqual(here.transport.smc.messagesReceived, 1)
 
-    def test_refused(self) -> None:
-        """If the device refuses to send during a program's call, connections end only after that call."""
+    def test_refusedSendEndsConnectionsOnlyAfterProgramsCall(self) -> None:
         self.work = 5 * FLUSH_SECONDS
 
         def postSend(requests: Sequence[SendRequest]) -> None:
@@ -136,8 +130,7 @@ class FlushingTests(RaceTestCase):
         self.until(lambda: all(there.reason for _, there in self.ends))
         self.assertEqual(reasons, [None] * CONNECTIONS)
 
-    def test_paused(self) -> None:
-        """Answers to data that was received while paused are each sent when they are complete."""
+    def test_answersAfterPauseAreSentWhenComplete(self) -> None:
         self.work = 5 * FLUSH_SECONDS
         for _, there in self.ends:
             there.transport.pauseProducing()
@@ -147,8 +140,7 @@ class FlushingTests(RaceTestCase):
         self.until(lambda: all(here.received == b"question" for here, _ in self.ends))
         self.assertEqual(self.events, ["handled", "posted"] * CONNECTIONS)
 
-    def test_broken(self) -> None:
-        """If the link ends while a batch is delivered, nothing is posted after that."""
+    def test_nothingIsPostedAfterLinkEndsWithinBatch(self) -> None:
         self.work = 5 * FLUSH_SECONDS
         self.server.sleep()
         self.question()

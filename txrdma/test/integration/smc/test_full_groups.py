@@ -59,15 +59,13 @@ class FullGroupTests(RaceTestCase):
         self.assertSMC(ends)
         self.assertEqual(self.sizes(), [[10, MAX_CONNECTIONS, MAX_CONNECTIONS]] * 2)
 
-    def test_later(self) -> None:
-        """A burst fills a group with some connections, and the others use the next group."""
+    def test_burstFillsGroupAndOthersUseNextGroup(self) -> None:
         ends = self.connectMany(200)
         ends += self.connectMany(100)
         self.assertSMC(ends)
         self.assertEqual(self.sizes(), [[300 - MAX_CONNECTIONS, MAX_CONNECTIONS]] * 2)
 
-    def test_room(self) -> None:
-        """Elements of ended connections in a full group are used by the next connections."""
+    def test_elementsOfEndedConnectionsAreReused(self) -> None:
         ends = self.connectMany(MAX_CONNECTIONS)
         for here, _there in ends[:20]:
             here.transport.loseConnection()
@@ -80,8 +78,7 @@ class FullGroupTests(RaceTestCase):
         self.assertSMC(ends)
         self.assertEqual(self.sizes(), [[MAX_CONNECTIONS]] * 2)
 
-    def test_groupEndsMeanwhile(self) -> None:
-        """If the server's group ends while it announces a buffer, the server uses another group."""
+    def test_anotherGroupIsUsedIfGroupEndsWhileAnnouncingBuffer(self) -> None:
         self.connectMany(1)
         [group] = self.groupsOf[self.server].groups()
         [link] = group.links

@@ -19,14 +19,12 @@ UDP = ":route=rocev2"
 class DeviceStringTests(EndsTestCase):
     """Device strings with several devices or addresses."""
 
-    def test_split(self) -> None:
-        """A plus sign separates two devices, unless a backslash precedes it."""
+    def test_plusSignWithoutBackslashSeparatesDevices(self) -> None:
         self.assertEqual(
             splitString(r"soft:pcap=a\+b+pyverbs:x\\+y", "+"), [r"soft:pcap=a\+b", r"pyverbs:x\\", "y"]
         )
 
-    def test_some(self) -> None:
-        """Devices that can't be opened are ignored, if at least one can be opened."""
+    def test_devicesThatCannotBeOpenedAreIgnoredBesideOthers(self) -> None:
         with self.assertRaises(DeviceUnavailable):
             openDevices(reactor, "soft:192.0.2.7+soft:192.0.2.8")
         [device] = openDevices(reactor, "soft:192.0.2.7+soft:127.0.0.2")
@@ -52,19 +50,16 @@ class DeviceStringTests(EndsTestCase):
         await deferLater(reactor, 0.2)
         self.assertEqual(found(), [links] * 2)
 
-    async def test_addresses(self) -> None:
-        """Two addresses of the software device are two ports, and make two links unless C{links=1}."""
+    async def test_twoAddressesMakeTwoLinksUnlessLinksIsOne(self) -> None:
         local, remote = "soft:127.0.0.2,127.0.0.3" + UDP, "soft:127.0.0.4,127.0.0.5" + UDP
         await self.check(local, remote, 2)
         await self.check(local + ":mtu=1024", remote + ":mtu=1024", 1, ":links=1")
 
-    async def test_devices(self) -> None:
-        """Two devices make two links, also with version 2; a peer with a single port limits them to one."""
+    async def test_twoDevicesMakeTwoLinksWithPeersOfTwoPorts(self) -> None:
         local = f"soft:127.0.0.2{UDP}+soft:127.0.0.3{UDP}"
         remote = f"soft:127.0.0.4{UDP}+soft:127.0.0.5{UDP}"
         await self.check(local, remote, 2, ":ueid=A")
         await self.check(local + "+soft:127.0.0.6" + UDP, "soft:127.0.0.7" + UDP, 1)
 
-    async def test_memory(self) -> None:
-        """With shared memory there is one link, since it can't be cut."""
+    async def test_sharedMemoryHasOneLink(self) -> None:
         await self.check("soft:127.0.0.2,127.0.0.3", "soft:127.0.0.4,127.0.0.5", 1)

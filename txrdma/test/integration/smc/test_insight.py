@@ -23,8 +23,7 @@ class Pausing(Listener):
 
 
 class LinkGroupTests(TwoLinkTestCase):
-    def test_twoLinks(self) -> None:
-        """Both ends report the same two links, each with the local end first."""
+    def test_bothEndsReportSameTwoLinksLocalEndFirst(self) -> None:
         self.pair()
         here, there = map(describeGroup, self.both())
         self.assertEqual([here["role"], there["role"]], ["client", "server"])
@@ -36,8 +35,7 @@ class LinkGroupTests(TwoLinkTestCase):
                 self.assertEqual(link["state"], "active")
         self.assertEqual(sum(link["connections"] for link in self.links(here)), 1)
 
-    def test_buffers(self) -> None:
-        """A ring is in use as long as it has a connection."""
+    def test_ringIsInUseAsLongAsItHasConnection(self) -> None:
         here, there = self.pair()
         group = self.both()[0]
         [buffer] = self.buffers(describeGroup(group))
@@ -69,8 +67,7 @@ class StatisticsTests(RaceTestCase):
         """Return what was counted since the test began."""
         return differences(statistics()["counters"], self.before, 1)
 
-    def test_connections(self) -> None:
-        """Connections are counted by mode and role; current ones are removed when they end."""
+    def test_connectionsAreCountedByModeAndRoleWhileTheyLast(self) -> None:
         here, there = self.pair()
         self.assertEqual(self.counted()["connections"]["SMC-R 1"], {"client": 1, "server": 1})
         present = statistics()["gauges"]["connections"]["SMC-R 1"]
@@ -80,8 +77,7 @@ class StatisticsTests(RaceTestCase):
         self.assertEqual(statistics()["gauges"]["connections"]["SMC-R 1"], left)
         self.assertEqual(self.counted()["connections"]["SMC-R 1"], {"client": 1, "server": 1})
 
-    def test_bytes(self) -> None:
-        """Bytes are counted at both ends, during connections and afterwards."""
+    def test_bytesAreCountedAtBothEndsAlsoAfterwards(self) -> None:
         here, there = self.pair()
         for data in (b"x", b"y" * 10_000):
             here.transport.write(data)
@@ -96,16 +92,14 @@ class StatisticsTests(RaceTestCase):
             here.transport.abortConnection()
             self.until(lambda: here.reason and there.reason)
 
-    def test_flushes(self) -> None:
-        """Writes of one reactor iteration are sent and counted as one."""
+    def test_writesOfOneIterationCountAsOne(self) -> None:
         here, there = self.pair()
         for _ in range(100):
             here.transport.write(b"x")
         self.until(lambda: len(there.received) == 100)
         self.assertEqual(self.counted()["sent"]["writes"], 1)
 
-    def test_blocked(self) -> None:
-        """A write that waits for the peer's ring is counted, with its waiting time."""
+    def test_writeThatWaitsForPeersRingIsCountedWithItsTime(self) -> None:
         here, there = self.pair(there=Pausing())
         here.transport.write(bytes(40_000))  # rings have 16 KiB
         self.wait(2.0)
@@ -120,15 +114,13 @@ class StatisticsTests(RaceTestCase):
         self.assertGreaterEqual(sent["blocks"], 2)  # three rings full of bytes
         self.assertApproximates(sent["blockedSeconds"], 2.0, 0.2)
 
-    def test_full(self) -> None:
-        """Bytes that just fit into the peer's ring do not wait."""
+    def test_bytesThatJustFitDoNotWait(self) -> None:
         here, _there = self.pair(there=Pausing())
         here.transport.write(bytes(16_384))
         self.wait(1.0)
         self.assertEqual(self.counted()["sent"]["blocks"], 0)
 
-    def test_abortedWhileBlocked(self) -> None:
-        """An aborted connection does not wait any more."""
+    def test_abortedConnectionDoesNotWaitAnyMore(self) -> None:
         here, _there = self.pair(there=Pausing())
         here.transport.write(bytes(40_000))
         self.wait(1.0)
@@ -139,8 +131,7 @@ class StatisticsTests(RaceTestCase):
         self.assertEqual(self.counted()["sent"]["blockedSeconds"], seconds)
         self.assertApproximates(seconds, 1.0, 0.1)
 
-    def test_fallback(self) -> None:
-        """A fallback is counted with its role and the reasons of both ends."""
+    def test_fallbackIsCountedWithRoleAndReasonsOfBothEnds(self) -> None:
         group = self.groupsOf[self.server]
         group.ports = ()
         self.pair()
@@ -150,8 +141,7 @@ class StatisticsTests(RaceTestCase):
             {"server": {"NOSMCRDEV": 1}, "client": {"PEERDECL (NOSMCRDEV)": 1}},
         )
 
-    def test_report(self) -> None:
-        """The report can be encoded as JSON, and has the fields of smcss."""
+    def test_reportIsJSONWithFieldsOfSmcss(self) -> None:
         here, there = self.pair()
         here.transport.write(b"hello")
         self.until(lambda: there.received)

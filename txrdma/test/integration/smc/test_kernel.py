@@ -61,8 +61,7 @@ class StandInTests(StreamContract, TestCase):
         reported = KernelSocket.decode(RECORDED["client"])
         self.patch(status._cache, "find", lambda inode: reported)
 
-    async def test_unsentAtTheEnd(self) -> None:
-        """A thread sends what the peer's buffer has no space for at the end."""
+    async def test_threadSendsWhatPeersBufferHasNoSpaceFor(self) -> None:
         real = transports._closeInThread
         here, there = await self.pair()
         there.transport.pauseProducing()
@@ -77,8 +76,7 @@ class StandInTests(StreamContract, TestCase):
         there.transport.resumeProducing()
         await self.until(lambda: there.hasEnded)
 
-    async def test_aborted(self) -> None:
-        """A socket error aborts the stream."""
+    async def test_socketErrorAbortsStream(self) -> None:
         here, there = await self.pair()
 
         class Reset:
@@ -106,14 +104,12 @@ class AbsenceTests(TestCase):
 
         self.patch(socket, "socket", refuse)
 
-    async def test_connect(self) -> None:
-        """The client's error names the remedy."""
+    async def test_clientsErrorNamesRemedy(self) -> None:
         with self.assertRaises(ConnectBindError) as caught:
             await clientFromString(reactor, "smc:127.0.0.1:9:backend=kernel").connect(Recorders())
         self.assertIn("modprobe smc", str(caught.exception))
 
-    async def test_listen(self) -> None:
-        """The server's error names the remedy."""
+    async def test_serversErrorNamesRemedy(self) -> None:
         with self.assertRaises(CannotListenError) as caught:
             await serverFromString(reactor, "smc:127.0.0.1:0:backend=kernel").listen(Recorders())
         self.assertIn("modprobe smc", str(caught.exception))

@@ -75,8 +75,7 @@ class LeftoversTests(EndsTestCase):
         await port.stopListening()
         return one, other
 
-    async def test_bugInReadConnectionLost(self) -> None:
-        """A server that raises when the client half-closes leaves nothing."""
+    async def test_exceptionInReadConnectionLostLeavesNothing(self) -> None:
         await self.begin()
         client, server = await self.pair(HalfCloseRecorder, Buggy)
         contexts = theContextTracker.currentContext().contexts
@@ -92,8 +91,7 @@ class LeftoversTests(EndsTestCase):
         await self.assertNothingLeft()
         self.assertEqual(contexts, before)
 
-    async def test_writesToNobody(self) -> None:
-        """A half-closed end whose peer has closed leaves nothing, and detects the loss when it writes."""
+    async def test_halfClosedEndLeavesNothingAndDetectsLossByWriting(self) -> None:
         await self.begin()
         client, server = await self.pair(HalfCloseRecorder, Recorder)
         server.transport.loseConnection()
@@ -104,8 +102,7 @@ class LeftoversTests(EndsTestCase):
         client.reason.trap(ConnectionLost)
         await self.assertNothingLeft()
 
-    async def test_pausedAtTheEnd(self) -> None:
-        """A paused end whose peer has closed leaves nothing, and gets all data when it resumes."""
+    async def test_pausedEndLeavesNothingAndGetsAllDataWhenResumed(self) -> None:
         await self.begin()
         client, server = await self.pair(Paused, Recorder)
         server.transport.write(b"goodbye")
@@ -126,8 +123,7 @@ class LeftoversTests(EndsTestCase):
         self.assertEqual(client.received, b"goodbye")
         await self.assertNothingLeft()
 
-    async def test_othersLive(self) -> None:
-        """A connection that has ended has no readers, while others continue."""
+    async def test_endedConnectionHasNoReadersWhileOthersContinue(self) -> None:
         factory, number, _ = await self.listening(Recorder)
         await self.connect(f"smc:127.0.0.1:{number}:fallback=no")  # and with it the device and a link
         for end in ("loseConnection", "abortConnection"):
@@ -140,8 +136,7 @@ class LeftoversTests(EndsTestCase):
                 await deferLater(reactor, 0)
                 self.assertEqual(watched() - before, set(), (end, isServer))
 
-    async def test_port(self) -> None:
-        """A port that the reactor or a TCP program closes leaves nothing, and describes itself."""
+    async def test_portClosedByReactorOrProgramLeavesNothing(self) -> None:
         await self.begin()
         for close in ("connectionLost", "loseConnection"):
             factory, number, port = await self.listening(Recorder)
@@ -155,8 +150,7 @@ class LeftoversTests(EndsTestCase):
             await self.assertNothingLeft()
             self.assertEqual(factory.stops, 1)
 
-    async def test_callsCancelled(self) -> None:
-        """Connections end, and the next one uses SMC-R, although all delayed calls were cancelled."""
+    async def test_cancelledDelayedCallsDisturbNoConnection(self) -> None:
         await self.begin()
         factory, number, _ = await self.listening(Echo)
         for end in ("loseConnection", "abortConnection", "loseWriteConnection"):
@@ -194,8 +188,7 @@ class LeftoversTests(EndsTestCase):
             await self.assertNothingLeft()
         self.assertEqual({one.transport.smc.mode for one in left}, {"SMC-R"})
 
-    async def test_stopped(self) -> None:
-        """Connections made after the reactor has stopped end as usual, which test runners need."""
+    async def test_connectionsAfterReactorStoppedEndAsUsual(self) -> None:
         await self.begin()
         _, number, port = await self.listening(Recorder)
         await self.connect(f"smc:127.0.0.1:{number}:fallback=no")
@@ -211,8 +204,7 @@ class LeftoversTests(EndsTestCase):
         server.transport.loseConnection()
         await gatherResults([client.readEnded, server.lost])
 
-    async def test_handshakesCut(self) -> None:
-        """Cancelling all delayed calls during handshakes logs no errors."""
+    async def test_cancelledDelayedCallsInHandshakeLogNoErrors(self) -> None:
         await self.begin()
         factory, number, _ = await self.listening(Echo)
         for turns in range(8):

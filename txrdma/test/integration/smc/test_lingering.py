@@ -40,15 +40,13 @@ class LingeringTests(RaceTestCase):
         """Return whether the client has a link group."""
         return self.client in {group.groups.reactor for group in everyGroup()}
 
-    def test_heard(self) -> None:
-        """A group ends immediately when its peer has acknowledged the end of the last connection."""
+    def test_groupEndsWhenPeerAcknowledgedLastEnd(self) -> None:
         self.closing("abortConnection")
         self.until(lambda: self.there.reason is not None, 0.1)
         self.assertEqual((self.here.reason, self.there.reason), (ConnectionAborted, ConnectionLost))
         self.until(lambda: not self.isOpen(), 0.1)
 
-    def test_silent(self) -> None:
-        """A peer that does not answer delays no process; the group ends at its timeout."""
+    def test_silentPeerDelaysNoProcessAndGroupTimesOut(self) -> None:
         self.server.sleep()
         self.closing("abortConnection")
         self.assertIs(self.here.reason, ConnectionAborted)
@@ -57,8 +55,7 @@ class LingeringTests(RaceTestCase):
         self.wait(SECONDS)
         self.assertFalse(self.isOpen())
 
-    def test_usedAgain(self) -> None:
-        """A connection made while a group waits for its peer joins the group."""
+    def test_connectionJoinsGroupThatWaitsForPeer(self) -> None:
         self.server.sleep()
         self.closing("abortConnection")
         [group] = [each for each in everyGroup() if each.groups.reactor is self.client]
@@ -73,8 +70,7 @@ class LingeringTests(RaceTestCase):
         there.transport.loseConnection()
         self.until(lambda: there.reason is here.reason is ConnectionDone)
 
-    def test_deviceGone(self) -> None:
-        """A removed device ends its connections without waiting for peers."""
+    def test_removedDeviceEndsConnectionsWithoutWaiting(self) -> None:
         begun = unqueuedSeconds()
         self.groupsOf[self.client].devices[0].notify(AsyncEvent(AsyncEventKind.DEVICE_FATAL))  # type: ignore[attr-defined]  # of the software device
         self.until(lambda: self.here.reason is not None)

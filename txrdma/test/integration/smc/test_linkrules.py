@@ -30,8 +30,7 @@ class LogTests(RaceTestCase):
         globalLogPublisher.addObserver(observer)
         self.addCleanup(globalLogPublisher.removeObserver, observer)
 
-    def test_named(self) -> None:
-        """The log names the peer and the rule, with and without connections; both ends lose it."""
+    def test_logNamesPeerAndRuleAndBothEndsLoseGroup(self) -> None:
         for hasConnection in (True, False):
             here, there = self.pair()
             [group], [other] = (self.groupsOf[host].groups() for host in (self.server, self.client))

@@ -97,8 +97,7 @@ class FindTests(Base):
         squatter.bind(listenerName(place))
         squatter.listen()
 
-    def test_believed(self) -> None:
-        """The owner of the TCP socket is trusted."""
+    def test_ownerOfTCPSocketIsTrusted(self) -> None:
         self.assertIsNone(findListener(self.address))
         self.answering(self.address)
         found = findListener(self.address)
@@ -122,8 +121,7 @@ class FindTests(Base):
     def findsNobody(self) -> None:
         self.assertIsNone(findListener(self.address))
 
-    def test_squatter(self) -> None:
-        """A process that listens at the name but does not own the TCP socket is not trusted."""
+    def test_listenerThatDoesNotOwnTCPSocketIsNotTrusted(self) -> None:
         self.answering(self.address)
         self.patch(announcing, "peerOf", lambda connection: Credentials(1, 65533))
         self.assertIsNone(findListener(self.address))
@@ -175,8 +173,7 @@ class AnnouncementTests(Base):
         self.assertEqual(self.reactor.getWriters(), [])
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
-    def test_accepted(self) -> None:
-        """The listener expects and accepts the connection, reports it, and retains nothing."""
+    def test_expectedConnectionIsAcceptedAndNothingRetained(self) -> None:
         announcements = self.announcements()
         announcement = self.announce()
         self.assertEqual(self.reported, [])
@@ -192,8 +189,7 @@ class AnnouncementTests(Base):
         self.assertNothingLeft()
         self.assertEqual(self.reported, ["answered", "accepted"])
 
-    def test_patience(self) -> None:
-        """A client waits for a silent listener for a limited time, and remembers it."""
+    def test_silentListenerIsAwaitedForLimitedTimeAndRemembered(self) -> None:
         announcements = self.announcements()
         announcement = self.announce()
         self.reactor.advance(ANSWER_SECONDS)
@@ -202,8 +198,7 @@ class AnnouncementTests(Base):
         self.assertNothingLeft()
         self.assertEqual(announcements.expected, {})
 
-    def test_busyListener(self) -> None:
-        """A listener that accepts after the client has given up is notified, in any order of messages."""
+    def test_listenerThatAcceptsTooLateIsNotified(self) -> None:
         announcements, announcement = self.expected()
         self.connected(announcement)
         announced = self.claimed(announcements)
@@ -214,8 +209,7 @@ class AnnouncementTests(Base):
         self.assertEqual(self.reported, ["answered", "plain", "withdrawn"])
         self.assertNothingLeft()
 
-    def test_busyClient(self) -> None:
-        """A client that was busy receives what the listener sent in time."""
+    def test_busyClientReceivesWhatListenerSentInTime(self) -> None:
         announcements, announcement = self.expected()
         self.connected(announcement)
         self.claimed(announcements).expect(self.withdrawn)
@@ -225,8 +219,7 @@ class AnnouncementTests(Base):
         self.assertFalse(silentPeers(self.reactor).isSilent(self.address, self.reactor.seconds()))
         self.assertNothingLeft()
 
-    def test_forgotten(self) -> None:
-        """A client that was stopped sends nothing, and leaves nothing."""
+    def test_stoppedClientSendsAndLeavesNothing(self) -> None:
         announcements, announcement = self.expected()
         self.assertEqual(list(announcements.expected), [CLIENT])
         self.connected(announcement)
@@ -234,8 +227,7 @@ class AnnouncementTests(Base):
         self.assertNothingLeft()
         self.assertEqual((self.reported, announcements.expected), (["answered"], {}))
 
-    def test_listenerCloses(self) -> None:
-        """A client that waits for acceptance is notified when the listener closes."""
+    def test_waitingClientIsNotifiedWhenListenerCloses(self) -> None:
         announcements, announcement = self.expected()
         self.connected(announcement)
         announcements.stop()
@@ -245,8 +237,7 @@ class AnnouncementTests(Base):
         self.assertEqual(self.reactor.getReaders(), [])
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
-    def test_somebodyElseListens(self) -> None:
-        """A listener is not trusted any more when another user listens at the address."""
+    def test_listenerIsDistrustedOnceAnotherUserListens(self) -> None:
         announcements, announcement = self.expected()
         self.connected(announcement)
         announcement.listener = Credentials(1, 1000)
@@ -256,8 +247,7 @@ class AnnouncementTests(Base):
         self.assertEqual(self.reported, ["answered", "plain", "withdrawn"])
         self.assertNothingLeft()
 
-    def test_twice(self) -> None:
-        """A connection can be announced once; a second client is refused immediately."""
+    def test_secondAnnouncementOfConnectionIsRefused(self) -> None:
         announcements = self.announcements()
         first = self.announce()
         self.reactor.serve()
@@ -267,8 +257,7 @@ class AnnouncementTests(Base):
         self.assertEqual(list(announcements.expected), [CLIENT])
         first.forget()
 
-    def test_announcementOfAnotherUser(self) -> None:
-        """An announcement of the socket's owner replaces one of another user, not vice versa."""
+    def test_ownersAnnouncementReplacesAnotherUsers(self) -> None:
         announcements = self.announcements(anybody=True)
         unknownPeer, other, ours = (
             Announced(None, CLIENT, 1, Credentials(1, user)) for user in (65533, 65534, os.geteuid())
@@ -279,8 +268,7 @@ class AnnouncementTests(Base):
         self.assertFalse(announcements.expect(CLIENT, unknownPeer))
         self.assertIs(announcements.claim(CLIENT), ours)
 
-    def test_notItsOwn(self) -> None:
-        """A client that announces another user's connection is refused, unless it is root."""
+    def test_onlyRootMayAnnounceAnotherUsersConnection(self) -> None:
         with socket.create_connection(self.address) as client:
             own = TCPAddress.of(*client.getsockname())
             user = os.geteuid()
@@ -288,8 +276,7 @@ class AnnouncementTests(Base):
                 announced = Announced(None, own, 1, Credentials(1, who))
                 self.assertEqual(announced.isFrom(own, self.address), isFrom)
 
-    def test_portUsedAgain(self) -> None:
-        """An announcement whose connection failed is not used for the next one from the same port."""
+    def test_failedConnectionsAnnouncementIsNotUsedForNext(self) -> None:
         own, first, second = socket.socket(), socket.socket(), socket.socket()
         for each in (own, first, second):
             self.addCleanup(each.close)
@@ -316,8 +303,7 @@ class AnnouncementTests(Base):
             arrivals.append(announcements.arrived(cast(Connection, transport)))
         self.assertEqual(arrivals, [None, announced])
 
-    def test_nonsense(self) -> None:
-        """A client that sends an invalid message is disconnected."""
+    def test_clientWithInvalidMessageIsDisconnected(self) -> None:
         announcements = self.announcements()
         lines = (
             *(b"hello", b"connecting", b"connecting 1 here 5", b"connecting 1 ::1 x", b"connecting x ::1 5"),
@@ -333,16 +319,14 @@ class AnnouncementTests(Base):
         self.assertEqual((announcements.expected, announcements.connections), ({}, set()))
         self.assertNothingLeft()
 
-    def test_welcome(self) -> None:
-        """Other users may announce connections only if the device was configured."""
+    def test_otherUsersMayAnnounceOnlyToConfiguredDevice(self) -> None:
         for anybody in (False, True):
             announcements = Announcements(cast(Reactor, self.reactor), anybody)
             self.assertTrue(announcements.welcome(os.geteuid()))
             self.assertTrue(announcements.welcome(0))
             self.assertEqual(announcements.welcome(os.geteuid() + 1), anybody)
 
-    def test_takenName(self) -> None:
-        """A listener whose name is in use continues without it; its log entry is text."""
+    def test_listenerContinuesWithoutNameInUseAndLogsText(self) -> None:
         self.announcements()
         entries: list[str] = []
         warn: Callable[..., None] = lambda text, **fields: entries.append(text.format(**fields))  # noqa: E731
@@ -379,8 +363,7 @@ class AnnouncementTests(Base):
         self.assertNothingLeft()
         self.assertEqual(announcements.expected, {})
 
-    def test_neverComes(self) -> None:
-        """An announced connection that does not arrive within a minute is dropped."""
+    def test_announcedConnectionIsDroppedAfterMinute(self) -> None:
         announcements, announcement = self.expected()
         for _ in range(61):
             self.reactor.advance(1.0)
@@ -389,8 +372,7 @@ class AnnouncementTests(Base):
         announcement.forget()
         self.assertNothingLeft()
 
-    def test_progress(self) -> None:
-        """A client waits for a listener that answers others, up to a limit."""
+    def test_clientWaitsLongerForListenerThatAnswersOthers(self) -> None:
         self.announcements()
         first = self.announce()
         self.reactor.serve()
@@ -408,8 +390,7 @@ class AnnouncementTests(Base):
         self.assertFalse(silentPeers(self.reactor).isSilent(self.address, self.reactor.seconds()))
         self.assertNothingLeft()
 
-    def test_oneSocket(self) -> None:
-        """All connections to a listener are announced on one socket, as long as the listener exists."""
+    def test_connectionsToListenerAreAnnouncedOnOneSocket(self) -> None:
         announcements = self.announcements()
         first = self.channel()
         self.reactor.serve()
@@ -420,8 +401,7 @@ class AnnouncementTests(Base):
         announcements.begin(self.address)
         self.assertIsNot(self.channel(), first)
 
-    def test_cut(self) -> None:
-        """A client whose listener closes during an announcement is notified."""
+    def test_clientIsNotifiedWhenListenerClosesDuringAnnouncement(self) -> None:
         announcements = self.announcements()
         self.announce().forget()
         self.reactor.serve()
@@ -432,8 +412,7 @@ class AnnouncementTests(Base):
         self.assertEqual((self.reported, announcement.wasCut, announcement.user), (["answered"], True, -1))
         self.assertNothingLeft()
 
-    def test_swept(self) -> None:
-        """A socket that was removed from the reactor is added again at the next use."""
+    def test_socketRemovedFromReactorIsAddedAtNextUse(self) -> None:
         self.announcements()
         self.channel()
         self.reactor.serve()
@@ -449,8 +428,7 @@ class AnnouncementTests(Base):
         self.assertIn(announcement._channel._lines, self.reactor.getReaders())
         announcement.forget()
 
-    def test_otherUsersAreFew(self) -> None:
-        """Processes of other users can use a bounded number of a listener's descriptors."""
+    def test_otherUsersUseBoundedNumberOfDescriptors(self) -> None:
         self.patch(signalling, "_MOST_OTHER_USERS", 2)
         announcements = self.announcements(anybody=True)
         self.patch(signalling, "processAt", lambda connection: Credentials(1, 65533))
@@ -480,8 +458,7 @@ class AnnouncementTests(Base):
         announcements.forget(announcements.expected[TCPAddress.of("127.0.0.1", 1000)])
         self.assertIn(announcements.expected[TCPAddress.of("127.0.0.1", 9999)], announcements._coming)
 
-    def test_clientDies(self) -> None:
-        """A client that disappears silently is dropped."""
+    def test_clientThatDisappearsIsDropped(self) -> None:
         announcements, announcement = self.expected()
         announcement._channel._lines.close()
         self.assertNothingLeft()

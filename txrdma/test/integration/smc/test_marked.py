@@ -51,37 +51,32 @@ class OursTests(MarkedTestCase):
         self.assertEqual(await made.receiving(5), b"hello")
         return made, accepted
 
-    async def test_smc(self) -> None:
-        """Ends that do not find each other on this host detect each other by the option."""
+    async def test_separateEndsDetectEachOtherByOption(self) -> None:
         self.forgetPresence()
         for end in await self.pair():
             self.assertEqual((end.smc.mode, end.smc.version), ("SMC-R", 2))
         self.assertEqual((len(self.model.clients), len(self.model.listeners)), (1, 1))
         self.assertEqual(self.model.forgotten, 2)
 
-    async def test_announced(self) -> None:
-        """A client that its listener expects sends no option on its SYN, and uses SMC-R."""
+    async def test_expectedClientSendsNoOptionAndUsesSMC(self) -> None:
         for end in await self.pair():
             self.assertEqual(end.smc.mode, "SMC-R")
         self.assertEqual(self.model.clients, [])
 
-    async def test_off(self) -> None:
-        """With C{option=no} no socket has the option."""
+    async def test_optionNoMarksNoSocket(self) -> None:
         self.forgetPresence()
         for end in await self.pair(f"{DEVICE}:option=no", f"{DEVICE}:option=no"):
             self.assertEqual((end.smc.mode, end.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
         self.assertEqual((self.model.clients, self.model.listeners), ([], []))
 
-    async def test_noDevice(self) -> None:
-        """An end without a usable device sends no option."""
+    async def test_endWithoutDeviceSendsNoOption(self) -> None:
         self.forgetPresence()
         for device in (r"soft\:192.0.2.1", r"soft\:route=shared-memory"):
             for end in await self.pair(f"device={device}", f"device={device}"):
                 self.assertEqual((end.smc.mode, end.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
         self.assertEqual((self.model.clients, self.model.listeners), ([], []))
 
-    async def test_closed(self) -> None:
-        """The carrier is closed with the last port and connection."""
+    async def test_carrierIsClosedWithLastPortAndConnection(self) -> None:
         self.forgetPresence()
         factory, number, port = await self.listening(Echo, f"smc:127.0.0.1:0:{DEVICE}")
         client, server = await self.join(factory, f"smc:127.0.0.1:{number}:{DEVICE}")
@@ -96,8 +91,7 @@ class OursTests(MarkedTestCase):
             await deferLater(reactor, 0.01)
         self.assertFalse(self.model.isOpen)
 
-    async def test_listenFails(self) -> None:
-        """A listener whose port is in use leaves neither carrier nor device open."""
+    async def test_portInUseLeavesNeitherCarrierNorDeviceOpen(self) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
@@ -163,8 +157,7 @@ class ForeignTests(ForeignTestCase):
         self.assertEqual(await ours.receiving(12), b"in plain TCP")
         self.assertEqual((ours.smc.mode, ours.smc.peerDiagnosis), ("TCP", Diagnosis.NOSMCDEV))
 
-    async def test_plainListener(self) -> None:
-        """A listener without the option gets only the application's bytes."""
+    async def test_listenerWithoutOptionGetsOnlyDataOfApplication(self) -> None:
         unknownPeer, connecting = await self.dial(isMarked=False)
         ours = await connecting
         ours.transport.write(b"hello")
@@ -172,8 +165,7 @@ class ForeignTests(ForeignTestCase):
         self.assertEqual(ours.smc.fallbackReason, Diagnosis.PEERNOSMC)
         self.assertEqual(len(self.model.clients), 1)
 
-    async def test_silentListener(self) -> None:
-        """A listener that did not answer a Proposal gets no option on the next SYN."""
+    async def test_unansweredProposalMeansNoOptionOnNextSYN(self) -> None:
         self.patch(_machine, "CLC_TIMEOUT", 0.05)
         self.patch(_machine, "LATE_DECLINE_TIMEOUT", 0.05)
         unknownPeer, connecting = await self.dial(isMarked=True)
@@ -194,8 +186,7 @@ class ForeignTests(ForeignTestCase):
         self.assertEqual(await unknownPeer.receiving(11), b"220 hello\r\n")
         self.assertEqual((server.smc.mode, server.smc.peerDiagnosis), ("TCP", Diagnosis.NOSMCDEV))
 
-    async def test_plainClient(self) -> None:
-        """A server writes immediately to a client without the option."""
+    async def test_clientWithoutOptionIsWrittenToImmediately(self) -> None:
         unknownPeer, _factory, accepted = await self.meet(False, Greeter)
         self.assertEqual(await unknownPeer.receiving(11), b"220 hello\r\n")
         self.assertEqual((await accepted).smc.fallbackReason, Diagnosis.PEERNOSMC)
@@ -208,8 +199,7 @@ class ForgedTests(ForeignTestCase):
         """Assert that no link group was made."""
         self.assertEqual(linkGroups(reactor, "soft:127.0.0.1").groups(), [])
 
-    async def test_client(self) -> None:
-        """A client with the option that writes immediately uses TCP, with each of its bytes."""
+    async def test_markedClientThatWritesUsesTCPWithEachByte(self) -> None:
         unknownPeer, factory, accepted = await self.meet(True, Echo)
         unknownPeer.transport.write(b"GET / HTTP/1.0\r\n\r\n")
         server = await accepted
@@ -218,8 +208,7 @@ class ForgedTests(ForeignTestCase):
         self.assertEqual(len(factory.protocols), 1)
         self.assertNothingLeft()
 
-    async def test_listener(self) -> None:
-        """A listener that takes a Proposal for a request costs one connection; later ones use TCP."""
+    async def test_listenerThatMisreadsProposalCostsOneConnection(self) -> None:
         unknownPeer, connecting = await self.dial(isMarked=True)
         head = await unknownPeer.receiving(8)
         await unknownPeer.receiving(int.from_bytes(head[5:7], "big"))

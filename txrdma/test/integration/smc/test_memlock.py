@@ -44,8 +44,7 @@ class PinnedTests(RaceTestCase):
         made = self.groupsOf[host] = useDevice(host, DEVICE, pinned.limit(host.openDevice()))
         return made
 
-    def test_exchange(self) -> None:
-        """All connections use SMC-R, and the bytes of all arrive in both directions."""
+    def test_allConnectionsUseSMCInBothDirections(self) -> None:
         ends: list[tuple[Any, Any]] = [self.connect(Counting(), Counting())[:2] for _ in range(PEERS)]
         both = [end for pair in ends for end in pair]
         self.until(lambda: all(end.mode for end in both))
@@ -57,8 +56,7 @@ class PinnedTests(RaceTestCase):
         for pinned in self.pinned.values():
             self.assertLess(pinned.peak, LIMIT // 2)
 
-    def test_smallerRings(self) -> None:
-        """If there is no memory for the usual ring, that of the connection is half as large."""
+    def test_missingMemoryHalvesRingOfConnection(self) -> None:
         for pinned in self.pinned.values():
             pinned.most = STAGE + RECEIVES + PINNED_RING // 2
         here, there = Counting(), Counting()

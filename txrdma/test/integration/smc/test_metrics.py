@@ -29,8 +29,7 @@ class MetricsTests(RaceTestCase):
     if isMissing:
         skip = MISSING
 
-    def test_scraped(self) -> None:
-        """A scrape has connections by mode and role, and bytes as a histogram by size."""
+    def test_scrapeHasConnectionsByModeAndRoleAndBytesBySize(self) -> None:
         before = samples()
 
         def counted(name: str, *labels: str) -> float:
@@ -53,22 +52,20 @@ class MetricsTests(RaceTestCase):
         self.assertEqual(counted("open_connections", "SMC-R 1", "server"), 0)
         self.assertEqual(counted("write_bytes_sum"), 10_010)
 
-    def test_statistics(self) -> None:
-        """A scrape has the numbers of C{txrdma smc-stats}."""
+    def test_scrapeHasNumbersOfSMCStats(self) -> None:
         here, there = self.pair(Listener(), Listener())
         here.transport.write(bytes(100_000))
         self.wait(0.1)
         found, expected = samples(), valuesOf(statistics())
         self.assertGreaterEqual(expected["write_bytes",], 100_000)
         for (name, *labels), value in expected.items():
-            if not name.endswith("_operations"):  # these are buckets: see test_scraped
+            if not name.endswith("_operations"):  # these are buckets, tested above
                 names = f"{name}_total", f"{name}_sum", name
                 keys = product(names, (labels, labels[::-1]))  # the labels are sorted here
                 values = [found.get((f"txrdma_smc_{key}", tuple(order))) for key, order in keys]
                 self.assertIn(value, values, name)
 
-    def test_resource(self) -> None:
-        """The page has the metrics of SMC once, also of several pages, beside those of the registry."""
+    def test_pagesHaveMetricsOnceBesideRegistrys(self) -> None:
         registry = CollectorRegistry()
         Counter("served", "Requests.", registry=registry).inc()
         request = DummyRequest([b""])
@@ -85,8 +82,7 @@ class ThreadTests(TestCase):
     if isMissing:
         skip = MISSING
 
-    async def test_thread(self) -> None:
-        """A thread that serves metrics gets values read in the reactor's thread."""
+    async def test_valuesAreReadInReactorsThread(self) -> None:
         areInReactorThread: list[bool] = []
 
         def read() -> dict[str, Any]:

@@ -58,8 +58,7 @@ class MeetingPlaceTests(PlaceTestCase):
         self.addCleanup(listening.close)
         return listening
 
-    def test_published(self) -> None:
-        """A listener is found by name, and the directory contains nothing else."""
+    def test_directoryContainsOnlyNamesOfListeners(self) -> None:
         self.publish()
         self.assertEqual(os.listdir(self.directory.path), ["smc-1-a"])
         self.assertEqual(self.directory.names("smc-1-"), ["smc-1-a"])
@@ -68,14 +67,12 @@ class MeetingPlaceTests(PlaceTestCase):
         assert found is not None
         found.close()
 
-    def test_taken(self) -> None:
-        """A name belongs to its first owner; a second attempt leaves nothing behind."""
+    def test_nameBelongsToFirstOwner(self) -> None:
         self.publish()
         self.assertRaises(FileExistsError, self.directory.publish, socket.SOCK_STREAM, "smc-1-a", 5)
         self.assertEqual(os.listdir(self.directory.path), ["smc-1-a"])
 
-    def test_replaced(self) -> None:
-        """A user of the directory's group that replaces a socket cannot change the mode of another file."""
+    def test_replacedSocketCannotChangeModeOfOtherFile(self) -> None:
         os.chmod(self.directory.path, 0o2770)
         other = os.path.join(self.directory.path, "other")
         with open(other, "w"):
@@ -95,8 +92,7 @@ class MeetingPlaceTests(PlaceTestCase):
         self.assertEqual(stat.S_IMODE(os.stat(other).st_mode), 0o600)
         self.assertEqual(os.listdir(self.directory.path), ["other"])
 
-    def test_mode(self) -> None:
-        """Other users cannot connect, unless the directory has the set-group-ID bit for their group."""
+    def test_otherUsersConnectOnlyBySetGroupIDDirectory(self) -> None:
         self.publish("one")
         os.chmod(self.directory.path, 0o770)
         self.publish("two")
@@ -105,22 +101,19 @@ class MeetingPlaceTests(PlaceTestCase):
         modes = [os.stat(f"{self.directory.path}/{each}").st_mode & 0o777 for each in ("one", "two", "three")]
         self.assertEqual(modes, [0o600, 0o600, 0o660])
 
-    def test_stale(self) -> None:
-        """The name of a process that has ended is removed by the first search."""
+    def test_firstSearchRemovesNameOfEndedProcess(self) -> None:
         self.publish().close()
         self.assertIsNone(self.directory.connect(socket.SOCK_STREAM, "smc-1-a"))
         self.assertEqual(os.listdir(self.directory.path), [])
 
-    def test_staleWhenPublishing(self) -> None:
-        """A process replaces the name of one that has ended, and not of one that exists."""
+    def test_onlyNameOfEndedProcessIsReplaced(self) -> None:
         self.publish().close()
         again = self.publish()
         self.assertRaises(FileExistsError, self.publish)
         self.assertEqual(os.listdir(self.directory.path), ["smc-1-a"])
         again.close()
 
-    def test_replacedMeanwhile(self) -> None:
-        """A name that another process takes during the search stays, even if it gets the same inode."""
+    def test_nameTakenDuringSearchStays(self) -> None:
         self.publish().close()
         os.utime(f"{self.directory.path}/smc-1-a", (1, 1))
 
@@ -138,14 +131,12 @@ class MeetingPlaceTests(PlaceTestCase):
         assert found is not None
         found.close()
 
-    def test_file(self) -> None:
-        """A file that is not a socket is not touched."""
+    def test_fileThatIsNoSocketIsNotTouched(self) -> None:
         Path(self.directory.path, "smc-1-a").write_text("somebody's")
         self.assertIsNone(self.directory.connect(socket.SOCK_STREAM, "smc-1-a"))
         self.assertEqual(os.listdir(self.directory.path), ["smc-1-a"])
 
-    def test_nobody(self) -> None:
-        """Two users that the user namespace does not map are not considered equal."""
+    def test_unmappedUsersAreNotEqual(self) -> None:
         self.publish()
         for module in (unixsockets, socketdirectory):
             self.patch(module, "unmapped", lambda: frozenset({os.geteuid(), os.getegid()}))
@@ -153,8 +144,7 @@ class MeetingPlaceTests(PlaceTestCase):
         os.chmod(self.directory.path, 0o2770)
         self.assertIsNone(self.directory.connect(socket.SOCK_STREAM, "smc-1-a"))
 
-    def test_missing(self) -> None:
-        """Without a directory no listener is found, and publishing fails."""
+    def test_withoutDirectoryNothingIsFoundAndPublishingFails(self) -> None:
         nowhere = SocketDirectory(self.directory.path + "/nowhere")
         self.assertEqual(nowhere.names(""), [])
         self.assertIsNone(nowhere.connect(socket.SOCK_STREAM, "x"))
@@ -201,8 +191,7 @@ class ProofTests(PlaceTestCase):
         self.reactor.advance(ANSWER_SECONDS)
         self.assertEqual(self.found, [None])
 
-    def test_proven(self) -> None:
-        """A listener that receives the token sent to the address is trusted, and receives announcements."""
+    def test_listenerThatReceivesTokenIsTrusted(self) -> None:
         announcements = self.listener()
         channel = self.search()
         assert channel is not None
@@ -220,8 +209,7 @@ class ProofTests(PlaceTestCase):
         self.reactor.serve()
         self.assertTrue(announcement.isAccepted)
 
-    def test_otherAddress(self) -> None:
-        """A connection announced from another address than the proven one ends the exchange."""
+    def test_announcementFromUnprovenAddressEndsExchange(self) -> None:
         announcements = self.listener()
         channel = self.search()
         assert channel is not None
@@ -231,8 +219,7 @@ class ProofTests(PlaceTestCase):
         self.assertFalse(announcement.isAccepted)
         self.assertEqual(announcements.expected, {})
 
-    def test_unproven(self) -> None:
-        """Nothing can be announced before the proof."""
+    def test_nothingCanBeAnnouncedBeforeProof(self) -> None:
         announcements = self.listener()
         [name] = os.listdir(self.directory.path)
         liar = socket.socket(socket.AF_UNIX)
@@ -243,8 +230,7 @@ class ProofTests(PlaceTestCase):
         self.assertEqual(announcements.expected, {})
         self.assertEqual(announcements.connections, set())
 
-    def test_shared(self) -> None:
-        """Many connections at once share a search."""
+    def test_simultaneousConnectionsShareSearch(self) -> None:
         self.listener()
         for _ in range(3):
             self.assertTrue(self.seek())
@@ -253,8 +239,7 @@ class ProofTests(PlaceTestCase):
         self.assertEqual(len(self.found), 3)
         self.assertIsNotNone(self.found[0])
 
-    def test_twins(self) -> None:
-        """Of two listeners that claim the address, the one that receives the token is found."""
+    def test_listenerThatReceivesTokenIsFoundAmongTwo(self) -> None:
         right = self.listener()
         wrong = self.listener()
         genuine = Neighbour._challengeReceived
@@ -269,8 +254,7 @@ class ProofTests(PlaceTestCase):
         self.reactor.serve()
         self.assertEqual(wrong.connections, set())
 
-    def test_wrongAnswer(self) -> None:
-        """A listener that claims receipt without returning the token is not trusted."""
+    def test_listenerThatReturnsNoTokenIsNotTrusted(self) -> None:
         self.listener()
         genuine = neighbours.ProvingSocket.send
 
@@ -280,8 +264,7 @@ class ProofTests(PlaceTestCase):
         self.patch(neighbours.ProvingSocket, "send", send)
         self.assertUnproven()
 
-    def test_translated(self) -> None:
-        """If the listener sees the client at another address, the connection uses TCP."""
+    def test_translatedClientAddressMeansTCP(self) -> None:
         self.listener()
 
         def wordCame(neighbour: Neighbour, data: bytes, sender: tuple[object, ...]) -> None:
@@ -292,8 +275,7 @@ class ProofTests(PlaceTestCase):
         self.patch(Neighbour, "_challengeReceived", wordCame)
         self.assertUnproven()
 
-    def test_lostWords(self) -> None:
-        """Lost tokens are sent again."""
+    def test_lostTokensAreSentAgain(self) -> None:
         self.listener()
         genuine = neighbours.ProvingSocket.send
         lost: list[bytes] = []
@@ -329,8 +311,7 @@ class ProofTests(PlaceTestCase):
         self.assertTrue(self.seek(target))
         self.reactor.serve()
 
-    def test_silent(self) -> None:
-        """A silent listener costs its timeout once."""
+    def test_silentListenerCostsItsTimeoutOnce(self) -> None:
         stopped = self.directory.publish(socket.SOCK_STREAM, listenersAt(8080) + "x", 5)
         self.addCleanup(stopped.close)
         self.assertTrue(self.seek())
@@ -338,8 +319,7 @@ class ProofTests(PlaceTestCase):
         self.assertEqual(self.found, [None])
         self.assertTrue(silentPeers(self.reactor).isSilent(TARGET, self.reactor.seconds()))
 
-    def test_abandoned(self) -> None:
-        """An abandoned search ends and leaves nothing."""
+    def test_abandonedSearchLeavesNothing(self) -> None:
         self.listener()
         search = seek(cast(Reactor, self.reactor), self.directory, TARGET, self.found.append)
         assert search is not None
@@ -360,21 +340,17 @@ class ProofTests(PlaceTestCase):
         self.assertEqual(proceeded, [])
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
-    def test_closed(self) -> None:
-        """A connection closed during the search is closed."""
+    def test_connectionClosedDuringSearchIsClosed(self) -> None:
         self.cancel(lambda approach: approach.close())
 
-    def test_cancelled(self) -> None:
-        """A connection cancelled during the search is cancelled."""
+    def test_connectionCancelledDuringSearchIsCancelled(self) -> None:
         self.cancel(lambda approach: approach.failed(None))
 
-    def test_otherPort(self) -> None:
-        """Listeners at another port are not queried."""
+    def test_listenersAtOtherPortAreNotQueried(self) -> None:
         self.listener()
         self.assertFalse(self.seek(TCPAddress("127.0.0.1", 808)))
 
-    def test_ownAddress(self) -> None:
-        """Listeners at an address of the local network namespace are found by abstract names."""
+    def test_localListenersAreFoundByAbstractNames(self) -> None:
         self.listener()
         self.patch(seeking, "sourceFor", lambda target: TCPAddress("127.0.0.1", 0))
         self.assertFalse(self.seek())

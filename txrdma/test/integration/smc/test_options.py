@@ -48,12 +48,10 @@ class CorkTests(RaceTestCase):
         self.assertEqual(here.transport.smc.messagesSent - before, max(during, 1))
         return during
 
-    def test_yes(self) -> None:
-        """By default nothing is sent before the iteration ends."""
+    def test_nothingIsSentBeforeIterationEndsByDefault(self) -> None:
         self.assertEqual(self.write(*self.pair()), 0)
 
-    def test_no(self) -> None:
-        """Without it every write is posted alone before the call returns."""
+    def test_everyWriteIsPostedBeforeCallReturns(self) -> None:
         here, there = self.pair(autocork=False)
         self.assertIsInstance(here.transport, PromptTransport)
         self.assertEqual(self.write(here, there), 10)
@@ -65,8 +63,7 @@ class CorkTests(RaceTestCase):
         self.assertEqual(here.transport.smc.messagesSent - before, 1)
         self.until(lambda: there.received == b"abc")
 
-    def test_full(self) -> None:
-        """Writes that exceed the peer's ring or receives wait, in order, and nothing is lost."""
+    def test_writesBeyondRingOrReceivesWaitInOrder(self) -> None:
         here, there = self.pair(autocork=False)
         pieces = [bytes([number % 256]) * 700 for number in range(200)]
         for piece in pieces:
@@ -75,8 +72,7 @@ class CorkTests(RaceTestCase):
         self.until(lambda: there.hasEnded)
         self.assertEqual(there.received, b"".join(pieces))
 
-    def test_answers(self) -> None:
-        """An answer written in dataReceived is sent before that returns."""
+    def test_answerInDataReceivedIsSentBeforeItReturns(self) -> None:
         here, there = self.pair(autocork=False)
         sent: list[int] = []
 
@@ -93,8 +89,7 @@ class CorkTests(RaceTestCase):
 
 
 class SizeTests(RaceTestCase):
-    def test_rings(self) -> None:
-        """Each end has a ring of its requested size, rounded up."""
+    def test_eachEndHasRequestedRingSizeRoundedUp(self) -> None:
         here, there = self.pair(rcvbuf=100_000)
         for end in (here, there):
             reported = end.transport.smc.toDict()
@@ -102,8 +97,7 @@ class SizeTests(RaceTestCase):
         here, there = self.pair()
         self.assertEqual(here.transport.smc.toDict()["bufferSize"], 16_384)
 
-    def test_producers(self) -> None:
-        """A producer is paused when more than C{sndbuf} is queued."""
+    def test_producerIsPausedAboveSndbuf(self) -> None:
         for sndbuf, isPaused in ((65_536, False), (50_000, True)):
             here, _there = self.pair(sndbuf=sndbuf)
             producer = ProducerRecorder()
@@ -131,15 +125,13 @@ class KeepaliveTests(RaceTestCase):
         self.wait(seconds)
         return times
 
-    def test_interval(self) -> None:
-        """A silent link is tested repeatedly, after the configured seconds or up to twice as many."""
+    def test_silentLinkIsTestedAfterOneToTwoIntervals(self) -> None:
         times = self.asked(60.0, keepalive=7.0)
         self.assertGreaterEqual(len(times), 4)
         for earlier, later in pairwise([self.world.clock.seconds() - 60.0, *times]):
             self.assertTrue(7.0 <= later - earlier <= 14.0 or later - earlier < 0.1, times)
 
-    def test_default(self) -> None:
-        """By default a link is tested after two hours, like TCP's keepalive."""
+    def test_linkIsTestedAfterTwoHoursByDefault(self) -> None:
         self.assertEqual(self.asked(60.0), [])
 
 
@@ -177,8 +169,7 @@ class LimitTestCase(RaceTestCase):
 class LimitTests(LimitTestCase):
     """C{maxgroups}, C{maxmemory} and C{handshakes}."""
 
-    def test_groups(self) -> None:
-        """A connection beyond the number of groups falls back; connections of existing groups do not."""
+    def test_connectionBeyondGroupLimitFallsBack(self) -> None:
         first, _ = self.pair()
         self.assertEqual(first.mode, "SMC-R")
         third = self.host(3)
@@ -188,8 +179,7 @@ class LimitTests(LimitTestCase):
         self.assertEqual(here.transport.smc.peerDiagnosis, Diagnosis.MEM)
         self.assertEqual(self.pair(maxgroups=2)[0].mode, "SMC-R")
 
-    def test_idleGroups(self) -> None:
-        """A group without connections ends when its number or memory is needed."""
+    def test_unusedGroupEndsWhenItsNumberOrMemoryIsNeeded(self) -> None:
         limits: list[dict[str, Any]] = [{"maxgroups": 2}, {"maxmemory": BufferPool.total + 2 * 16 * 16_384}]
         for keys in limits:
             here, there = self.pair()
@@ -204,8 +194,7 @@ class LimitTests(LimitTestCase):
                 for group in self.groupsOf[host].groups():
                     group.close("for the test")
 
-    def test_serversMemory(self) -> None:
-        """The limit applies to the server, which reserves its ring before the client."""
+    def test_limitAppliesToServerWhoseRingIsReservedFirst(self) -> None:
         most = BufferPool.total + 5 * 16_384
         totals: list[int] = []
         grow = BufferPool.grow
@@ -219,8 +208,7 @@ class LimitTests(LimitTestCase):
         self.pair(maxmemory=most)
         self.assertEqual(totals[:1], [most])
 
-    def test_memory(self) -> None:
-        """A buffer is at most as large as the limit; without space connections fall back."""
+    def test_bufferRespectsLimitAndOthersFallBack(self) -> None:
         most = BufferPool.total + (16 + 5) * 16_384  # a whole one for the server, and 1/5 for the client
         modes = []
         for _ in range(8):
@@ -230,8 +218,7 @@ class LimitTests(LimitTestCase):
             modes.append(here.mode)
         self.assertEqual(modes, ["SMC-R"] * 5 + ["TCP"] * 3)
 
-    def test_memoryReturns(self) -> None:
-        """Memory of groups that have ended is not counted."""
+    def test_memoryOfEndedGroupsIsNotCounted(self) -> None:
         before = BufferPool.total
         self.pair()
         self.assertGreater(BufferPool.total, before)
@@ -240,8 +227,7 @@ class LimitTests(LimitTestCase):
                 group.close("for the test")
         self.assertEqual(BufferPool.total, before)
 
-    def test_handshakes(self) -> None:
-        """Handshakes beyond a listener's limit are declined immediately."""
+    def test_handshakesBeyondLimitAreDeclined(self) -> None:
         self.pair()
         crowd = HandshakeCount()
         with self.flood(12, crowd, handshakes=10) as clients:
@@ -253,8 +239,7 @@ class LimitTests(LimitTestCase):
             self.assertEqual({there.mode for _, there in clients}, {"TCP"})
             self.assertEqual(crowd.present, 0)
 
-    def test_room(self) -> None:
-        """New handshakes may begin when others have ended."""
+    def test_newHandshakesBeginWhenOthersHaveEnded(self) -> None:
         self.pair()
         crowd = HandshakeCount()
         with self.flood(5, crowd, handshakes=5):
@@ -263,8 +248,7 @@ class LimitTests(LimitTestCase):
         with self.flood(1, crowd, handshakes=5) as [(socket, _)]:
             self.assertNotIsInstance(decode(socket.recv(1000)), Decline)
 
-    def test_pace(self) -> None:
-        """Groups for clients with new names are made some at a time; existing connections continue."""
+    def test_groupsForNewNamesAreMadeSomeAtTime(self) -> None:
         here, there = self.pair()
         with self.flood(200, HandshakeCount(), isNew=True):
             made = len(self.groupsOf[self.server].groups())
@@ -277,16 +261,14 @@ class LimitTests(LimitTestCase):
             self.wait(CLC_TIMEOUT + 2)
             self.assertEqual(len(self.groupsOf[self.server].groups()), 1)
 
-    def test_closedWhileWaiting(self) -> None:
-        """Clients that wait fall back when the device is closed."""
+    def test_waitingClientsFallBackWhenDeviceCloses(self) -> None:
         self.pair()
         with self.flood(50, HandshakeCount(), isNew=True) as clients:
             closeLinkGroups(self.server)
             self.wait(2 * CLC_TIMEOUT)
             self.assertEqual({there.mode for _, there in clients}, {"TCP"})
 
-    def test_proposedAndGone(self) -> None:
-        """A client that proposes and sends nothing more uses TCP after six seconds."""
+    def test_silentProposerUsesTCPAfterSixSeconds(self) -> None:
         self.pair()
         with self.flood(3, HandshakeCount()) as clients:
             self.wait(CLC_TIMEOUT - 1)
@@ -311,8 +293,7 @@ class FloodTests(LimitTestCase):
     proposals = 1000
     names = 300
 
-    def test_manyProposals(self) -> None:
-        """Incomplete handshakes occupy the memory of a hundred at most, and disturb no connection."""
+    def test_incompleteHandshakesHoldMemoryOfHundredAtMost(self) -> None:
         here, there = self.pair()
         [group] = self.groupsOf[self.server].groups()
         crowd = HandshakeCount()
@@ -329,8 +310,7 @@ class FloodTests(LimitTestCase):
             self.assertEqual({end.mode for _, end in clients}, {"TCP"})
         self.assertEqual(crowd.present, 0)
 
-    def test_manyNames(self) -> None:
-        """Handshakes with different names make no more groups than handshakes are allowed."""
+    def test_differentNamesMakeNoMoreGroupsThanHandshakes(self) -> None:
         here, there = self.pair()
         crowd = HandshakeCount()
         with self.flood(self.names, crowd, isNew=True, handshakes=100) as clients:
@@ -346,8 +326,7 @@ class FloodTests(LimitTestCase):
 class CrowdTests(EndsTestCase):
     """C{handshakes} on real sockets, where announcements identify clients."""
 
-    async def test_refused(self) -> None:
-        """A client that announced its connection to a busy listener uses TCP immediately."""
+    async def test_announcedClientOfBusyListenerUsesTCPImmediately(self) -> None:
         factory = Recorders(Echo)
         port = await serverFromString(reactor, "smc:0:interface=127.0.0.1:handshakes=0").listen(factory)
         self.addCleanup(port.stopListening)

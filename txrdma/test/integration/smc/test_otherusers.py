@@ -28,8 +28,7 @@ class OtherUserTests(EndsTestCase):
         """Record a doorbell instead of ringing it."""
         self.rings.append(doorbell)
 
-    async def test_echo(self) -> None:
-        """Bytes pass in both directions without doorbells, since another user's eventfd could block."""
+    async def test_bytesPassWithoutDoorbellsOfOtherUser(self) -> None:
         client, server = await self.ends(Echo)
         self.assertEqual(client.transport.smc.route, "shared-memory")
         output = b""
@@ -42,8 +41,7 @@ class OtherUserTests(EndsTestCase):
         await gatherResults([client.lost, server.lost])
         self.assertEqual(self.rings, [])
 
-    async def test_many(self) -> None:
-        """Connections that share a link group wake each other's processes by the same means."""
+    async def test_connectionsOfGroupWakePeersByMessages(self) -> None:
         factory, number = await self.serve(kind=Echo)
         clients = [await self.connect(f"smc:127.0.0.1:{number}:fallback=no", Recorder) for _ in range(10)]
         for client in clients:
@@ -65,8 +63,7 @@ class OtherUserTests(EndsTestCase):
 class UnknownProcessTests(EndsTestCase):
     """The peer is in an invisible PID namespace: the kernel reports its process as 0."""
 
-    async def test_ownGroup(self) -> None:
-        """Connections announced on one socket share a link group, those of another have their own."""
+    async def test_connectionsOfEachAnnouncingSocketHaveTheirGroup(self) -> None:
         peer = unixsockets.Credentials(0, os.geteuid())
         self.patch(unixsockets, "peerOf", lambda connected: peer)
         _, number = await self.serve(kind=Echo)

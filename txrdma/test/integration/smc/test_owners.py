@@ -43,21 +43,17 @@ class RealSocketTests(SynchronousTestCase):
                 self.assertEqual(peerUserByTCP(place, own, True), os.geteuid())
                 self.assertEqual(peerUserByTCP(own, place, False), os.geteuid())
 
-    def test_owners(self) -> None:
-        """Both ends of a connection belong to the same user."""
+    def test_bothEndsBelongToSameUser(self) -> None:
         self.check()
 
-    def test_ownersByTables(self) -> None:
-        """Both ends of a connection belong to the same user according to C{/proc/net/tcp}."""
-
+    def test_bothEndsBelongToSameUserByProcNetTCP(self) -> None:
         def refuse(*arguments: object) -> None:
             raise OSError(errno.ENOENT, "no such module")
 
         self.patch(owners, "_query", refuse)
         self.check()
 
-    def test_everyAddress(self) -> None:
-        """A listener at the wildcard address is found for IPv4 clients unless it is IPv6 only."""
+    def test_wildcardListenerIsFoundForIPv4UnlessIPv6Only(self) -> None:
         for only in (0, 1):
             listener = socket.socket(socket.AF_INET6)
             self.addCleanup(listener.close)
@@ -73,8 +69,7 @@ class RealSocketTests(SynchronousTestCase):
                     own = TCPAddress.of(*client.getsockname())
                     self.assertEqual(socketUser(own, TCPAddress("127.0.0.1", port)), os.geteuid())
 
-    def test_nonsense(self) -> None:
-        """An invalid answer is ignored."""
+    def test_invalidAnswerIsIgnored(self) -> None:
         place = self.listen(socket.AF_INET, "127.0.0.1")
         for error in (WireError("netlink message", 0, "cut off"), struct.error("short")):
 
@@ -84,8 +79,7 @@ class RealSocketTests(SynchronousTestCase):
             self.patch(owners, "_query", ask)
             self.assertEqual(acceptingUsers(place), {os.geteuid()})
 
-    def test_source(self) -> None:
-        """Addresses of this host have a source, others have none."""
+    def test_onlyAddressesOfThisHostHaveSource(self) -> None:
         self.assertEqual(sourceFor(TCPAddress("127.0.0.1", 80)), TCPAddress("127.0.0.1", 0))
         self.assertEqual(sourceFor(TCPAddress("127.0.0.9", 80)), TCPAddress("127.0.0.1", 0))
         self.assertEqual(sourceFor(TCPAddress("::1", 80)), TCPAddress("::1", 0))

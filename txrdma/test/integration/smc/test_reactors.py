@@ -248,8 +248,7 @@ class _Reading(_Builder):
         """Both ends may half-close, one after the other."""
         self._asTwisted("test_doubleHalfClose")
 
-    def test_pausedHearsNothing(self) -> None:
-        """A paused protocol gets no data until it resumes, and then all of it."""
+    def test_pausedProtocolGetsAllDataWhenResumed(self) -> None:
         received: list[tuple[bool, bytes]] = []
 
         class Server(_Peer):
@@ -276,8 +275,7 @@ class _Reading(_Builder):
         runProtocolsWithReactor(self, Server(), Client(), self.endpoints, writeToPeerAfterAbort=False)
         self.assertEqual(received, [(False, b"onetwo")])
 
-    def test_resumeWhileDisconnecting(self) -> None:
-        """C{resumeProducing} after C{loseConnection} delivers no more data."""
+    def test_resumeAfterLoseConnectionDeliversNothing(self) -> None:
         received: list[bytes] = []
 
         class Server(_Peer):

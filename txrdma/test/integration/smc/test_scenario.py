@@ -54,28 +54,23 @@ class SeedTests(SynchronousTestCase):
         self.assertGreater(counts["SMC-R"], len(seeds))
         self.assertGreater(counts["whole"], len(seeds) / 2)
 
-    def test_roce(self) -> None:
-        """Seeds pass over RoCE."""
+    def test_seedsPassOverRoCE(self) -> None:
         self.play("smc", range(16))
 
-    def test_sharedMemory(self) -> None:
-        """Seeds pass between processes that share memory."""
+    def test_seedsPassOverSharedMemory(self) -> None:
         self.play("smc-shared-memory", range(10))
 
-    def test_twoPorts(self) -> None:
-        """Seeds pass between hosts with two ports, one of which fails at a time."""
+    def test_seedsPassWithTwoPortsOfWhichOneFails(self) -> None:
         self.play("smc-two-ports", range(6))
 
-    def test_repeats(self) -> None:
-        """A plan repeats its simulation, packet by packet."""
+    def test_planRepeatsSimulationPacketByPacket(self) -> None:
         for name in ("smc", "smc-shared-memory", "smc-two-ports"):
             generator = GENERATORS[name]
             for seed in range(2):
                 plan = generator.draw(seed)
                 self.assertEqual(generator.play(plan), generator.play(plan))
 
-    def test_digest(self) -> None:
-        """The digest of a run depends on the contents of its packets."""
+    def test_digestDependsOnContentsOfPackets(self) -> None:
         plan = drawStreams(1)
         with mock.patch.object(scenario, "Random", lambda seed: Random(f"other {seed}")):
             other = playStreams(plan)
@@ -92,8 +87,7 @@ class CanaryTests(SynchronousTestCase):
         def __init__(self) -> None:
             self.view = memoryview(bytearray(self.length))
 
-    def test_sings(self) -> None:
-        """A changed byte outside of the granted range is detected, one inside is not."""
+    def test_onlyChangesOutsideGrantedRangeAreDetected(self) -> None:
         region = self.Region()
         canary = Canary(region, Random(1))
         canary.granted.add((256, 512))
@@ -110,8 +104,7 @@ class CanaryTests(SynchronousTestCase):
 class RaceTests(RaceTestCase):
     """Rare orders of events on a real network; each is a regression."""
 
-    def test_clientVanishes(self) -> None:
-        """A client that never confirms leaves no link, and blocks no other connection."""
+    def test_unconfirmingClientLeavesNoLinkAndBlocksNobody(self) -> None:
         _, _, sockets = self.connect(latency=0.1)
         groups = linkGroups(self.server, DEVICE)
         self.until(groups.links)
@@ -121,8 +114,7 @@ class RaceTests(RaceTestCase):
         self.wait(1)
         self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
 
-    def test_bytesForNobody(self) -> None:
-        """Bytes that arrive after the end of the TCP connection are discarded without an error."""
+    def test_bytesAfterEndOfTCPAreDiscarded(self) -> None:
         here, there, sockets = self.connect()
         self.until(lambda: here.mode and there.mode)
         sockets[0].wire.freeze()
@@ -133,8 +125,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual(here.reason, ConnectionLost)
         self.assertEqual(here.received, b"")
 
-    def test_linkEndsMeanwhile(self) -> None:
-        """When the link ends between Accept and Confirm, the connection falls back."""
+    def test_linkEndBetweenAcceptAndConfirmFallsBack(self) -> None:
         first, _ = self.pair()
         here, there, _ = self.connect(Listener(lambda self: self.transport.write(b"hello")), latency=0.2)
         groups = linkGroups(self.server, DEVICE)
@@ -149,8 +140,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
         self.assertEqual(there.received, b"hello")
 
-    def test_stopsWithoutLink(self) -> None:
-        """A connection that waits for TCP after its link has failed ends with its process."""
+    def test_connectionWithoutLinkEndsWithItsProcess(self) -> None:
         here, there, sockets = self.connect()
         self.until(lambda: here.mode and there.mode)
         sockets[0].wire.freeze()
@@ -163,8 +153,7 @@ class RaceTests(RaceTestCase):
         self.client.stop()
         self.assertEqual(here.reason, ConnectionLost)
 
-    def test_stopsWithSeveral(self) -> None:
-        """When a process ends, polling for one peer's acknowledgement may complete another one's."""
+    def test_pollingForOneAcknowledgementMayCompleteAnother(self) -> None:
         groups = linkGroups(self.client, DEVICE)
 
         class Delivering:
@@ -184,8 +173,7 @@ class RaceTests(RaceTestCase):
         self.successResultOf(stopped)
         self.assertEqual(groups._targets, {})
 
-    def test_routeOfTheGone(self) -> None:
-        """A connection's route is known after its link has ended."""
+    def test_routeIsKnownAfterLinksEnd(self) -> None:
         here, there = self.pair()
         status = here.transport.smc
         (link,) = linkGroups(self.client, DEVICE).links()
@@ -193,8 +181,7 @@ class RaceTests(RaceTestCase):
         self.until(lambda: here.reason)
         self.assertEqual(status.route, "rocev2")
 
-    def test_abortsAtOnce(self) -> None:
-        """A client that aborts in connectionMade has a connected server, which is notified."""
+    def test_serverIsNotifiedOfAbortInConnectionMade(self) -> None:
         first, _, _ = self.connect()
         self.until(lambda: first.mode)  # with an existing link no end waits for the other
         here, there, _ = self.connect(Listener(lambda self: self.transport.abortConnection()))
@@ -202,8 +189,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual((here.reason, there.reason), (ConnectionAborted, ConnectionLost))
         self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
 
-    def test_endsWithoutTheServer(self) -> None:
-        """A client that closes before its Confirm is sent does not end the server's TCP in order."""
+    def test_closeBeforeConfirmDoesNotEndServersTCPInOrder(self) -> None:
         self.connect()
         self.wait(1)  # the next connection uses the same link, where the client may write immediately
         here, there, sockets = self.connect()
@@ -237,8 +223,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual(there.mode, "")
         return there
 
-    def test_stopsBeforeTheServer(self) -> None:
-        """A server receives the bytes of a client whose process ends before the handshake is complete."""
+    def test_bytesOfProcessThatEndsInHandshakeArrive(self) -> None:
         there = self.finish()
         (link,) = linkGroups(self.server, DEVICE).links()
         link._reader.start()
@@ -248,8 +233,7 @@ class RaceTests(RaceTestCase):
         self.until(lambda: there.reason)
         self.assertEqual(there.reason, ConnectionDone)
 
-    def test_stopsBeforeTheServerFallsBack(self) -> None:
-        """A server whose link fails during a handshake that its client has left detects no orderly end."""
+    def test_linkFailureAfterClientLeftIsNoOrderlyEnd(self) -> None:
         there = self.finish()
         (link,) = linkGroups(self.server, DEVICE).links()
         link._reader.poll = lambda: False  # as if the adapter had failed
@@ -257,8 +241,7 @@ class RaceTests(RaceTestCase):
         self.wait(20)
         self.assertEqual((there.mode, there.hasEnded, there.reason), ("", False, None))
 
-    def test_linkFailsAfterClosing(self) -> None:
-        """An end that has closed when the link fails resets TCP, so that its peer detects no orderly end."""
+    def test_linkFailureAfterCloseResetsTCP(self) -> None:
         here, there, sockets = self.connect()
         self.until(lambda: here.mode and there.mode)
         self.world.network.partition(self.client.address, self.server.address)
@@ -271,8 +254,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual((here.reason, there.reason), (ConnectionLost, ConnectionLost))
         self.assertEqual((there.received, there.hasEnded), (b"", False))
 
-    def test_fallenBackAlone(self) -> None:
-        """A server that falls back after the client has completed never reports an orderly end."""
+    def test_serverThatFallsBackAloneReportsNoOrderlyEnd(self) -> None:
         first, _ = self.pair()
         here, there, sockets = self.connect(
             Listener(lambda self: self.transport.write(b"hello")), latency=0.2
@@ -285,8 +267,7 @@ class RaceTests(RaceTestCase):
         self.assertFalse(there.hasEnded)
         self.assertIn(there.reason, (None, ConnectionLost))
 
-    def test_bytesForTheKilled(self) -> None:
-        """A writer to a killed process is notified of its end, even if the first bytes were never read."""
+    def test_writerToKilledProcessIsNotifiedOfItsEnd(self) -> None:
         here, there, sockets = self.connect(latency=0.05)
         for end in self.negotiations:
             end._decline(Diagnosis.MEM)
@@ -298,8 +279,7 @@ class RaceTests(RaceTestCase):
         self.until(lambda: there.reason)
         self.assertEqual(there.reason, ConnectionLost)
 
-    def test_impostor(self) -> None:
-        """A client with another one's peer ID gets its own group, and cannot retire the other's."""
+    def test_impostorGetsItsOwnGroupAndCannotRetireOthers(self) -> None:
         first, _ = self.pair()
         [remoteGroup] = linkGroups(self.server, DEVICE).groups()
         (reported,) = linkGroups(self.client, DEVICE).candidates
@@ -318,8 +298,7 @@ class RaceTests(RaceTestCase):
         again, _ = self.pair()
         self.assertEqual(len(remoteGroup.core.connections), 2)
 
-    def test_impostorServer(self) -> None:
-        """A server that names another one's link group is declined by the client, whose link is preserved."""
+    def test_serverThatNamesAnothersGroupIsDeclined(self) -> None:
         first, _ = self.pair()
         [remoteGroup] = linkGroups(self.client, DEVICE).groups()
         reported = linkGroups(self.server, DEVICE)
@@ -344,8 +323,7 @@ class RaceTests(RaceTestCase):
         assert isinstance(answer, Decline)
         self.assertEqual((answer.diagnosis, remoteGroup.core.usable), (Diagnosis.SYNCERR, True))
 
-    def test_declinesWhileDeciding(self) -> None:
-        """A client that waits longer than its server for a buffer uses TCP when the server does."""
+    def test_clientThatWaitsForBufferFollowsServersDecline(self) -> None:
         first, _ = self.pair()
         here, there, _ = self.connect(
             Listener(lambda self: self.transport.write(b"hello")),
@@ -360,8 +338,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual((here.received, there.received), (b"welcome", b"hello"))
         self.assertTrue(reserved.called, "the wait for the buffer has ended")
 
-    def test_confirmsAndDeclines(self) -> None:
-        """A busy server that reads Confirm and Decline at once uses TCP, like its client."""
+    def test_confirmAndDeclineReadAtOnceMeanTCP(self) -> None:
         first, _ = self.pair()
         here, there, sockets = self.connect(Listener(lambda self: self.transport.write(b"hello")))
         asking, accepting = self.negotiations
@@ -380,8 +357,7 @@ class RaceTests(RaceTestCase):
         self.until(lambda: here.mode and there.received)
         self.assertEqual((here.mode, there.mode, there.received), ("TCP", "TCP", b"hello"))
 
-    def test_lateDecline(self) -> None:
-        """Declines of both ends that arrive after the switch to TCP are not data."""
+    def test_lateDeclinesAreNoData(self) -> None:
         here, there, sockets = self.connect(
             Listener(lambda self: self.transport.write(b"hello")), latency=0.2
         )
@@ -397,8 +373,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
         self.assertEqual((here.received, there.received), (b"welcome", b"hello"))
 
-    def test_saysLittleAndGoes(self) -> None:
-        """The last bytes of an end that falls back reach one that waits for a late Decline."""
+    def test_lastBytesReachEndThatWaitsForLateDecline(self) -> None:
         for output in (b"", b"\xe2", b"bye"):
 
             def writeAndClose(listener: Listener, output: bytes = output) -> None:
@@ -411,8 +386,7 @@ class RaceTests(RaceTestCase):
             self.wait(1)
             self.assertEqual((there.mode, there.received, there.hasEnded), ("TCP", output, True))
 
-    def test_plainClientSaysLittle(self) -> None:
-        """The last bytes of a plain client are received by an end that waits for a late Decline."""
+    def test_lastBytesOfPlainClientReachEndThatWaitsForDecline(self) -> None:
         for output in (b"", b"\xe2", b"bye"):
             self.number += 1
             sockets = connectedSockets(self.world, Random(1), self.client, self.server, self.number, 0.1)
@@ -425,8 +399,7 @@ class RaceTests(RaceTestCase):
             self.wait(1)
             self.assertEqual((there.mode, there.received, there.hasEnded), ("TCP", output, True))
 
-    def test_closeWhilePausing(self) -> None:
-        """Two paused ends that close with more queued data than fits end without delivering it."""
+    def test_pausedEndsThatCloseWithFullRingsEndWithoutDelivery(self) -> None:
         here, there = self.pair()
         for end in (here, there):
             end.transport.pauseProducing()
@@ -435,8 +408,7 @@ class RaceTests(RaceTestCase):
         self.until(lambda: here.reason and there.reason)
         self.assertIn(ConnectionDone, (here.reason, there.reason))
 
-    def test_manyBeforeTheHandshakeEnds(self) -> None:
-        """A client may write many small pieces and close before its Confirm is sent."""
+    def test_clientMayWriteAndCloseBeforeConfirm(self) -> None:
         first, _ = self.pair()
         here, there, _ = self.connect(latency=0.2)
         self.until(lambda: here.mode)
@@ -449,8 +421,7 @@ class RaceTests(RaceTestCase):
         self.until(lambda: there.hasEnded)
         self.assertEqual(there.received, b"".join(b"%4d" % number for number in range(150)))
 
-    def test_linkRetiresMeanwhile(self) -> None:
-        """A link retired while the peer is notified of a buffer does not get the connection."""
+    def test_linkRetiredWhileNotifyingPeerGetsNoConnection(self) -> None:
         first, _ = self.pair()
         groups = linkGroups(self.client, DEVICE)
         groups.ringSize = lambda: 32768  # type: ignore[method-assign]  # which is not there yet
@@ -463,8 +434,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
         self.assertIs(first.reason, None)
 
-    def test_buffersThatNobodyNeeds(self) -> None:
-        """When a connection ends, all unused buffers but one are released."""
+    def test_allUnusedBuffersButOneAreReleased(self) -> None:
         here, there = self.pair()
         [group] = linkGroups(self.client, DEVICE).groups()
         for _ in range(3):
@@ -476,8 +446,7 @@ class RaceTests(RaceTestCase):
         self.wait(1)
         self.assertEqual([buffer.isWhole for buffer in group.pool], [True])
 
-    def test_bufferForNobody(self) -> None:
-        """A buffer whose connection ended before the peer knew of it is released."""
+    def test_bufferOfConnectionThatEndedEarlyIsReleased(self) -> None:
         first, _ = self.pair()
         groups = linkGroups(self.client, DEVICE)
         [group] = groups.groups()

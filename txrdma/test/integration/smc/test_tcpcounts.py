@@ -34,15 +34,13 @@ class CountTests(SynchronousTestCase):
         sent, received = tcpCounts(transport)
         return sent - (self.syn if end is self.client else 0), received
 
-    def test_unread(self) -> None:
-        """Bytes are sent when the kernel has them, and received when they are read."""
+    def test_bytesAreSentWhenKernelHasThemAndReceivedWhenRead(self) -> None:
         self.client.sendall(bytes(100))
         self.assertEqual((self.counts(self.client), self.counts(self.server)), ((100, 0), (0, 0)))
         self.server.recv(60, socket.MSG_WAITALL)
         self.assertEqual(self.counts(self.server), (0, 60))
 
-    def test_ends(self) -> None:
-        """A FIN is no byte: of one end, and of both."""
+    def test_FINOfOneOrBothEndsIsNoByte(self) -> None:
         self.client.sendall(bytes(100))
         self.client.shutdown(socket.SHUT_WR)
         self.server.recv(100, socket.MSG_WAITALL)
@@ -56,8 +54,7 @@ class CountTests(SynchronousTestCase):
             (self.counts(self.client, True), self.counts(self.server, True)), ((100, 7), (7, 100))
         )
 
-    def test_reset(self) -> None:
-        """After a reset, the counts are those before it."""
+    def test_countsAfterResetAreThoseBefore(self) -> None:
         self.client.sendall(bytes(100))
         self.server.recv(100, socket.MSG_WAITALL)
         self.server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -66,12 +63,10 @@ class CountTests(SynchronousTestCase):
             self.client.recv(1)
         self.assertEqual(self.counts(self.client), (100, 0))
 
-    def test_closed(self) -> None:
-        """A transport without a socket, or with a closed one, has no counts."""
+    def test_closedSocketHasNoCounts(self) -> None:
         self.client.close()
         self.assertEqual(self.counts(self.client), (-self.syn, 0))
         self.assertEqual(tcpCounts(None), (0, 0))
 
-    def test_unwritten(self) -> None:
-        """Bytes of Twisted's transport that are not written yet are known."""
+    def test_bytesQueuedInTransportAreKnown(self) -> None:
         self.assertEqual(unwritten(SimpleNamespace(dataBuffer=b"12345", offset=2, _tempDataLen=4)), 7)

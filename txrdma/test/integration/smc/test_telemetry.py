@@ -59,8 +59,7 @@ class TelemetryTests(RaceTestCase):
     if isMissing:
         skip = MISSING
 
-    def test_statistics(self) -> None:
-        """A collection has the numbers of C{txrdma smc-stats}, and no others; so has the next one."""
+    def test_eachCollectionHasNumbersOfSMCStatsOnly(self) -> None:
         reader = InMemoryMetricReader()
         provider = MeterProvider([reader])
         self.addCleanup(provider.shutdown)
@@ -75,8 +74,7 @@ class TelemetryTests(RaceTestCase):
             self.assertGreaterEqual(found["txrdma.smc.write_bytes",], before + length)
             before = found["txrdma.smc.write_bytes",]
 
-    def test_oneReading(self) -> None:
-        """A collection reads the statistics once, however many instruments there are."""
+    def test_collectionReadsStatisticsOnce(self) -> None:
         calls: list[None] = []
 
         def read(_: object) -> dict[str, Any]:
@@ -116,15 +114,13 @@ class ThreadTests(TestCase):
         self.provider = MeterProvider([PeriodicExportingMetricReader(Exporter(), 3_600_000)])
         instrument(reactor, self.provider.get_meter("test"))
 
-    async def test_thread(self) -> None:
-        """The statistics are read in the reactor's thread."""
+    async def test_statisticsAreReadInReactorsThread(self) -> None:
         flushing: Deferred[Any] = deferToThread(self.provider.force_flush)
         await flushing
         self.addCleanup(deferToThread, self.provider.shutdown)
         self.assertEqual(self.exported, [expected(statistics())])
 
-    def test_shutdown(self) -> None:
-        """The last export has the statistics, although the reactor's thread waits for it."""
+    def test_lastExportHasStatistics(self) -> None:
         self.patch(families, "BLOCKED_SECONDS", 0.1)
         self.provider.shutdown()
         self.assertEqual(self.exported, [expected(statistics())])

@@ -34,8 +34,7 @@ class TLSTests(EndsTestCase):
         self.serverOptions = ssl.PrivateCertificate.loadPEM(self.pem).options()
         self.clientOptions = ssl.optionsForClientTLS("localhost", ssl.Certificate.loadPEM(self.pem))
 
-    async def test_strings(self) -> None:
-        """C{tls:} with an endpoint C{smc:} is TLS over SMC-R."""
+    async def test_tlsEndpointOverSMCUsesSMC(self) -> None:
         roots = self.mktemp()
         os.mkdir(roots)
         with open(os.path.join(roots, "root.pem"), "wb") as file:
@@ -59,8 +58,7 @@ class TLSTests(EndsTestCase):
         one.transport.loseConnection()
         await gatherResults([one.lost, factory.protocols[0].lost])
 
-    async def test_startTLS(self) -> None:
-        """A connection continues with TLS after plain text."""
+    async def test_connectionContinuesWithTLSAfterPlainText(self) -> None:
         test = self
 
         class Server(Recorder):
@@ -84,8 +82,7 @@ class TLSTests(EndsTestCase):
         one.transport.loseConnection()
         await gatherResults([one.lost, factory.protocols[0].lost])
 
-    async def test_startTLSInFallback(self) -> None:
-        """startTLS works on plain TCP after a fallback, with the client's hello already received."""
+    async def test_startTLSWorksAfterFallbackWithHelloReceived(self) -> None:
         test = self
 
         class Server(Recorder):

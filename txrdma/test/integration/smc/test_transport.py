@@ -104,13 +104,11 @@ class TransferTests(EndsTestCase):
         self.assertEqual((one.smc.bytesSent, one.smc.bytesReceived), (one.total, other.total))
         return one, other
 
-    async def test_bothWays(self) -> None:
-        """Megabytes pass in both directions at once, in pieces of all sizes."""
+    async def test_megabytesPassInBothDirections(self) -> None:
         one, other = await self.exchange(Streamer, Streamer)
         self.assertLess(one.smc.messagesSent, one.smc.writes * 2 + 10)
 
-    async def test_smallRings(self) -> None:
-        """Megabytes pass through the smallest rings, which wrap hundreds of times."""
+    async def test_megabytesPassThroughSmallestRings(self) -> None:
         self.patch(groups, "RINGS", ())
         self.patch(groups, "SMALL_RING", 16384)
         one, other = await self.exchange(Hesitant, Streamer)
@@ -118,23 +116,20 @@ class TransferTests(EndsTestCase):
             (one.transport.stream.flow.ring.size, other.transport.stream.flow.ring.size), (16384, 16384)
         )
 
-    async def test_unequalRings(self) -> None:
-        """Each end chooses the size of its own ring."""
+    async def test_eachEndChoosesSizeOfItsRing(self) -> None:
         sizes = iter([16384, 1 << 20])
         self.patch(groups.LinkGroups, "ringSize", lambda self: next(sizes))
         one, other = await self.exchange(Streamer, Streamer)
         self.assertEqual(one.transport.stream.flow.ring.peerSize, other.transport.stream.flow.ring.size)
         self.assertNotEqual(one.transport.stream.flow.ring.size, other.transport.stream.flow.ring.size)
 
-    async def test_staged(self) -> None:
-        """Bytes beyond a device's inline limit are copied into registered memory first."""
+    async def test_bytesBeyondInlineLimitAreStaged(self) -> None:
         opened = linkGroups(reactor, LOCAL_DEVICE)
         opened.ports = tuple(replace(port, maxInline=64) for port in opened.ports)
         one, other = await self.exchange(Streamer, Streamer)
         self.assertTrue(one.transport.stream.link.scheduler.queue.isStaged)
 
-    async def test_lastWord(self) -> None:
-        """A queue pair is closed when the device reports that everything is sent, and not before."""
+    async def test_queuePairIsClosedOnceEverythingIsSent(self) -> None:
         self.patch(Streamer, "total", 1_234)
         opened = linkGroups(reactor, r"soft:route=rocev2")
         opened.ports = tuple(replace(port, maxInline=64) for port in opened.ports)
@@ -158,14 +153,12 @@ class TransferTests(EndsTestCase):
         self.assertFalse(turn.isSending)
         self.assertEqual(len(asked), 3)
 
-    async def test_rocev2(self) -> None:
-        """Megabytes pass over UDP."""
+    async def test_megabytesPassOverUDP(self) -> None:
         self.patch(Streamer, "total", 1_234_567)
         one, _ = await self.exchange(Streamer, Streamer, r":device=soft\:route\=rocev2")
         self.assertEqual(one.smc.route, "rocev2")
 
-    async def test_backPressure(self) -> None:
-        """A writer is paused while its peer does not read, and the backlog is bounded."""
+    async def test_writerIsPausedWhilePeerDoesNotRead(self) -> None:
         one, other = await self.ends(Streamer, Streamer)
         other.transport.pauseProducing()
         one.stream()
@@ -177,8 +170,7 @@ class TransferTests(EndsTestCase):
         await other.complete
         self.assertEqual(one.sent.digest(), other.got.digest())
 
-    async def test_chunks(self) -> None:
-        """No C{dataReceived} exceeds the maximum size."""
+    async def test_dataReceivedDoesNotExceedMaximum(self) -> None:
         many = PATTERN * (3 * DELIVERY // len(PATTERN))
         longest = 0
 
@@ -236,8 +228,7 @@ class EndTests(EndsTestCase):
         one.reason.trap(ConnectionAborted)
         other.reason.trap(ConnectionLost)
 
-    async def test_secondProducer(self) -> None:
-        """A second producer is refused; after the end, a new one is stopped."""
+    async def test_secondProducerIsRefusedAndLateOneStopped(self) -> None:
         one, other = await self.pair()
         first = Puller(one.transport, 0)
         one.transport.registerProducer(first, True)
@@ -249,8 +240,7 @@ class EndTests(EndsTestCase):
         transport.registerProducer(late, True)
         self.assertTrue(late.isStopped)
 
-    async def test_forgedCursor(self) -> None:
-        """An invalid cursor ends this connection at both ends, and no other."""
+    async def test_invalidCursorEndsOnlyItsConnection(self) -> None:
         factory, port = await self.serve(kind=Echo)
         one, other = await self.join(factory, f"smc:127.0.0.1:{port}")
         two = await self.connect(f"smc:127.0.0.1:{port}")
@@ -262,8 +252,7 @@ class EndTests(EndsTestCase):
         two.transport.write(b"still there?")
         self.assertEqual(await two.receiving(12), b"still there?")
 
-    async def test_linkClosed(self) -> None:
-        """When a process closes its device in order, its peers report orderly ends."""
+    async def test_deviceClosedInOrderEndsPeersInOrder(self) -> None:
         one, other = await self.ends()
         one.transport.write(b"last words")
         one.transport.stream.link.group.close("for the test")
@@ -272,9 +261,7 @@ class EndTests(EndsTestCase):
         one.reason.trap(ConnectionLost)
         other.reason.trap(ConnectionDone)
 
-    async def test_raisingProtocol(self) -> None:
-        """A protocol that raises loses its connection, in order for its peer, and the log has the reason."""
-
+    async def test_protocolThatRaisesIsLostInOrderForPeer(self) -> None:
         class Broken(Recorder):
             def dataReceived(self, data: bytes) -> None:
                 raise ZeroDivisionError(data)
@@ -286,9 +273,7 @@ class EndTests(EndsTestCase):
         one.reason.trap(ConnectionDone)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
-    async def test_raisesWhenMade(self) -> None:
-        """As with C{tcp:}, a server keeps a connection whose C{connectionMade} raises, by SMC-R and TCP."""
-
+    async def test_exceptionInConnectionMadeKeepsConnectionAsTCP(self) -> None:
         class Broken(Recorder):
             def connectionMade(self) -> None:
                 super().connectionMade()
@@ -309,8 +294,7 @@ class EndTests(EndsTestCase):
             other.reason.trap(ConnectionDone)
             self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
-    async def test_accessors(self) -> None:
-        """The accessors of TCP transports exist and work."""
+    async def test_accessorsOfTCPTransportsWork(self) -> None:
         one, other = await self.pair()
         transport = one.transport
         self.assertEqual(transport.getHost(), other.transport.getPeer())
@@ -337,8 +321,7 @@ class EndTests(EndsTestCase):
 class ManyTests(EndsTestCase):
     """Many connections share a link."""
 
-    async def test_elements(self) -> None:
-        """Consecutive connections reuse one buffer."""
+    async def test_consecutiveConnectionsReuseOneBuffer(self) -> None:
         factory, port = await self.serve(kind=Echo)
         buffers = set()
         for _ in range(60):
@@ -355,9 +338,7 @@ class ManyTests(EndsTestCase):
 
 
 class WritingInConnectionMadeTests(EndsTestCase):
-    async def test_everythingAtOnce(self) -> None:
-        """Writing and closing in C{connectionMade} and C{dataReceived} works."""
-
+    async def test_writingAndClosingInCallbacksWorks(self) -> None:
         class Hasty(Recorder):
             def connectionMade(self) -> None:
                 super().connectionMade()

@@ -9,8 +9,7 @@ from txrdma.testing.protocols import Echo
 
 
 class TransportTests(EndsTestCase):
-    async def test_peer(self) -> None:
-        """C{client} and C{hostname} identify the client, also after the end."""
+    async def test_clientAndHostnameIdentifyClientAlsoAfterEnd(self) -> None:
         for scheme in ("tcp", "smc"):
             factory, number = await self.serve(f"{scheme}:0:interface=127.0.0.1", Echo)
             one = await self.connect(f"{scheme}:127.0.0.1:{number}")
@@ -24,8 +23,7 @@ class TransportTests(EndsTestCase):
             await server.lost
             self.assertEqual(server.transport.client, (host.host, host.port))
 
-    async def test_peerOfIPv6(self) -> None:
-        """C{client} is what the socket returns, which has a flow label and a zone, too."""
+    async def test_clientOfIPv6HasFlowLabelAndZone(self) -> None:
         for scheme in ("tcp", "smc"):
             factory, number = await self.serve(rf"{scheme}:0:interface=\:\:1", Echo)
             one = await self.connect(rf"{scheme}:\:\:1:{number}")
@@ -35,8 +33,7 @@ class TransportTests(EndsTestCase):
             host = one.transport.getHost()
             self.assertEqual(server.transport.client, (host.host, host.port, 0, 0))
 
-    async def test_socket(self) -> None:
-        """The socket of the TCP connection can be queried for its options."""
+    async def test_socketOfTCPConnectionCanBeQueried(self) -> None:
         factory, number = await self.serve("smc:127.0.0.1:0", Echo)
         one = await self.connect(f"smc:127.0.0.1:{number}:fallback=no")
         self.assertEqual(one.transport.socket.getpeername(), ("127.0.0.1", number))

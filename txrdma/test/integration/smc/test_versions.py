@@ -61,8 +61,7 @@ class VersionTests(EndsTestCase):
             await end.lost
             end.reason.trap(ConnectionDone)
 
-    async def test_version2(self) -> None:
-        """Over RoCE v2 with a common UEID, version 2 is used."""
+    async def test_version2IsUsedWithCommonUEID(self) -> None:
         await self.check(f"{UDP}:ueid=B,EXAMPLE.COM", f"{UDP}:ueid=EXAMPLE.COM,A", 2, "EXAMPLE.COM")
         await self.check(f"{UDP}:ueid=A:version=2", f"{UDP}:ueid=A", 2, "A")
 
@@ -72,18 +71,15 @@ class VersionTests(EndsTestCase):
                                (":version=1", ":ueid=A"), (":ueid=A", ":version=1")):  # fmt: skip
             await self.check(UDP + server, UDP + client, 1, "")
 
-    async def test_sharedMemory(self) -> None:
-        """Shared memory always uses version 1."""
+    async def test_sharedMemoryUsesVersion1(self) -> None:
         await self.check("ueid=A", "ueid=A", 1, "")
 
-    async def test_nothingToPropose(self) -> None:
-        """A client whose device does not support version 2 does not propose it, and reports the reason."""
+    async def test_clientWithoutVersion2ReportsReason(self) -> None:
         one, other = await self.talk("version=2:ueid=A", "version=2:ueid=A")
         self.assertEqual((one.smc.mode, one.smc.fallbackReason), ("TCP", Diagnosis.NOSMCRDEV))
         self.assertEqual(other.smc.peerDiagnosis, Diagnosis.NOSMCRDEV)
 
-    async def test_ports(self) -> None:
-        """The port that has the address of the TCP connection is used."""
+    async def test_portWithAddressOfTCPConnectionIsUsed(self) -> None:
         device = r"device=soft\:127.0.0.3,127.0.0.1\:route\=rocev2"
         for more, version in ((":ueid=A", 2), ("", 1)):
             one, other = await self.talk(device + more, UDP + more)
@@ -93,8 +89,7 @@ class VersionTests(EndsTestCase):
                          {(2, "::ffff:127.0.0.1")})  # fmt: skip
         self.assertEqual(len(links), 2)  # one for each version
 
-    async def test_portDown(self) -> None:
-        """Ports that are down are tried last, as soon as the device reports them."""
+    async def test_portsThatAreDownAreTriedLast(self) -> None:
         device = openSoftDevice(reactor, ("127.0.0.3", "127.0.0.1"), route="rocev2")
         groups = useDevice(reactor, "two ports", device)
         self.assertEqual([one.port for one in groups.candidates], [1, 2])
@@ -106,8 +101,7 @@ class VersionTests(EndsTestCase):
             self.assertEqual([one.port for one in groups.candidates], expected)
             self.assertEqual({one.peerID for one in groups.candidates}, owners)
 
-    async def test_table(self) -> None:
-        """C{txrdma connections} shows a version other than the default, and its enterprise."""
+    async def test_connectionsCommandShowsVersionAndEnterprise(self) -> None:
         for options, isShown in ((f"{UDP}:ueid=EXAMPLE.COM", True), ("version=1", False)):
             one, _ = await self.talk(options, options)
             table = connectionsTable([{"pid": 1, "command": ["python", "x"], **one.smc.toDict()}])
@@ -129,8 +123,7 @@ class LinkTests(RaceTestCase):
         self.assertEqual(there.transport.smc.version, 2)
         return here, there
 
-    def test_confirmsEnterprise(self) -> None:
-        """A Confirm repeats the Accept's EID, which may differ from that of the group's first contact."""
+    def test_confirmRepeatsEIDOfAccept(self) -> None:
         here, there = self.connected()
         (clientLink,), (serverGroup,) = (
             linkGroups(host, DEVICE).links() for host in (self.client, self.server)
@@ -145,8 +138,7 @@ class LinkTests(RaceTestCase):
             clientLink.confirm(Element(own, 1), 6, accept, clientLink.agreement, b"").v2, accept.v2
         )
 
-    def test_longMessage(self) -> None:
-        """An LLC message longer than those of version 1, such as the kernel's ADD LINK, is read."""
+    def test_messageLongerThanVersion1IsRead(self) -> None:
         here, there = self.connected()
         (clientLink,) = linkGroups(self.client, DEVICE).links()
         (serverGroup,) = linkGroups(self.server, DEVICE).groups()

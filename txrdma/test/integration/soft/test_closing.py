@@ -137,8 +137,7 @@ class ClosingTests(SynchronousTestCase):
         route=st.sampled_from(["rocev2", "shared-memory"]),
         twice=st.booleans(),
     )
-    def test_anyOrder(self, order: list[str], route: str, twice: bool) -> None:
-        """Whatever is closed first, the rest refuses calls or continues, and in the end nothing is open."""
+    def test_nothingIsOpenWhateverIsClosedFirst(self, order: list[str], route: str, twice: bool) -> None:
         collect()
         added = Added()
         world = World(route)
@@ -152,8 +151,7 @@ class ClosingTests(SynchronousTestCase):
         self.assertEqual((world.reactor.getReaders(), world.reactor.getWriters()), ([], []))
         self.assertEqual(world.reactor.getDelayedCalls(), [])
 
-    def test_closedByNobody(self) -> None:
-        """Objects that were never closed can be collected once their device is closed."""
+    def test_unclosedObjectsCanBeCollectedOnceDeviceIsClosed(self) -> None:
         collect()
         added = Added()
         for route in ("rocev2", "shared-memory"):

@@ -136,8 +136,7 @@ class DatagramCase(RealCase):
 class SharedDatagramTests(DatagramCase):
     """Datagrams by shared memory, between devices of one process."""
 
-    def test_byMemory(self) -> None:
-        """The first datagram uses UDP; later ones use shared memory."""
+    def test_firstDatagramUsesUDPAndLaterOnesMemory(self) -> None:
         one, other = DatagramEnd(self.open()), DatagramEnd(self.open())
         self.watchSocket(one)
         self.meet(one, other)
@@ -148,16 +147,14 @@ class SharedDatagramTests(DatagramCase):
         self.isAccepted(other, texts)
         self.assertEqual(self.packetsByUDP(one), 1)
 
-    def test_backwards(self) -> None:
-        """The other end uses the same lane."""
+    def test_otherEndUsesSameLane(self) -> None:
         one, other = self.both()
         self.watchSocket(other)
         other.sendText(one, b"answer")
         self.isAccepted(one, [b"answer"])
         self.assertEqual(self.packetsByUDP(other), 0)
 
-    def test_likeUDP(self) -> None:
-        """Completion, header and counters equal those over UDP, for various payloads."""
+    def test_completionHeaderAndCountersEqualThoseOverUDP(self) -> None:
         reported = []
         for route in ("auto", "rocev2"):
             one, other = DatagramEnd(self.open(route)), DatagramEnd(self.open(route))
@@ -199,8 +196,7 @@ class SharedDatagramTests(DatagramCase):
             reported.append((found, counted))
         self.assertEqual(*reported)
 
-    def test_completions(self) -> None:
-        """Signaled sends complete, and free their entries in the queue."""
+    def test_signaledSendsCompleteAndFreeEntries(self) -> None:
         one, other = self.both()
         for number in range(1000):
             one.sendText(other, b"x", signaled=number % 100 == 99)
@@ -212,8 +208,7 @@ class SharedDatagramTests(DatagramCase):
         self.assertEqual([each.opcode for each in one.came], [CompletionOpcode.SEND] * 10)
         self.assertEqual({each.status for each in one.came}, {Status.SUCCESS})
 
-    def test_faults(self) -> None:
-        """Invalid sends fail as over UDP, after earlier ones."""
+    def test_invalidSendsFailInOrderAsOverUDP(self) -> None:
         one, other = self.both()
         one.sendText(other, b"good")
         one.post(7, Operation.SEND, [one.segment(0, 1 << 21)], **one.to(other))
@@ -221,15 +216,13 @@ class SharedDatagramTests(DatagramCase):
         self.assertEqual([(each.identifier, each.status) for each in one.came], [(7, Status.LOC_PROT_ERR)])
         self.isAccepted(other, [b"good"])
 
-    def test_tooLong(self) -> None:
-        """A datagram that is longer than the MTU fails."""
+    def test_datagramLongerThanMTUFails(self) -> None:
         one, other = self.both(mtu=MTU.MTU_256)
         one.sendText(other, bytes(257), signaled=True)
         one.pollQueue()
         self.assertEqual([each.status for each in one.came], [Status.LOC_LEN_ERR])
 
-    def test_words(self) -> None:
-        """Inline data may be a memoryview whose items have several bytes, also beside plain bytes."""
+    def test_inlineDataMayHaveItemsOfSeveralBytes(self) -> None:
         one, other = self.both()
         words = memoryview(array("I", range(5)))
         batches: list[list[Buffer]] = [[words], [b"head", words], [words.cast("B").cast("B", (4, 5))]]
@@ -239,8 +232,7 @@ class SharedDatagramTests(DatagramCase):
         one.pollQueue()
         self.assertEqual([each.status for each in one.came], [Status.SUCCESS] * len(batches))
 
-    def test_dropped(self) -> None:
-        """Datagrams with a wrong Q_Key, for an unknown queue pair, or without a receive are lost."""
+    def test_datagramsWithoutReceiverAreLost(self) -> None:
         one, other = self.both()
         strays = portOf(other).counters.strays
         one.sendText(other, b"wrong", remoteQKey=QKEY + 1)
@@ -253,8 +245,7 @@ class SharedDatagramTests(DatagramCase):
         one.sendText(other, b"again")
         self.isAccepted(other, [b"again"])
 
-    def test_full(self) -> None:
-        """A ring that is not polled fills up, and further datagrams are lost."""
+    def test_datagramsBeyondFullRingAreLost(self) -> None:
         self.patch(datagrams, "RING_BYTES", 1 << 14)
         one, other = self.both()
         texts = [b"%03d" % number for number in range(DatagramEnd.RECEIVES - 1)]
@@ -268,8 +259,7 @@ class SharedDatagramTests(DatagramCase):
         one.sendText(other, b"room")
         self.isAccepted(other, [b"room"])
 
-    def test_orderAtTheChange(self) -> None:
-        """Datagrams received by UDP are found before later ones from shared memory."""
+    def test_datagramsByUDPPrecedeLaterOnesByMemory(self) -> None:
         one, other = DatagramEnd(self.open()), DatagramEnd(self.open())
         for text in (b"one", b"two", b"three"):
             one.sendText(other, text)
@@ -281,8 +271,7 @@ class SharedDatagramTests(DatagramCase):
         self.isAccepted(other, [b"one", b"two", b"three", b"four"])
         carrier.setReading(True)
 
-    def test_failure(self) -> None:
-        """An error with one queue pair's datagram fails that queue pair only."""
+    def test_errorOfOneQueuePairsDatagramFailsOnlyIt(self) -> None:
         one, other = self.both()
         beside = DatagramEnd(other.device)
 
@@ -296,8 +285,7 @@ class SharedDatagramTests(DatagramCase):
         self.assertIs(beside.qp.state, QPState.ERR)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
-    def test_itself(self) -> None:
-        """A device sends to itself on its own lane."""
+    def test_deviceSendsToItselfByItsLane(self) -> None:
         one = DatagramEnd(self.open())
         self.meet(one, one)
         self.watchSocket(one)
@@ -305,8 +293,7 @@ class SharedDatagramTests(DatagramCase):
         self.isAccepted(one, [b"soliloquy"])
         self.assertEqual(self.packetsByUDP(one), 0)
 
-    def test_sleeper(self) -> None:
-        """A sleeping receiver is woken each time, and its peer rings only when necessary."""
+    def test_sleepingReceiverIsWokenEachTimeAndRungIfNecessary(self) -> None:
         one, other = self.both()
         found: list[Completion] = []
         reactor = cast(ReaderReactor, self.reactor)
@@ -323,8 +310,7 @@ class SharedDatagramTests(DatagramCase):
         """Return whether there are that many."""
         return len(found) == number
 
-    def test_sleeperBesideLooker(self) -> None:
-        """A sleeping receiver is woken while another queue pair of its device was polled."""
+    def test_sleepingReceiverIsWokenBesidePolledQueuePair(self) -> None:
         one, other = self.both()
         sleeper = DatagramEnd(other.device)
         sleeper.queue.arm()
@@ -334,8 +320,7 @@ class SharedDatagramTests(DatagramCase):
         self.runUntil(sleeper.channel.takeEvents)
         self.isAccepted(sleeper, [b"woken"])
 
-    def test_down(self) -> None:
-        """A port that is down neither sends nor receives."""
+    def test_portThatIsDownNeitherSendsNorReceives(self) -> None:
         one, other = self.both()
         for down in (one, other):
             down.device.setPortEnabled(1, False)
@@ -347,8 +332,7 @@ class SharedDatagramTests(DatagramCase):
         one.sendText(other, b"up")
         self.isAccepted(other, [b"up"])
 
-    def test_otherRoutes(self) -> None:
-        """A device without shared memory sends and receives datagrams over UDP."""
+    def test_deviceWithoutSharedMemoryUsesUDP(self) -> None:
         one, other = DatagramEnd(self.open()), DatagramEnd(self.open("rocev2"))
         for _ in range(3):
             one.sendText(other, b"by UDP")
@@ -374,8 +358,7 @@ class SharedDatagramTests(DatagramCase):
             peer.seekAt -= SEEK_SECONDS
         self.meet(one, successor)
 
-    def test_captured(self) -> None:
-        """A device that records uses UDP, and records its datagrams."""
+    def test_recordingDeviceUsesAndRecordsUDP(self) -> None:
         name = self.mktemp()
         one, other = DatagramEnd(self.open(pcap=name)), DatagramEnd(self.open())
         for here, there, text in ((one, other, b"question"), (other, one, b"answer")):
@@ -387,8 +370,7 @@ class SharedDatagramTests(DatagramCase):
             recorded = file.read()
         self.assertEqual((recorded.count(b"question"), recorded.count(b"answer")), (1, 1))
 
-    def test_released(self) -> None:
-        """Closing leaves neither descriptors nor mappings."""
+    def test_closingLeavesNeitherDescriptorsNorMappings(self) -> None:
         added = Added()
         for _ in range(3):
             one, other = self.both()
@@ -396,8 +378,7 @@ class SharedDatagramTests(DatagramCase):
             other.device.close()
         self.runUntil(added.isNothing)
 
-    def test_rests(self) -> None:
-        """A suspended device has no timer, and delivers later what arrived meanwhile."""
+    def test_suspendedDeviceHasNoTimerAndDeliversLater(self) -> None:
         one, other = self.both(route="shared-memory")
         reads = portOf(other).counters.reads
         other.device.rest()

@@ -45,21 +45,18 @@ class OpeningTests(SynchronousTestCase):
         self.addCleanup(device.close)
         return device
 
-    def test_interfaces(self) -> None:
-        """The parser is a plugin."""
+    def test_parserIsPlugin(self) -> None:
         self.assertTrue(verifyObject(IVerbsDeviceStringParser, self.parser))
         self.assertTrue(verifyObject(IPlugin, self.parser))
 
-    def test_twoOnOneHost(self) -> None:
-        """Each device has a separate port and share; a port that the string names must be free."""
+    def test_eachDeviceHasItsPortAndShare(self) -> None:
         one, other = self.open(), self.open()
         self.assertNotEqual(one.port, other.port)
         self.assertEqual([portOfShare(device.share or 0) for device in (one, other)], [one.port, other.port])
         self.assertRaises(DeviceUnavailable, self.open, port=str(other.port))
         self.assertEqual(other.gids(1), (GID.fromIP("127.0.0.1"),))
 
-    def test_secondManagement(self) -> None:
-        """A port has one queue pair 1; it is free again when that is closed."""
+    def test_portHasOneQueuePair1AtATime(self) -> None:
         device = self.open()
         one, other, last = (End(device, QPKind.GSI) for _ in range(3))
         one.open()
@@ -67,29 +64,25 @@ class OpeningTests(SynchronousTestCase):
         one.qp.close()
         last.open()
 
-    def test_anyPort(self) -> None:
-        """With C{port=0} a device does not share port 4791, and its port reports that it has no CM."""
+    def test_port0HasNeitherShareNorCM(self) -> None:
         address = "127.91.8.35"
         shy, known, alone = (self.open(address, port=port) for port in ("0", "24792", "4791"))
         self.assertEqual([device.share for device in (shy, known, alone)], [None, 1, None])
         output = [device.portAttributes(1).capabilities & CM_SUPPORTED for device in (shy, known, alone)]
         self.assertEqual(output, [0, CM_SUPPORTED, CM_SUPPORTED])
 
-    def test_allTaken(self) -> None:
-        """When all shares are taken a device takes any port."""
+    def test_deviceTakesAnyPortWhenSharesAreTaken(self) -> None:
         self.patch(opening, "SHARES", 1)
         one, other = self.open("127.91.8.36"), self.open("127.91.8.36")
         self.assertEqual([device.share for device in (one, other)], [1, None])
 
-    def test_keys(self) -> None:
-        """Address, MTU and route are those of the string."""
+    def test_addressMTUAndRouteAreThoseOfString(self) -> None:
         device = self.open("127.0.0.5", mtu="512", route="rocev2")
         self.assertEqual(device.name, "soft:127.0.0.5")
         self.assertEqual(device.portAttributes(1).activeMTU, MTU.MTU_512)
         self.assertEqual(self.open(address="127.0.0.6").address, "127.0.0.6")
 
-    def test_severalPorts(self) -> None:
-        """Each address is a port; ports share a GUID, and each has its own GID, MAC and UDP port."""
+    def test_eachAddressIsPortWithItsGIDMACAndUDPPort(self) -> None:
         device = self.open("127.0.0.7,127.0.0.8", route="rocev2")
         self.assertEqual((device.name, device.portCount), ("soft:127.0.0.7,127.0.0.8", 2))
         self.assertEqual([device.gids(port)[0].ip for port in (1, 2)], ["127.0.0.7", "127.0.0.8"])
@@ -100,14 +93,12 @@ class OpeningTests(SynchronousTestCase):
         self.assertEqual(first.siblings, {1: first, 2: second})
         self.assertIs(second.siblings, first.siblings)
 
-    def test_onePortFails(self) -> None:
-        """When one of several ports cannot be opened, nothing remains open."""
+    def test_nothingRemainsOpenIfOneOfSeveralPortsFails(self) -> None:
         added = Added()
         self.assertRaises(DeviceUnavailable, self.open, "127.0.0.7,192.0.2.213")
         self.assertEqual((added.isNothing(), self.reactor.getReaders()), (True, []))
 
-    def test_ipv6(self) -> None:
-        """The address may be IPv6; the name has its spelling in strings."""
+    def test_ipv6AddressIsSpelledInNameAsInStrings(self) -> None:
         try:
             device = self.open("0:0::1")
         except DeviceUnavailable:
@@ -115,8 +106,7 @@ class OpeningTests(SynchronousTestCase):
         self.assertEqual((device.address, device.name), ("::1", r"soft:\:\:1"))
         self.assertEqual(device.gids(1)[0].ip, "::1")
 
-    def test_notOfThisHost(self) -> None:
-        """An address that this host does not have is not available."""
+    def test_addressOfOtherHostIsUnavailable(self) -> None:
         self.assertRaises(DeviceUnavailable, self.open, "192.0.2.213")
 
     def test_pcap(self) -> None:
@@ -127,14 +117,12 @@ class OpeningTests(SynchronousTestCase):
             self.assertEqual(len(file.read()), 24)
         self.assertRaises(DeviceUnavailable, self.open, pcap="/nowhere/at/all.pcap")
 
-    def test_pcapRoute(self) -> None:
-        """A device that records packets has the RoCE route only."""
+    def test_recordingDeviceHasRoCERouteOnly(self) -> None:
         recording = self.open(pcap=self.mktemp())
         self.assertEqual([type(route).__name__ for route in recording.routes], ["SharingPort"])
         self.assertRaises(ValueError, openSoftDevice, self.reactor, route="shared-memory", pcap=self.mktemp())
 
-    def test_nonsense(self) -> None:
-        """An invalid string raises ValueError with the key and the value."""
+    def test_invalidStringRaisesValueErrorWithKeyAndValue(self) -> None:
         for args, kwargs, named in (
             (["nowhere"], {}, "address=nowhere"),
             (["0.0.0.0"], {}, "address=0.0.0.0"),
@@ -156,8 +144,7 @@ class OpeningTests(SynchronousTestCase):
             error = self.assertRaises(ValueError, self.parser.parseDevice, self.reactor, *args, **kwargs)
             self.assertIn(named, str(error))
 
-    def test_nothingLeaks(self) -> None:
-        """A closed device leaves no descriptor, reader or delayed call."""
+    def test_closedDeviceLeavesNothing(self) -> None:
         gc.collect()  # objects left by earlier tests must be closed here, not during the test
         added = Added()
         for route in ("auto", "rocev2", "shared-memory"):
@@ -168,9 +155,7 @@ class OpeningTests(SynchronousTestCase):
         self.assertEqual((self.reactor.getReaders(), self.reactor.getWriters()), ([], []))
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
-    def test_failureLeaksNothing(self) -> None:
-        """A device that cannot be opened, for any reason, leaves no descriptor or reader."""
-
+    def test_failedOpeningLeavesNoDescriptorOrReader(self) -> None:
         class Broken(Exception):
             """An unexpected error."""
 
@@ -186,8 +171,7 @@ class OpeningTests(SynchronousTestCase):
             self.assertEqual((added.isNothing(), self.reactor.getReaders()), (True, []), name)
 
     @skipUnless(sys.platform == "linux", "shared memory is Linux's")
-    def test_runtime(self) -> None:
-        """In a directory a device is found by its address, and leaves nothing there."""
+    def test_deviceIsFoundInDirectoryByAddressAndLeavesNothing(self) -> None:
         folder = tempfile.mkdtemp(prefix="txr")
         self.addCleanup(shutil.rmtree, folder)
         device = self.parser.parseDevice(self.reactor, route="shared-memory", runtime=folder)
@@ -200,8 +184,7 @@ class OpeningTests(SynchronousTestCase):
         self.assertEqual(os.listdir(folder), [])
 
     @skipUnless(sys.platform == "linux", "abstract UNIX sockets are Linux's")
-    def test_nameTaken(self) -> None:
-        """When the name for shared memory is in use, the device takes another port."""
+    def test_deviceTakesOtherPortIfItsNameIsInUse(self) -> None:
         self.patch(opening, "randbelow", lambda below: 4)
         number = portOfShare(5)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as squatter:

@@ -40,8 +40,7 @@ class DirectTests(DatagramCase):
         found, self.got = [data for _source, data in self.got], []
         return found
 
-    def test_inbox(self) -> None:
-        """Posted datagrams of all lengths arrive in the inbox, in order, without receives."""
+    def test_datagramsArriveInInboxInOrderWithoutReceives(self) -> None:
         for route in ("auto", "rocev2"):
             one, other = self.ends(route)
             texts = [b"x" * length for length in (0, 1, 2, 3, 63, 64, 200)]
@@ -53,8 +52,7 @@ class DirectTests(DatagramCase):
             left = other.RECEIVES - (route == "auto")  # the first one arrived before the inbox existed
             self.assertEqual(len(cast(Any, other.qp).receives), left)
 
-    def test_source(self) -> None:
-        """A datagram has the address and the queue pair of its header."""
+    def test_datagramHasAddressAndQueuePairOfHeader(self) -> None:
         one, _other = self.ends("auto")
         one.sendText(_other, b"who")
         found: list[object] = []
@@ -66,8 +64,7 @@ class DirectTests(DatagramCase):
         self.runUntil(hasCome)
         self.assertEqual(found, [(bytes((127, 0, 0, 1)), one.qp.number)])
 
-    def test_codepoint(self) -> None:
-        """A datagram has the ECN field of its IP header, in the inbox and in the GRH of a receive."""
+    def test_datagramHasECNFieldOfIPHeader(self) -> None:
         one, other = DatagramEnd(self.open("rocev2")), DatagramEnd(self.open("rocev2"))
 
         def send(codepoint: int) -> None:
@@ -96,23 +93,20 @@ class DirectTests(DatagramCase):
         self.runUntil(isTaken)
         self.assertEqual(found, [2, 0, 3])
 
-    def test_limit(self) -> None:
-        """At most the requested number is returned, and the rest later."""
+    def test_atMostRequestedNumberIsReturned(self) -> None:
         one, other = self.ends("auto")
         for number in range(5):
             one.sendText(other, b"%d" % number)
         self.assertEqual([len(self.inbox.takeDatagrams(2)) for _each in range(4)], [2, 2, 1, 0])
 
-    def test_immediate(self) -> None:
-        """A datagram with immediate data takes a receive, and completes it."""
+    def test_datagramWithImmediateCompletesReceive(self) -> None:
         one, other = self.ends("auto")
         one.sendText(other, b"what", Operation.SEND_WITH_IMMEDIATE, immediate=5)
         self.assertEqual(list(self.inbox.takeDatagrams(64)), [])
         other.pollQueue()
         self.assertEqual([other.content(each) for each in other.came], [b"what"])
 
-    def test_notForIt(self) -> None:
-        """Datagrams with a wrong Q_Key or without space are lost and counted."""
+    def test_unwantedDatagramsAreLostAndCounted(self) -> None:
         for route in ("auto", "rocev2"):
             one, other = self.ends(route)
             core = cast(Any, other.qp)._route.datagrams
@@ -128,8 +122,7 @@ class DirectTests(DatagramCase):
             self.assertEqual(self.takes(3), [b"0", b"1", b"2"])
             self.assertGreater(most, 3)
 
-    def test_put(self) -> None:
-        """A datagram is sent immediately by shared memory, after posted ones; over UDP it must be posted."""
+    def test_putSendsBySharedMemoryAfterPostedOnesOnly(self) -> None:
         one, other = self.both()
         self.direct = IDirectDatagrams(one.qp)
         handle = one.domain.createAddressHandle(other.way())
@@ -145,8 +138,7 @@ class DirectTests(DatagramCase):
         handle = one.domain.createAddressHandle(other.way())
         self.assertFalse(IDirectDatagrams(one.qp).putDatagram(handle, other.qp.number, QKEY, b"", b"x"))
 
-    def test_states(self) -> None:
-        """Sending is possible in RTS only; an open inbox survives a reset of the queue pair."""
+    def test_sendingNeedsRTSAndInboxSurvivesReset(self) -> None:
         one, other = self.ends("auto")
         handle = one.domain.createAddressHandle(other.way())
         back = other.domain.createAddressHandle(one.way())
@@ -162,8 +154,7 @@ class DirectTests(DatagramCase):
         self.runUntil(lambda: self.inbox.putDatagram(back, one.qp.number, QKEY, b"", b"x"))
         self.isAccepted(one, [b"x"])
 
-    def test_bell(self) -> None:
-        """The descriptor of the completion channel wakes a sleeping reader, on both routes."""
+    def test_channelsDescriptorWakesReaderOnBothRoutes(self) -> None:
         for route in ("auto", "rocev2"):
             one, other = self.ends(route)
             other.queue.arm()
@@ -174,8 +165,7 @@ class DirectTests(DatagramCase):
             self.assertEqual(self.takes(1), [b"wake"])
             other.channel.takeEvents()
 
-    def test_otherKinds(self) -> None:
-        """Queue pairs of connections, and those in RESET, have no inbox."""
+    def test_connectedAndResetQueuePairsHaveNoInbox(self) -> None:
         device = self.open()
         end = End(device, QPKind.UD)
         self.assertIsNone(IDirectDatagrams(end.qp, None))

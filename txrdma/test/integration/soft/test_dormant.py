@@ -68,8 +68,7 @@ class DormantCase(RealCase):
 class DormantTests(DormantCase):
     """Used and idle connections are not polled until their peers send something."""
 
-    def test_messageWakesReader(self) -> None:
-        """All but the first connection of a channel become dormant; a message wakes its connection only."""
+    def test_messageWakesOnlyItsDormantConnection(self) -> None:
         self.assertEqual(self.dormant(self.other), 3)
         for number in (3, 1, 0, 2):
             self.pairs[number][0].postSend([SendRequest(number, Operation.SEND, inline=(b"wake",))])
@@ -81,13 +80,11 @@ class DormantTests(DormantCase):
             self.sleep()
             self.assertEqual((self.dormant(self.one), self.dormant(self.other)), (3, 3))
 
-    def test_pollFindsMessage(self) -> None:
-        """A reader that polls without sleeping finds messages of dormant connections."""
+    def test_pollFindsMessagesOfDormantConnections(self) -> None:
         self.other.queue.disarm()
         self.exchange(2)
 
-    def test_closing(self) -> None:
-        """The ends of dormant connections are detected, and further ones get their doorbell bytes."""
+    def test_endsAreDetectedAndDoorbellBytesReused(self) -> None:
         for here, there in self.pairs[1:]:
             here.close()
             self.runUntil(cast(Any, there)._route.hasPeerEnded)
@@ -100,8 +97,7 @@ class DormantTests(DormantCase):
         self.assertEqual((self.dormant(self.one), self.dormant(self.other)), (3, 3))
         self.assertEqual(cast(Any, self.one.channel).page._end, 4)
 
-    def test_closedChannel(self) -> None:
-        """Without a channel there is no doorbell page, so that all connections are polled."""
+    def test_allConnectionsArePolledWithoutChannel(self) -> None:
         self.other.channel.close()
         self.assertEqual(self.dormant(self.other), 0)
         self.exchange(2)

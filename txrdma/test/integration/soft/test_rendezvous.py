@@ -107,8 +107,7 @@ class StrangerTests(StrangerCase):
     def bell(self) -> int:
         return os.eventfd(0)
 
-    def test_invalidMessages(self) -> None:
-        """A process is disconnected for a message that is invalid, premature or late."""
+    def test_invalidPrematureOrLateMessageDisconnects(self) -> None:
         leave = PairNotice(kind=RendezvousKind.LEAVE, source=QPN(1), destination=QPN(2))
         for what, greet, message in (
             ("garbage", True, b"\xff" * 100),
@@ -122,8 +121,7 @@ class StrangerTests(StrangerCase):
                 sendTo(sock, message)
                 self.refused(sock)
 
-    def test_numberOfDescriptors(self) -> None:
-        """An invitation and a doorbell need exactly one descriptor."""
+    def test_invitationAndDoorbellNeedOneDescriptor(self) -> None:
         for message in (self.join().encode(), doorbell(1)):
             for number in (0, 2, 20):
                 with self.subTest(message=message, descriptors=number):
@@ -133,16 +131,14 @@ class StrangerTests(StrangerCase):
                         os.close(each)
                     self.refused(sock)
 
-    def test_doorbellTwice(self) -> None:
-        """Two doorbells with the same number are refused."""
+    def test_secondDoorbellWithSameNumberIsRefused(self) -> None:
         sock, bell = self.come(), self.bell()
         for _ in range(2):
             sendTo(sock, doorbell(1), [bell])
         os.close(bell)
         self.refused(sock)
 
-    def test_manyDoorbells(self) -> None:
-        """Doorbells beyond the limit are refused."""
+    def test_doorbellsBeyondLimitAreRefused(self) -> None:
         self.patch(_doorbells, "MOST", 20)
         sock, bell = self.come(), self.bell()
         for number in range(21):
@@ -150,8 +146,7 @@ class StrangerTests(StrangerCase):
         os.close(bell)
         self.refused(sock)
 
-    def test_noDoorbell(self) -> None:
-        """An invitation with unknown doorbells is refused, and its sender may stay."""
+    def test_invitationWithUnknownDoorbellsIsRefusedAlone(self) -> None:
         sock = self.come()
         for number in (1, 2):
             sendTo(sock, doorbell(number, RendezvousKind.DOORBELL_CLOSED))
@@ -170,8 +165,7 @@ class StrangerTests(StrangerCase):
         except BlockingIOError:
             return False
 
-    def test_muted(self) -> None:
-        """A doorbell that its owner withdraws is closed when no invitation uses it any more."""
+    def test_withdrawnDoorbellIsClosedWithItsLastUse(self) -> None:
         sock = self.invitation(self.box(), self.bell(), self.bell())
         self.runUntil(lambda: self.added.mappings() == 1)
         for number in (1, 2):
@@ -183,8 +177,7 @@ class StrangerTests(StrangerCase):
         sock.close()
         self.runUntil(lambda: self.added.descriptors() == 0)
 
-    def test_anothersName(self) -> None:
-        """A process that uses another one's name does not disturb that one, and is refused."""
+    def test_processWithAnothersNameIsRefusedAndHarmless(self) -> None:
         one, other = self.good
         second, self.device = one.device, other.device
         self.patch(unixpackets, "peerOf", lambda sock: unixsockets.peerOf(sock)._replace(pid=1))
@@ -193,8 +186,7 @@ class StrangerTests(StrangerCase):
         self.runUntil(lambda: isClosed(sock))
         self.check()
 
-    def test_successor(self) -> None:
-        """A process may have the name of one that has ended, even if that is not noticed yet."""
+    def test_processMayHaveNameOfEndedOne(self) -> None:
         port = cast(Any, self.device.routes[0])
         sock = self.come()
         self.runUntil(lambda: port._known((LOOPBACK, 9)))
@@ -206,8 +198,7 @@ class StrangerTests(StrangerCase):
         line.receiveNow()
         self.assertFalse(line.isClosed)
 
-    def test_otherName(self) -> None:
-        """A process that was found by one name, and greets with another one, is refused."""
+    def test_greetingWithOtherNameIsRefused(self) -> None:
         closed, end = self.open(), End(self.device)
         closed.close()
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -222,8 +213,7 @@ class StrangerTests(StrangerCase):
         sock.send(hello(port=9))
         self.runUntil(lambda: isClosed(sock))
 
-    def test_furtherLine(self) -> None:
-        """All connections to a process are forgotten when it is lost, a second one included."""
+    def test_allConnectionsToLostProcessAreForgotten(self) -> None:
         one, other = self.good
         peer = cast(Any, one.qp)._route._services._peer
         port, device = peer._port, cast(Any, other.device)
@@ -236,8 +226,7 @@ class StrangerTests(StrangerCase):
         self.runUntil(lambda: peer.isLost)
         self.assertEqual(port._links, {})
 
-    def test_unwantedRegion(self) -> None:
-        """A region that was not requested is not mapped."""
+    def test_unrequestedRegionIsNotMapped(self) -> None:
         one, other = self.good
         sender, receiver = (cast(Any, end.qp)._route._services for end in (one, other))
         request = RegionRequest(
@@ -260,8 +249,7 @@ class StrangerTests(StrangerCase):
         self.assertTrue(self.added.isNothing())
         self.check()
 
-    def test_regionWithoutRights(self) -> None:
-        """Memory is given only to a peer that the region, its queue pair and its number of reads allow it."""
+    def test_memoryIsGivenOnlyToEntitledPeer(self) -> None:
         one, other = self.good
         pair = cast(Any, one.qp)
         private, readable = (
@@ -295,8 +283,7 @@ class StrangerTests(StrangerCase):
             )
             pair.attributes = usual
 
-    def test_invalidBoxes(self) -> None:
-        """A box that can shrink or grow, or that has an impossible length, is refused."""
+    def test_resizableOrImpossibleBoxIsRefused(self) -> None:
         usual = HEADER_BYTES + 4096
         for length, seals in (
             *((usual, 0), (usual, fcntl.F_SEAL_SHRINK), (usual, fcntl.F_SEAL_GROW)),
@@ -308,25 +295,21 @@ class StrangerTests(StrangerCase):
                 fcntl.fcntl(box, fcntl.F_ADD_SEALS, seals)
                 self.refused(self.invitation(box, self.bell(), self.bell()))
 
-    def test_hugePages(self) -> None:
-        """A box of huge pages, in which a peer can punch holes, is refused."""
+    def test_boxOfHugePagesIsRefused(self) -> None:
         box = os.memfd_create("test", os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
         fcntl.fcntl(box, fcntl.F_ADD_SEALS, SIZE_SEALS)
         with self.assertRaisesRegex(ValueError, "pages of another size"):
             mapBox(box)
         os.close(box)
 
-    def test_transparentHugePages(self) -> None:
-        """A box is accepted on a system that uses transparent huge pages for shared memory."""
+    def test_boxWithTransparentHugePagesIsAccepted(self) -> None:
         box = self.box()
         size = os.fstat(box).st_size
         self.patch(os, "fstat", lambda descriptor: SimpleNamespace(st_size=size, st_blksize=1 << 21))
         mapBox(box).close()
         os.close(box)
 
-    def test_invalidDoorbells(self) -> None:
-        """A doorbell that is not an eventfd is refused."""
-
+    def test_doorbellThatIsNoEventfdIsRefused(self) -> None:
         def pipe() -> int:
             reading, writing = os.pipe()
             os.close(reading)
@@ -335,8 +318,7 @@ class StrangerTests(StrangerCase):
         for make in (pipe, lambda: os.pidfd_open(os.getpid())):
             self.refused(self.invitation(self.box(), self.bell(), make()))
 
-    def test_otherUsersBell(self) -> None:
-        """The doorbell of another user's process is not retained, since that could make it blocking."""
+    def test_otherUsersDoorbellIsNotRetained(self) -> None:
         self.patch(peerprocess, "isSameUser", lambda user: False)
         sock = self.invitation(self.box(), self.bell(), self.bell())
         self.runUntil(lambda: self.added.mappings() == 1)
@@ -345,8 +327,7 @@ class StrangerTests(StrangerCase):
         self.runUntil(lambda: self.added.mappings() == 0)
         self.assertEqual(self.added.descriptors(), 2)  # both ends of the connection
 
-    def test_furtherInvitations(self) -> None:
-        """A queue pair accepts one invitation of the queue pair that it is connected to, and no others."""
+    def test_queuePairAcceptsOneInvitationOfItsPeer(self) -> None:
         sock, bell, end = self.come(), self.bell(), End(self.device)
         for number in (1, 2):
             sendTo(sock, doorbell(number), [bell])
@@ -366,8 +347,7 @@ class StrangerTests(StrangerCase):
             start = PairNotice(kind=answer, source=end.qp.number, destination=QPN(source)).encode()
             self.runUntil(lambda: self.isAccepted(sock, start))  # noqa: B023
 
-    def test_manyInvitations(self) -> None:
-        """An invitation beyond those that may wait is refused, and its sender, and the others, may stay."""
+    def test_invitationsForUnknownQueuePairsAreBounded(self) -> None:
         self.patch(routes, "_MOST_WAITING", 2)
         sock, bell = self.come(), self.bell()
         for number in (1, 2):
@@ -383,15 +363,13 @@ class StrangerTests(StrangerCase):
         sock.close()
         self.runUntil(self.added.isNothing)
 
-    def test_waitingInvitation(self) -> None:
-        """A pending invitation is dropped with its sender."""
+    def test_pendingInvitationIsDroppedWithItsSender(self) -> None:
         sock = self.invitation(self.box(), self.bell(), self.bell())
         self.runUntil(lambda: self.added.mappings() == 1)
         sock.close()
         self.runUntil(self.added.isNothing)
 
-    def test_anything(self) -> None:
-        """Arbitrary messages and descriptors break nothing, and nothing remains."""
+    def test_arbitraryMessagesAndDescriptorsLeaveNothing(self) -> None:
         numbers = [int(end.qp.number) for end in self.good]
 
         def message(draw: st.DrawFn) -> bytes:
@@ -430,8 +408,7 @@ class StrangerTests(StrangerCase):
 class OtherVersionTests(RealCase):
     """Devices of processes whose txrdma has another version of these messages."""
 
-    def test_UDP(self) -> None:
-        """Devices with another version are not found: queue pairs use UDP, and the log has the reason."""
+    def test_otherVersionMeansUDPAndLoggedReason(self) -> None:
         one, other = (
             End(openSoftDevice(self.reactor, port=0, route=route)) for route in ("auto", "shared-memory")
         )
@@ -460,14 +437,12 @@ class OtherUserTests(RealCase):
 
         self.patch(unixpackets.PacketSocket, "send", record)
 
-    def test_noDoorbells(self) -> None:
-        """No descriptor of a doorbell is sent."""
+    def test_noDoorbellDescriptorIsSent(self) -> None:
         self.pair()
         self.assertGreater(len(self.passed), 0)
         self.assertEqual(set(self.passed), {0})
 
-    def test_messagesWake(self) -> None:
-        """A program that sleeps until its channel has an event is woken by a message of the peer."""
+    def test_sleepingProgramIsWokenByMessage(self) -> None:
         one, other = self.pair()
         other.receive(1, 0, 64)
         other.queue.arm()
@@ -475,8 +450,7 @@ class OtherUserTests(RealCase):
         self.runUntil(other.channel.takeEvents)
         self.assertEqual([each.status for each in other.queue.poll(1)], [Status.SUCCESS])
 
-    def test_messagesWakeLane(self) -> None:
-        """A program that takes messages from its lane, past the completion queue, is woken as well."""
+    def test_programThatReadsLaneIsWokenByMessage(self) -> None:
         one, other = self.pair()
         layout = Struct("BBHI")
         lanes = [IDirectLane(end.qp) for end in (one, other)]

@@ -36,8 +36,7 @@ SMALL = Capacity(4, 4, 1, 1)
 class ManyTests(RealCase):
     """Many queue pairs between two devices."""
 
-    def test_descriptors(self) -> None:
-        """A queue pair with shared memory retains no descriptor, and releases its memory."""
+    def test_closedQueuePairReleasesMemoryAndDescriptors(self) -> None:
         self.patch(_mapping, "PLAIN", 0)
         ends = self.pair()
         one, other = ends
@@ -62,8 +61,7 @@ class ManyTests(RealCase):
             there.close()
         self.runUntil(added.isNothing)
 
-    def test_closedChannel(self) -> None:
-        """A queue pair that cannot be connected because its channel is closed leaves nothing behind."""
+    def test_queuePairWithClosedChannelLeavesNothing(self) -> None:
         one, other = self.pair()
         channel = one.device.createChannel()
         queue = one.device.createCompletionQueue(8, channel)
@@ -79,8 +77,7 @@ class ManyTests(RealCase):
             )
         self.assertTrue(added.isNothing())
 
-    def test_failingAttachment(self) -> None:
-        """An error while a queue pair is connected to its peer fails this queue pair only."""
+    def test_errorWhileConnectingFailsOnlyThatQueuePair(self) -> None:
         one, other = self.pair()
         here, _there = another(one, other, SMALL)
         attach = Lane.attach
@@ -97,8 +94,7 @@ class ManyTests(RealCase):
         one.write(other, 2, 0, 64, 128)
         self.assertEqual([each.status for each in self.take(one, 1)], [Status.SUCCESS])
 
-    def test_failingEnds(self) -> None:
-        """An error while one queue pair is failed, since its peer's process has ended, spares the others."""
+    def test_errorWhileFailingOneQueuePairSparesOthers(self) -> None:
         one, other = self.pair()
         broken, good = ([another(one, other, SMALL) for _ in range(2)] for _ in range(2))
         for pairs in (broken, good):
@@ -120,8 +116,7 @@ class ManyTests(RealCase):
 
         return failing
 
-    def test_receivesBeforehand(self) -> None:
-        """Receives posted before there is a peer take its messages in order, like later ones."""
+    def test_receivesPostedBeforePeerTakeMessagesInOrder(self) -> None:
         one, other = self.pair()
         one.region.view[:20] = bytes(range(20))
         receives = [ReceiveRequest(number, (other.segment(100 + number, 1),)) for number in range(20)]
@@ -138,12 +133,10 @@ class ManyTests(RealCase):
         for pair in (here, there):
             pair.close()
 
-    def test_lostDoorbell(self) -> None:
-        """A doorbell that its receiver had no descriptor for fails that queue pair; later ones receive it."""
+    def test_lostDoorbellFailsOnlyThatQueuePair(self) -> None:
         self.lose(RendezvousKind.DOORBELL)
 
-    def test_lostBox(self) -> None:
-        """A box that its receiver had no descriptor for fails that queue pair; later ones work."""
+    def test_lostBoxFailsOnlyThatQueuePair(self) -> None:
         self.lose(RendezvousKind.JOIN)
 
     def lose(self, kind: RendezvousKind) -> None:
@@ -191,8 +184,7 @@ class UnusedTests(RealCase):
         self.assertEqual(self.statuses(other), [Status.SUCCESS])
         self.assertEqual(self.statuses(one), [Status.SUCCESS])
 
-    def test_emptyWrite(self) -> None:
-        """An RDMA WRITE of no bytes, which probes a peer, succeeds without a lane while the peer exists."""
+    def test_emptyWriteSucceedsWithoutLaneWhilePeerExists(self) -> None:
         one, other = self.pair()
         added = Added()
         for number in range(1000):  # more than fits into the send queue
@@ -203,8 +195,7 @@ class UnusedTests(RealCase):
         self.assertEqual(list(one.queue.poll(2)), [])
         self.exchange(one, other)
 
-    def test_bothSend(self) -> None:
-        """Both ends can send first at the same time."""
+    def test_bothEndsCanSendFirst(self) -> None:
         one, other = self.pair()
         for end in (one, other):
             end.receive(1, 100, 64)
@@ -218,8 +209,7 @@ class UnusedTests(RealCase):
         for line in tuple(cast(Any, end.device.routes[0])._links):
             line.receiveNow()
 
-    def test_ringBeforeBox(self) -> None:
-        """A message wakes its receiver, which had handled its ring before the box was mapped."""
+    def test_messageWakesReceiverThatHandledRingBeforeBox(self) -> None:
         one, other = self.pair()
         for _ in range(10):
             self.reactor.iterate(0)
@@ -232,8 +222,7 @@ class UnusedTests(RealCase):
             self.receiveNow(end)
         self.assertEqual(list(other.channel.takeEvents()), [other.queue])
 
-    def test_writtenWhileConnecting(self) -> None:
-        """A message wakes its receiver, which the sender did not see armed, as it was being connected."""
+    def test_messageWakesReceiverThatWasBeingConnected(self) -> None:
         one, other = End(self.open()), End(self.open())
         one.join(other)
         one.post(2, Operation.SEND, [one.segment(0, 5)])
@@ -252,8 +241,7 @@ class UnusedTests(RealCase):
         other.qp.modify(replace(RTR, address=one.way(), destinationQPN=one.qp.number))
         self.runUntil(other.channel.takeEvents)
 
-    def test_sendsBeforePeerIsReady(self) -> None:
-        """A message is delayed until the peer is in RTR, which then has a lane at once."""
+    def test_messageIsDelayedUntilPeerIsInRTR(self) -> None:
         one, other = End(self.open()), End(self.open())
         one.join(other)
         one.post(2, Operation.SEND, [one.segment(0, 5)])
@@ -270,16 +258,14 @@ class UnusedTests(RealCase):
         other.receive(1, 0, 64)
         self.assertEqual(self.statuses(other), [Status.SUCCESS])
 
-    def test_peerCloses(self) -> None:
-        """The first message fails if the peer's queue pair has ended."""
+    def test_firstMessageToEndedQueuePairFails(self) -> None:
         one, other = self.pair()
         other.qp.close()
         one.post(1, Operation.SEND, [one.segment(0, 5)])
         self.assertEqual(self.statuses(one), [Status.RETRY_EXC_ERR])
         self.assertIs(one.qp.state, QPState.ERR)
 
-    def test_peerOfProbeCloses(self) -> None:
-        """A probe fails if the peer's queue pair has ended."""
+    def test_probeOfEndedQueuePairFails(self) -> None:
         one, other = self.pair()
         other.qp.close()
         found: list[Status] = []
@@ -293,23 +279,20 @@ class UnusedTests(RealCase):
         self.assertEqual(found[-1], Status.RETRY_EXC_ERR)
         self.assertIs(one.qp.state, QPState.ERR)
 
-    def test_deviceCloses(self) -> None:
-        """The end of the peer's process fails a queue pair that was not used."""
+    def test_endOfPeersProcessFailsUnusedQueuePair(self) -> None:
         one, other = self.pair()
         other.device.close()
         self.runUntil(lambda: one.events)
         self.assertEqual([each.kind for each in one.events], [AsyncEventKind.QP_FATAL])
         self.assertIs(one.qp.state, QPState.ERR)
 
-    def test_connectAfterEnd(self) -> None:
-        """A queue pair cannot be connected to a device that has closed, even if that is not noticed yet."""
+    def test_connectingToClosedDeviceFailsBeforeItIsNoticed(self) -> None:
         one, other = self.pair()
         other.device.close()
         self.assertRaises(DeviceUnavailable, End(one.device).join, other)
         self.runUntil(lambda: one.events)
 
-    def test_sendAfterEnd(self) -> None:
-        """The first messages to a device that has closed fail, even if that is not noticed yet."""
+    def test_firstMessagesToClosedDeviceFail(self) -> None:
         one, other = self.pair()
         added = Added()
         other.device.close()
@@ -319,8 +302,7 @@ class UnusedTests(RealCase):
         one.qp.close()
         self.assertTrue(added.isNothing())
 
-    def test_noMemory(self) -> None:
-        """Without memory for a lane the first post fails, nothing has changed, and a later one succeeds."""
+    def test_postWithoutMemoryForLaneFailsAndLaterOneSucceeds(self) -> None:
         one, other = self.pair()
         makeBox = _rendezvous.makeBox
         added = Added()
@@ -335,8 +317,7 @@ class UnusedTests(RealCase):
         self.patch(sharedqueuepair, "makeBox", makeBox)
         self.exchange(one, other)
 
-    def test_noMemoryAtPeer(self) -> None:
-        """If the peer has no memory for its lane, the first message fails, and nothing is left."""
+    def test_firstMessageToPeerWithoutMemoryFailsAndLeavesNothing(self) -> None:
         added = Added()
         one, other = self.pair()
         makeBox = _rendezvous.makeBox
@@ -361,8 +342,7 @@ class UnusedTests(RealCase):
 class RegionTests(RealCase):
     """Memory mapped by peers."""
 
-    def test_givenBack(self) -> None:
-        """Memory that the peer has deregistered is unmapped when other memory is mapped."""
+    def test_deregisteredMemoryIsUnmappedWithNextMapping(self) -> None:
         one, other = self.pair()
         before = 0
         for number in range(10):
@@ -376,8 +356,7 @@ class RegionTests(RealCase):
             before = before or mappings()
         self.assertEqual(mappings(), before)
 
-    def test_manyRegions(self) -> None:
-        """Beyond the limit, the region that was mapped first is unmapped; its next use maps it again."""
+    def test_oldestRegionBeyondLimitIsUnmappedUntilUsed(self) -> None:
         self.patch(sharedqueuepair, "MOST_REGIONS", 3)
         one, other = self.pair()
         regions = [other.domain.allocateMemory(4096, ALL) for _ in range(6)]
@@ -392,8 +371,7 @@ class RegionTests(RealCase):
         self.assertGreater(found[2], found[0])
         self.assertEqual(found[2:], [found[2]] * 10)
 
-    def test_readOnly(self) -> None:
-        """A peer with read access maps the memory read-only."""
+    def test_readAccessMapsMemoryReadOnly(self) -> None:
         one, other = self.pair()
         region = other.domain.allocateMemory(4096, VerbsAccess.LOCAL_WRITE | VerbsAccess.REMOTE_READ)
         region.view[:5] = b"there"
@@ -407,8 +385,7 @@ class RegionTests(RealCase):
         one.post(2, Operation.RDMA_WRITE, [one.segment(0, 5)], **where)
         self.assertEqual([c.status for c in self.take(one, 1)], [Status.REM_ACCESS_ERR])
 
-    def test_shortReply(self) -> None:
-        """A reply with fewer bytes than were to be read ends the connection to the process."""
+    def test_replyWithTooFewBytesEndsConnection(self) -> None:
         one, other = self.pair()
         region = other.domain.registerMemory(memoryview(bytearray(100)), ALL)
 

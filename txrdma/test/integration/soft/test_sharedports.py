@@ -27,8 +27,7 @@ RECEIVE = CompletionOpcode.RECEIVE
 class SharedTests(RealCase):
     """Receives that several queue pairs share."""
 
-    def test_asleep(self) -> None:
-        """A message of any sender wakes the receiver's channel, and fills the first receive."""
+    def test_messageOfAnySenderWakesReceiverAndFillsFirstReceive(self) -> None:
         device = self.open()
         hub = End(device)
         shared = hub.domain.createSharedReceiveQueue(16, 1)
@@ -63,8 +62,7 @@ class SharedTests(RealCase):
 class RightsTests(RealCase):
     """Access rights of queue pairs."""
 
-    def test_readsNotHeld(self) -> None:
-        """Reads are invalid requests if the queue pair does not allow them, or allows its peer none."""
+    def test_readsWithoutRightAreInvalidRequests(self) -> None:
         for changes in ({"maxDestRDAtomic": 0}, {}):
             one, other = End(self.open()), End(self.open())
             one.join(other)

@@ -48,8 +48,7 @@ class RoutesTests(TestCase):
         self.addCleanup(device.close)
         return device
 
-    async def test_everyRoute(self) -> None:
-        """Messages over shared memory and UDP, and datagrams, take the next receive of one queue."""
+    async def test_messagesOfAllRoutesTakeReceivesOfOneQueue(self) -> None:
         here, near, far = self.open("auto"), self.open("auto"), self.open("rocev2")
         hub = End(here)
         shared = hub.domain.createSharedReceiveQueue(64, 1)

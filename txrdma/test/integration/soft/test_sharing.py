@@ -78,24 +78,20 @@ class DependenceTests(TestCase):
         self.assertEqual([each.status for each in completions], [Status.SUCCESS])
         self.assertEqual(bytes(ends[1].region.view[:5]), b"hello")
 
-    async def test_knownPorts(self) -> None:
-        """Devices that know each other's ports do not use port 4791, whatever other processes do."""
+    async def test_devicesThatKnowPortsDoNotUse4791(self) -> None:
         await self.writes(End)
         self.assertEqual([sharingPortOf(device).wellKnown for device in self.devices], [None, None])
 
-    async def test_addresses(self) -> None:
-        """Devices that know only addresses, as the kernel does, are connected through port 4791."""
+    async def test_devicesThatKnowAddressesConnectThrough4791(self) -> None:
         await self.writes(AddressedEnd)
         self.assertNotIn(None, [sharingPortOf(device).wellKnown for device in self.devices])
 
-    async def test_namespace(self) -> None:
-        """The socket at port 4791 belongs to the network namespace in which the device was opened."""
+    async def test_socketBelongsToNamespaceOfDevice(self) -> None:
         made = [sharingPortOf(device)._unbound for device in self.devices]
         await self.writes(AddressedEnd)
         self.assertEqual([memberOf(device)._bound for device in self.devices], made)
 
-    async def test_otherProgram(self) -> None:
-        """If another program has port 4791, only connections that need it fail."""
+    async def test_otherProgramAt4791FailsOnlyConnectionsThatNeedIt(self) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
             taken.bind((self.devices[0].address, ROCE_PORT))
             await self.writes(End)
@@ -107,8 +103,7 @@ class DependenceTests(TestCase):
 class MeetingTests(TestCase):
     """How devices at one address find each other's shared memory."""
 
-    def test_known(self) -> None:
-        """Further queue pairs to a process use its connection, although it has another port than 4791."""
+    def test_furtherQueuePairsUseConnectionOfProcess(self) -> None:
         address = f"127.{'.'.join(str(Random().randrange(2, 250)) for _ in range(3))}"
         devices = [openSoftDevice(reactor, address) for _ in range(2)]
         for device in devices:
@@ -166,8 +161,7 @@ class SharingTests(TestCase):
 
         await waitUntil(reactor, isRight)
 
-    async def test_filter(self) -> None:
-        """Each socket gets the packets of its device, also after devices have closed."""
+    async def test_eachSocketGetsPacketsOfItsDeviceOnly(self) -> None:
         devices = [self.open() for _ in range(5)]
         self.assertEqual(len({device.share for device in devices}), 5)
         self.assertEqual([memberOf(device).isCoordinator for device in devices], [True] + [False] * 4)
@@ -177,8 +171,7 @@ class SharingTests(TestCase):
         devices.append(self.open())
         await self.isSettled(*devices)
 
-    async def test_takeover(self) -> None:
-        """When the coordinator closes, another device takes over, and its filter is right."""
+    async def test_successorOfCoordinatorHasRightFilter(self) -> None:
         devices = [self.open() for _ in range(4)]
         await self.isSettled(*devices)
         for _ in range(3):
@@ -200,8 +193,7 @@ class SharingTests(TestCase):
             device = self.open()
         await waitUntil(reactor, lambda: memberOf(device).isCoordinator)
 
-    async def test_stopped(self) -> None:
-        """A coordinator that does not answer is replaced, and becomes a member when it does again."""
+    async def test_silentCoordinatorIsReplacedAndBecomesMember(self) -> None:
         self.patch(members, "PING_SECONDS", 0.3)
         self.patch(members, "FIRST_PING_SECONDS", 0.2)
         devices = [self.open() for _ in range(3)]
@@ -217,8 +209,7 @@ class SharingTests(TestCase):
         await waitUntil(reactor, lambda: not stopped.isCoordinator)
         await self.isSettled(*devices)
 
-    async def test_invalidMessages(self) -> None:
-        """A member whose message is invalid is disconnected; the others stay."""
+    async def test_memberWithInvalidMessageIsDisconnectedAlone(self) -> None:
         devices = [self.open() for _ in range(2)]
         await self.isSettled(*devices)
         bad = (b"\x00", b"\x02\x80\0\0" + bytes(8), b"\x01\0\x09\x20", b"\x01\0\x01\x00", b"\x05" + bytes(19))
@@ -231,8 +222,7 @@ class SharingTests(TestCase):
         self.assertTrue(memberOf(devices[0]).isCoordinator)
         await self.isSettled(*devices)
 
-    async def test_tooManyLines(self) -> None:
-        """A coordinator with too many connections closes further ones, but not those of members."""
+    async def test_connectionsBeyondLimitAreClosedExceptMembers(self) -> None:
         devices = [self.open() for _ in range(2)]
         self.patch(members, "LINES", 1)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
@@ -241,8 +231,7 @@ class SharingTests(TestCase):
             await waitUntil(reactor, partial(isEnded, line))
         await self.isSettled(*devices)
 
-    async def test_claims(self) -> None:
-        """A service ID belongs to one device of an address at a time, and to one of another address."""
+    async def test_serviceIDBelongsToOneDeviceOfAddress(self) -> None:
         one, other = self.open(), self.open()
         release = one.claimService(0x42)
         self.assertRaises(ResourceExhausted, other.claimService, 0x42)
@@ -252,12 +241,10 @@ class SharingTests(TestCase):
         one.close()
         self.assertRaises(ResourceExhausted, self.open().claimService, 0x42)
 
-    def test_unusableAddress(self) -> None:
-        """A share is not taken because its address cannot be bound, here for lack of a zone."""
+    def test_shareIsNotTakenIfAddressCannotBeBound(self) -> None:
         self.assertFalse(isShareTaken("fe80::1", 7))
 
-    async def test_busyProcess(self) -> None:
-        """A new coordinator does not reject messages for a process that is still busy."""
+    async def test_newCoordinatorDoesNotRejectForBusyProcess(self) -> None:
         devices = [self.open() for _ in range(3)]
         await self.isSettled(*devices)
         release = devices[1].claimService(0x42)
@@ -295,28 +282,24 @@ class SharingTests(TestCase):
             self.assertTrue(coordinator.redirect(1, memoryview(reply), ("192.0.2.1", 50_000)))
         return coordinator, memberOf(device), replies, received
 
-    async def test_answerBeforeReport(self) -> None:
-        """A reply that arrives before the report of its device is passed on after that."""
+    async def test_replyBeforeReportIsPassedOnAfterIt(self) -> None:
         _, _, replies, received = self.beforeReport()
         await waitUntil(reactor, lambda: received)
         self.assertEqual(received, replies)
 
-    async def test_manyBeforeReport(self) -> None:
-        """The number of packets that are stored is limited; the oldest ones are dropped."""
+    async def test_oldestStoredPacketsBeyondLimitAreDropped(self) -> None:
         _, _, replies, received = self.beforeReport(members.MOST_AWAITED + 3)
         await waitUntil(reactor, lambda: replies[-1] in received)
         self.assertEqual(received, replies[3:])
 
-    async def test_reportIsLate(self) -> None:
-        """A packet is dropped that was stored for longer than its sender waits."""
+    async def test_packetStoredLongerThanSenderWaitsIsDropped(self) -> None:
         self.patch(members, "AWAITED_SECONDS", -1.0)
         coordinator, member, _, received = self.beforeReport()
         await waitUntil(reactor, lambda: not coordinator._awaited)
         member.receiveNow()
         self.assertEqual(received, [])
 
-    async def test_othersReport(self) -> None:
-        """Reports of other devices do not extend the time for which a packet is stored."""
+    async def test_reportsOfOthersDoNotExtendStorage(self) -> None:
         self.patch(members, "AWAITED_SECONDS", 0.1)
         devices = [self.open() for _ in range(3)]
         await self.isSettled(*devices)
@@ -335,8 +318,7 @@ class SharingTests(TestCase):
         await waitUntil(reactor, isStored)
         await waitUntil(reactor, isDropped, seconds=2.0)
 
-    async def test_twoAddresses(self) -> None:
-        """A device with two addresses has the same share at both; a claim is for both or for none."""
+    async def test_twoAddressesShareShareAndClaims(self) -> None:
         second = "127.251." + self.address.partition(".")[2].partition(".")[2]
         both = self.open(second)
         self.assertEqual({wellKnownOf(both, number).member.share for number in (1, 2)}, {both.share})
@@ -348,8 +330,7 @@ class SharingTests(TestCase):
         self.open().claimService(0x42)()
 
     @skipUnless(hasattr(os, "seteuid") and os.geteuid() == 0, "needs root, to act as another user")
-    async def test_otherUser(self) -> None:
-        """If a process of another user claims to be the coordinator, a device does not use port 4791."""
+    async def test_coordinatorOfOtherUserIsNotUsed(self) -> None:
         name = hostName(self.address, 0)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as impostor:
             os.seteuid(65534)
@@ -367,8 +348,7 @@ class SharingTests(TestCase):
         self.assertTrue(memberOf(self.open()).isCoordinator)
 
     @skipUnless(hasattr(os, "seteuid") and os.geteuid() == 0, "needs root, to act as another user")
-    async def test_memberOfOtherUser(self) -> None:
-        """A coordinator closes the connection of another user's process, to which nothing was sent."""
+    async def test_memberOfOtherUserIsClosedWithoutBytes(self) -> None:
         device = self.open()
         name = hostName(self.address, 0)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:

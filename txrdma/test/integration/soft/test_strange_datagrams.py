@@ -83,8 +83,7 @@ class StrangeMailTests(DatagramCase):
         self.check()
         self.runUntil(self.added.isNothing)
 
-    def test_dies(self) -> None:
-        """Datagrams written before a process dies arrive, and an incomplete record does not."""
+    def test_onlyCompleteDatagramsOfDyingProcessArrive(self) -> None:
         sock = self.come()
         rings = self.mail(sock)
         self.write(rings, self.packet(b"last"))
@@ -94,8 +93,7 @@ class StrangeMailTests(DatagramCase):
         self.isAccepted(self.target, [b"last"])
         self.gone(rings)
 
-    def test_manyLastWords(self) -> None:
-        """All datagrams of a dead process arrive, though they exceed one batch."""
+    def test_allDatagramsOfDeadProcessArrive(self) -> None:
         sock = self.come()
         rings = self.mail(sock)
         words = [b"%04d" % number for number in range(DatagramEnd.RECEIVES - 1)]
@@ -105,8 +103,7 @@ class StrangeMailTests(DatagramCase):
         self.isAccepted(self.target, words)
         self.gone(rings)
 
-    def test_badPackets(self) -> None:
-        """Invalid packets are dropped and counted, and later ones arrive."""
+    def test_invalidPacketsAreDroppedAndCounted(self) -> None:
         sock = self.come()
         rings = self.mail(sock)
         for bad in (b"", b"abc", b"x" * 15, b"y" * 17, b"z" * 21, bytes(24), bytes(64), b"\xff" * 64):
@@ -123,8 +120,7 @@ class StrangeMailTests(DatagramCase):
         sock.close()
         self.gone(rings)
 
-    def test_badRecord(self) -> None:
-        """An invalid record ends the connection, and nothing else."""
+    def test_invalidRecordEndsConnectionAlone(self) -> None:
         sock = self.come()
         rings = self.mail(sock)
         self.write(rings, self.packet(b"good"))
@@ -135,8 +131,7 @@ class StrangeMailTests(DatagramCase):
         sock.close()
         self.gone(rings)
 
-    def test_otherAddress(self) -> None:
-        """Packets of the other IP family are dropped."""
+    def test_packetsOfOtherIPFamilyAreDropped(self) -> None:
         self.patch(self, "ADDRESS", "::1")
         sock = self.come()
         rings = self.mail(sock)
@@ -148,8 +143,7 @@ class StrangeMailTests(DatagramCase):
         sock.close()
         self.gone(rings)
 
-    def test_twoBoxes(self) -> None:
-        """A second box of a device is refused."""
+    def test_secondBoxIsRefused(self) -> None:
         sock = self.come()
         rings = self.mail(sock)
         self.sendOffer(sock, [makeBoxOnly()])
@@ -157,8 +151,7 @@ class StrangeMailTests(DatagramCase):
         sock.close()
         self.gone(rings)
 
-    def test_noBox(self) -> None:
-        """An invalid box ends the connection."""
+    def test_invalidBoxEndsConnection(self) -> None:
         for passed in ((), (os.eventfd(0),), (makeBoxOnly(), makeBoxOnly())):
             sock = self.come()
             self.sendText(sock, doorbell(1), [os.eventfd(0)])
@@ -167,8 +160,7 @@ class StrangeMailTests(DatagramCase):
             sock.close()
         self.gone()
 
-    def test_unknownBell(self) -> None:
-        """A box without its doorbell is refused, and the connection continues."""
+    def test_boxWithoutDoorbellIsRefusedAlone(self) -> None:
         sock = self.come()
         self.sendOffer(sock, [makeBoxOnly()], 5)
         received: list[bytes] = []
@@ -185,8 +177,7 @@ class StrangeMailTests(DatagramCase):
         sock.close()
         self.gone()
 
-    def test_refused(self) -> None:
-        """A peer that refuses the local device's box gets datagrams by UDP."""
+    def test_peerThatRefusesBoxGetsDatagramsByUDP(self) -> None:
         one, other = DatagramEnd(self.open()), DatagramEnd(self.open())
         shared = cast(SharedMemoryPort, other.device.routes[0])
         self.patch(shared.datagrams, "open", lambda neighbour: None)

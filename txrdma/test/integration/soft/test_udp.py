@@ -110,16 +110,14 @@ class CarrierTests(UDPCase):
         return taker
 
     @inlineCallbacks
-    def test_merged(self) -> Generator[Deferred[Any], Any, None]:
-        """With the system's offloads many datagrams take one call at both ends."""
+    def test_offloadsMergeDatagramsIntoOneCallAtBothEnds(self) -> Generator[Deferred[Any], Any, None]:
         if not self.carrier().merges:
             raise SkipTest("this kernel has no UDP_GRO")
         taker = yield self.exchange(True, True)
         self.assertEqual(len(taker.got), 1)
 
     @inlineCallbacks
-    def test_plain(self) -> Generator[Deferred[Any], Any, None]:
-        """Without offloads each datagram is sent alone, and the same arrives."""
+    def test_withoutOffloadsDatagramsAreSentAlone(self) -> Generator[Deferred[Any], Any, None]:
         for there, here in ((False, False), (True, False), (False, True)):
             taker = yield self.exchange(there, here)
             self.assertGreaterEqual(len(taker.got), 1)
@@ -133,8 +131,7 @@ class CarrierTests(UDPCase):
         self.assertIsNone(self.carrier().rawAddress("ff0e::1", 4791))
 
     @inlineCallbacks
-    def test_trafficClass(self) -> Generator[Deferred[Any], Any, None]:
-        """A receiver learns the ECN field of datagrams, one or several at a time, with IPv4 and IPv6."""
+    def test_receiverLearnsECNFieldOfDatagrams(self) -> Generator[Deferred[Any], Any, None]:
         for address in ("127.0.0.1", "::1"):
             here, there = self.carrier(address), self.carrier(address)
             taker = Taker()
@@ -147,28 +144,23 @@ class CarrierTests(UDPCase):
                 yield self.until(lambda: len(taker.codepoints) > before)  # noqa: B023 (called in this round only)
                 self.assertEqual(taker.codepoints[-1], trafficClass & 3)
 
-    def test_withoutHelp(self) -> None:
-        """Offloads can be disabled."""
+    def test_offloadsCanBeDisabled(self) -> None:
         carrier = self.carrier(offload=False)
         self.assertEqual((carrier.segments, carrier.merges), (1, False))
 
-    def test_portTaken(self) -> None:
-        """A requested port must be free."""
+    def test_requestedPortMustBeFree(self) -> None:
         taken = self.carrier()
         self.assertRaises(DeviceUnavailable, UDPCarrier, reactor, "127.0.0.1", taken.port)
 
-    def test_noSuchAddress(self) -> None:
-        """A remote address cannot be bound."""
+    def test_remoteAddressCannotBeBound(self) -> None:
         self.assertRaises(DeviceUnavailable, UDPCarrier, reactor, "192.0.2.1", 0)
 
-    def test_families(self) -> None:
-        """Addresses of the other family are unreachable."""
+    def test_addressesOfOtherFamilyAreUnreachable(self) -> None:
         self.assertIsNone(self.carrier().rawAddress("::1", 4791))
         self.assertEqual(self.carrier().rawAddress("10.0.0.1", 4791), ("10.0.0.1", 4791))
         self.assertIsNone(self.carrier("::1").rawAddress("10.0.0.1", 4791))
 
-    def test_noChecksum(self) -> None:
-        """Over IPv6, datagrams without a UDP checksum arrive: Linux's rxe sends such ones."""
+    def test_IPv6DatagramsWithoutChecksumArrive(self) -> None:
         self.carrier("::1")  # skips without IPv6
         with udpSocket("::1") as receiver, udpSocket("::1") as sender:
             receiver.bind(("::1", 0))
@@ -176,14 +168,12 @@ class CarrierTests(UDPCase):
             sender.sendto(b"x", receiver.getsockname())
             self.assertTrue(select([receiver], [], [], 1.0)[0])
 
-    def test_tooLong(self) -> None:
-        """A datagram that the system refuses is lost and counted."""
+    def test_refusedDatagramIsLostAndCounted(self) -> None:
         carrier = self.carrier()
         self.assertTrue(carrier.send(memoryview(bytes(65520)), 65520, ("127.0.0.1", 9)))
         self.assertEqual(carrier.dropped, 1)
 
-    def test_cannotSegment(self) -> None:
-        """When the system refuses a batch but not its datagrams, batches are disabled."""
+    def test_refusedBatchDisablesBatches(self) -> None:
         for alone, segments in ((None, 1), (errno.EINVAL, 64), (errno.EMSGSIZE, 64)):
 
             class Refusing:
@@ -210,8 +200,7 @@ class CarrierTests(UDPCase):
             self.assertTrue(carrier.send(memoryview(bytes(3000)), 1000, ("127.0.0.1", 9)))
             self.assertEqual((carrier.segments, carrier.dropped), (segments, 1))
 
-    def test_leavesTheReactor(self) -> None:
-        """A closed carrier has left the reactor, and its port is free."""
+    def test_closedCarrierLeavesReactorAndFreesPort(self) -> None:
         carrier = self.carrier()
         carrier.start(Taker())
         self.assertIn(carrier, reactor.getReaders())
@@ -223,8 +212,7 @@ class CarrierTests(UDPCase):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
             free.bind(("127.0.0.1", port))
 
-    def test_closedWhileReading(self) -> None:
-        """A receiver may close its carrier; nothing more is delivered."""
+    def test_carrierClosedByReceiverDeliversNothingMore(self) -> None:
         here, there = self.carrier(), self.carrier()
         taker = Taker()
 
@@ -264,8 +252,7 @@ class BlockedTests(SynchronousTestCase):
         def close(self) -> None:
             pass
 
-    def test_waits(self) -> None:
-        """Datagrams are queued in order until the socket is writable; none is lost."""
+    def test_datagramsWaitInOrderForWritableSocket(self) -> None:
         carrier = UDPCarrier(reactor, "127.0.0.1", 0, offload=False)
         assert carrier._socket is not None
         carrier._socket.close()
@@ -339,8 +326,7 @@ class LoopbackTests(UDPCase):
         self.assertEqual(bytes(alice.region.view), data)
 
     @inlineCallbacks
-    def test_offloads(self) -> Generator[Deferred[Any], Any, None]:
-        """Transfers work with offloads at one end only, or none: the kernel splits a batch consecutively."""
+    def test_transfersWorkWithOffloadsAtOneEndOrNone(self) -> Generator[Deferred[Any], Any, None]:
         for here, there, mtu in (
             (False, False, MTU.MTU_1024),
             (True, False, MTU.MTU_1024),
@@ -372,8 +358,7 @@ class PollingTests(SynchronousTestCase):
             self.alice.post(1, Operation.SEND, inline=[message], **self.way)
         self.assertTrue(select([self.carrier.fileno()], [], [], 10)[0])
 
-    def test_found(self) -> None:
-        """Polling finds a datagram before the reactor reads it, without waking a descriptor."""
+    def test_pollFindsDatagramWithoutWakingDescriptor(self) -> None:
         queue = ICompletionQueue(self.bob.queue)
         self.assertTrue(queue.isLive)
         self.bob.receive(7, 0, 4136)
@@ -384,16 +369,14 @@ class PollingTests(SynchronousTestCase):
         self.assertEqual(bytes(self.bob.region.view[40:45]), b"hello")
         self.assertEqual(select([self.bob.channel.fileno()], [], [], 0)[0], [])
 
-    def test_batch(self) -> None:
-        """Nothing is read if no completion is requested: datagrams remain in the socket."""
+    def test_pollForNothingLeavesDatagramsInSocket(self) -> None:
         self.bob.receive(0, 0, 4136)
         self.send(b"first")
         self.assertEqual(len(self.bob.queue.poll(0)), 0)
         self.assertTrue(select([self.carrier.fileno()], [], [], 0)[0])
         self.assertEqual(len(self.bob.queue.poll(1)), 1)
 
-    def test_otherQueuePair(self) -> None:
-        """A datagram found while polling for another queue pair wakes its reader."""
+    def test_datagramFoundForOtherQueuePairWakesItsReader(self) -> None:
         other = End(self.bob.device, QPKind.UD)
         other.open()
         self.bob.receive(7, 0, 4136)
@@ -403,8 +386,7 @@ class PollingTests(SynchronousTestCase):
         self.assertTrue(select([self.bob.channel.fileno()], [], [], 0)[0])
         self.assertEqual([each.identifier for each in self.bob.poll()], [7])
 
-    def test_down(self) -> None:
-        """Datagrams that arrive while the port is down are not found by polling."""
+    def test_pollDoesNotFindDatagramsOfPortDown(self) -> None:
         self.bob.receive(7, 0, 4136)
         self.bob.device.setPortEnabled(1, False)
         self.send(b"hello")
@@ -414,8 +396,7 @@ class PollingTests(SynchronousTestCase):
         self.assertEqual(len(self.bob.poll()), 1)
         self.assertEqual(bytes(self.bob.region.view[40:45]), b"again")
 
-    def test_closed(self) -> None:
-        """Polling a queue whose device is closed is no error, and returns nothing."""
+    def test_pollOfClosedDeviceReturnsNothing(self) -> None:
         queue = self.bob.queue
         self.bob.device.close()
         self.assertEqual(queue.poll(8), ())

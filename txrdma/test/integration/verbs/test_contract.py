@@ -70,8 +70,7 @@ class SharedMemoryContractTests(LoopbackDevices, PortEventContract, VerbsDeviceC
 
     route = "shared-memory"
 
-    def test_portDown(self) -> None:
-        """Shared memory does not depend on a port: requests are executed while it is down."""
+    def test_requestsAreExecutedWhilePortIsDown(self) -> None:
         alice, bob = self.pair()
         bob.receive(bob.segment())
         self.down(0)

@@ -12,15 +12,13 @@ from txrdma.verbs.devices import availableDevices, openDevice, sharedDevice
 class PluginTests(SynchronousTestCase):
     """The software device is found by its name."""
 
-    def test_soft(self) -> None:
-        """C{soft} opens a software device, by the plugin of this package."""
+    def test_softOpensSoftwareDeviceByPlugin(self) -> None:
         device = openDevice(MemoryReactorClock(), "soft:127.0.0.1:mtu=1024:route=rocev2")
         self.addCleanup(device.close)
         self.assertIsInstance(device, SoftDevice)
         self.assertIn("soft", availableDevices())
 
-    def test_sameMeaning(self) -> None:
-        """Equivalent strings share one device; others do not."""
+    def test_onlyEquivalentStringsShareDevice(self) -> None:
         reactor = MemoryReactorClock()
         shares = [
             sharedDevice(reactor, name)

@@ -127,18 +127,15 @@ class PollingReactorTests(SynchronousTestCase):
         self.polled.handler, self.polled.there = handle, 1
         self.run_()
 
-    def test_provides(self) -> None:
-        """The reactor provides its interfaces."""
+    def test_reactorProvidesInterfaces(self) -> None:
         verifyObject(IReactorPolling, self.reactor)
 
-    def test_plugin(self) -> None:
-        """C{twistd --reactor txrdma} finds the reactor."""
+    def test_twistdFindsReactor(self) -> None:
         found: list[Any] = list(getPlugins(IReactorInstaller))
         names = {each.shortName: each.moduleName for each in found}
         self.assertEqual(names["txrdma"], "txrdma.verbs.polling")
 
-    def test_looks(self) -> None:
-        """An event during busy-polling is handled without a system call."""
+    def test_eventDuringPollingNeedsNoSystemCall(self) -> None:
         times: list[float] = []
 
         def handle() -> None:
@@ -153,8 +150,7 @@ class PollingReactorTests(SynchronousTestCase):
         gaps = sorted(after - before for before, after in pairwise(times))
         self.assertLess(gaps[500], 20e-6)
 
-    def test_armsBeforeSleep(self) -> None:
-        """Before it sleeps the reactor arms and polls once more, so that no event is missed."""
+    def test_reactorArmsAndPollsBeforeSleep(self) -> None:
         logs: list[list[str]] = []
 
         def handle() -> None:
@@ -172,8 +168,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.run_()
         self.assertEqual(logs, [["arm", "poll"]])
 
-    def test_timer(self) -> None:
-        """A timer fires in time although nothing else happens; waiting for a processor does not count."""
+    def test_timerFiresInTimeWithoutEvents(self) -> None:
         late: list[float] = []
 
         def fired(due: float) -> None:
@@ -186,8 +181,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.assertEqual(len(late), 3)
         self.assertLess(min(late), 0.05)
 
-    def test_busyButFair(self) -> None:
-        """With permanent polled events, sockets, timers and threads still run."""
+    def test_permanentPolledEventsStarveNothing(self) -> None:
         reading, writing = socket.socketpair()
         self.addCleanup(reading.close)
         self.addCleanup(writing.close)
@@ -210,8 +204,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.runWith(more)
         self.assertEqual(set(received), {b"socket", "soon", "timer", "thread"})
 
-    def test_movedTimer(self) -> None:
-        """A timer that is rescheduled to an earlier time fires in time."""
+    def test_timerMovedEarlierFiresInTime(self) -> None:
         call = self.reactor.callLater(20, self.reactor.stop)
 
         def more() -> None:
@@ -223,15 +216,13 @@ class PollingReactorTests(SynchronousTestCase):
         self.runWith(more)
         self.assertLess(time.monotonic() - began, 10)
 
-    def test_threadWakes(self) -> None:
-        """A call from a thread wakes the sleeping reactor."""
+    def test_threadWakesSleepingReactor(self) -> None:
         threading.Timer(0.1, self.reactor.callFromThread, (self.reactor.stop,)).start()
         began = time.monotonic()
         self.run_()
         self.assertLess(time.monotonic() - began, 10)
 
-    def test_signal(self) -> None:
-        """A signal ends the sleeping reactor like other reactors."""
+    def test_signalEndsSleepingReactor(self) -> None:
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         self.addCleanup(signal.signal, signal.SIGINT, before)
         self.addCleanup(signal.setitimer, signal.ITIMER_REAL, 0)
@@ -242,14 +233,12 @@ class PollingReactorTests(SynchronousTestCase):
         self.reactor.run()
         self.assertLess(time.monotonic() - began, 10)
 
-    def test_idle(self) -> None:
-        """An idle reactor uses almost no CPU time."""
+    def test_idleReactorUsesAlmostNoCPUTime(self) -> None:
         self.reactor.callLater(1.0, self.reactor.stop)
         self.assertLess(self.run_(), 0.05)
         self.assertLess(self.polled.polls, 20000)
 
-    def test_spinningInVain(self) -> None:
-        """Unsuccessful busy-polling is reduced; one success restores it."""
+    def test_unsuccessfulPollingIsReducedUntilSuccess(self) -> None:
         turns = 0
 
         def tick() -> None:
@@ -269,9 +258,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.assertLessEqual(windows[0], self.reactor.spinSeconds / 2)
         self.assertEqual(windows[1], self.reactor.spinSeconds)
 
-    def test_removed(self) -> None:
-        """A removed object, even one removed while it is polled, is not polled again."""
-
+    def test_removedObjectIsNotPolledAgain(self) -> None:
         def once() -> None:
             self.polled.there = 1
             self.reactor.removePollable(self.polled)
@@ -281,8 +268,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.assertEqual(self.polled.there, 1)
         self.reactor.removePollable(self.polled)
 
-    def test_failing(self) -> None:
-        """An object that raises is logged and removed; the others continue."""
+    def test_raisingObjectIsLoggedAndRemoved(self) -> None:
         other = Polled()
         other.handler = self.reactor.stop
         self.reactor.addPollable(other)
@@ -301,8 +287,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.reactor._pollSources()
         self.assertEqual(self.polled.there, 4)
 
-    def test_failingArm(self) -> None:
-        """An object that cannot be armed is removed; others are armed, and the reactor continues."""
+    def test_objectThatCannotBeArmedIsRemoved(self) -> None:
         other = Polled()
         self.reactor.addPollable(other)
         self.patch(self.polled, "arm", Mock(side_effect=ValueError("on purpose")))
@@ -310,8 +295,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.run_()
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
 
-    def test_looksAtTheLive(self) -> None:
-        """A thousand idle objects beside a busy one are armed, and not polled."""
+    def test_idleObjectsAreArmedInsteadOfPolled(self) -> None:
         quiet = [Polled() for _ in range(1000)]
         for each in quiet:
             self.reactor.addPollable(each)
@@ -333,8 +317,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.assertEqual({each.log[-2] for each in quiet}, {"arm"})
         self.assertEqual({each.log[-1] for each in quiet}, {"poll"})
 
-    def test_cameWhileArmed(self) -> None:
-        """An event during arming is found, and its object is polled again."""
+    def test_eventDuringArmingIsFound(self) -> None:
         late = Polled()
         received: list[int] = []
 
@@ -354,8 +337,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.reactor._pollSources()
         self.assertEqual(late.polls, polls + 1)
 
-    def test_awakeAgain(self) -> None:
-        """An armed object is polled again when it is added again."""
+    def test_armedObjectIsPolledWhenAddedAgain(self) -> None:
         quiet = Polled()
         self.reactor.addPollable(quiet)
         self.reactor._sweep()
@@ -370,8 +352,7 @@ class PollingReactorTests(SynchronousTestCase):
         self.reactor._pollSources()
         self.assertEqual(quiet.polls, polls + 1)
 
-    def test_stoppedWhileArming(self) -> None:
-        """An event found while arming may stop the reactor, which then does not sleep."""
+    def test_reactorStoppedWhileArmingDoesNotSleep(self) -> None:
         late = Polled()
         late.handler = self.reactor.stop
 

@@ -61,8 +61,7 @@ _FLUSHED = Status.WR_FLUSH_ERR
 class QueuePairTests(FakeDevice):
     """Functions that a queue pair adds to those of pyverbs."""
 
-    def test_provides(self) -> None:
-        """All parts provide their interfaces."""
+    def test_allPartsProvideInterfaces(self) -> None:
         handle = self.domain.createAddressHandle(AddressVector(GID.fromIP("192.0.2.1")))
         shared = self.domain.createSharedReceiveQueue(4, 1)
         for thing, interface in (
@@ -78,14 +77,12 @@ class QueuePairTests(FakeDevice):
             verifyObject(interface, thing)
         verifyClass(IVerbsDevice, PyverbsDevice)
 
-    def test_acknowledges(self) -> None:
-        """The kernel's devices acknowledge without the application's help."""
+    def test_kernelAcknowledgesWithoutApplication(self) -> None:
         attributes = self.device.attributes
         self.assertFalse(attributes.acknowledgesByProgram)
         self.assertEqual((attributes.ackDelay, attributes.canMigrate), (15, True))
 
-    def test_requests(self) -> None:
-        """Requests are posted in order with their fields."""
+    def test_requestsArePostedInOrderWithFields(self) -> None:
         self.send(5, 6)
         atomic = SendRequest(7, Operation.COMPARE_AND_SWAP, [Segment(self.region.address, 8, LKey(7))])
         atomic.remoteAddress, atomic.compare, atomic.operand, atomic.fence = 64, 2, 3, True
@@ -101,8 +98,7 @@ class QueuePairTests(FakeDevice):
             self.raw.complete(self.rawSends)
         self.assertEqual([c.identifier for c in self.sends.poll(10)], [5, 6, 7, 8])
 
-    def test_inline(self) -> None:
-        """Inline data is that of its request, for any length and number of uses."""
+    def test_inlineDataIsThatOfItsRequest(self) -> None:
         lists: list[list[bytes | memoryview]] = [
             [b"one", b"two"],
             [b"x" * 100],
@@ -124,8 +120,7 @@ class QueuePairTests(FakeDevice):
         """Return the number of work requests and segments created so far."""
         return len(WR.made), FAKE.SGE.made
 
-    def test_noObjects(self) -> None:
-        """No pyverbs object is created for a request: existing ones are reused, whatever its fields."""
+    def test_noObjectIsCreatedForRequest(self) -> None:
         segments = [Segment(self.region.address + at, 10, self.region.lkey) for at in range(0, 400, 100)]
         receives = [ReceiveRequest(at, (segment,)) for at, segment in enumerate(segments)]
         write = SendRequest(1, Operation.RDMA_WRITE)
@@ -160,8 +155,7 @@ class QueuePairTests(FakeDevice):
                 made = self.made()
             self.assertEqual(self.made(), made)
 
-    def test_handedOn(self) -> None:
-        """Work requests of a closed queue pair are reused by the next one."""
+    def test_workRequestsOfClosedQueuePairAreReused(self) -> None:
         self.send(1, 2, 3)
         made = self.made()
         self.queuePair.close()
@@ -174,8 +168,7 @@ class QueuePairTests(FakeDevice):
         self.assertEqual([each.sg[0].length for each in _inside(self.queuePair, "_raw").sends], [10] * 3)
         self.assertEqual(self.made(), made)
 
-    def test_severalSegments(self) -> None:
-        """Requests with several segments are created for one use, and closed."""
+    def test_requestsWithSeveralSegmentsAreClosedAfterUse(self) -> None:
         self.send(0)
         self.raw.complete(self.rawSends)
         before = self.made()
@@ -194,8 +187,7 @@ class QueuePairTests(FakeDevice):
         closed = [each for each in Thing.log if isinstance(each, (FAKE.SendWR, FAKE.SGE))]
         self.assertEqual(len(closed), sum(made))
 
-    def test_ever(self) -> None:
-        """Receives into changing memory do not accumulate objects."""
+    def test_receivesIntoChangingMemoryAccumulateNothing(self) -> None:
         for turn in range(200):
             self.queuePair.postReceive(
                 [ReceiveRequest(turn, [Segment(self.region.address + turn, 8, self.region.lkey)])]
@@ -208,8 +200,7 @@ class QueuePairTests(FakeDevice):
         self.queuePair.close()
         self.assertTrue(all(each.isClosed for each in receives))
 
-    def test_batches(self) -> None:
-        """Completions are polled in batches: fifty take two polls, of which the second finds the end."""
+    def test_completionsArePolledInBatches(self) -> None:
         for _ in range(50):
             self.receive(1)
             self.raw.complete(self.rawReceives, receive=True)
@@ -219,16 +210,14 @@ class QueuePairTests(FakeDevice):
             found += len(batch)
         self.assertEqual((found, self.rawReceives.polls - before), (50, 2))
 
-    def test_immediate(self) -> None:
-        """Immediate data is in network byte order."""
+    def test_immediateDataIsInNetworkByteOrder(self) -> None:
         self.receive(1)
         data = int.from_bytes(b"\1\2\3\4", sys.byteorder)
         self.raw.complete(self.rawReceives, receive=True, imm_data=data, wc_flags=2, byte_len=5)
         (completion,) = self.receives.poll(10)
         self.assertEqual((completion.immediate, completion.length), (0x01020304, 5))
 
-    def test_datagram(self) -> None:
-        """A datagram reports its source path; a message of a connection does not."""
+    def test_onlyDatagramReportsSourcePath(self) -> None:
         pair: Any = self.domain.createQueuePair(QPKind.UD, self.sends, self.receives, Capacity(8, 8, 2, 2))
         pair.modify(QPAttributes(state=QPState.INIT))
         pair.postReceive([ReceiveRequest(1)])
@@ -241,8 +230,7 @@ class QueuePairTests(FakeDevice):
         self.assertEqual((datagram.sourceLID, datagram.serviceLevel), (9, 3))
         self.assertEqual((message.hasGRH, message.sourceLID, message.serviceLevel), (False, 0, 0))
 
-    def test_allOrNothing(self) -> None:
-        """A list that does not fit is not posted at all; polling frees entries."""
+    def test_listThatDoesNotFitIsNotPosted(self) -> None:
         self.send(*range(7))
         self.assertRaises(QueueFull, self.send, 7, 8)
         self.assertEqual(len(self.raw.sends), 7)
@@ -255,8 +243,7 @@ class QueuePairTests(FakeDevice):
         self.assertRaises(QueueFull, self.receive, 9)
         self.assertEqual(len(self.raw.receives), 8)
 
-    def test_badAmongGood(self) -> None:
-        """If one request is invalid, none is posted."""
+    def test_invalidRequestPostsNone(self) -> None:
         good = SendRequest(1, Operation.SEND)
         segment = Segment(self.region.address, 8, self.region.lkey)
         for bad in (
@@ -270,8 +257,7 @@ class QueuePairTests(FakeDevice):
             self.assertRaises(InvalidRequest, self.queuePair.postSend, [good, bad])
             self.assertEqual(len(self.raw.sends), 0, bad)
 
-    def test_unsignaled(self) -> None:
-        """Unsignaled requests free their entries, and their completions are not reported."""
+    def test_unsignaledRequestsFreeEntriesWithoutCompletion(self) -> None:
         for index in range(50):
             self.send(index, signaled=False)
             self.raw.complete(self.rawSends)
@@ -280,16 +266,14 @@ class QueuePairTests(FakeDevice):
         self.raw.complete(self.rawSends)
         self.assertEqual([c.identifier for c in self.sends.poll(100)], [50])
 
-    def test_emptyPollIsEmpty(self) -> None:
-        """A poll that finds only unreported completions continues to reported ones."""
+    def test_pollSkipsUnreportedCompletions(self) -> None:
         self.send(*range(7), signaled=False)
         self.send(7)
         for _ in range(8):
             self.raw.complete(self.rawSends)
         self.assertEqual([c.identifier for c in self.sends.poll(1)], [7])
 
-    def test_failure(self) -> None:
-        """After a failure posted requests are flushed, after those that the device still flushes."""
+    def test_postedRequestsAreFlushedAfterFailure(self) -> None:
         self.send(1, 2)
         self.receive(3)
         self.raw.complete(self.rawSends, Status.RETRY_EXC_ERR)
@@ -309,8 +293,7 @@ class QueuePairTests(FakeDevice):
         self.assertEqual([c.identifier for c in flushed], list(range(30, 50)))
         self.assertEqual({c.status for c in flushed}, {_FLUSHED})
 
-    def test_partly(self) -> None:
-        """When a device accepts half a list unexpectedly, the rest is flushed, and nothing is lost."""
+    def test_listAcceptedByHalfIsFlushed(self) -> None:
         self.raw.room = 2
         self.send(*range(4))
         self.assertIs(self.queuePair.state, QPState.ERR)
@@ -322,14 +305,12 @@ class QueuePairTests(FakeDevice):
             [(0, Status.SUCCESS), (1, Status.SUCCESS), (2, _FLUSHED), (3, _FLUSHED)],
         )
 
-    def test_full(self) -> None:
-        """When a device is full unexpectedly, nothing is posted."""
+    def test_unexpectedlyFullDevicePostsNothing(self) -> None:
         self.raw.room = 0
         self.assertRaises(QueueFull, self.send, 1)
         self.assertIs(self.queuePair._state, QPState.RTS)
 
-    def test_reset(self) -> None:
-        """Requests outstanding before a RESET are never reported."""
+    def test_requestsBeforeResetAreNeverReported(self) -> None:
         self.send(1, 2)
         self.raw.complete(self.rawSends)
         self.queuePair.modify(QPAttributes(state=QPState.RESET))
@@ -337,8 +318,7 @@ class QueuePairTests(FakeDevice):
         self.assertEqual(list(self.sends.poll(10)), [])
         self.assertIs(self.queuePair.state, QPState.RESET)
 
-    def test_shared(self) -> None:
-        """Receives of a shared queue are reported by their identifiers; its users post there."""
+    def test_receivesOfSharedQueueAreReportedByIdentifier(self) -> None:
         shared: Any = self.domain.createSharedReceiveQueue(4, 1)
         taker: Any = self.domain.createQueuePair(QPKind.RC, self.sends, self.receives, Capacity(), shared)
         shared.postReceive([ReceiveRequest(each) for each in (5, 6, 7)])
@@ -361,8 +341,7 @@ class EndTests(FakeDevice):
             name for each in Thing.log if (name := type(each).__name__) not in ("SendWR", "RecvWR", "SGE")
         ]
 
-    def test_order(self) -> None:
-        """Children are closed first."""
+    def test_childrenAreClosedFirst(self) -> None:
         self.domain.createAddressHandle(AddressVector(GID.fromIP("192.0.2.1")))
         shared = self.domain.createSharedReceiveQueue(4, 1)
         self.domain.createQueuePair(QPKind.RC, self.sends, self.receives, Capacity(), shared)
@@ -373,16 +352,14 @@ class EndTests(FakeDevice):
             [*["QP"] * 2, "SRQ", "AH", "MR", "PD", "CQ", "CompChannel", "CQ", "CompChannel", "Context"],
         )
 
-    def test_collected(self) -> None:
-        """The garbage collector closes in the same order."""
+    def test_collectorClosesInSameOrder(self) -> None:
         del Thing.log[:]
         self.device.__del__()
         self.assertEqual(
             self.kinds(), ["QP", "MR", "PD", "CQ", "CompChannel", "CQ", "CompChannel", "Context"]
         )
 
-    def test_collectedElsewhere(self) -> None:
-        """A device that is collected in another thread is closed in the reactor's thread."""
+    def test_deviceCollectedInThreadIsClosedInReactors(self) -> None:
         calls: list[Callable[[], None]] = []
         reactor: Any = MemoryReactorClock()
         reactor.callFromThread = calls.append
@@ -420,20 +397,17 @@ class EndTests(FakeDevice):
         self.region.close()
         self.assertEqual(sys.getrefcount(anchor), references)
 
-    def test_lateCompletion(self) -> None:
-        """A completion that the device reports after its queue pair is closed is dropped."""
+    def test_completionAfterCloseIsDropped(self) -> None:
         self.receive(1)
         self.queuePair.close()
         self.rawReceives.found.append(Record(wr_id=1, qp_num=self.raw.qp_num))
         self.assertEqual(list(self.receives.poll(9)), [])
 
-    def test_unknownState(self) -> None:
-        """A queue pair that cannot be queried is in ERR."""
+    def test_queuePairThatCannotBeQueriedIsInERR(self) -> None:
         self.patch(self.raw, "query", Mock(side_effect=FakeError(errno.EIO)))
         self.assertIs(self.queuePair.state, QPState.ERR)
 
-    def test_sameNumber(self) -> None:
-        """A queue pair is not disturbed by the end of one that was destroyed before, and had its number."""
+    def test_endOfPredecessorWithSameNumberDisturbsNothing(self) -> None:
         self.sends.close()
         self.patch(FAKE.QP, "numbers", iter([self.raw.qp_num]))
         sends = self.device.createCompletionQueue(8, self.channel)
@@ -448,16 +422,14 @@ class EndTests(FakeDevice):
         self.device._notified(Notification(AsyncEventKind.QP_FATAL, pair.number))
         self.assertEqual([each.queuePair for each in events], [pair])
 
-    def test_forked(self) -> None:
-        """A forked process does not close objects of its parent."""
+    def test_forkedProcessClosesNothingOfParent(self) -> None:
         del Thing.log[:]
         pid = os.getpid()
         self.patch(os, "getpid", lambda: pid + 1)
         self.device.close()
         self.assertEqual(self.kinds(), [])
 
-    def test_environment(self) -> None:
-        """Environment variables for libibverbs are set only while a device is opened."""
+    def test_environmentIsSetOnlyWhileOpening(self) -> None:
         seen: list[str | None] = []
 
         def context(name: str) -> None:
@@ -471,8 +443,7 @@ class EndTests(FakeDevice):
         openContext(replace(FAKE, Context=context), "fake0")
         self.assertEqual((seen[1], os.environ["RDMAV_ALLOW_DISASSOC_DESTROY"]), ("0", "0"))
 
-    def test_queueGoesFirst(self) -> None:
-        """Closing a completion queue closes its queue pairs; their other queue has all their completions."""
+    def test_closedCompletionQueueClosesQueuePairs(self) -> None:
         self.send(1)
         self.receive(2, 3, 4)
         self.raw.complete(self.rawReceives, receive=True, byte_len=5, wc_flags=0)
@@ -487,8 +458,7 @@ class EndTests(FakeDevice):
         self.assertRaises(RDMAError, self.send, 4)
         self.queuePair.close()
 
-    def test_gone(self) -> None:
-        """A removed device flushes and releases everything, and wakes sleeping readers."""
+    def test_removedDeviceReleasesEverythingAndWakesReaders(self) -> None:
         received: list[AsyncEvent] = []
         self.device.subscribe(received.append)
         self.send(1)
@@ -524,8 +494,7 @@ class EndTests(FakeDevice):
         self.assertEqual(len(Thing.log), closed)
         self.assertEqual(bytes(used)[:5], b"alive")
 
-    def test_eventLost(self) -> None:
-        """A reader is woken even if the device is removed at the same time."""
+    def test_readerIsWokenIfDeviceIsRemovedMeanwhile(self) -> None:
         self.receive(3)
         self.receives.arm()
         self.raw.complete(self.rawReceives, receive=True)
@@ -533,8 +502,7 @@ class EndTests(FakeDevice):
         self.assertEqual(self.channel.takeEvents(), [self.receives])
         self.assertEqual([(c.identifier, c.status) for c in self.receives.poll(9)], [(3, Status.SUCCESS)])
 
-    def test_noSuchDevice(self) -> None:
-        """A missing device is unavailable, and the error names it."""
+    def test_missingDeviceIsNamed(self) -> None:
         error = self.assertRaises(
             DeviceUnavailable, _pyverbs_device.openPyverbsDevice, MemoryReactorClock(), "fake9"
         )
@@ -544,8 +512,7 @@ class EndTests(FakeDevice):
 class SharedReceivesTests(FakeDevice):
     """Shared receive queues that are full."""
 
-    def test_partly(self) -> None:
-        """Of receives that the device accepts only partly, the others are not posted."""
+    def test_receivesBeyondPartlyAcceptedAreNotPosted(self) -> None:
         shared: Any = self.domain.createSharedReceiveQueue(4, 1)
         tokens: list[int] = []
 
@@ -558,8 +525,7 @@ class SharedReceivesTests(FakeDevice):
         self.assertRaises(QueueFull, shared.postReceive, [ReceiveRequest(1), ReceiveRequest(2)])
         self.assertEqual([shared.ended(token) for token in tokens], [1, None])
 
-    def test_unpolled(self) -> None:
-        """Receives that have completed, and were not polled yet, leave their entries to others."""
+    def test_unpolledReceivesLeaveEntriesToOthers(self) -> None:
         shared: Any = self.domain.createSharedReceiveQueue(1, 1)
         pair: Any = self.domain.createQueuePair(QPKind.RC, self.sends, self.receives, Capacity(), shared)
         shared.postReceive([ReceiveRequest(1)])
@@ -568,8 +534,7 @@ class SharedReceivesTests(FakeDevice):
         shared.postReceive([ReceiveRequest(2)])
         self.assertEqual([each.identifier for each in self.receives.poll(9)], [1])
 
-    def test_unqueried(self) -> None:
-        """A queue whose attributes cannot be queried is closed."""
+    def test_queueThatCannotBeQueriedIsClosed(self) -> None:
         self.patch(FAKE.SRQ, "query", Mock(side_effect=FakeError(errno.EIO)))
         del Thing.log[:]
         self.assertRaises(RDMAError, self.domain.createSharedReceiveQueue, 1, 1)
@@ -582,19 +547,16 @@ class EventTests(FakeDevice):
         self.received: list[AsyncEvent] = []
         self.device.subscribe(self.received.append)
 
-    def test_unknown(self) -> None:
-        """An unknown kind of event is ignored; one without an object is reported."""
+    def test_unknownEventIsIgnored(self) -> None:
         self.assertIsNone(read(Record(event_type=77)))
         self.assertEqual(read(Record(event_type=9)), Notification(AsyncEventKind.PORT_ACTIVE, None))
 
-    def test_overrun(self) -> None:
-        """The overrun queue is found by its object, and its queue pairs go to ERR."""
+    def test_overrunQueueIsFoundAndItsQueuePairsFail(self) -> None:
         self.device._notified(Notification(AsyncEventKind.CQ_ERROR, self.rawReceives.token))
         self.assertEqual(self.received, [AsyncEvent(AsyncEventKind.CQ_ERROR, completionQueue=self.receives)])
         self.assertIs(self.queuePair.state, QPState.ERR)
 
-    def test_queuePair(self) -> None:
-        """A queue pair's error names the queue pair, and puts it into ERR."""
+    def test_queuePairsErrorNamesItAndMovesItToERR(self) -> None:
         self.device._notified(Notification(AsyncEventKind.QP_ACCESS_ERROR, self.raw.qp_num))
         self.assertEqual(
             self.received, [AsyncEvent(AsyncEventKind.QP_ACCESS_ERROR, queuePair=self.queuePair)]
@@ -604,8 +566,7 @@ class EventTests(FakeDevice):
         self.device._notified(Notification(AsyncEventKind.QP_FATAL, self.raw.qp_num))
         self.assertEqual(len(self.received), 1)
 
-    def test_limits(self) -> None:
-        """Of several shared queues, those whose limit is disarmed are reported."""
+    def test_disarmedLimitsAreReported(self) -> None:
         one: Any = self.domain.createSharedReceiveQueue(4, 1)
         other: Any = self.domain.createSharedReceiveQueue(4, 1)
         for queue in (one, other):
@@ -616,8 +577,7 @@ class EventTests(FakeDevice):
             self.received, [AsyncEvent(AsyncEventKind.SRQ_LIMIT_REACHED, sharedReceiveQueue=other)]
         )
 
-    def test_severalLimits(self) -> None:
-        """If several shared queues have reached their limits, an event names each of them."""
+    def test_eventNamesEachQueueAtItsLimit(self) -> None:
         queues: list[Any] = [self.domain.createSharedReceiveQueue(4, 1) for _ in range(3)]
         for queue in queues:
             queue.arm(2)
@@ -625,8 +585,7 @@ class EventTests(FakeDevice):
         self.device._notified(Notification(AsyncEventKind.SRQ_LIMIT_REACHED, None))
         self.assertEqual([event.sharedReceiveQueue for event in self.received], queues)
 
-    def test_readerHoldsNobody(self) -> None:
-        """A reader whose device was removed leaves the reactor."""
+    def test_readerOfRemovedDeviceLeavesReactor(self) -> None:
         reactor = MemoryReactorClock()
 
         class Listener:

@@ -79,8 +79,7 @@ class ProcessTests(SynchronousTestCase):
             self.assertEqual((other["bytes"], other["interrupted"]), ("128", "True"))
             self.assertGreater(int(other["messages"]), 0)
 
-    def test_local(self) -> None:
-        """One command runs all tests, verifies contents, and leaves no process behind."""
+    def test_oneCommandRunsAllTestsAndLeavesNoProcess(self) -> None:
         process = self.start("--local", "--json", "--check", "--iterations", "30", "--measure", "all")
         out, err = process.communicate(timeout=PATIENCE)
         self.assertEqual((process.returncode, err), (0, ""))
@@ -104,8 +103,7 @@ class ProcessTests(SynchronousTestCase):
         _out, err = server.communicate(timeout=PATIENCE)
         self.assertEqual((server.returncode, err), (0, "txrdma pingpong: 127.0.0.1 measures\n"))
 
-    def test_interruptedClient(self) -> None:
-        """Ctrl-C prints the results so far and exits with status 130; the server serves the next client."""
+    def test_interruptedClientPrintsResultsAndServerServesNext(self) -> None:
         server, where = self.server()
         client, first = self.underWay(where)
         client.send_signal(signal.SIGINT)
@@ -119,8 +117,7 @@ class ProcessTests(SynchronousTestCase):
         server.communicate(timeout=PATIENCE)
         self.assertEqual(server.returncode, 0)
 
-    def test_interruptedServer(self) -> None:
-        """Ctrl-C ends a server without an error; its client prints its results and the reason."""
+    def test_interruptedServerEndsWithoutErrorAndClientPrintsReason(self) -> None:
         server, where = self.server()
         client, first = self.underWay(where)
         server.send_signal(signal.SIGINT)
@@ -131,8 +128,7 @@ class ProcessTests(SynchronousTestCase):
         server.communicate(timeout=PATIENCE)
         self.assertEqual(server.returncode, 0)
 
-    def test_killedServer(self) -> None:
-        """A killed server causes a one-line error at the client, after the results so far."""
+    def test_killedServerIsOneLineErrorAfterResults(self) -> None:
         server, where = self.server()
         client, first = self.underWay(where)
         server.kill()
@@ -141,8 +137,7 @@ class ProcessTests(SynchronousTestCase):
         self.assertRegex(err, r"\Atxrdma pingpong: (the other end has gone|the peer does not answer.*)\n\Z")
         self.checkUnfinished(first + out)
 
-    def test_progress(self) -> None:
-        """On a terminal, long tests show progress, which is erased at the end."""
+    def test_longTestsShowProgressOnTerminal(self) -> None:
         terminal, terminalEnd = os.openpty()
         try:
             process = subprocess.Popen(
@@ -161,8 +156,7 @@ class ProcessTests(SynchronousTestCase):
         self.assertRegex(output, r"\r\x1b\[Kread (latency|bandwidth), \d+ bytes: \d+ messages")
         self.assertTrue(output.endswith("\r\x1b[K"))
 
-    def test_nobodyReads(self) -> None:
-        """A server whose standard error is closed ends normally."""
+    def test_serverWithClosedStandardErrorEndsNormally(self) -> None:
         server, where = self.server("--once")
         assert server.stderr is not None
         server.stderr.close()
@@ -172,8 +166,7 @@ class ProcessTests(SynchronousTestCase):
             self.assertIn(b"trouble", unknownPeer.recv(4096))
         self.assertEqual(server.wait(PATIENCE), 0)
 
-    def test_nobody(self) -> None:
-        """A missing server causes a one-line error."""
+    def test_missingServerIsOneLineError(self) -> None:
         client = self.start("tcp:127.0.0.1:1")
         out, err = client.communicate(timeout=PATIENCE)
         self.assertEqual((client.returncode, out), (1, ""))

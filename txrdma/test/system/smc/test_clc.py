@@ -54,8 +54,7 @@ class TsharkTests(SynchronousTestCase):
         self.assertEqual(malformed, "")
         return found
 
-    def test_proposal(self) -> None:
-        """A Proposal has both versions, with an IPv6 prefix and two EIDs."""
+    def test_proposalHasBothVersionsPrefixAndEIDs(self) -> None:
         extension = clc.ProposalV2(
             self.gid, (self.eid, clc.enterpriseID("B")), 1, maxConnections=255, maxLinks=1
         )
@@ -75,16 +74,14 @@ class TsharkTests(SynchronousTestCase):
         self.assertEqual(found[:-1], expected)
         self.assertEqual([each.rstrip() for each in found[-1].split(",")], ["EXAMPLE.COM", "B"])
 
-    def test_onlyVersion2(self) -> None:
-        """A Proposal without version 1 has no subnet, and its extension follows immediately."""
+    def test_proposalOfVersion2HasNoSubnet(self) -> None:
         proposal = clc.Proposal(b"12345678", GID(bytes(16)), MACAddress(bytes(6)), version=2,
                                 typeV1=clc.Path.NONE, smcd=clc.SMCDArea(),
                                 v2=clc.ProposalV2(self.gid, (self.eid,), 1))  # fmt: skip
         fields = ("smc.proposal.smc.type", "smc.proposal.smcv2_ext_offset", "smc.proposal.rocev2.gid.ipv4")
         self.assertEqual(self.shown(proposal, *fields), ["2", "0x001c", "10.77.0.1"])
 
-    def test_answers(self) -> None:
-        """Accept and Confirm of a first contact have their extension, and the client's GID."""
+    def test_answersOfFirstContactHaveExtensionAndClientsGID(self) -> None:
         end: dict[str, Any] = {name: getattr(clc.decode(SMC_GO["accept"]), name) for name in ends}
         end |= {"gid": self.gid, "mac": self.mac, "firstContact": True, "version": 2}
         contact = clc.FirstContact(
@@ -105,8 +102,7 @@ class TsharkTests(SynchronousTestCase):
         expected = ["180", "0x0000e4", "0x72f5fe", "::ffff:10.77.0.1", "1", "EXAMPLE.COM", *common]
         self.assertEqual(found, expected)
 
-    def test_decline(self) -> None:
-        """A Decline has five words of diagnosis in version 2 and one in version 1."""
+    def test_declineHasDiagnosisOfItsVersion(self) -> None:
         fields = ("smc.length", "smc.decline.smc.version", "smc.decline.osync", "smc.peer.diag.info")
         found = self.shown(clc.Decline.inVersion(2, b"12345678", clc.Diagnosis.SYNCERR), *fields)
         self.assertEqual(found, ["44", "2", "1", ",".join(["0x04000000"] + 4 * ["0x00000000"])])

@@ -146,14 +146,12 @@ class ContainersTests(TestCase):
         left = [each for each in os.listdir(self.place) if each.startswith("smc-")]
         self.assertEqual(left, [])
 
-    async def test_withoutDirectory(self) -> None:
-        """Without the directory plain TCP is used."""
+    async def test_plainTCPIsUsedWithoutDirectory(self) -> None:
         await self.serving()
         client = self.run_(self.wire.names[0], "client", "smc:10.99.0.2:8080:runtime=")
         self.assertEqual(await client.line(), "TCP  True")
 
-    async def test_killed(self) -> None:
-        """A killed server's socket is found by the next client, and removed."""
+    async def test_socketOfKilledServerIsRemovedByNextClient(self) -> None:
         server = await self.serving()
         server.transport.signalProcess("KILL")
         await server.ended
@@ -162,16 +160,14 @@ class ContainersTests(TestCase):
         self.assertEqual(await self.received(), "SMC-R shared-memory True")
         self.assertNotIn(left, os.listdir(self.place))
 
-    async def test_otherUser(self) -> None:
-        """In a directory for all users, different users do not share memory."""
+    async def test_differentUsersShareNoMemory(self) -> None:
         self.open(0o1777)
         server = await self.serving(user=ALICE, group=ALICE)
         self.assertEqual(await self.received(user=BOB, group=BOB), "TCP  True")
         self.assertEqual(await self.received(user=ALICE, group=ALICE), "SMC-R shared-memory True")
         self.assertTrue(server.isQuiet)
 
-    async def test_group(self) -> None:
-        """With the set-group-ID bit, members of the group share memory, even supplementary ones."""
+    async def test_membersOfDirectorysGroupShareMemory(self) -> None:
         self.open(0o2770, group=GUESTS)
         await self.serving(user=ALICE, group=ALICE, groups=(GUESTS,))
         self.assertEqual(
@@ -180,8 +176,7 @@ class ContainersTests(TestCase):
         self.assertEqual(await self.received(user=BOB + 1, group=GUESTS), "SMC-R shared-memory True")
         self.assertEqual(await self.received(user=BOB, group=BOB), "TCP  True")
 
-    async def test_twin(self) -> None:
-        """A listener with the same address and port in another network receives no byte."""
+    async def test_sameListenerInOtherNetworkReceivesNothing(self) -> None:
         other = self.between()
         await self.serving(other)
         plain = await self.serving(role="tcp")
@@ -189,8 +184,7 @@ class ContainersTests(TestCase):
             self.assertEqual(await self.received(), "TCP  True")
         self.assertTrue(plain.isQuiet)
 
-    async def test_twins(self) -> None:
-        """Of two listeners with the same address and port, each client finds the one that it connects to."""
+    async def test_clientsFindListenerThatTheyConnectTo(self) -> None:
         other = self.between()
         await self.serving(other)
         await self.serving()

@@ -78,15 +78,13 @@ def otherProcess(connections: int) -> Iterator[subprocess.Popen[bytes]]:
 class AskingTests(AskingCase):
     slowBecause = "starts processes"
 
-    async def test_otherProcess(self) -> None:
-        """Another process of the same user is found, and a long answer arrives completely."""
+    async def test_otherProcessIsFoundAndLongAnswerArrives(self) -> None:
         with otherProcess(3000) as process:
             [reported] = await self.ours(process.pid)
         self.assertEqual((reported.error, len(reported.connections)), ("", 3000))
         self.assertEqual(reported.command[1], "-c")
 
-    def test_givenUpPrivileges(self) -> None:
-        """A service started by C{twistd --uid} answers its new user, and no longer root."""
+    def test_serviceAnswersNewUserAfterGivingUpPrivileges(self) -> None:
         if os.geteuid() != 0:
             self.skipTest("only root can become somebody else")
         tac = os.path.abspath(self.mktemp())
@@ -109,15 +107,13 @@ class AskingTests(AskingCase):
         self.assertIn(f"{service.pid} ", reported[0])
         self.assertEqual([line for line in reported[1] if line.startswith(f"{service.pid} ")], [])
 
-    async def test_killed(self) -> None:
-        """A killed process is not found."""
+    async def test_killedProcessIsNotFound(self) -> None:
         with otherProcess(1) as process:
             process.kill()
             process.wait()
             self.assertNotIn(process.pid, answering())
 
-    async def test_hanging(self) -> None:
-        """A process that does not answer is listed with the reason after a timeout."""
+    async def test_silentProcessIsListedWithReason(self) -> None:
         with otherProcess(1) as process:
             suspend(process.pid)
             [reported] = [reported for reported in await askAll(reactor, 0.2) if reported.pid == process.pid]

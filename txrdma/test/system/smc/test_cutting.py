@@ -51,15 +51,12 @@ class Cutting(SynchronousTestCase):
 class CuttingTests(Cutting):
     """One network fails and recovers, or both fail."""
 
-    def test_down(self) -> None:
-        """When a network goes down and up again, nothing is lost or duplicated."""
+    def test_downNetworkLosesAndDuplicatesNothing(self) -> None:
         self.assertWhole("down")
 
-    def test_silent(self) -> None:
-        """When a network silently drops all packets for a while, nothing is lost or duplicated."""
+    def test_silentNetworkLosesAndDuplicatesNothing(self) -> None:
         self.assertWhole("silent")
 
-    def test_both(self) -> None:
-        """When both networks fail, both protocols lose their connection."""
+    def test_bothProtocolsLoseConnectionWithBothNetworks(self) -> None:
         seen = self.play("broken")
         self.assertEqual([one["reason"] for one in seen["ends"]], ["ConnectionLost", "ConnectionLost"])

@@ -139,8 +139,7 @@ class DescriptorTests(TestCase):
         )
         self.assertEqual(self.talk("smc")[0], seen)
 
-    def test_fewLeft(self) -> None:
-        """With too few descriptors for SMC-R a connection uses TCP, and the log names the remedy."""
+    def test_tooFewDescriptorsMeanTCPAndLoggedRemedy(self) -> None:
         seen, _ = self.talk("tcp", "3")
         self.assertEqual(seen, "connected hello ended\n")
         again, reported = self.talk("smc", "3")

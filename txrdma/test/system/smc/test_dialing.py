@@ -69,8 +69,7 @@ class ScarcePortsTests(SynchronousTestCase):
 
     PORTS, CONNECTIONS = 100, 350
 
-    def test_oftenInARow(self) -> None:
-        """Ports of old connections are reused: several times as many connections as ports succeed."""
+    def test_portsOfOldConnectionsAreReused(self) -> None:
         before = unshared()
         if not before:
             raise SkipTest("no network namespace can be made here")

@@ -34,8 +34,7 @@ class WitnessTests(SynchronousTestCase):
 
     slowBecause = "tshark is started once for each capture, which takes it a second."
 
-    def test_messages(self) -> None:
-        """There are as many CLC and CDC messages as tshark finds."""
+    def test_messagesAreAsManyAsTsharks(self) -> None:
         kinds = {"1": "Proposal", "2": "Accept", "3": "Confirm", "4": "Decline"}
         for name in (*(f"smc-{each}" for each in SMC), "smc-decline"):
             counts = explained(packets(name)).conversation.counts
@@ -54,8 +53,7 @@ class WitnessTests(SynchronousTestCase):
             ]
             self.assertEqual(counts["cdc"], len(cdc), name)
 
-    def test_writes(self) -> None:
-        """RDMA writes and their bytes equal those that tshark finds."""
+    def test_writesAndTheirBytesEqualTsharks(self) -> None:
         for name in (f"smc-{each}" for each in SMC):
             counts = explained(packets(name)).conversation.counts
             lengths = [
@@ -63,8 +61,7 @@ class WitnessTests(SynchronousTestCase):
             ]
             self.assertEqual((counts["RDMA writes"], counts["bytes written"]), (len(lengths), sum(lengths)))
 
-    def test_all(self) -> None:
-        """Each SEND is listed as CDC or LLC."""
+    def test_eachSendIsListedAsCDCOrLLC(self) -> None:
         for name in (f"smc-{each}" for each in SMC):
             counts = explained(packets(name)).conversation.counts
             sends = [packet for packet in reference(name) if packet["infiniband.bth.opcode"] == "4"]

@@ -97,8 +97,7 @@ class ImportTests(TestCase):
         found = {name for name in imported for each in seldom if f"{name}.".startswith(f"{each}.")}
         self.assertEqual(found, set())
 
-    def test_parsers(self) -> None:
-        """The parsers, which every start of twistd loads, import neither a reactor nor the rest of SMC."""
+    def test_parsersImportNeitherReactorNorRestOfSMC(self) -> None:
         imported = self.imported(PARSERS)
         light = {"txrdma", "txrdma.smc", "txrdma.smc.strings", "txrdma.kit", "txrdma.kit.strings"}
         self.assertEqual({name for name in imported if name.startswith("txrdma")}, light)
@@ -110,8 +109,7 @@ class ImportTests(TestCase):
         self.assertIn("txrdma.smc.handshake.negotiation", imported)
         self.assertWithout(imported, [*SELDOM, "txrdma.soft"])
 
-    def test_connection(self) -> None:
-        """Both ends of a first connection over shared memory import nothing that they do not need."""
+    def test_firstConnectionImportsNothingUnneeded(self) -> None:
         if realPorts.isAny():
             raise SkipTest("this host has RDMA devices, which device=auto examines")
         imported = self.imported(CONNECTION)

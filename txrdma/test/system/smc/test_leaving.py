@@ -174,8 +174,7 @@ class LeavingTests(SynchronousTestCase):
     def test_kept(self) -> None:
         self.assertReleased("smc")
 
-    def test_reason(self) -> None:
-        """Protocols whose reactor stops get a reason with the same text as over TCP."""
+    def test_stoppingReactorGivesReasonWithTextOfTCP(self) -> None:
         expected = printed(STOPPING, "tcp").stdout
         self.assertEqual(len(expected.splitlines()), 2, expected)
         for scheme in ("smc", "btl"):

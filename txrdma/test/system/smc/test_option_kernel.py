@@ -72,8 +72,7 @@ class WorldCase(SynchronousTestCase):
 
 
 class MapTests(WorldCase):
-    def test_otherLength(self) -> None:
-        """Values of another length than the map's are neither read nor written beyond their memory."""
+    def test_valuesOfOtherLengthAreRefused(self) -> None:
         numbers = BPFMap.create("txrdma_test", ARRAY, 1 << 15, 1)
         self.addCleanup(numbers.close)
         for size in (8, 1 << 16):
@@ -106,8 +105,7 @@ class WireTests(WorldCase):
             self.assertEqual(countersIn(loaded.counters), expected)
 
     @inWorld
-    def test_savedSYN(self, cgroup: Path) -> None:
-        """An unmarked listener detects a SYN's option by TCP_SAVED_SYN, once, and answers without it."""
+    def test_unmarkedListenerDetectsOptionBySavedSYN(self, cgroup: Path) -> None:
         capture = Capture()
         with carrying(cgroup) as (carrier, _loaded):
             listener = socket.socket()
@@ -141,8 +139,7 @@ class WireTests(WorldCase):
                 joined.close()
 
     @inWorld
-    def test_established(self, cgroup: Path) -> None:
-        """No program is called for segments of established or unmarked connections."""
+    def test_programIsNotCalledForUnmarkedSegments(self, cgroup: Path) -> None:
         watcher = Meddler(cgroup, asks=False)
         with carrying(cgroup) as (carrier, _loaded):
             for by in (None, carrier):
@@ -168,8 +165,7 @@ class WireTests(WorldCase):
             self.assertTrue(works(joined))
 
     @inWorld
-    def test_swallowed(self, cgroup: Path) -> None:
-        """A SYN that was sent twice without an answer is repeated without the option."""
+    def test_unansweredSYNIsRepeatedWithoutOption(self, cgroup: Path) -> None:
         _meddler = Meddler(cgroup, asks=False, hurries=True)
         with carrying(cgroup) as (carrier, _loaded):
             full = listening(None, backlog=0)
@@ -212,8 +208,7 @@ class MemoryTests(WorldCase):
     """A closed socket leaves nothing."""
 
     @inWorld
-    def test_many(self, cgroup: Path) -> None:
-        """2,000 connections and their listener leave no storage, and no listener is counted any more."""
+    def test_manyConnectionsLeaveNoStorage(self, cgroup: Path) -> None:
         count = 2000
         with carrying(cgroup) as (carrier, loaded):
             listener = listening(carrier, backlog=count)
@@ -329,8 +324,7 @@ class InstalledTests(WorldCase):
             shutil.rmtree(folder, ignore_errors=True)
 
     @inWorld
-    def test_capabilities(self, cgroup: Path) -> None:
-        """A process with exactly CAP_BPF and CAP_NET_ADMIN loads it for itself."""
+    def test_processWithTwoCapabilitiesLoadsProgram(self, cgroup: Path) -> None:
         nowhere = Path(tempfile.gettempdir(), f"nothing-{os.getpid()}")
 
         def deed() -> Facts:
@@ -345,8 +339,7 @@ class InstalledTests(WorldCase):
             self.assertIn(f"this process lacks {missing}", withCapabilities(bits, deed)["why"])
 
     @inWorld
-    def test_command(self, cgroup: Path) -> None:
-        """The command installs, shows and removes it, and leaves nothing, even after a failure."""
+    def test_commandInstallsShowsAndRemovesProgram(self, cgroup: Path) -> None:
         facts = commands(cgroup)
         self.assertIn("nothing is installed at", facts["before"])
         self.assertIn("txrdma smc-option: nothing is installed at", facts["removed early"])

@@ -40,8 +40,7 @@ class DisassembledTests(SynchronousTestCase):
 
     skip = NO_TOOL if shutil.which("llvm-mc") else "needs llvm-mc: apt-get install llvm"
 
-    def test_program(self) -> None:
-        """Each instruction is the line of the source."""
+    def test_eachInstructionIsLineOfSource(self) -> None:
         names = tool()
         instructions, labels = names["lines"](names["SOURCE"])
         expected = []

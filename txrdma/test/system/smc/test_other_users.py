@@ -87,8 +87,7 @@ class StrangerTests(EndsTestCase):
         process.kill()
         process.communicate()
 
-    async def test_squatter(self) -> None:
-        """With all names of a TCP-only listener taken, clients send only the application's bytes."""
+    async def test_squatterOfAllNamesChangesNoByte(self) -> None:
         factory = Recorders(Echo)
         listening = await serverFromString(reactor, "tcp:0:interface=127.0.0.1").listen(factory)
         self.addCleanup(listening.stopListening)
@@ -106,8 +105,7 @@ class StrangerTests(EndsTestCase):
         self.assertEqual(await one.receiving(4), b"mine")
         self.assertEqual(factory.protocols[0].received, b"mine")
 
-    async def test_claimed(self) -> None:
-        """A listener that writes first does not wait for a Proposal that another user announced."""
+    async def test_announcementOfOtherUserDelaysNoWriter(self) -> None:
         for keys, answer in (("", "b''\n"), (r":device=soft\:route\=rocev2", f"b'expected 1 {os.geteuid()}")):
             _, port = await self.serve(f"smc:127.0.0.1:0{keys}", Greeter)
             with socket.socket() as client:

@@ -87,15 +87,13 @@ class TwoProcessesTests(EndsTestCase):
         process = Program.start(self, sys.executable, "-c", SERVER, text, greeting, *more)
         return process, int(await process.line())
 
-    def test_firstContacts(self) -> None:
-        """Processes that meet for the first time use SMC-R, whichever is faster at each step."""
+    def test_firstContactsUseSMCInAnyTiming(self) -> None:
         with serving(SERVER, "smc:0:interface=127.0.0.1", "") as (_, port):
             for _ in range(10):
                 done = printed(CONNECT, f"smc:127.0.0.1:{port}")
                 self.assertEqual((done.stdout, done.stderr), ("SMC-R\n", ""))
 
-    async def test_burst(self) -> None:
-        """More connections at once than fit into a link group, and than the backlog, use SMC-R."""
+    async def test_burstBeyondGroupAndBacklogUsesSMC(self) -> None:
         self.patch(_machine, "CLC_TIMEOUT", 60.0)
         _, port = await self.start(greeting="hello")
         connecting: list[Deferred[Any]] = []
@@ -171,8 +169,7 @@ class TwoProcessesTests(EndsTestCase):
         self.assertEqual(await one.receiving(5), b"hello")
         self.assertLess(reactor.seconds() - begun, 5.0)  # a wait for a Proposal would have taken longer
 
-    async def test_log(self) -> None:
-        """A server's log is text, with one entry of each kind for many clients."""
+    async def test_logIsTextWithOneEntryOfEachKind(self) -> None:
         path = Path(self.mktemp()).absolute()
         process, port = await self.start("smc:127.0.0.1:0", "", str(path))
         for kind in ("smc", "tcp") * 3:
@@ -191,8 +188,7 @@ class TwoProcessesTests(EndsTestCase):
         self.assertIn("SMC-R by soft", lines[0])
         self.assertIn("plain TCP, because PEERNOSMC", lines[1])
 
-    async def test_orderlyEnd(self) -> None:
-        """Two processes that end one after the other have no error in their logs."""
+    async def test_consecutiveEndsLogNoErrors(self) -> None:
         for keys in ("", r":device=soft\:route\=rocev2"):
             paths = [Path(self.mktemp()).absolute() for _ in range(2)]
             server, port = await self.start("smc:127.0.0.1:0" + keys, "hello", str(paths[0]))
@@ -220,8 +216,7 @@ class TwoProcessesTests(EndsTestCase):
                 ):
                     self.assertNotIn(sign, text)
 
-    async def test_stopped(self) -> None:
-        """C{abortConnection} ends the connection to a stopped server immediately."""
+    async def test_abortEndsConnectionToStoppedServer(self) -> None:
         process, port = await self.start()
         one = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
         process.transport.signalProcess("STOP")

@@ -18,8 +18,7 @@ class RepetitionTests(SynchronousTestCase):
 
     slowBecause = "starts interpreters, which import the package"
 
-    def test_repeatsElsewhere(self) -> None:
-        """A plan has the same result in another process, with other hash seeds."""
+    def test_planHasSameResultInOtherProcess(self) -> None:
         program = (
             f"import sys; sys.path[:] = {sys.path!r}; from txrdma.testing.smc.scenario import playStreams;"
             "from txrdma.testing.smc.plans import drawStreams;"

@@ -54,8 +54,7 @@ class PortTests(EndsTestCase):
         finally:
             await process.kill()
 
-    async def test_paused(self) -> None:
-        """A paused port accepts nobody until it is resumed, and then serves SMC-R."""
+    async def test_pausedPortAcceptsNobodyUntilResumed(self) -> None:
         factory, number, port = await self.listening(Greeter)
         self.assertTrue(IPushProducer.providedBy(port))
         port.pauseProducing()
@@ -68,8 +67,7 @@ class PortTests(EndsTestCase):
         after = await self.connect(f"smc:127.0.0.1:{number}")
         self.assertEqual(after.smc.mode, "SMC-R")
 
-    async def test_socket(self) -> None:
-        """The port's socket is the listening one, while it exists."""
+    async def test_socketOfPortIsListeningOne(self) -> None:
         _, number, port = await self.listening(Echo)
         self.assertEqual(port.socket.getsockname(), ("127.0.0.1", number))
         self.assertEqual(port.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN), 1)

@@ -44,14 +44,11 @@ class VersionTests(SynchronousTestCase):
             finally:
                 running.terminate()
 
-    def test_laterClient(self) -> None:
-        """A client with a later version is answered over TCP."""
+    def test_clientWithLaterVersionUsesTCP(self) -> None:
         self.assertRegex(self.converse([], ["-c", LATER]), r"\Ahello\nby TCP ")
 
-    def test_laterServer(self) -> None:
-        """A server with a later version is reached by TCP."""
+    def test_serverWithLaterVersionUsesTCP(self) -> None:
         self.assertRegex(self.converse(["-c", LATER], []), r"\Ahello\nby TCP ")
 
-    def test_equal(self) -> None:
-        """Ends with an equal version use shared memory, also if it is a later one."""
+    def test_equalVersionsUseSharedMemory(self) -> None:
         self.assertIn("by SMC-R shared-memory", self.converse(["-c", LATER], ["-c", LATER]))

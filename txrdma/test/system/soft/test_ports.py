@@ -141,8 +141,7 @@ class HostTests(SynchronousTestCase):
     if sys.platform != "linux":
         skip = "netlink is available on Linux only"
 
-    def test_loopback(self) -> None:
-        """The loopback interface is found by all its addresses."""
+    def test_loopbackIsFoundByAllItsAddresses(self) -> None:
         here = HostInterfaces()
         self.addCleanup(here.close)
         for address in ("127.0.0.1", "127.8.9.10"):
@@ -151,8 +150,7 @@ class HostTests(SynchronousTestCase):
             self.assertEqual((found.name, found.isRunning, here.rate(found.name)), ("lo", True, 0))
         self.assertIsNone(here.interfaceOf("192.0.2.213"))
 
-    def test_recent(self) -> None:
-        """Several queries of an address within a short time cause one query of the kernel."""
+    def test_recentQueriesShareQueryOfKernel(self) -> None:
         here = HostInterfaces()
         self.addCleanup(here.close)
         asked: list[str] = []
@@ -167,14 +165,11 @@ class HostTests(SynchronousTestCase):
             self.assertIsNone(here.interfaceOf(address))
         self.assertEqual(asked, ["127.0.0.1", "127.0.0.2", "127.0.0.1"])
 
-    def test_elsewhere(self) -> None:
-        """Without netlink, interfaces are unknown."""
+    def test_interfacesAreUnknownWithoutNetlink(self) -> None:
         self.patch(sys, "platform", "plan9")
         self.assertIsNone(openHostInterfaces())
 
-    def test_forbidden(self) -> None:
-        """When the system refuses queries, interfaces are unknown, and nothing stays open."""
-
+    def test_refusedQueriesLeaveNothingOpen(self) -> None:
         def refuse(network: HostNetwork, address: str) -> None:
             raise DeviceUnavailable("no answer")
 
@@ -184,8 +179,7 @@ class HostTests(SynchronousTestCase):
         self.assertIsNone(openHostInterfaces())
         self.assertEqual(len(os.listdir("/dev/fd")), before)
 
-    def test_ofNoInterface(self) -> None:
-        """A device at an address that is local by a route, on no interface, has a port that is up."""
+    def test_portAtLocalRouteIsUp(self) -> None:
         program = """
 import subprocess
 from twisted.internet.testing import MemoryReactorClock
@@ -201,8 +195,7 @@ device.close()
 """
         self.assertEqual(self.alone(program), "ACTIVE  ::ffff:192.0.2.7\n")
 
-    def test_otherNamespace(self) -> None:
-        """A device uses the interfaces of the namespace in which it was opened, whatever its thread does."""
+    def test_deviceUsesInterfacesOfItsNamespace(self) -> None:
         program = """
 import ctypes, subprocess
 from twisted.internet.testing import MemoryReactorClock
@@ -232,8 +225,7 @@ device.close()
         """Links and addresses that are added or removed are reported, including secondary addresses."""
         self.assertEqual(self.alone(FOLLOWING), FOLLOWED)
 
-    def test_comesBack(self) -> None:
-        """A connection survives a temporary loss of either end's address."""
+    def test_connectionSurvivesTemporaryLossOfAddress(self) -> None:
         self.assertEqual(self.alone(LOSING), "{'SUCCESS'} True\n" * 2 + "True\n")
 
     def alone(self, program: str) -> str:

@@ -58,8 +58,7 @@ class NeighbourTests(NeighbourCase):
         self.assertEqual([event.kind for event in end.events], [AsyncEventKind.QP_FATAL])
         return process
 
-    def test_nothingLeaks(self) -> None:
-        """Killed peers leave neither descriptors nor mappings."""
+    def test_killedPeersLeaveNothing(self) -> None:
         device = self.open()
         added = Added()
         for _ in range(3):
@@ -104,8 +103,7 @@ class DescriptorTests(NeighbourCase):
         self.assertIs(end.qp.state, QPState.RTS)
         self.exchange(end)
 
-    def test_dying(self) -> None:
-        """A process that dies during discovery is not found, and its successor is."""
+    def test_processThatDiesInDiscoveryIsNotFound(self) -> None:
         device, other = self.open(), self.open()
         port: Any = other.ports[0].routes[0]
 
@@ -123,8 +121,7 @@ class DescriptorTests(NeighbourCase):
 class StrangerTests(StrangerCase):
     """Another process that connects to the rendezvous."""
 
-    def test_otherUser(self) -> None:
-        """A process of another user is disconnected before any message."""
+    def test_otherUserIsDisconnectedFirst(self) -> None:
         if os.getuid() != 0:
             self.skipTest("only root can be somebody else")
         name = rendezvousName(self.device.address, self.device.port)

@@ -51,8 +51,7 @@ class AtomicTests(NeighbourCase):
     def result(self, end: End, identifier: int) -> int:
         return word(end, RESULTS + 8 * identifier)
 
-    def test_neighbour(self) -> None:
-        """A sleeping process is woken to execute atomics, without local completions."""
+    def test_sleepingProcessIsWokenForAtomics(self) -> None:
         end = End(self.open())
         self.neighbour(end)
         for turn in range(5):
@@ -65,8 +64,7 @@ class AtomicTests(NeighbourCase):
         self.assertEqual([self.result(end, 5), self.result(end, 6)], [50, 7])
         self.exchange(end)
 
-    def test_stopped(self) -> None:
-        """Atomics wait while the process is stopped, and so do later requests."""
+    def test_atomicsWaitWhileProcessIsStopped(self) -> None:
         end = End(self.open())
         process = self.neighbour(end)
         suspend(process.pid)
@@ -82,8 +80,7 @@ class AtomicTests(NeighbourCase):
         self.assertEqual(atomics, list(range(20)))
         self.assertEqual([self.result(end, turn) for turn in range(20)], list(range(20)))
 
-    def test_killed(self) -> None:
-        """Atomics fail when the process is killed."""
+    def test_atomicsFailWhenProcessIsKilled(self) -> None:
         end = End(self.open())
         process = self.neighbour(end)
         suspend(process.pid)
@@ -95,16 +92,14 @@ class AtomicTests(NeighbourCase):
         flushed = [Status.WR_FLUSH_ERR] * (len(found) - 1)
         self.assertEqual([c.status for c in found], [Status.RETRY_EXC_ERR, *flushed])
 
-    def test_inOurTurns(self) -> None:
-        """A device whose queues are not polled or armed executes atomics in its reactor."""
+    def test_atomicsAreExecutedInReactorOfUnpolledDevice(self) -> None:
         one, other = self.pair()
         where = {"remoteAddress": other.region.address, "rkey": other.region.rkey}
         one.post(1, ADD, [one.segment(0, 8)], operand=5, **where)
         self.runUntil(lambda: word(other, 0) == 5)
         self.assertEqual(self.take(one, 1)[0].status, Status.SUCCESS)
 
-    def test_amongWriters(self) -> None:
-        """Atomics over shared memory and RoCE v2 on one number lose no additions."""
+    def test_atomicsOverBothRoutesLoseNoAdditions(self) -> None:
         home = openSoftDevice(self.reactor, port=0)
         away = openSoftDevice(self.reactor, port=0, route="rocev2")
         near = self.open()

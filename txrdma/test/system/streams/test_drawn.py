@@ -16,8 +16,7 @@ from txrdma.testing.streams.report import failure
 class PlayTests(SynchronousTestCase):
     slowBecause = "Three plays, one after the other, start processes and wait for all data."
 
-    def test_play(self) -> None:
-        """A seed is played over TCP, and then over each of its routes."""
+    def test_seedIsPlayedOverTCPAndItsRoutes(self) -> None:
         reported: list[Verdict] = []
         matrix = Drawn(range(80, 81), (SHARED_MEMORY, BTL), [USUAL_REACTOR])
         matrix.play(theStage(), reported.append, 1)

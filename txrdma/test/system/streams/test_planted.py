@@ -28,36 +28,30 @@ class PlantedTests(SynchronousTestCase):
         ours = theStage().play(conversation, provider, USUAL_REACTOR)
         return [str(each) for each in complaints(overTCP(conversation, USUAL_REACTOR), ours)]
 
-    def test_lostByte(self) -> None:
-        """A lost byte is detected by the count at the end, or by the checksum before."""
+    def test_lostByteIsDetected(self) -> None:
         self.assertEqual(self.found("losing", "client-writes-5"), ["server: received 4 bytes; over TCP 5"])
         found = self.found("losing", "client-writes-300kB")
         self.assertIn("server: received 299,999 bytes; over TCP 300,000", found)
         self.assertRegex("\n".join(found), "bytes are not those that the client wrote")
 
-    def test_wrongByte(self) -> None:
-        """A changed byte is detected."""
+    def test_changedByteIsDetected(self) -> None:
         found = self.found("mixing", "client-writes-5")
         self.assertEqual(found, ["server: the first 5 bytes are not those that the client wrote"])
 
-    def test_reason(self) -> None:
-        """A wrong reason is detected at both ends."""
+    def test_wrongReasonIsDetectedAtBothEnds(self) -> None:
         expected = "saw made, lost ConnectionLost; over TCP made, lost ConnectionDone"
         found = self.found("frightening", "client-writes-5")
         self.assertEqual(sorted(found), [f"client: {expected}", f"server: {expected}"])
 
-    def test_pause(self) -> None:
-        """Data for a paused protocol is detected."""
+    def test_dataForPausedProtocolIsDetected(self) -> None:
         found = self.found("deaf", "paused-while-5-comes-and-the-peer-exits")
         self.assertEqual(found, ["server: dataReceived of a paused transport"])
 
-    def test_death(self) -> None:
-        """A process that dies is detected."""
+    def test_dyingProcessIsDetected(self) -> None:
         found = self.found("dying", "client-writes-5")
         self.assertIn("client: the process ended by SIGSEGV, over TCP by exit 0", found)
 
-    def test_hanging(self) -> None:
-        """A conversation that never ends is detected."""
+    def test_endlessConversationIsDetected(self) -> None:
         self.patch(stage, "PATIENCE", 2.0)
         found = self.found("dumb", "client-half-closes")
         self.assertEqual([each.split(" ", 1)[0] for each in found], ["server:", "client:"])

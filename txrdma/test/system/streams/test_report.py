@@ -26,8 +26,7 @@ class CommandTests(SynchronousTestCase):
         command = [sys.executable, "-m", "txrdma.testing.streams", *arguments]
         return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=120)
 
-    def test_run(self) -> None:
-        """A run ends with its counts, and writes results and a table."""
+    def test_runEndsWithCountsResultsAndTable(self) -> None:
         folder = os.path.abspath(self.mktemp())
         where = ["--folder", folder, "--route", "shared-memory", "--reactor", "epoll"]
         done = self.run_(*where, "nobody-listens")
@@ -38,13 +37,11 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(result["tcp"], [result["ours"]])
         self.assertIn("nobody-listens", Path(folder, "table.md").read_text())
 
-    def test_list(self) -> None:
-        """All conversations of a chapter are listed on request."""
+    def test_conversationsOfChapterAreListed(self) -> None:
         done = self.run_("--list", "sizes")
         self.assertIn("client-writes-300MB: ", done.stdout)
 
-    def test_unknown(self) -> None:
-        """Unknown names are refused before anything is played."""
+    def test_unknownNamesAreRefusedFirst(self) -> None:
         for arguments in (["--route", "tin-can"], ["--reactor", "fusion"], ["no-such-thing"]):
             done = self.run_(*arguments)
             self.assertEqual(done.returncode, 2)

@@ -71,8 +71,7 @@ class PlayTests(SynchronousTestCase):
         [seen] = performance.views[end].connections
         return seen.calls
 
-    def test_reactors(self) -> None:
-        """Players run on the requested reactors."""
+    def test_playersRunOnRequestedReactors(self) -> None:
         for name, module in REACTORS.items():
             performance = self.play("made: write 300kB; lose", "lost: stop", name)
             self.assertEqual(complaintsAboutTCP([performance]), [])
@@ -88,8 +87,7 @@ class PlayTests(SynchronousTestCase):
         client = [(entry.kind, entry.about) for entry in performance.entries["client"]]
         self.assertEqual(client[-3:], [("wrote", "10"), ("does", "kill"), ("ended", "SIGKILL")])
 
-    def test_ends(self) -> None:
-        """The exit of a process is recorded."""
+    def test_exitOfProcessIsRecorded(self) -> None:
         ended = {
             via: self.play(f"made: settle; {via}", "lost: stop").views["client"].ended
             for via in ("stop", "term", "kill", "exit")
@@ -109,8 +107,7 @@ class PlayTests(SynchronousTestCase):
         received = next(entry.at for entry in server if entry.kind == transcript.DATA)
         self.assertEqual(sorted([cue, wrote, ended, received]), [cue, wrote, ended, received])
 
-    def test_frozen(self) -> None:
-        """A process stopped by SIGSTOP continues after its time."""
+    def test_stoppedProcessContinuesAfterItsTime(self) -> None:
         performance = self.play("made: write 5; lose", "made: freeze 0.5")
         server = performance.entries["server"]
         frozen = next(entry.at for entry in server if entry.kind == transcript.FREEZES)
@@ -130,21 +127,18 @@ class PlayTests(SynchronousTestCase):
         self.assertEqual(complaintsAboutTCP([performance]), [])
         self.assertEqual(performance.views["server"].connections[0].received, 300_000)
 
-    def test_proxies(self) -> None:
-        """A proxy between the ends forwards everything, and is ended after both."""
+    def test_proxyForwardsEverythingAndEndsLast(self) -> None:
         for via in (Via.NEAR_PROXY, Via.FAR_PROXY):
             performance = self.play("made: write 300kB; lose", "lost: stop", via=via)
             self.assertEqual(complaintsAboutTCP([performance]), [])
             self.assertEqual(performance.views["server"].connections[0].received, 300_000)
             self.assertIn("300000 bytes forwards", performance.logs["proxy"])
 
-    def test_mistake(self) -> None:
-        """An exception of a player is in its log."""
+    def test_exceptionOfPlayerIsInItsLog(self) -> None:
         performance = self.play("made: write 5", "data: raise")
         self.assertIn("Mistake: as the script says", performance.logs["server"])
 
-    def test_outOfTime(self) -> None:
-        """A play that does not end is ended with all its processes."""
+    def test_endlessPlayIsEndedWithItsProcesses(self) -> None:
         self.patch(stageModule, "PATIENCE", 0.02)
         performance = self.play("made: block 100", "made: wait 100")
         self.assertEqual({view.ended for view in performance.views.values()}, {transcript.OUT_OF_TIME})
@@ -156,8 +150,7 @@ class EndTests(SynchronousTestCase):
 
     slowBecause = "starts processes, and waits for their ends"
 
-    def test_closed(self) -> None:
-        """Closing a stage ends its plays and their processes."""
+    def test_closedStageEndsItsPlays(self) -> None:
         stage = Stage()
         raised: list[BaseException] = []
 
@@ -192,6 +185,5 @@ class EndTests(SynchronousTestCase):
         """When the stage's process is killed, so are all players and their children."""
         self._endedBy(signal.SIGKILL)
 
-    def test_interrupted(self) -> None:
-        """Ctrl-C ends everything."""
+    def test_interruptEndsEverything(self) -> None:
         self._endedBy(signal.SIGINT)

@@ -38,7 +38,6 @@ class ForkTests(SynchronousTestCase):
     if not hasattr(os, "fork"):
         skip = "the system has no fork"
 
-    def test_otherThread(self) -> None:
-        """A forked process does not wait for a thread that exists in its parent only."""
+    def test_forkedProcessDoesNotWaitForParentsThread(self) -> None:
         command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM]
         self.assertEqual(subprocess.run(command, timeout=60, check=False).returncode, 0)

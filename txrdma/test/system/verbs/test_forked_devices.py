@@ -8,8 +8,7 @@ from txrdma.test.support.verbs.pyverbs_device import FakeDevice
 
 
 class ForkTests(FakeDevice):
-    def test_closing(self) -> None:
-        """A forked process that closes objects takes neither completions nor wakeups from its parent."""
+    def test_forkedProcessTakesNothingFromParentByClosing(self) -> None:
         self.receive(1)
         self.receives.arm()
         child = os.fork()

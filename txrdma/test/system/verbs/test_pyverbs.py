@@ -21,8 +21,7 @@ def program(text: str, *path: str) -> subprocess.CompletedProcess[str]:
 class ImportTests(SynchronousTestCase):
     """pyverbs is imported only when a device is opened, and without side effects on logging."""
 
-    def test_notBefore(self) -> None:
-        """Neither importing txrdma's modules nor listing devices imports pyverbs."""
+    def test_pyverbsIsNotImportedEarly(self) -> None:
         done = program(
             """
             import pkgutil, txrdma.verbs, txrdma.command, txrdma.smc.strings
@@ -35,8 +34,7 @@ class ImportTests(SynchronousTestCase):
         )
         self.assertEqual((done.stdout, done.stderr), ("[]\n", ""))
 
-    def test_missing(self) -> None:
-        """Without pyverbs, opening a device raises an error that names the remedy."""
+    def test_missingPyverbsIsNamedWithRemedy(self) -> None:
         done = program(
             """
             sys.modules["pyverbs"] = None
@@ -76,8 +74,7 @@ class ImportTests(SynchronousTestCase):
             (package / f"{module}.py").write_text("\n".join(lines))
         return str(folder.absolute())
 
-    def test_logging(self) -> None:
-        """The root logger's handlers and level are not changed."""
+    def test_rootLoggerIsUnchanged(self) -> None:
         done = program(
             """
             import logging
@@ -105,8 +102,7 @@ class ImportTests(SynchronousTestCase):
         )
         self.assertEqual((done.stdout, done.stderr), ("True True\n", ""))
 
-    def test_failedImport(self) -> None:
-        """A pyverbs that does not fit the system's library counts as missing, and logging is unchanged."""
+    def test_unfitPyverbsCountsAsMissing(self) -> None:
         folder = self.fake()
         (Path(folder) / "pyverbs" / "mr.py").write_text("raise ImportError('IBVERBS_PRIVATE_59 not found')")
         done = program(

@@ -111,8 +111,7 @@ class MessageTests(SynchronousTestCase):
         self.assertRaises(WireError, decode, line)
 
     @given(MESSAGES, st.data())
-    def test_spoilt(self, message: Message, data: st.DataObject) -> None:
-        """A message with one changed value is refused or within its limits."""
+    def test_changedValueIsRefusedOrWithinLimits(self, message: Message, data: st.DataObject) -> None:
         reported = json.loads(encode(message))
         place: Any = reported
         while True:
@@ -128,37 +127,31 @@ class MessageTests(SynchronousTestCase):
             return
         self.assertEqual(decode(encode(found)[:-1]), found)
 
-    def test_deep(self) -> None:
-        """Excessive nesting is refused."""
+    def test_excessiveNestingIsRefused(self) -> None:
         self.assertRaises(WireError, decode, b"[" * LONGEST)
         self.assertRaises(WireError, decode, b'{"message":' * 1000)
 
-    def test_numbers(self) -> None:
-        """Numbers of other types or out of range are refused."""
+    def test_numbersOfOtherTypesOrOutOfRangeAreRefused(self) -> None:
         for value in ("-1", "1e400", "NaN", "true", '"7"', "1.5", "9" * 400, "9" * 5000, str(1 << 54)):
             line = f'{{"message": "done", "messages": {value}}}'.encode()
             self.assertRaises(WireError, decode, line)
 
-    def test_impossible(self) -> None:
-        """An endless test, or atomics of another length, can't be requested."""
+    def test_endlessTestAndOtherAtomicsAreRefused(self) -> None:
         for change in ({"iterations": 0, "seconds": 0}, {"transfer": "atomic", "size": 64}):
             reported = {"message": "run", "test": {"transfer": "send", "size": 8, **change}}
             self.assertRaises(WireError, decode, json.dumps(reported).encode())
 
-    def test_later(self) -> None:
-        """Additional fields of a later version are ignored."""
+    def test_fieldsOfLaterVersionAreIgnored(self) -> None:
         self.assertEqual(decode(b'{"message": "ready", "colour": "blue"}'), Ready())
 
-    def test_troubleIsOneLine(self) -> None:
-        """Errors are reported in one line of printable characters."""
+    def test_errorsAreOneLineOfPrintableCharacters(self) -> None:
         found = decode(encode(Trouble("two\nlines \x1b[31m" + "x" * 5000))[:-1])
         assert isinstance(found, Trouble)
         self.assertTrue(found.reason.startswith("two lines"))
         self.assertTrue(found.reason.isprintable())
 
     @given(st.lists(st.binary(max_size=40).filter(lambda line: b"\n" not in line)), st.data())
-    def test_splitter(self, lines: list[bytes], data: st.DataObject) -> None:
-        """Lines do not depend on the segmentation of the bytes."""
+    def test_linesDoNotDependOnSegmentation(self, lines: list[bytes], data: st.DataObject) -> None:
         left = b"".join(line + b"\n" for line in lines)
         splitter, found = LineSplitter(), []
         while left:
@@ -167,8 +160,7 @@ class MessageTests(SynchronousTestCase):
             left = left[count:]
         self.assertEqual(found, lines)
 
-    def test_tooLong(self) -> None:
-        """A line that is too long is refused and not stored."""
+    def test_tooLongLineIsRefusedAndNotStored(self) -> None:
         splitter = LineSplitter(100)
         splitter.take(b"x" * 100)
         self.assertRaises(WireError, splitter.take, b"x")
@@ -190,8 +182,7 @@ class CompatibleTests(SynchronousTestCase):
             (there.gid, there.lid, there.qpn, there.psn), (here.gid, here.lid, here.qpn, here.psn)
         )
 
-    def test_perftest(self) -> None:
-        """A line of the program is decoded, and encoded identically."""
+    def test_lineOfProgramIsEncodedIdentically(self) -> None:
         line = b"0000:000011:8f3a21:00000000000000000000ffff0a4f0001\0"
         there = decodeEndAddress(line)
         self.assertEqual((str(there.gid), there.qpn, there.psn), ("::ffff:10.79.0.1", 0x11, 0x8F3A21))

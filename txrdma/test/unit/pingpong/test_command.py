@@ -48,27 +48,23 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual(series.measures, (Measure.LATENCY, Measure.BANDWIDTH))
         self.assertEqual(parsed("--local").series().transfers, tuple(Transfer))
 
-    def test_anywhere(self) -> None:
-        """Long and short options may precede or follow the host."""
+    def test_optionsMayPrecedeOrFollowHost(self) -> None:
         options = parsed("-c", "host", "--test", "ud,read", "-s64,4K", "--seconds=2", "-n", "7", "--csv", "-")
         series = options.series()
         self.assertEqual((options["host"], options["csv"], series.check), ("host", "-", True))
         self.assertEqual(series.transfers, (Transfer.UD, Transfer.READ))
         self.assertEqual((series.sizes, series.iterations, series.seconds), ((64, 4096), 7, 2.0))
 
-    def test_all(self) -> None:
-        """C{--all} is every power of two from 2 bytes to 8 MiB."""
+    def test_allIsEveryPowerOfTwoTo8MiB(self) -> None:
         sizes = parsed("--local", "--all").series().sizes
         self.assertEqual((sizes, len(sizes), sizes[0], sizes[-1]), (ALL_SIZES, 23, 2, 8 << 20))
 
-    def test_sizes(self) -> None:
-        """Sizes may have units."""
+    def test_sizesMayHaveUnits(self) -> None:
         self.assertEqual(sizesFrom("2,1k,4KiB,1MB,1G"), (2, 1024, 4096, 1 << 20, 1 << 30))
         for wrong in ("", "x", "1,", "-1", "1.5k", "k", "٣"):
             self.assertRaises(ValueError, sizesFrom, wrong)
 
-    def test_refused(self) -> None:
-        """Invalid options are refused before anything is executed."""
+    def test_invalidOptionsAreRefusedFirst(self) -> None:
         for words in (
             ("--test", "dance"),
             ("--measure", "height"),
@@ -88,8 +84,7 @@ class OptionsTests(SynchronousTestCase):
         ):
             self.assertRaises(UsageError, parsed, *words)
 
-    def test_compatible(self) -> None:
-        """Default sizes and numbers are those of the programs."""
+    def test_defaultsAreThoseOfPrograms(self) -> None:
         game = parsed("--compatible").game()
         self.assertEqual(
             (game.transfer, game.size, game.iterations, game.warmup), (Transfer.SEND, 4096, 1000, 0)
@@ -97,8 +92,7 @@ class OptionsTests(SynchronousTestCase):
         game = parsed("--compatible", "host", "--test", "ud", "-n", "5").game()
         self.assertEqual((game.transfer, game.size, game.iterations), (Transfer.UD, 2048, 5))
 
-    def test_device(self) -> None:
-        """The default device is at the local address of the TCP connection."""
+    def test_defaultDeviceIsAtLocalAddressOfTCP(self) -> None:
         self.assertEqual(deviceAt(IPv4Address("TCP", "192.0.2.7", 1)), "soft:192.0.2.7")
         self.assertEqual(deviceAt(IPv6Address("TCP", "::1", 1)), r"soft:\:\:1")
         self.assertEqual(deviceAt(IPv6Address("TCP", "::ffff:192.0.2.7", 1)), "soft:192.0.2.7")
@@ -116,8 +110,7 @@ class ReportTests(SynchronousTestCase):
             + ["288.67", "rocev2, 2 wrong"],
         )
 
-    def test_bandwidthTable(self) -> None:
-        """Bandwidths are in decimal megabytes and gigabits, with messages per second."""
+    def test_bandwidthsAreDecimalWithMessagesPerSecond(self) -> None:
         text = shown(bandwidthTable([bandwidth()]))
         row = next(line for line in text.splitlines() if "both ways" in line)
         cells = [cell.strip() for cell in row.strip("│").split("│")]
@@ -127,15 +120,13 @@ class ReportTests(SynchronousTestCase):
             + ["shared-memory, 3 lost, interrupted"],
         )
 
-    def test_histogram(self) -> None:
-        """The histogram contains all messages; the fullest bin has the longest bar."""
+    def test_fullestBinHasLongestBar(self) -> None:
         rows = [line for line in shown(histogramTable(latency())).splitlines() if line.startswith("│")]
         cells = [[cell.strip() for cell in row.strip("│").split("│")] for row in rows]
         self.assertEqual(sum(int(cell[2]) for cell in cells), 1000)
         self.assertEqual(cells[-1][:3], ["990.01", "1000.00", "10"])
 
-    def test_json(self) -> None:
-        """JSON contains the values of the test, in nanoseconds and bytes per second."""
+    def test_jsonHasValuesInNanosecondsAndBytes(self) -> None:
         reported = json.loads(json.dumps([asDict(latency()), asDict(bandwidth())]))
         self.assertEqual(reported[0]["latency"]["p99"], 990_000)
         self.assertEqual(sum(bin["count"] for bin in reported[0]["histogram"]), 1000)
@@ -145,8 +136,7 @@ class ReportTests(SynchronousTestCase):
             (reported[1]["lost"], reported[1]["interrupted"], "wrong" in reported[1]), (3, True, False)
         )
 
-    def test_csv(self) -> None:
-        """CSV has a row for each test, written immediately, with empty cells for missing values."""
+    def test_csvHasRowForEachTestWrittenImmediately(self) -> None:
         out = io.StringIO()
         report = CSVReport(out)
         report.add(latency())

@@ -35,16 +35,14 @@ class CompatibleTests(SimulatedLinks, SynchronousTestCase):
             raise
         return first, self.successOf(second())
 
-    def test_connected(self) -> None:
-        """A latency is half of a round trip; the server has one fewer, because the client begins."""
+    def test_latencyIsHalfOfRoundTrip(self) -> None:
         one, other = self.play(Test(size=512, iterations=30, warmup=0, check=True))
         self.assertEqual((one.messages, other.messages), (30, 29))
         self.assertEqual((one.wrong, other.wrong), (0, 0))
         summary = one.samples.summary()
         self.assertEqual((summary.minimum, summary.maximum), (DELAY, DELAY))
 
-    def test_troubledNetwork(self) -> None:
-        """Long messages arrive although packets are lost, duplicated and reordered."""
+    def test_longMessagesArriveDespiteFaultyNetwork(self) -> None:
         self.network.faults = Faults(loss=0.03, duplication=0.03, corruption=0.02, jitterSeconds=30e-6)
         one, other = self.play(Test(size=50_000, iterations=10, warmup=0, check=True))
         self.assertEqual((one.messages, one.wrong, other.wrong), (10, 0, 0))
@@ -53,15 +51,13 @@ class CompatibleTests(SimulatedLinks, SynchronousTestCase):
         one, other = self.play(Test(Transfer.UD, size=1000, iterations=30, warmup=0, check=True), mtu=0)
         self.assertEqual((one.messages, other.messages, one.wrong, other.wrong), (30, 29, 0, 0))
 
-    def test_patternOfEither(self) -> None:
-        """A server accepts both the usual pattern of a client and the one for verification."""
+    def test_serverAcceptsBothPatterns(self) -> None:
         checked = Test(size=9000, iterations=10, warmup=0, check=True)
         for serverTest in (Test(size=9000, iterations=10, warmup=0), checked):
             _one, other = self.play(serverTest, checked)
             self.assertEqual(other.wrong, 0)
 
-    def test_wrong(self) -> None:
-        """Changed contents of an answer are detected."""
+    def test_changedAnswersAreDetected(self) -> None:
         spoilt: list[Game] = []
 
         def spoil(game: Game) -> None:
@@ -81,20 +77,17 @@ class CompatibleTests(SimulatedLinks, SynchronousTestCase):
         _one, other = self.play(replace(short, size=1000), replace(short, size=1020))
         self.assertEqual(other.wrong, 5)
 
-    def test_lostDatagrams(self) -> None:
-        """A lost datagram ends the test, because it is not retransmitted."""
+    def test_lostDatagramEndsTest(self) -> None:
         self.network.faults = Faults(loss=0.2)
         test = Test(Transfer.UD, size=64, iterations=100, warmup=0)
         error = self.assertRaises(RDMAError, self.play, test, mtu=0)
         self.assertIn("no message was received or completed for 10 seconds", str(error))
 
-    def test_tooLongForADatagram(self) -> None:
-        """A datagram that does not fit is refused before anything is sent."""
+    def test_tooLongDatagramIsRefusedFirst(self) -> None:
         error = self.assertRaises(InvalidRequest, self.play, Test(Transfer.UD, size=2048, warmup=0), mtu=0)
         self.assertEqual(str(error), "a datagram has at most 1024 bytes here, not 2048")
 
-    def test_interrupted(self) -> None:
-        """An interrupted test reports partial results."""
+    def test_interruptedTestReportsPartialResults(self) -> None:
         test = Test(size=64, iterations=1 << 40, warmup=0)
         server = OneGame(self.side(1), test, 1024)
 
@@ -122,8 +115,7 @@ class CompatibleTests(SimulatedLinks, SynchronousTestCase):
         error: Exception = self.assertRaises(RDMAError, self.successOf, doing)
         return error
 
-    def test_otherPrograms(self) -> None:
-        """Other programs, and those started without a GID, are reported with a one-line error."""
+    def test_otherProgramsAreReportedInOneLine(self) -> None:
         self.assertIsInstance(
             self.answered(b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3 and something more\r\n"), WireError
         )
@@ -132,8 +124,7 @@ class CompatibleTests(SimulatedLinks, SynchronousTestCase):
         error = self.answered(b"0000:000011:8f3a21:" + b"0" * 32 + b"\0")
         self.assertIn("start it with -g", str(error))
 
-    def test_oneOnly(self) -> None:
-        """Only the first client is served."""
+    def test_onlyFirstClientIsServed(self) -> None:
         server = OneGame(self.side(1), Test(warmup=0), 1024)
         self.assertIsNotNone(server.buildProtocol(None))
         self.assertIsNone(server.buildProtocol(None))

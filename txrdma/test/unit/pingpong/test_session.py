@@ -86,15 +86,13 @@ class MeasuringTests(SessionCase):
         elif transfer is not Transfer.UD:
             self.assertGreaterEqual(found.peak, found.bandwidth)
 
-    def test_delay(self) -> None:
-        """A message's latency is half of its round trip."""
+    def test_latencyIsHalfOfRoundTrip(self) -> None:
         found = self.measure(Test(iterations=50, warmup=0))
         summary = found.samples.summary()
         self.assertEqual((summary.count, summary.minimum, summary.maximum), (50, DELAY, DELAY))
         self.assertEqual((found.messages, found.nanoseconds), (50, 50 * 2 * DELAY))
 
-    def test_afterAnother(self) -> None:
-        """Several tests can use one link or different links."""
+    def test_severalTestsUseOneOrDifferentLinks(self) -> None:
         client = self.client()
         for _ in range(2):
             self.successOf(client.open(LinkSettings(size=4096, depth=4, check=True)))
@@ -103,13 +101,11 @@ class MeasuringTests(SessionCase):
                     found = self.successOf(client.run(Test(Transfer.SEND, measure, size, 50, check=True)))
                     self.assertEqual(found.wrong, 0)
 
-    def test_inline(self) -> None:
-        """Short messages may be sent inline."""
+    def test_shortMessagesMayBeInline(self) -> None:
         found = self.measure(Test(size=64, iterations=50, inline=64, check=True))
         self.assertEqual((found.messages, found.wrong), (50, 0))
 
-    def test_forSomeTime(self) -> None:
-        """A test with a duration ends after it, with the results so far."""
+    def test_testWithDurationEndsAfterIt(self) -> None:
         before = self.clock.seconds()
         client = self.client()
         for measure in Measure:
@@ -118,8 +114,7 @@ class MeasuringTests(SessionCase):
             self.assertAlmostEqual(found.nanoseconds / 1e9, 0.005, places=3)
         self.assertLess(self.clock.seconds() - before, 0.5)
 
-    def test_wrong(self) -> None:
-        """Wrong contents are detected at either end."""
+    def test_wrongContentsAreDetectedAtEitherEnd(self) -> None:
         client = self.client()
         self.successOf(client.open(LinkSettings(size=64, check=True)))
         link = client._link
@@ -138,21 +133,18 @@ class LimitsTests(SessionCase):
 
     limits = Limits(size=10_000, depth=16)
 
-    def test_less(self) -> None:
-        """Excessive values are reduced, and the client gets the reduced values."""
+    def test_excessiveValuesAreReducedForBothEnds(self) -> None:
         client = self.client()
         settings = self.successOf(client.open(LinkSettings(size=1 << 20, depth=500, mtu=4096)))
         self.assertEqual((settings.size, settings.depth, settings.mtu), (10_000, 16, 1024))
         found = self.successOf(client.run(Test(Transfer.SEND, Measure.BANDWIDTH, 10_000, 100, depth=500)))
         self.assertEqual(found.messages, 100)
 
-    def test_datagrams(self) -> None:
-        """Datagrams have at most the length of the port's packets."""
+    def test_datagramsHaveLengthOfPackets(self) -> None:
         settings = self.successOf(self.client().open(LinkSettings(QPKind.UD, size=1 << 20)))
         self.assertEqual(settings.size, 1024)
 
-    def test_unfit(self) -> None:
-        """A test that the link does not support is refused with its name."""
+    def test_unsupportedTestIsRefusedByName(self) -> None:
         for test in (
             Test(size=20_000),
             Test(Transfer.UD, size=64),
@@ -171,8 +163,7 @@ class LimitsTests(SessionCase):
 
 
 class InterruptionTests(SessionCase):
-    def test_interrupted(self) -> None:
-        """Both ends report partial results, and the next test works."""
+    def test_bothEndsReportPartialResults(self) -> None:
         for transfer in (Transfer.SEND, Transfer.READ, Transfer.UD):
             for measure in Measure:
                 if transfer is Transfer.UD and measure is not Measure.LATENCY:
@@ -191,8 +182,7 @@ class InterruptionTests(SessionCase):
                 self.assertEqual(again.messages, 100 if measure is Measure.BIDIRECTIONAL else 50)
                 client.close()
 
-    def test_closed(self) -> None:
-        """A client that is closed during a test releases everything, and so does its server."""
+    def test_clientClosedDuringTestReleasesEverything(self) -> None:
         client = self.client()
         self.assertRaises(ConversationLost, self.successOf, self.endless(client, client.close))
         self.runUntil(lambda: bool(self.ended))
@@ -200,8 +190,7 @@ class InterruptionTests(SessionCase):
         self.runUntil(lambda: not self.clock.getDelayedCalls())
         self.assertEqual(self.clock.readers, [])
 
-    def test_interruptedAtOnce(self) -> None:
-        """A test that is interrupted before it has begun measures nothing, and the next test works."""
+    def test_testInterruptedBeforeItBeganMeasuresNothing(self) -> None:
         client = self.client()
 
         async def runBriefly(test: Test) -> Measurement:
@@ -219,8 +208,7 @@ class InterruptionTests(SessionCase):
                 self.assertEqual(again.messages, 100 if measure is Measure.BIDIRECTIONAL else 50)
                 self.assertEqual((again.wrong, again.interrupted), (0, False), test)
 
-    def test_closedTwice(self) -> None:
-        """A client closes its device once."""
+    def test_clientClosesDeviceOnce(self) -> None:
         closed: list[object] = []
         side = replace(self.side(0), close=closed.append)
         self.runUntil(lambda: not self.server.isServing)
@@ -242,8 +230,7 @@ class TroubleTests(SessionCase):
         self.network.heal()
         self.assertEqual(self.measure(Test(iterations=10)).messages, 10)
 
-    def test_pathBreaks(self) -> None:
-        """If a path breaks during a test, the test ends with the device's error."""
+    def test_brokenPathEndsTestWithDevicesError(self) -> None:
         for transfer in (Transfer.SEND, Transfer.READ):
             self.network.heal()
             client = self.client()
@@ -255,8 +242,7 @@ class TroubleTests(SessionCase):
             self.runUntil(lambda: len(self.ended) == len(self.begun))
             self.assertIsInstance(self.ended[-1], Refused)
 
-    def test_linkEndsBetweenTests(self) -> None:
-        """A client whose queue pair ends before its TCP connection causes no error at the server."""
+    def test_queuePairThatEndsFirstIsNoErrorAtServer(self) -> None:
         client = self.client()
         self.successOf(client.open(LinkSettings()))
         self.successOf(client.run(Test(iterations=10)))
@@ -273,16 +259,14 @@ class TroubleTests(SessionCase):
         self.runUntil(lambda: bool(self.ended))
         self.assertEqual(self.ended, [None])
 
-    def test_datagramsGoNowhere(self) -> None:
-        """A test of datagrams ends if none is answered."""
+    def test_unansweredDatagramsEndTest(self) -> None:
         client = self.client()
         self.successOf(client.open(LinkSettings(QPKind.UD)))
         self.network.partition("192.0.2.1", "192.0.2.2")
         found = self.successOf(client.run(Test(Transfer.UD, size=64, iterations=20, warmup=0)))
         self.assertEqual((found.messages, found.lost), (0, 20))
 
-    def test_peerDies(self) -> None:
-        """A server that ends during a test ends the test."""
+    def test_serverThatEndsEndsTest(self) -> None:
         client = self.client()
         running = self.endless(client, lambda: self.clock.pumps[-1].serverIO.abortConnection())
         error = self.assertRaises(ConversationLost, self.successOf, running)
@@ -291,14 +275,12 @@ class TroubleTests(SessionCase):
         self.assertGreater(client.unfinished.messages, 100)
         self.assertTrue(client.unfinished.interrupted)
 
-    def test_serverStops(self) -> None:
-        """A stopped server notifies its client."""
+    def test_stoppedServerNotifiesClient(self) -> None:
         running = self.endless(self.client(), lambda: Deferred.fromCoroutine(self.server.close()))
         error = self.assertRaises(Refused, self.successOf, running)
         self.assertEqual(str(error), "the other end reports: the server is stopped")
 
-    def test_busy(self) -> None:
-        """Only one client is served at a time; others are refused."""
+    def test_secondClientIsRefused(self) -> None:
         client = self.client()
         error = self.assertRaises(Refused, self.successOf, connect(self.endpoint, self.side(0)))
         self.assertIn("another client is measuring", str(error))
@@ -307,17 +289,14 @@ class TroubleTests(SessionCase):
         client.close()
         self.runUntil(lambda: bool(self.ended))
 
-    def test_silence(self) -> None:
-        """A silent peer causes a timeout."""
+    def test_silentPeerTimesOut(self) -> None:
         silent = PumpedEndpoint(self.clock, Factory.forProtocol(Protocol))
         before = self.clock.seconds()
         error = self.assertRaises(ConversationLost, self.successOf, connect(silent, self.side(0)))
         self.assertIn("has sent nothing for 15 seconds", str(error))
         self.assertLess(self.clock.seconds() - before, ANSWER_SECONDS + 1)
 
-    def test_noDevice(self) -> None:
-        """If the server's device can't be opened, the client gets the reason."""
-
+    def test_clientGetsReasonOfMissingDevice(self) -> None:
         def none(address: object) -> Any:
             raise RDMAError("no such device")
 
@@ -327,9 +306,7 @@ class TroubleTests(SessionCase):
         self.assertIn("no such device", str(error))
         client.close()
 
-    def test_otherVersion(self) -> None:
-        """Ends with different versions disconnect immediately with a reason."""
-
+    def test_differentVersionsDisconnectWithReason(self) -> None:
         class Later(Protocol):
             def dataReceived(self, data: bytes) -> None:
                 assert self.transport is not None
@@ -354,8 +331,7 @@ class GarbageTests(SessionCase):
         protocol.connectionLost()
         return answer
 
-    def test_garbage(self) -> None:
-        """Other programs, endless lines and unexpected messages are refused; clients are not."""
+    def test_invalidClientsAreRefusedAndLaterOnesServed(self) -> None:
         hello = encode(BootstrapHello())
         for data in (
             b"GET / HTTP/1.1\r\n\r\n",

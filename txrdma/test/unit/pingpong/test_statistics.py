@@ -78,8 +78,7 @@ class RoughTests(SynchronousTestCase):
         self.assertEqual(samples.isExact, len(values) <= 20)
 
     @given(SEVERAL)
-    def test_sums(self, values: list[int]) -> None:
-        """Sums and extremes remain exact."""
+    def test_sumsAndExtremesAreExact(self, values: list[int]) -> None:
         rough, exact = Samples(values, exact=7).summary(), Samples(values).summary()
         for name in ("count", "minimum", "maximum", "mean", "deviation"):
             self.assertEqual(getattr(rough, name), getattr(exact, name), name)
@@ -90,8 +89,7 @@ class RoughTests(SynchronousTestCase):
         found = Samples(values, exact=7).histogram()
         self.assertEqual(sum(bin.count for bin in found), len(values))
 
-    def test_bounded(self) -> None:
-        """Memory is bounded by the range of the samples."""
+    def test_memoryIsBoundedByRangeOfSamples(self) -> None:
         samples = Samples(exact=1000)
         for index in range(100_000):
             samples.add(1_000_000 + index * 7919 % 1_000_003)

@@ -89,8 +89,7 @@ class SameUserTests(SynchronousTestCase):
         negotiation: Any = SimpleNamespace(_peer=SimpleNamespace(directory="", user=user))
         return Negotiation._localDevice(negotiation)
 
-    def test_user(self) -> None:
-        """Peers of the same user share memory; those of other users do not."""
+    def test_onlyPeersOfSameUserShareMemory(self) -> None:
         self.patch(unixsockets, "unmapped", frozenset)
         self.assertEqual(self.deviceFor(os.geteuid()), LOCAL_DEVICE)
         for other in (os.geteuid() + 1, None):

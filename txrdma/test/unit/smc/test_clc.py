@@ -253,8 +253,7 @@ class FramingTests(SynchronousTestCase):
         for raw in (b"G", b"\xe2\xd4\xc3D", b"\xe2\xd4\xc3\xd9\x05\0\x34\x10", b"\xe2\xd4\xc3\xd9\1\0\x34\0"):
             self.assertRaises(WireError, clc.decodeFirst, raw)
 
-    def test_lengths(self) -> None:
-        """An invalid length is an error immediately."""
+    def test_invalidLengthIsImmediateError(self) -> None:
         for length in (0, 8, 12, clc.MAX_LENGTH + 1, 0xFFFF):
             raw = clc.SMCR + b"\1" + length.to_bytes(2, "big") + b"\x10"
             self.assertRaises(WireError, clc.decodeFirst, raw)
@@ -321,8 +320,7 @@ class DistrustTests(SynchronousTestCase):
                                 smcd=clc.SMCDArea())  # fmt: skip
         self.assertRaises(WireError, clc.decode, proposal.encode())
 
-    def test_shortEID(self) -> None:
-        """An enterprise ID of another length than 32 bytes is not sent."""
+    def test_EIDOfWrongLengthIsNotSent(self) -> None:
         v2 = clc.ProposalV2(GID(bytes(16)), (b"short",))
         proposal = clc.Proposal(b"12345678", GID(bytes(16)), MACAddress(bytes(6)), version=2, v2=v2,
                                 smcd=clc.SMCDArea())  # fmt: skip

@@ -330,8 +330,7 @@ class DiagramTests(SynchronousTestCase):
         self.assertEqual({here for here, _, _ in edges}, set(nodes) - {nodes[-1]})
         self.assertTrue(text.startswith("digraph") and text.endswith("}\n"))
 
-    def test_labels(self) -> None:
-        """An edge is labelled with its event and the resulting actions."""
+    def test_edgeLabelIsEventAndActions(self) -> None:
         text = diagram()
         self.assertIn('"INIT, OPEN (INIT)" -> "OPEN, OPEN (ACTIVE)" [label="established"]', text)
         self.assertIn(

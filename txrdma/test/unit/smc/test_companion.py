@@ -95,8 +95,7 @@ class CompanionTests(SynchronousTestCase):
         self.clock.advance(LONGEST_GRACE)
         self.assertEqual(self.stream.reported, ["reset"])
 
-    def test_killedProcess(self) -> None:
-        """The end of both TCP and the link is reported immediately."""
+    def test_endOfTCPAndLinkIsReportedImmediately(self) -> None:
         self.monitor.readConnectionLost()
         self.monitor.linkLost(mayHaveExited=True)
         self.assertEqual(self.stream.reported, ["vanished"])
@@ -120,8 +119,7 @@ class CompanionTests(SynchronousTestCase):
         tcp.connectionLost(Failure(ConnectionLost()))
         self.assertEqual(reported, ["stopped", "FIN"])
 
-    def test_packetsTakeLonger(self) -> None:
-        """If the link may lose packets, the grace time includes retransmissions."""
+    def test_graceOfLossyLinkIncludesRetransmissions(self) -> None:
         self.stream.isShared = False
         self.monitor.readConnectionLost()
         self.clock.pump([GRACE] * 3)

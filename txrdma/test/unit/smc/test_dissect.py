@@ -150,8 +150,7 @@ class RecordedTests(SynchronousTestCase):
         self.assertGreater(counts.pop("repeated packets"), 0)
         self.assertEqual(counts, once.conversation.counts)
 
-    def test_endlessMessage(self) -> None:
-        """A message that is too long for SMC is not stored, however many packets it has."""
+    def test_tooLongMessageIsNotStored(self) -> None:
         conversation = explained(packets("smc-first")).conversation
         destination, number = next(iter(conversation._ends))
         tracemalloc.start()

@@ -73,9 +73,7 @@ class EndingsTests(SynchronousTestCase):
         self.turn()
         self.assertEqual(self.reported, ["ended", "ended", "last"])
 
-    def test_failureIsContained(self) -> None:
-        """If a notification raises, the error is logged, and the other notifications are delivered."""
-
+    def test_raisingNotificationIsLoggedAndOthersDelivered(self) -> None:
         def fail() -> None:
             raise ZeroDivisionError
 

@@ -114,8 +114,7 @@ class ReceivedTests(SynchronousTestCase):
 
 
 class CountedTests(SynchronousTestCase):
-    def test_longReads(self) -> None:
-        """A long delivery counts in the class of its size, the bit length of the largest offset."""
+    def test_longDeliveryCountsInClassOfItsSize(self) -> None:
         flow, reported = begun(1 << 15)
         before = list(counting.read)
         for number, end in enumerate((1 << 14, (1 << 14) + 10_000), 1):
@@ -154,8 +153,7 @@ class OpenLane(FullLane):
 class SentTests(SynchronousTestCase):
     """Messages sent on the fast path."""
 
-    def test_fullLane(self) -> None:
-        """A message that the lane does not accept is posted immediately, after its bytes."""
+    def test_messageThatLaneRefusesIsPostedAfterItsBytes(self) -> None:
         flow, _ = begun()
         lane: Any = FullLane()
         flow.queue.openLane(lane)

@@ -299,8 +299,7 @@ class SeedTests(SynchronousTestCase):
                     if end.core.knows(name):
                         self.assertIn(link.localTokens[name].rkey, peer.remoteKeys, (name, link.number))
 
-    def test_seeds(self) -> None:
-        """Groups recover from link failures at random times."""
+    def test_groupsRecoverFromFailuresAtRandomTimes(self) -> None:
         for seed in range(150):
             try:
                 self.play(seed)

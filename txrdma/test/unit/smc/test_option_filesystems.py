@@ -49,8 +49,7 @@ class MountTests(SynchronousTestCase):
             ],
         )
 
-    def test_names(self) -> None:
-        """A mount point whose name is not UTF-8 does not hide the others."""
+    def test_nonUTF8MountPointHidesNoOthers(self) -> None:
         mounts = b"22 1 0:21 / /m\xfc rw - ext4 none rw\n30 22 0:26 / /sys/fs/cgroup rw - cgroup2 none rw\n"
         self.patch(Path, "read_bytes", lambda path: mounts)
         self.patch(Path, "read_text", lambda path: mounts.decode())

@@ -23,8 +23,7 @@ class ResolveBufferTests(SynchronousTestCase):
         lane = SimpleNamespace(prepare=lambda rkey, known: self.asked.append(known))
         self.resolved = Deferred.fromCoroutine(resolveBuffer(cast(Any, lane), RKey(1), self.clock))
 
-    def test_answered(self) -> None:
-        """The connection waits until the peer has answered."""
+    def test_connectionWaitsForPeersAnswer(self) -> None:
         self.assertNoResult(self.resolved)
         self.asked[0]()
         self.successResultOf(self.resolved)

@@ -148,8 +148,7 @@ class RKeyTests(SynchronousTestCase):
         self.assertEqual(answer.body.errorMask, 0b10100000)
         self.assertEqual(answer.header.flags, LLCFlags.RESPONSE | LLCFlags.NEGATIVE)
 
-    def test_tooMany(self) -> None:
-        """A peer may have 255 buffers; the next one is refused, and the group continues."""
+    def test_bufferBeyond255IsRefusedAndGroupContinues(self) -> None:
         client = alone()
         for number in range(1, MAX_RKEYS + 2):
             client.received(ask(ConfirmRKey(rkey=RKey(number), address=number)), 0.0)

@@ -47,8 +47,7 @@ class SilenceTests(SynchronousTestCase):
         self.assertEqual(list(self.silent.remaining(20.0)), [("b", SPAN - 20.0), ("c", SPAN - 10.0)])
         self.assertEqual(list(self.silent.remaining(SPAN)), [("c", 10.0)])
 
-    def test_bounded(self) -> None:
-        """The number of stored peers is limited; the latest ones are stored."""
+    def test_onlyLatestPeersAreStored(self) -> None:
         for number in range(MOST + 10):
             self.silent.timedOut(number, 0.0)
         remembered = [peer for peer, _ in self.silent.remaining(1.0)]

@@ -122,8 +122,7 @@ class QueueTests(SynchronousTestCase):
         self.queue.push(completion(1))
         self.assertTrue(self.rung())
 
-    def test_ringForMessageWithoutCompletion(self) -> None:
-        """A ring causes one event of an armed queue; for solicited completions, only a solicited ring."""
+    def test_ringCausesOneEventOfArmedQueue(self) -> None:
         self.queue.ring(True)
         self.assertFalse(self.rung())
         self.queue.arm(solicitedOnly=True)
@@ -202,8 +201,7 @@ class QueueTests(SynchronousTestCase):
         self.queue.arm()
         self.assertTrue(lane.isArmed)
 
-    def test_busyPollFindsRing(self) -> None:
-        """A poll of a queue that is not armed finds what a dormant lane has received."""
+    def test_unarmedPollFindsMessagesOfDormantLane(self) -> None:
         _, lane = self.attached(self.queue), self.attached(self.queue)
         self.sleep()
         self.queue.disarm()
@@ -224,8 +222,7 @@ class QueueTests(SynchronousTestCase):
         self.assertGreater(lane.polls, polls)
         self.assertIsNone(lane.wake)
 
-    def test_waitingLaneIsPolled(self) -> None:
-        """A lane that waits for its peer is polled, and never becomes dormant."""
+    def test_waitingLaneIsPolledAndNeverDormant(self) -> None:
         _, lane = self.attached(self.queue), self.attached(self.queue)
         lane.isWaiting = True
         self.sleep()
@@ -233,8 +230,7 @@ class QueueTests(SynchronousTestCase):
         self.queue.poll(10)
         self.assertEqual(lane.polls, polls + 1)
 
-    def test_ringsOfOtherQueue(self) -> None:
-        """A poll passes rings for another queue of the channel to that queue, which reports them."""
+    def test_pollPassesRingsToOtherQueue(self) -> None:
         other = SoftCompletionQueue(8, self.channel, self.events.append)
         self.attached(self.queue)
         mine, theirs = self.attached(self.queue), self.attached(other)
@@ -258,8 +254,7 @@ class QueueTests(SynchronousTestCase):
             self.queue.poll(10)
         self.assertEqual((lane.arms, lane.polls), (arms + 8, polls + 8))
 
-    def test_arbitraryRingsAreHarmless(self) -> None:
-        """A peer that sets all doorbell bytes causes one poll of each dormant lane."""
+    def test_arbitraryRingsCauseOnePollOfEachDormantLane(self) -> None:
         lanes = [self.attached(self.queue) for _ in range(4)]
         self.sleep()
         polls = [lane.polls for lane in lanes]
@@ -270,8 +265,7 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual(list(self.queue.poll(10)), [])
         self.assertEqual([lane.polls for lane in lanes], [polls[0] + 1, *(each + 1 for each in polls[1:])])
 
-    def test_reusedDoorbellByte(self) -> None:
-        """The doorbell byte of a closed lane wakes the next lane that uses it."""
+    def test_doorbellByteOfClosedLaneWakesNextUser(self) -> None:
         _, old = self.attached(self.queue), self.attached(self.queue)
         self.sleep()
         self.channel.releaseDoorbell(old.doorbell)
@@ -284,7 +278,6 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual([c.identifier for c in self.queue.poll(10)], [3])
 
     def test_closedChannelPollsAllLanes(self) -> None:
-        """Without the page, all lanes are polled again."""
         _, lane = self.attached(self.queue), self.attached(self.queue)
         self.sleep()
         self.channel.close()
@@ -293,9 +286,7 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual([c.identifier for c in self.queue.poll(10)], [4])
         self.assertEqual(self.channel.claimDoorbell(), 0)
 
-    def test_noMemoryForPage(self) -> None:
-        """Lanes without a doorbell byte are always polled."""
-
+    def test_lanesWithoutDoorbellByteArePolled(self) -> None:
         def refuse(*_: object) -> int:
             raise OSError(errno.EMFILE, "none left")
 

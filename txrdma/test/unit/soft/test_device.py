@@ -60,8 +60,7 @@ class AddressTests(SynchronousTestCase):
         self.assertEqual(activeMTU(None, False, MTU.MTU_4096), MTU.MTU_4096)
         self.assertEqual(activeMTU(None, False, None), MTU.MTU_1024)
 
-    def test_longestDatagram(self) -> None:
-        """Datagrams between software devices have the interface's MTU, unless the device limits it."""
+    def test_datagramLengthIsInterfacesMTUUnlessLimited(self) -> None:
         self.assertEqual(longestDatagram(1500, False, None), 1500 - 20 - 44)
         self.assertEqual(longestDatagram(1500, True, None), 1500 - 40 - 44)
         self.assertEqual(longestDatagram(65536, False, None), LONGEST_DATAGRAM)
@@ -105,8 +104,7 @@ class DeviceTests(SynchronousTestCase):
         self.assertEqual((self.events, later), ([first, second], [first, second]))
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 2)
 
-    def test_removedListener(self) -> None:
-        """A listener that another listener has removed gets no more events, not even the current one."""
+    def test_removedListenerGetsNoMoreEvents(self) -> None:
         stops: list[Callable[[], None]] = []
         self.device.subscribe(lambda event: stops[0]())
         removed: list[AsyncEvent] = []
@@ -115,8 +113,7 @@ class DeviceTests(SynchronousTestCase):
         self.clock.advance(0)
         self.assertEqual((len(self.events), removed), (1, []))
 
-    def test_eventsBeforeRest(self) -> None:
-        """Events that wait for the reactor are delivered when the device leaves it."""
+    def test_waitingEventsAreDeliveredBeforeRest(self) -> None:
         self.device.notify(AsyncEvent(AsyncEventKind.GID_CHANGE, 1))
         self.device.rest()
         self.assertEqual((len(self.events), self.clock.getDelayedCalls()), (1, []))

@@ -336,8 +336,7 @@ class InterleavingTests(SynchronousTestCase):
                 for due in combinations_with_replacement(range(accesses + 1), 4):
                     self.play(due, 1, does, isDormant, areStoresDelayed)
 
-    def test_laterMessage(self) -> None:
-        """A lane that was woken becomes dormant again, and the next message wakes it."""
+    def test_wokenLaneBecomesDormantAndIsWokenAgain(self) -> None:
         does = [World.takeEvents, World.read, *[World.pollWithoutArming] * 3, World.takeEvents]
         for isDormant in (False, True):
             for areStoresDelayed in (False, True):

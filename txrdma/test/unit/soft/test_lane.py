@@ -69,8 +69,7 @@ class LaneTests(LanesTestCase):
         self.one.memory.view[: len(data)] = data
         return self.request(identifier, Operation.RDMA_WRITE, 0, len(data), offset)
 
-    def test_impossibleFields(self) -> None:
-        """A request with an impossible field fails alone, posted before the peer has joined or after."""
+    def test_requestWithImpossibleFieldFailsAlone(self) -> None:
         bad: list[tuple[Operation, dict[str, Any]]] = [
             (Operation.SEND_WITH_IMMEDIATE, {"immediate": 1 << 32}),
             (Operation.SEND_WITH_IMMEDIATE, {"immediate": "7"}),
@@ -105,8 +104,7 @@ class LaneTests(LanesTestCase):
                 self.assertEqual(one.flushed, [(3, CompletionOpcode.SEND)], case)
                 self.assertEqual(ok(other.received), [0], case)
 
-    def test_negativeLength(self) -> None:
-        """A write whose segment has a negative length fails, and writes nothing."""
+    def test_negativeLengthFailsAndWritesNothing(self) -> None:
         for operation in (Operation.RDMA_WRITE, Operation.RDMA_WRITE_WITH_IMMEDIATE):
             self.setUp()  # a failed request ends the queue pair
             self.one.post(self.write(1, b"mapped"))
@@ -119,8 +117,7 @@ class LaneTests(LanesTestCase):
             self.assertEqual(bytes(self.other.memory.view), before)
             self.assertEqual([each.status for each in self.one.sent], [Status.SUCCESS, Status.LOC_PROT_ERR])
 
-    def test_dormantLaneUsesFewPages(self) -> None:
-        """A lane that becomes dormant between messages does not write to all pages of its ring."""
+    def test_dormantLaneWritesFewPagesOfRing(self) -> None:
         one, other = pair(1 << 16)
         for number in range(400):
             other.receive(number, (0, 64))
@@ -133,8 +130,7 @@ class LaneTests(LanesTestCase):
             bytes(one.box[2 * mmap.PAGESIZE : -64]), bytes(len(one.box) - 2 * mmap.PAGESIZE - 64)
         )
 
-    def test_dormantLaneOfUnreadRecords(self) -> None:
-        """RDMA of a lane that was dormant completes without the peer, at any position of its ring."""
+    def test_RDMACompletesWithoutPeerAfterDormancy(self) -> None:
         one, other = pair(1 << 16)
         for number in range(80):
             other.receive(number, (0, 64))
@@ -282,8 +278,7 @@ class LaneTests(LanesTestCase):
         self.one.post(send(2, b"x", solicited=True))
         self.assertEqual(self.one.rung, ["receives"])
 
-    def test_solicitedWriteRings(self) -> None:
-        """A solicited WRITE with immediate data wakes a receiver that waits for solicited completions."""
+    def test_solicitedWriteWithImmediateRings(self) -> None:
         self.one.post(self.write(1, b"x"))  # maps the peer's memory, as the fast path needs
         self.turn()
         self.other.lane.arm(False, True, True)
@@ -377,8 +372,7 @@ class LaneTests(LanesTestCase):
         self.assertEqual(len(ready._ready), 16)
         self.assertEqual([each.identifier for each in self.other.received], list(range(40)))
 
-    def test_trimAmidMessage(self) -> None:
-        """A lane that is trimmed while a message arrives reports that the oldest receive is partly filled."""
+    def test_trimAmidMessageReportsPartlyFilledReceive(self) -> None:
         data = bytes(range(250)) * 60
         self.other.receive(1, (0, 20000))
         self.one.post(send(1, data))

@@ -196,8 +196,7 @@ class MessageTests(SynchronousTestCase):
         lane.flush()
         self.assertFalse(lane.isConsumed())
 
-    def test_isConsumedSignalsQueuedRequest(self) -> None:
-        """The latest request, which reports the completion, may be queued for the peer's memory."""
+    def test_isConsumedSignalsRequestThatWaitsForMemory(self) -> None:
         memory = self.other.memory
         write = SendRequest(5, Operation.RDMA_WRITE, inline=[b"x"], signaled=False)
         write.remoteAddress, write.rkey = memory.address, memory.rkey

@@ -39,8 +39,7 @@ class BellTests(SynchronousTestCase):
         self.datagrams.arm()
         self.assertFalse(self.isRung())
 
-    def test_filledDoorbell(self) -> None:
-        """A doorbell that a peer has filled, so that it cannot be rung, causes no error."""
+    def test_filledDoorbellCausesNoError(self) -> None:
         for reader in self.reactor.readers:
             os.eventfd_write(reader.fileno(), (1 << 64) - 2)
         self.datagrams.arm()

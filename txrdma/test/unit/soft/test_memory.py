@@ -52,8 +52,7 @@ class KeyTests(SynchronousTestCase):
             else:
                 self.assertRaises(ProtectionError, attempt)
 
-    def test_rights(self) -> None:
-        """All required rights must be granted."""
+    def test_allRequiredRightsMustBeGranted(self) -> None:
         reading = self.allocate(access=Access.REMOTE_READ)
         both = Access.REMOTE_READ | Access.REMOTE_WRITE
         for need, region, allowed in (

@@ -239,8 +239,7 @@ class FailureTests(MigrationCase):
             self.assertEqual(sorted(found), [(n, Status.SUCCESS) for n in (*range(5), *range(100, 105))])
             self.assertEqual(self.kinds(end), [DONE])
 
-    def test_patientQueuePairMigratesEarly(self) -> None:
-        """A queue pair with a timeout of minutes migrates before the timeout, if it can."""
+    def test_queuePairWithLongTimeoutMigratesEarly(self) -> None:
         self.alice, self.bob = connected(self.one, self.other, timeout=25)
         self.rearm(self.alice, self.bob, alternateTimeout=25)
         self.rearm(self.bob, self.alice)

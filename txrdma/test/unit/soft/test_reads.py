@@ -86,8 +86,7 @@ class ReadTests(RequesterCase):
         self.deliver(ack(PSN + 1))
         self.assertEqual(self.ended(), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
 
-    def test_wrongLength(self) -> None:
-        """An answer with a wrong length is an error, and is not written."""
+    def test_wrongLengthIsErrorAndNotWritten(self) -> None:
         for payload in (b"", b"x" * 9, b"x" * MTU):
             with self.subTest(length=len(payload)):
                 self.requester = self.make()
@@ -96,8 +95,7 @@ class ReadTests(RequesterCase):
                 self.assertEqual(self.ended(), [(1, Status.BAD_RESP_ERR)])
                 self.assertEqual(self.memory.get(0, MTU), bytes(MTU))
 
-    def test_chunks(self) -> None:
-        """A long READ is split into several requests, of which the peer's limit are outstanding."""
+    def test_longReadIsSplitUpToPeersLimit(self) -> None:
         self.requester = self.make(maxRDAtomic=2, mtu=4096)
         runs = self.read(READ_CHUNK * 3 + 5)
         step = READ_CHUNK // 4096
@@ -106,8 +104,7 @@ class ReadTests(RequesterCase):
         more = self.answer("MIDDLE", PSN, b"x" * READ_CHUNK, packets=step)
         self.assertEqual([run.psn for run in more], [PSN + 2 * step])
 
-    def test_sameChunksAgain(self) -> None:
-        """A repeated READ is split at the same offsets as before."""
+    def test_repeatedReadIsSplitAtSameOffsets(self) -> None:
         for first in (PSN, PSN + 1):
             self.requester = self.make(maxRDAtomic=2, mtu=4096, psn=first)
             self.read(READ_CHUNK * 2)
@@ -118,8 +115,7 @@ class ReadTests(RequesterCase):
                 [(first + 1, READ_CHUNK - 4096), (first + READ_CHUNK // 4096, READ_CHUNK)],
             )
 
-    def test_tooLong(self) -> None:
-        """Full packets instead of a shorter last answer are an error, and are not written beyond the end."""
+    def test_longerAnswerIsErrorAndNotWritten(self) -> None:
         for packets in (3, 4):
             with self.subTest(packets=packets):
                 self.requester = self.make()

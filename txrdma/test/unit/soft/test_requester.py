@@ -145,8 +145,7 @@ class SegmentationTests(RequesterCase):
         self.deliver(ack(PSN + 1))
         self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
 
-    def test_longInlinePieces(self) -> None:
-        """Inline pieces of any kind and length are sent in order, as they were when posted."""
+    def test_inlinePiecesAreSentInOrderAsPosted(self) -> None:
         mutable = bytearray(b"m" * (2 * MTU + 1))
         words = memoryview(b"w" * (4 * MTU)).cast("I")
         whole = b"".join(bytes([value]) * (MTU + 3) for value in range(20))

@@ -220,13 +220,11 @@ class SpoiltTests(NetworkCase):
         port.batchEnded()
         return port.counters.packetsReceived, port.counters.wrongICRC
 
-    def test_batch(self) -> None:
-        """Datagrams that arrive in one read are received, each with its own identification."""
+    def test_datagramsOfOneReadHaveTheirIdentifications(self) -> None:
         self.assertEqual(self.deliverBatch({}), (10, 0))
         self.assertEqual(bytes(self.bob.region.view[:4]), b"xxxx")
 
-    def test_wrongICRCInBatch(self) -> None:
-        """Of datagrams that arrive in one read only those with a wrong ICRC are dropped."""
+    def test_onlyWrongICRCsOfBatchAreDropped(self) -> None:
         for spoilt in ({0: 1}, {4: 0x80}, {9: 0xFF}, {3: 1, 4: 1}, dict.fromkeys(range(10), 1)):
             self.setUp()
             self.assertEqual(self.deliverBatch(spoilt), (10 - len(spoilt), len(spoilt)))
@@ -352,8 +350,7 @@ class DatagramTests(NetworkCase):
                 self.assertEqual(self.bob.poll()[0].length, 40 + len(expected))
                 self.assertEqual(bytes(self.bob.region.view[40 : 40 + len(expected)]), expected)
 
-    def test_inlineBytesAreCopied(self) -> None:
-        """Inline buffers may change as soon as the datagram is posted, even if it is sent later."""
+    def test_inlineBytesAreCopiedWhenPosted(self) -> None:
         self.bob.receive(1, 0, 400)
         head, body = bytearray(b"head"), bytearray(b"body")
         port = portOf(self.one)

@@ -37,8 +37,7 @@ from txrdma.soft.shared._rings import RingPair
 class BoxTests(SynchronousTestCase):
     """The memory of one direction of a connection."""
 
-    def test_firstMessages(self) -> None:
-        """The first messages of a rarely used connection use one page of each box."""
+    def test_firstMessagesUseOnePageOfEachBox(self) -> None:
         descriptor, mapping = makeBox(1 << 20)
         self.addCleanup(os.close, descriptor)
         rings = RingPair(memoryview(mapping))

@@ -20,8 +20,7 @@ class WindowTests(SynchronousTestCase):
                 self.assertLessEqual(window.size * mtu, WIDEST)
             self.assertGreater(window.size, Window(mtu).size)
 
-    def test_windowFitsIntoSmallBuffer(self) -> None:
-        """A window never exceeds the bytes that the peer's socket is assumed to hold."""
+    def test_windowFitsIntoPeersAssumedBuffer(self) -> None:
         window = Window(4096, 200_000)
         self.assertLessEqual(window.size * 4096, 200_000)
         for _ in range(1000):

@@ -34,8 +34,7 @@ class _Comparing(SynchronousTestCase):
 class PlantedTests(_Comparing):
     """Artificial differences between two performances."""
 
-    def test_differences(self) -> None:
-        """Differences at the server are reported; other pieces of data and more bytes are no differences."""
+    def test_onlyRealDifferencesAtServerAreReported(self) -> None:
         end, tcp = "- ended exit 0", ORDINARY_SERVER
         one = ("made", "write-lost", "read-lost", "lost ConnectionDone", end)
         other = ("made", "read-lost", "write-lost", "lost ConnectionDone", end)
@@ -73,27 +72,23 @@ class PlantedTests(_Comparing):
             named = [f"server: {what}" for what in expected]
             self.assertComplains(written(server=server), *named, tcp=[overTCP(server=reference)])
 
-    def test_producers(self) -> None:
-        """Calls of producers are compared."""
+    def test_callsOfProducersAreCompared(self) -> None:
         stopped = ("made", "data 5", "stop-producing", "lost ConnectionDone", "- ended exit 0")
         self.assertEqual(len(self.complaints(written(server=stopped))), 1)
 
-    def test_late(self) -> None:
-        """An end that is much later than over TCP is detected; a small delay is tolerated."""
+    def test_onlyMuchLaterEndIsDetected(self) -> None:
         self.assertComplains(later(written(), "server", SLACK - 0.1))
         expected = "server: lost the connection after 12.0 s, over TCP after 2.0 s"
         self.assertComplains(later(written(), "server", 10.0), expected)
 
-    def test_lateProcess(self) -> None:
-        """A process that takes much longer than over TCP is detected."""
+    def test_muchLongerProcessIsDetected(self) -> None:
         ours = written()
         *before, last = ours.entries["server"]
         late = [*before, replace(last, at=last.at + 10.0)]
         ours = replace(ours, entries={**ours.entries, "server": late})
         self.assertComplains(ours, "server: the process ended after 13.0 s, over TCP after 3.0 s")
 
-    def test_lateForLackOfProcessors(self) -> None:
-        """The time for which the processes of a conversation waited for the processor is tolerated."""
+    def test_waitsForProcessorAreTolerated(self) -> None:
         for waited, count in ((SLACK - 1, 1), (SLACK + 1, 0)):
             ours = later(written(), "server", 2 * SLACK)
             *before, last = ours.entries["client"]
@@ -101,15 +96,13 @@ class PlantedTests(_Comparing):
             ours = replace(ours, entries={**ours.entries, "client": entries})
             self.assertEqual(len(self.complaints(ours)), count)
 
-    def test_throughProxies(self) -> None:
-        """An end behind a proxy must use TCP."""
+    def test_endBehindProxyMustUseTCP(self) -> None:
         near = replace(CONVERSATION, via=Via.NEAR_PROXY)
         client = ("made TCP", "wrote 5", "lost ConnectionDone", "- ended exit 0")
         self.assertComplains(written(client=client, conversation=near))
         self.assertEqual(len(self.complaints(written(conversation=near))), 1)
 
-    def test_connections(self) -> None:
-        """A missing connection is detected, and so is a difference in the second one."""
+    def test_differencesOfSecondConnectionAreDetected(self) -> None:
         twice = (*ORDINARY_SERVER[:-1], "1# made", "1# data 5", "1# lost ConnectionDone", "- ended exit 0")
         other = (*ORDINARY_SERVER[:-1], "1# made", "1# data 4", "1# lost ConnectionDone", "- ended exit 0")
         tcp = [overTCP(server=twice)]
@@ -117,8 +110,7 @@ class PlantedTests(_Comparing):
         expected = "server: 1 of 2 connections received 4 bytes; over TCP 5"
         self.assertComplains(written(server=other), expected, tcp=tcp)
 
-    def test_failures(self) -> None:
-        """A connection that cannot be made must fail with the same error."""
+    def test_failedConnectionMustHaveSameError(self) -> None:
         refused = ("- failed ConnectionRefusedError", "- ended exit 0")
         other = ("- failed NotSMC", "- ended exit 0")
         tcp = [overTCP(client=refused)]
@@ -126,8 +118,7 @@ class PlantedTests(_Comparing):
         expected = "client: connecting failed with NotSMC, over TCP with ConnectionRefusedError"
         self.assertComplains(written(client=other), expected, tcp=tcp)
 
-    def test_twice(self) -> None:
-        """A repeated call is detected if it may be made only once."""
+    def test_repeatedCallIsDetectedIfForbidden(self) -> None:
         twice = ("made", "data 5", "lost ConnectionDone", "lost ConnectionDone", "- ended exit 0")
         found = self.complaints(written(server=twice))
         self.assertIn("server: lost came 2 times", found)
@@ -136,22 +127,19 @@ class PlantedTests(_Comparing):
 class RaceTests(_Comparing):
     """Conversations with several possible outcomes over TCP."""
 
-    def test_any(self) -> None:
-        """Each of TCP's outcomes is accepted, and no other."""
+    def test_eachOutcomeOfTCPIsAccepted(self) -> None:
         tcp = [overTCP(), overTCP(server=LOST)]
         self.assertComplains(written(), tcp=tcp)
         self.assertComplains(written(server=LOST), tcp=tcp)
         self.assertEqual(len(self.complaints(written(server=HALVES), *tcp)), 1)
 
-    def test_bytesOfTheSameOutcome(self) -> None:
-        """The number of bytes is compared with those of TCP's outcomes with the same calls."""
+    def test_bytesAreThoseOfTCPsSameOutcome(self) -> None:
         none = ("made", "lost ConnectionLost", "- ended exit 0")
         tcp = [overTCP(), overTCP(server=none)]
         self.assertComplains(written(server=none), tcp=tcp)
         self.assertComplains(written(server=FEWER), "server: received 4 bytes; over TCP 5", tcp=tcp)
 
-    def test_also(self) -> None:
-        """An outcome declared by the conversation is accepted, but not with fewer bytes."""
+    def test_declaredOutcomeNeedsAllBytes(self) -> None:
         conversation = replace(
             CONVERSATION,
             races="by chance",
@@ -164,8 +152,7 @@ class RaceTests(_Comparing):
             written(server=fewer, conversation=conversation), "server: received 4 bytes; over TCP 5", tcp=tcp
         )
 
-    def test_enough(self) -> None:
-        """An end that leaves after some bytes must have received these, and may have received more."""
+    def test_endThatLeavesMayHaveReceivedMore(self) -> None:
         conversation = replace(CONVERSATION, server="received 3: kill")
         tcp = [overTCP(conversation=conversation)]
         self.assertComplains(written(server=FEWER, conversation=conversation), tcp=tcp)
@@ -179,8 +166,7 @@ class UnlikeTests(_Comparing):
 
     unlike = Unlike(("rocev2",), "server", "because", calls=("made", "lost ConnectionLost"), fewer=True)
 
-    def test_declared(self) -> None:
-        """A declared difference is accepted on its route and at its end."""
+    def test_declaredDifferenceHoldsOnItsRouteAndEnd(self) -> None:
         conversation = replace(CONVERSATION, unlike=(self.unlike,))
         fewer = ("made", "data 4", "lost ConnectionLost", "- ended exit 0")
         self.assertComplains(written(server=fewer, provider=ROCEV2, conversation=conversation))
@@ -190,19 +176,16 @@ class UnlikeTests(_Comparing):
             len(self.complaints(written(client=client, provider=ROCEV2, conversation=conversation))), 1
         )
 
-    def test_need_not(self) -> None:
-        """A declared difference is optional."""
+    def test_declaredDifferenceIsOptional(self) -> None:
         conversation = replace(CONVERSATION, unlike=(self.unlike,))
         self.assertComplains(written(provider=ROCEV2, conversation=conversation))
 
-    def test_notMore(self) -> None:
-        """Fewer bytes are accepted only together with the declared calls."""
+    def test_fewerBytesNeedDeclaredCalls(self) -> None:
         conversation = replace(CONVERSATION, unlike=(self.unlike,))
         expected = "server: received 4 bytes; over TCP 5"
         self.assertComplains(written(server=FEWER, provider=ROCEV2, conversation=conversation), expected)
 
-    def test_later(self) -> None:
-        """Only the end that is declared as late may be late."""
+    def test_onlyDeclaredEndMayBeLate(self) -> None:
         unlike = Unlike(("rocev2",), "server", "because", later=True)
         conversation = replace(CONVERSATION, unlike=(unlike,))
         ours = written(provider=ROCEV2, conversation=conversation)
@@ -213,8 +196,7 @@ class UnlikeTests(_Comparing):
 class JudgeTests(SynchronousTestCase):
     """TCP's performance is verified before it is used for comparison."""
 
-    def test_tcp(self) -> None:
-        """A conversation that does not end over TCP, or corrupts bytes, is not used for comparison."""
+    def test_brokenTCPConversationIsNotCompared(self) -> None:
         self.assertEqual(complaintsAboutTCP([overTCP()]), [])
         for wrong in (
             ("made", "- ended out of time"),
@@ -242,6 +224,5 @@ class CatalogueTests(SynchronousTestCase):
         for name in names:
             self.assertEqual([each.name for each in chosen([name])], [name])
 
-    def test_unknown(self) -> None:
-        """A pattern that matches nothing is an error."""
+    def test_unmatchedPatternIsError(self) -> None:
         self.assertRaises(ValueError, chosen, ["no-such-thing"])

@@ -79,21 +79,18 @@ class EndTests(SynchronousTestCase):
         self.end.lose(ConnectionDone())
         self.clock.advance(0)
 
-    def test_acknowledgedAfterClose(self) -> None:
-        """If bytes are acknowledged after the peer's close, a paused protocol gets C{ConnectionDone}."""
+    def test_bytesAcknowledgedAfterCloseMeanConnectionDone(self) -> None:
         self.peerCloses(0)
         self.assertTrue(self.end.connected)
         self.protocol.transport.resumeProducing()
         self.clock.advance(0)
         self.assertIs(self.protocol.reason.type, ConnectionDone)
 
-    def test_neverAcknowledged(self) -> None:
-        """If bytes are not acknowledged, a paused protocol gets C{ConnectionLost} at once, as over TCP."""
+    def test_unacknowledgedBytesMeanConnectionLost(self) -> None:
         self.peerCloses(1)
         self.assertIs(self.protocol.reason.type, ConnectionLost)
 
-    def test_peerThatDoesNotRun(self) -> None:
-        """A stopping reactor waits a limited time for a peer process that is suspended."""
+    def test_stoppingReactorWaitsLimitedTimeForPeer(self) -> None:
         self.end.reactorStops()
         self.clock.pump([STOPPING_SECONDS, 3.0])
         self.assertFalse(self.end.carrier.isAborted)
@@ -115,8 +112,7 @@ class AttemptTests(SynchronousTestCase):
         factory.doStart()
         self.attempt: StreamAttempt[End] = StreamAttempt(factory)
 
-    def test_connected(self) -> None:
-        """A connection whose C{stopFactory} raises does not delay the end of the reactor."""
+    def test_raisingStopFactoryDoesNotDelayEnd(self) -> None:
         clock = ReactorClock()
         end = End(clock, True, lambda end: StreamTransport(end, end, Recorder(), "test"), self.attempt.ended)
         end.begin(ByteStream())
@@ -127,8 +123,7 @@ class AttemptTests(SynchronousTestCase):
         self.assertIsNone(self.successResultOf(stopped))
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
-    def test_failed(self) -> None:
-        """An attempt fails with the connection's error, not with that of C{stopFactory}."""
+    def test_attemptFailsWithConnectionsError(self) -> None:
         failure = self.attempt.failed(Failure(DeviceUnavailable("no answer")))
         self.assertIs(failure.type, ConnectError)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
@@ -145,14 +140,12 @@ class PortTests(SynchronousTestCase):
         port: Any = Mock(getHost=lambda: host)
         self.port = StreamPort(self.clock, port, self.factory, "test", lambda host: host)
 
-    def test_reactorStops(self) -> None:
-        """The factory is stopped once, with the reactor, as over TCP."""
+    def test_factoryIsStoppedOnceWithReactor(self) -> None:
         self.clock.stop()
         self.assertEqual((self.factory.starts, self.factory.stops), (1, 1))
         self.port.stopListening()
         self.assertEqual(self.factory.stops, 1)
 
-    def test_stopsBefore(self) -> None:
-        """When a port stops listening, it removes its calls and triggers from the reactor."""
+    def test_stoppedPortRemovesCallsAndTriggers(self) -> None:
         self.port.stopListening()
         self.assertEqual((self.factory.stops, self.clock.triggers), (1, []))

@@ -22,8 +22,7 @@ class DrawnTests(SynchronousTestCase):
             self.assertEqual(conversation, drawn(seed))
         self.assertLessEqual({"lose", "half", "abort", "stop", "term", "kill", "exit", "raise"}, leaves)
 
-    def test_deadly(self) -> None:
-        """Killed processes are generated for shared memory only: other queue pairs end with their process."""
+    def test_killedProcessesAreDrawnForSharedMemoryOnly(self) -> None:
         deadly = [each for each in map(drawn, range(200)) if not isFor(each, ROCEV2)]
         self.assertTrue(deadly)
         self.assertTrue(all(isFor(each, SHARED_MEMORY) for each in deadly))

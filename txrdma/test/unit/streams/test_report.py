@@ -29,8 +29,7 @@ def verdict(isGood: bool, name: str = "client-writes-5", reactor: str = "epoll")
 
 
 class FailureTests(SynchronousTestCase):
-    def test_text(self) -> None:
-        """A failure has its complaints, both transcripts of both ends, and the command to repeat it."""
+    def test_failureHasComplaintsTranscriptsAndCommand(self) -> None:
         text = report.failure(verdict(False))
         self.assertIn("!! server: received 0 bytes; over TCP 5", text)
         rows = [line for line in text.splitlines() if "lost Connection" in line and "!!" not in line]
@@ -41,8 +40,7 @@ class FailureTests(SynchronousTestCase):
             "make conversations CONVERSATIONS=client-writes-5 ROUTE=shared-memory REACTOR=epoll", text
         )
 
-    def test_marks(self) -> None:
-        """Lines that differ are marked, and no others."""
+    def test_onlyDifferingLinesAreMarked(self) -> None:
         failed = verdict(False)
         failed = replace(failed, ours=written(server=ONLY_REASON, conversation=failed.conversation))
         lines = report.failure(failed).splitlines()
@@ -50,8 +48,7 @@ class FailureTests(SynchronousTestCase):
         self.assertEqual(len(marked), 1)
         self.assertRegex(marked[0], r"lost ConnectionDone +\| .*lost ConnectionLost")
 
-    def test_logs(self) -> None:
-        """Logs are included on request, without control characters."""
+    def test_logsAreIncludedOnRequestWithoutControls(self) -> None:
         failed = verdict(False)
         failed = replace(failed, ours=replace(failed.ours, logs={"server": "wrong \x00 here"}))
         self.assertNotIn("wrong", report.failure(failed))
@@ -61,8 +58,7 @@ class FailureTests(SynchronousTestCase):
 class TableTests(SynchronousTestCase):
     """The report of all conversations."""
 
-    def test_table(self) -> None:
-        """The table has a line for each conversation, and the reactors on which it equals TCP."""
+    def test_tableHasConversationsAndEqualReactors(self) -> None:
         verdicts = [verdict(True), verdict(False, reactor="select"), verdict(True, "client-aborts")]
         verdicts += [verdict(True, "server-aborts"), verdict(True, "server-aborts", "select")]
         text = report.table(verdicts)
@@ -73,22 +69,19 @@ class TableTests(SynchronousTestCase):
         self.assertEqual(text.count("| **client-"), 2)
         self.assertLess(text.index("### Sizes"), text.index("### Closing"))
 
-    def test_differences(self) -> None:
-        """Declared differences of routes are listed by reason, once."""
+    def test_declaredDifferencesAreListedOnceByReason(self) -> None:
         unlike = Unlike(("rocev2",), "server", "it is so")
         one = replace(CONVERSATION, name="one", unlike=(unlike,))
         other = replace(CONVERSATION, name="other", unlike=(unlike, replace(unlike, end="client")))
         lines = report.differences([CONVERSATION, one, other]).splitlines()
         self.assertEqual(lines[2:], ["| rocev2 | It is so. | one, other |"])
 
-    def test_results(self) -> None:
-        """The results for programs contain every verdict with its complaints."""
+    def test_resultsHaveEveryVerdictWithComplaints(self) -> None:
         results = json.loads(json.dumps(report.results([verdict(True), verdict(False)])))
         outcomes = [(each["outcome"], len(each["complaints"])) for each in results["conversations"]]
         self.assertEqual(sorted(outcomes), [("failed", 2), ("passed", 0)])
 
-    def test_page(self) -> None:
-        """A text replaces the one between its markers; a page without markers is refused."""
+    def test_pageNeedsMarkersForText(self) -> None:
         page = Path(self.mktemp())
         page.write_text(f"before\n{report.BEGIN.format('it')}\nold\n{report.END.format('it')}\nafter\n")
         for text in ("new\n", "newer\n"):
@@ -99,14 +92,12 @@ class TableTests(SynchronousTestCase):
 
 
 class MatrixTests(SynchronousTestCase):
-    def test_reactors(self) -> None:
-        """Everything is played on the default reactor, and selected conversations on others."""
+    def test_onlySelectedConversationsUseOtherReactors(self) -> None:
         conversations = chosen(["client-writes-5", "client-writes-1"])
         routes = (SHARED_MEMORY, ROCEV2)
         self.assertEqual(Matrix(conversations, routes, ["epoll", "select"], False).count, 6)
         self.assertEqual(Matrix(conversations, routes, ["epoll", "select"], True).count, 8)
 
-    def test_cannot(self) -> None:
-        """A conversation that a provider excludes is not played over it."""
+    def test_excludedConversationIsNotPlayed(self) -> None:
         for name in RSOCKET.cannot:
             self.assertEqual(Matrix(chosen([name]), (SHARED_MEMORY, RSOCKET), ["epoll"], True).count, 1)

@@ -15,8 +15,7 @@ from txrdma.testing.streams.texts import Checksum, Text
 
 
 class ScriptTests(SynchronousTestCase):
-    def test_steps(self) -> None:
-        """Steps have their values, in order."""
+    def test_stepsHaveTheirValuesInOrder(self) -> None:
         script = parse("made: write 300kB; trickle 5kB by 10 every 0.5\nlost: stop after 3")
         self.assertEqual(
             script.on("made"),
@@ -27,34 +26,29 @@ class ScriptTests(SynchronousTestCase):
         )
         self.assertEqual(script.on("lost"), (Step("stop after", (3,), "stop after 3"),))
 
-    def test_thresholds(self) -> None:
-        """Steps after numbers of received bytes are sorted by these numbers."""
+    def test_thresholdsAreSorted(self) -> None:
         script = parse("received 5MB: lose\nreceived 5: pause")
         self.assertEqual([rule.size for rule in script.thresholds], [5, 5_000_000])
 
-    def test_theEnd(self) -> None:
-        """A script without steps for the end stops its reactor at the end."""
+    def test_scriptWithoutEndStopsReactor(self) -> None:
         stop = (Step("stop", (), "stop"),)
         self.assertEqual((parse("").on("lost"), parse("").on("failed")), (stop, stop))
         self.assertEqual(parse("lost: again").on("lost"), (Step("again", (), "again"),))
         self.assertEqual(parse("lost:").on("lost"), ())
 
-    def test_halves(self) -> None:
-        """A protocol supports half-closed connections if its script has steps for them."""
+    def test_stepsForHalvesMakeProtocolHalfCloseable(self) -> None:
         self.assertFalse(parse("made: half").knowsHalves)
         self.assertTrue(parse("made: half\nread-lost:").knowsHalves)
         self.assertTrue(parse("write-lost: lose").knowsHalves)
 
-    def test_enough(self) -> None:
-        """The number of bytes after which an end leaves is the smallest one of its steps that leave."""
+    def test_endLeavesAfterSmallestThreshold(self) -> None:
         self.assertEqual(
             parse("received 5: write 5\nreceived 300kB: pause; lose\nreceived 5MB: stop").enough, 300_000
         )
         self.assertEqual(parse("data: abort").enough, 1)
         self.assertIsNone(parse("made: lose\nreceived 5: half").enough)
 
-    def test_nonsense(self) -> None:
-        """An invalid script is refused, and the error contains the line."""
+    def test_invalidScriptIsRefusedWithLine(self) -> None:
         for text in (
             "write 5",
             "mode: write 5",
@@ -69,22 +63,19 @@ class ScriptTests(SynchronousTestCase):
             error = self.assertRaises(ScriptError, parse, f"lost: stop\n{text}")
             self.assertIn(text, str(error))
 
-    def test_everyStepCanBeTaken(self) -> None:
-        """A player supports exactly the steps that scripts may have."""
+    def test_playerSupportsExactlySteps(self) -> None:
         methods = {name for name in dir(Performer) if name.startswith("step_")}
         self.assertEqual({methodName(each) for each in STEP_NAMES if each not in OF_TRANSPORT}, methods)
         for name in OF_TRANSPORT.values():
             self.assertTrue(hasattr(Connection, name))
         self.assertEqual(len(STEP_NAMES), len(STEPS))
 
-    def test_sizes(self) -> None:
-        """Sizes have decimal units."""
+    def test_sizesHaveDecimalUnits(self) -> None:
         self.assertEqual([size(text) for text in ("0", "5", "300kB", "12MB")], [0, 5, 300_000, 12_000_000])
         for text in ("", "-5", "5 kB", "5KB", "1.5MB"):
             self.assertRaises(ValueError, size, text)
 
-    def test_occasions(self) -> None:
-        """Each documented occasion can be used."""
+    def test_documentedOccasionsCanBeUsed(self) -> None:
         for form in OCCASIONS:
             parse(f"{form.replace('SIZE', '5')}: stop")
 
@@ -96,21 +87,17 @@ class TextTests(SynchronousTestCase):
         return Text("client").take(0, length)
 
     @given(strategies.integers(0, 200_000), strategies.integers(0, 200_000))
-    def test_anywhere(self, start: int, length: int) -> None:
-        """A part of a text equals that part of the whole."""
+    def test_partOfTextEqualsThatOfWhole(self, start: int, length: int) -> None:
         self.assertEqual(Text("client").take(start, length), self._whole(start + length)[start:])
 
-    def test_pieces(self) -> None:
-        """Pieces are consecutive parts of the text."""
+    def test_piecesAreConsecutive(self) -> None:
         self.assertEqual(b"".join(Text("client").pieces(7, 2_500_000)), Text("client").take(7, 2_500_000))
 
-    def test_others(self) -> None:
-        """Two ends have different texts."""
+    def test_endsHaveDifferentTexts(self) -> None:
         self.assertNotEqual(Text("client").take(0, 5), Text("server").take(0, 5))
 
     @given(strategies.lists(strategies.integers(0, 100_000), max_size=5))
-    def test_checksum(self, lengths: list[int]) -> None:
-        """An incremental checksum equals that of the whole."""
+    def test_incrementalChecksumEqualsWhole(self, lengths: list[int]) -> None:
         from zlib import crc32
 
         growing: Callable[[int], int] = Checksum("server").upTo

@@ -9,8 +9,7 @@ from txrdma.testing.streams.transcript import Entry, joined
 
 
 class TranscriptTests(SynchronousTestCase):
-    def test_lines(self) -> None:
-        """An entry with any contents is decoded as it was encoded."""
+    def test_entriesAreDecodedAsEncoded(self) -> None:
         for entry in (
             Entry(1.5, 0, "data", "300000 1a2b3c4d", 1.5),
             Entry(1.5, transcript.PROCESS, "listening", "80", 1.5),
@@ -20,8 +19,7 @@ class TranscriptTests(SynchronousTestCase):
             self.assertEqual(line.count(b"\n"), 1)
             self.assertEqual(Entry.decode(line[:-1]), entry)
 
-    def test_joined(self) -> None:
-        """Consecutive pieces of data are joined to one entry."""
+    def test_consecutiveDataIsOneEntry(self) -> None:
         entries = [Entry(float(at), 0, kind, about, float(at)) for at, (kind, about) in enumerate((
             ("made", ""), ("data", "1 0"), ("data", "2 0"), ("does", "pause"), ("data", "3 0"), ("lost", "x"),
         ))]  # fmt: skip

@@ -28,12 +28,10 @@ class OwnerTests(SynchronousTestCase):
         asking.dataReceived(b"{}\n")
         return asking
 
-    def test_sameUser(self) -> None:
-        """An answer of a process of the same user is accepted."""
+    def test_answerOfSameUserIsAccepted(self) -> None:
         self.patch(unixsockets, "unmapped", frozenset)
         self.assertEqual(self.successResultOf(self.ask().answered), b"{}\n")
 
-    def test_unmappedUser(self) -> None:
-        """In a user namespace, an answer of a process of an unmapped user is not accepted."""
+    def test_answerOfUnmappedUserIsRefused(self) -> None:
         self.patch(unixsockets, "unmapped", lambda: frozenset({os.geteuid()}))
         self.failureResultOf(self.ask().answered, PermissionError)

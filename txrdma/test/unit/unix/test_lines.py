@@ -34,16 +34,14 @@ class SendingTests(SynchronousTestCase):
             pass
         return found
 
-    def test_together(self) -> None:
-        """Lines of one reactor iteration are sent together at its end."""
+    def test_linesOfOneIterationAreSentAtItsEnd(self) -> None:
         self.lines.send(b"one")
         self.lines.send(b"two")
         self.assertEqual(self.arrived(), b"")
         self.reactor.advance(0)
         self.assertEqual(self.arrived(), b"one\ntwo\n")
 
-    def test_much(self) -> None:
-        """Many lines are sent before the iteration ends, so that the other process can start with them."""
+    def test_manyLinesAreSentEarlier(self) -> None:
         line = b"x" * 99
         for _ in range(2 * MUCH // 100):
             self.lines.send(line)
@@ -66,8 +64,7 @@ class SendingTests(SynchronousTestCase):
         self.assertEqual(found, b"".join(line + b"\n" for line in lines))
         self.assertNotIn(self.lines, self.reactor.getWriters())
 
-    def test_noReader(self) -> None:
-        """A process that leaves more than the limit unread is disconnected."""
+    def test_processThatLeavesTooMuchUnreadIsDisconnected(self) -> None:
         self.patch(unixlines, "MOST_UNREAD", 10_000)
         for _ in range(2000):
             self.lines.send(b"x" * 250)

@@ -44,8 +44,7 @@ class OtherUserTests(SynchronousTestCase):
 class CloseTests(SynchronousTestCase):
     """Tests for the end of a mapping."""
 
-    def test_viewed(self) -> None:
-        """Views of a closed mapping remain valid."""
+    def test_viewsOfClosedMappingRemainValid(self) -> None:
         mapping = mmap.mmap(-1, mmap.PAGESIZE)
         view = memoryview(mapping)[2:7]
         view[:] = b"hello"
@@ -53,8 +52,7 @@ class CloseTests(SynchronousTestCase):
         self.assertEqual(bytes(view), b"hello")
 
     @skipIf(sys.implementation.name == "pypy", "PyPy's garbage collector unmaps")
-    def test_unmapped(self) -> None:
-        """A mapping without views is unmapped at once."""
+    def test_mappingWithoutViewsIsUnmappedAtOnce(self) -> None:
         mapping = mmap.mmap(-1, mmap.PAGESIZE)
         closeMapping(mapping)
         self.assertTrue(mapping.closed)

@@ -24,15 +24,13 @@ class SharingTests(SynchronousTestCase):
         """Return a patcher that makes a function of L{os} fail."""
         return MonkeyPatcher((os, name, Mock(side_effect=OSError(number, os.strerror(number)))))
 
-    def test_possible(self) -> None:
-        """Usually memory can be shared, and no descriptor remains open."""
+    def test_memoryCanBeSharedAndNoDescriptorRemains(self) -> None:
         before = os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []
         self.assertEqual(whyNoSharedMemory(), "")
         if before:
             self.assertEqual(len(os.listdir("/proc/self/fd")), len(before))
 
-    def test_denied(self) -> None:
-        """A denied system call is named with the remedy."""
+    def test_deniedSystemCallIsNamedWithRemedy(self) -> None:
         for name, call in (("eventfd", "eventfd2"), ("memfd_create", "memfd_create")):
             for number in (errno.EPERM, errno.ENOSYS):
                 whyNoSharedMemory.cache_clear()
@@ -40,14 +38,12 @@ class SharingTests(SynchronousTestCase):
                 self.assertIn(f"the system call {call} fails", why)
                 self.assertIn("allow it in the seccomp profile", why)
 
-    def test_temporary(self) -> None:
-        """A temporary lack of descriptors is an error, but not a lasting reason."""
+    def test_lackOfDescriptorsIsNoLastingReason(self) -> None:
         with self.assertRaises(OSError):
             self.deny("eventfd", errno.EMFILE).runWithPatches(whyNoSharedMemory)
         self.assertEqual(whyNoSharedMemory(), "")
 
-    def test_python(self) -> None:
-        """A function that this Python does not have is named."""
+    def test_missingPythonFunctionIsNamed(self) -> None:
         self.patch(os, "memfd_create", None)
         del os.memfd_create
         self.assertIn("this Python has no os.memfd_create", whyNoSharedMemory())

@@ -21,14 +21,12 @@ class ProcessTests(SynchronousTestCase):
             self.addCleanup(end.close)
         return ends[::2]
 
-    def test_known(self) -> None:
-        """The kernel reports process ID and user; two sockets of a process have the same one."""
+    def test_processIDAndUserAreReported(self) -> None:
         one, other = self.pairs(2)
         self.assertEqual(processAt(one), Credentials(os.getpid(), os.geteuid()))
         self.assertEqual(processAt(one), processAt(other))
 
-    def test_unknown(self) -> None:
-        """Processes of an invisible PID namespace have no number, and are identified by their sockets."""
+    def test_processesOfInvisibleNamespaceAreIdentifiedBySockets(self) -> None:
         self.patch(unixsockets, "peerOf", lambda connected: Credentials(0, 1000))
         found = [processAt(each) for each in self.pairs(3)]
         self.assertEqual(len(set(found)), 3)

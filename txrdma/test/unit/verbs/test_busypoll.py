@@ -45,12 +45,10 @@ class BusyPollTests(SynchronousTestCase):
             self.now = came + work
         return found
 
-    def test_quick(self) -> None:
-        """Quick answers are found by polling from the first one on."""
+    def test_quickAnswersAreFoundFromFirstOne(self) -> None:
         self.assertTrue(all(self.answers(repeat(10 * US, 1000))))
 
-    def test_workAtThePeer(self) -> None:
-        """Answers that take less time than a sleep costs are found by polling, except the first one."""
+    def test_answersQuickerThanSleepAreFound(self) -> None:
         found = self.answers(repeat(SLEEP_SECONDS - US, 2000), work=20 * US)
         self.assertTrue(all(found[1:]))
 
@@ -70,64 +68,55 @@ class BusyPollTests(SynchronousTestCase):
             share = self.polled / (self.now - began)
             self.assertLess(share, 0.02, (wait, isPeerPolling, prefersLatency))
 
-    def test_lowLatency(self) -> None:
-        """With low latency preferred, slow answers are found by polling, too."""
+    def test_slowAnswersAreFoundWithLowLatency(self) -> None:
         for work in (20, 60, 100, 200, 250):
             self.setUp()
             self.busyPoll.preferLatency()
             found = self.answers(repeat((work + 10) * US, 1000), work=work * US)
             self.assertTrue(all(found[1:]), work)
 
-    def test_rare(self) -> None:
-        """A reader does not poll for answers that take a millisecond."""
+    def test_millisecondAnswersAreNotPolledFor(self) -> None:
         found = self.answers(repeat(1e-3, 1000))
         self.assertFalse(any(found))
         self.assertLess(self.polled, 500 * US)
 
-    def test_nothing(self) -> None:
-        """A wait without an answer is polled once, for a bounded time."""
+    def test_waitWithoutAnswerIsPolledOnceForBoundedTime(self) -> None:
         until = self.busyPoll.waits(self.now)
         self.assertLessEqual(until - self.now, MOST_SECONDS)
         self.assertEqual(self.busyPoll.waits(self.now + 5), until)
         self.assertLess(MOST_SECONDS, LOW_LATENCY_SECONDS)
 
-    def test_again(self) -> None:
-        """When answers become quick again after a period of slow ones, polling begins again."""
+    def test_pollingBeginsAgainAfterSlowAnswers(self) -> None:
         self.answers(repeat(90 * US, 2000), work=90 * US)
         found = self.answers(repeat(3 * US, 20_000), waking=40 * US)
         self.assertTrue(all(found[-1000:]))
 
-    def test_peerPolls(self) -> None:
-        """A reader without credit polls if its peer does."""
+    def test_readerWithoutCreditPollsIfPeerDoes(self) -> None:
         self.answers(repeat(90 * US, 8), work=90 * US)
         while self.busyPoll.waits(self.now) > self.now:
             self.answers([300 * US])
         self.busyPoll.cameAtOnce()
         self.assertGreater(self.busyPoll.waits(self.now, True), self.now)
 
-    def test_atOnce(self) -> None:
-        """A completion that arrived before the wait began does not increase the credit for polling."""
+    def test_earlyCompletionGivesNoCredit(self) -> None:
         self.answers(repeat(90 * US, 1000), work=90 * US)
         for _ in range(1000):
             self.busyPoll.waits(self.now)
             self.busyPoll.cameAtOnce()
         self.assertFalse(any(self.answers(repeat(90 * US, 10), work=90 * US)))
 
-    def test_bursts(self) -> None:
-        """A pause between bursts is polled no longer than recent answers within bursts have taken."""
+    def test_pausesAreNotPolledLongerThanAnswersTook(self) -> None:
         waits = [*repeat(10 * US, 9), 0.01] * 50
         found = self.answers(waits)
         self.assertEqual(found.count(True), 9 * 50)
         self.assertLess(self.polled, 50 * (9 * 10 + 100) * US)
 
-    def test_forgets(self) -> None:
-        """When answers have become quicker, the time of polling becomes shorter."""
+    def test_pollingTimeFollowsQuickerAnswers(self) -> None:
         self.answers(repeat(80 * US, 3), work=80 * US)
         self.answers(repeat(10 * US, 40))
         self.assertLess(self.busyPoll.waits(self.now) - self.now, 50 * US)
 
-    def test_shared(self) -> None:
-        """Unsuccessful polling of all readers of a process together takes at most 2 % of the time."""
+    def test_unsuccessfulPollingOfAllReadersIsBounded(self) -> None:
         others = [BusyPoll(self.budget) for _ in range(4)]
         polled = 0.0
         began = self.now

@@ -142,14 +142,12 @@ class CompletionReaderTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors(error)), 1)
         self.assertEqual((self.reactor.getReaders(), self.reactor.getDelayedCalls()), ([], []))
 
-    def test_provides(self) -> None:
-        """The reader provides its interfaces."""
+    def test_readerProvidesInterfaces(self) -> None:
         verifyObject(IReadDescriptor, self.reader)
         verifyObject(IPollable, self.reader)
         self.assertEqual(self.reader.fileno(), 77)
 
-    def test_startAndStop(self) -> None:
-        """A reader is on the reactor from start to stop; both are idempotent."""
+    def test_readerIsOnReactorFromStartToStop(self) -> None:
         self.reader.start()
         self.reader.start()
         self.assertEqual(self.reactor.getReaders(), [self.reader])
@@ -158,8 +156,7 @@ class CompletionReaderTests(SynchronousTestCase):
         self.assertEqual(self.reactor.getReaders(), [])
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
-    def test_failingArm(self) -> None:
-        """A queue that cannot be armed stops the reader, and its owner is notified."""
+    def test_failingArmStopsReaderAndNotifiesOwner(self) -> None:
         self.queue.arm = broken
         reader = self.failing()
         self.reactor.advance(0)
@@ -167,23 +164,20 @@ class CompletionReaderTests(SynchronousTestCase):
             reader.arm()  # like a reactor before it sleeps
         self.assertFailed()
 
-    def test_failingAttend(self) -> None:
-        """The owner is notified of an error while the reader is off the reactor."""
+    def test_ownerIsNotifiedOfErrorOffReactor(self) -> None:
         reader = self.failing()
         reader.stop()
         self.queue.arm = broken
         reader.attend()
         self.assertFailed()
 
-    def test_closedWhileStopped(self) -> None:
-        """Exceptions of a queue that is closed after its reader has stopped are ignored."""
+    def test_closedQueueOfStoppedReaderIsIgnored(self) -> None:
         self.reader.start()
         self.reader.stop()
         self.reader.addSource(broken, self.handle)
         self.assertFalse(self.reader.poll())
 
-    def test_lost(self) -> None:
-        """A reader stops when the reactor removes it."""
+    def test_readerRemovedByReactorStops(self) -> None:
         self.reader.start()
         self.reader.connectionLost(Failure(ValueError()))
         self.assertEqual(self.reactor.getReaders(), [])
@@ -192,8 +186,7 @@ class CompletionReaderTests(SynchronousTestCase):
 class SleepingTests(CompletionReaderTests):
     """Readers on a reactor that only waits for descriptors."""
 
-    def test_armsThenPolls(self) -> None:
-        """The reader delivers existing completions, then arms, and polls once more."""
+    def test_readerDeliversThenArmsThenPolls(self) -> None:
         self.reader.start()
         self.reactor.advance(0)
         self.assertEqual(self.log, ["poll", "arm", "poll"])
@@ -204,8 +197,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(self.batches, [[1, 2, 3]])
         self.assertEqual(self.channel.taken, 1)
 
-    def test_budget(self) -> None:
-        """A reader with many completions yields to the reactor, and continues in later iterations."""
+    def test_busyReaderYieldsToReactor(self) -> None:
         self.reader.start()
         self.reactor.advance(0)
         self.queue.put(*range(5000))
@@ -217,8 +209,7 @@ class SleepingTests(CompletionReaderTests):
             self.reactor.advance(0)
         self.assertEqual(sum(self.batches, []), list(range(5000)))
 
-    def test_stream(self) -> None:
-        """If a poll after arming finds more, the reader empties the queue before it arms again."""
+    def test_readerEmptiesQueueBeforeArmingAgain(self) -> None:
         self.reader.start()
         self.reactor.advance(0)
         arm = self.queue.arm
@@ -237,8 +228,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(self.log, ["poll", "poll", "arm", "poll"])
         self.assertEqual(self.batches, [[1], [2], [3]])
 
-    def test_shares(self) -> None:
-        """If a peer answers each message immediately, a reader yields to other readers after a time slice."""
+    def test_readerOfImmediateAnswersYieldsAfterTimeSlice(self) -> None:
         now = 0.0
         handled: list[str] = []
         reactor: Any = LookingReactor()
@@ -298,16 +288,14 @@ class SleepingTests(CompletionReaderTests):
             self.assertEqual(read(), ["poll", "arm", "poll"])
         self.assertEqual(read(), ["poll", "poll", "arm", "poll"])
 
-    def test_budgetAtStart(self) -> None:
-        """A reader with many completions yields to other readers also when it is started."""
+    def test_startedReaderYieldsToOthers(self) -> None:
         self.queue.put(*range(5000))
         self.reader.start()
         self.reactor.advance(0)
         self.assertEqual(sum(self.batches, []), list(range(5000)))
         self.assertEqual((self.channel.taken, self.reactor.getDelayedCalls()), (0, []))
 
-    def test_stopping(self) -> None:
-        """After the reactor was stopped, one batch per iteration is delivered, as from sockets."""
+    def test_oneBatchPerIterationAfterReactorStopped(self) -> None:
         reactor: Any = LookingReactor()
 
         def handle(batch: Sequence[Completion]) -> None:
@@ -351,8 +339,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(reported, ["handled", "delayed"] * 2)
         self.assertEqual(reactor.getDelayedCalls(), [])
 
-    def test_delayedFirstOfTwo(self) -> None:
-        """Calls that a handler has scheduled without a delay run before its next batch if others are busy."""
+    def test_delayedCallsPrecedeNextBatchOfBusyReaders(self) -> None:
         reactor: Any = LookingReactor()
         reported: list[str] = []
 
@@ -376,9 +363,7 @@ class SleepingTests(CompletionReaderTests):
             reactor.turn()
         self.assertEqual(reported[:6], ["handled", "delayed"] * 3)
 
-    def test_failingHandler(self) -> None:
-        """A handler that raises is logged, the reader stops, and its owner is notified once."""
-
+    def test_raisingHandlerStopsReaderAndNotifiesOwnerOnce(self) -> None:
         def fail(batch: Sequence[Completion]) -> None:
             self.handle(batch)
             raise ValueError("on purpose")
@@ -389,27 +374,23 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(len(self.batches), 1)
         self.assertFailed(ValueError)
 
-    def test_failingQueue(self) -> None:
-        """A queue that raises when it is polled stops the reader and notifies the owner."""
+    def test_failingPollStopsReaderAndNotifiesOwner(self) -> None:
         reader = self.failing()
         reader.addSource(broken, self.handle)
         self.reactor.advance(0)
         self.assertFailed()
 
-    def test_reactorEnds(self) -> None:
-        """A reader that the reactor removes at its end reports no failure."""
+    def test_removalAtReactorsEndIsNoFailure(self) -> None:
         reader = self.failing()
         reader.connectionLost(Failure(ConnectionLost()))
         self.assertEqual((self.failures, self.reactor.getDelayedCalls()), ([], []))
 
-    def test_reactorFails(self) -> None:
-        """Exceptions of C{doRead} are reported."""
+    def test_exceptionsOfDoReadAreReported(self) -> None:
         reader = self.failing()
         reader.connectionLost(Failure(ZeroDivisionError()))
         self.assertEqual(self.failures, [ZeroDivisionError])
 
-    def test_removedByOthers(self) -> None:
-        """A reader that was removed from the reactor is added again when it is started."""
+    def test_readerRemovedByOthersIsAddedWhenStarted(self) -> None:
         reader = CompletionReader(self.reactor, self.channel, [self.queue], self.handle)
         reader.start()
         self.reactor.removeAll()
@@ -421,8 +402,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(self.batches, [[1]])
         self.assertEqual(self.reactor.getReaders(), [reader])
 
-    def test_stopInHandler(self) -> None:
-        """After stop, even within a batch, the handler is not called again."""
+    def test_handlerIsNotCalledAfterStop(self) -> None:
         self.queue.put(*range(200))
 
         def handleAndStop(batch: Sequence[Completion]) -> None:
@@ -507,8 +487,7 @@ class BusyPollingTests(SynchronousTestCase):
         self.settle()
         return self.log.count("poll")
 
-    def test_finds(self) -> None:
-        """A completion within microseconds is found without an event; the reader arms afterwards."""
+    def test_completionWithinMicrosecondsNeedsNoEvent(self) -> None:
         self.queue.put(1)
         self.queue.later = 5
         self.read()
@@ -534,15 +513,13 @@ class BusyPollingTests(SynchronousTestCase):
             self.read()
         self.assertEqual(atOnce, [2])  # the first poll of the wait
 
-    def test_disarms(self) -> None:
-        """A reader that polls disarms the queues first, so that peers need not wake it."""
+    def test_pollingReaderDisarmsFirst(self) -> None:
         self.queue.put(1)
         self.queue.later = 5
         self.read()
         self.assertEqual(self.log[:2], ["poll", "disarm"])
 
-    def test_slices(self) -> None:
-        """A reader returns to the reactor after each slice of polling."""
+    def test_readerReturnsAfterEachSlice(self) -> None:
         self.reader.preferLatency()
         for later in (40, 80, 120, 150):
             self.queue.put(1)
@@ -561,8 +538,7 @@ class BusyPollingTests(SynchronousTestCase):
         self.assertEqual(self.found[-2:], [1, 99])
         self.assertEqual(self.log.count("arm"), 1)
 
-    def test_due(self) -> None:
-        """While delayed calls are due, the reader polls once per iteration."""
+    def test_dueCallsLimitReaderToOnePoll(self) -> None:
         call = self.reactor.callLater(0, lambda: None)
         self.queue.put(1)
         self.log.clear()
@@ -571,8 +547,7 @@ class BusyPollingTests(SynchronousTestCase):
         call.cancel()
         self.assertGreater(self.settle(), 0)
 
-    def test_together(self) -> None:
-        """If several readers poll, each polls once per reactor iteration."""
+    def test_severalReadersPollOncePerIteration(self) -> None:
         other = self.make()
         other.start()
         self.settle()
@@ -586,8 +561,7 @@ class BusyPollingTests(SynchronousTestCase):
         self.assertEqual(self.log, ["poll"] * 2)
         self.settle()
 
-    def test_peerPolls(self) -> None:
-        """A peer that polls makes a reader without credit poll as well."""
+    def test_pollingPeerMakesReaderPoll(self) -> None:
         self.queue.later = 0
         for _ in range(40):
             self.now += 300e-6
@@ -603,15 +577,13 @@ class BusyPollingTests(SynchronousTestCase):
             counts.append(self.read())
         self.assertGreater(max(counts), 10)
 
-    def test_fair(self) -> None:
-        """While polls find completions without end, the reader returns to the reactor."""
+    def test_readerWithEndlessCompletionsReturns(self) -> None:
         self.queue.endless = True
         self.wake()
         self.queue.endless = False
         self.assertGreater(self.settle(), 0)
 
-    def test_stopped(self) -> None:
-        """A reader that is stopped while it polls is removed from the reactor."""
+    def test_readerStoppedWhilePollingIsRemoved(self) -> None:
         self.queue.put(1)
         self.wake()
         self.assertEqual(completions._budget.pollers, 1)
@@ -619,8 +591,7 @@ class BusyPollingTests(SynchronousTestCase):
         self.assertEqual(completions._budget.pollers, 0)
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
-    def test_never(self) -> None:
-        """A reader with C{busyPolls=False} does not poll before it arms."""
+    def test_readerWithoutBusyPollsArmsFirst(self) -> None:
         self.reader.stop()
         self.reader = self.make(busyPolls=False)
         self.reader.start()
@@ -635,8 +606,7 @@ class LookedAtTests(CompletionReaderTests):
 
     makeReactor = MemoryPollingReactor
 
-    def test_looked(self) -> None:
-        """A queue is polled from start to stop, and reports whether it found anything."""
+    def test_queueIsPolledFromStartToStop(self) -> None:
         self.reader.start()
         self.assertEqual(self.reactor.pollables, [self.reader])
         self.assertEqual(self.reactor.getDelayedCalls(), [])
@@ -648,8 +618,7 @@ class LookedAtTests(CompletionReaderTests):
         self.reader.stop()
         self.assertEqual(self.reactor.pollables, [])
 
-    def test_failingDisarm(self) -> None:
-        """A queue that cannot be disarmed stops the reader."""
+    def test_failingDisarmStopsReader(self) -> None:
         self.queue = Queue(self.log)
         self.queue.disarm = broken
         reader = self.failing()
@@ -659,8 +628,7 @@ class LookedAtTests(CompletionReaderTests):
         self.assertFailed()
         self.assertEqual(self.reactor.pollables, [])
 
-    def test_woken(self) -> None:
-        """After a sleep the first completion disarms doorbells."""
+    def test_firstCompletionAfterSleepDisarmsDoorbells(self) -> None:
         self.reader.start()
         self.reader.arm()
         self.assertFalse(self.reader.poll())

@@ -84,12 +84,10 @@ class SimulatedContractTests(
         self.assertEqual((len(under), under[-1]), (41, 0))
         return max(under)
 
-    def test_readsAreOutstanding(self) -> None:
-        """The number of outstanding reads and atomics reaches, and does not exceed, the negotiated limit."""
+    def test_outstandingReadsReachAndRespectLimit(self) -> None:
         self.assertEqual([self.outstanding(most) for most in (1, 3, 8)], [1, 3, 8])
 
-    def test_atomicsHappenOnce(self) -> None:
-        """Each atomic is executed once with the correct result, despite loss, duplication and delay."""
+    def test_atomicsAreExecutedOnceDespiteFaults(self) -> None:
         self.network.faults = Faults(loss=0.1, duplication=0.1, late=0.05, jitterSeconds=1e-4)
         alice, bob, region = self.atomicPair()
         for index in range(60):
@@ -102,8 +100,7 @@ class SimulatedContractTests(
         self.assertEqual([wordAt(alice.memory, index * 8) for index in range(60)], list(range(60)))
         self.assertEqual(wordAt(region), 60)
 
-    def test_halfReceived(self) -> None:
-        """A partially filled receive is flushed before later ones."""
+    def test_partlyFilledReceiveIsFlushedFirst(self) -> None:
         alice, bob = self.pair()
         self.network.drop(lambda packet: packet.bth.opcode is Opcode.RC_SEND_LAST, times=1000)
         for identifier in (4, 5):

@@ -90,12 +90,10 @@ class StringTests(ParserCase):
                 self.assertIsInstance(error, ValueError)
                 self.assertIn(named, str(error))
 
-    def test_available(self) -> None:
-        """All parsers report which devices are available."""
+    def test_allParsersReportDevices(self) -> None:
         self.assertEqual(availableDevices(), ["test:1", "test:2"])
 
-    def test_shared(self) -> None:
-        """Users of one string share a device, which closes with the last of them."""
+    def test_usersOfOneStringShareDeviceUntilLastCloses(self) -> None:
         one, other = (sharedDevice(self.reactor, "test:1") for _ in range(2))
         apart = sharedDevice(self.reactor, "test:2")
         self.assertEqual(len(self.parser.opened), 2)
@@ -118,8 +116,7 @@ class StringTests(ParserCase):
         self.assertEqual(len(self.parser.opened), 3)
         again.close()
 
-    def test_sharedEvents(self) -> None:
-        """A closed share gets no more events; other shares do."""
+    def test_onlyClosedShareGetsNoMoreEvents(self) -> None:
         one, other = (sharedDevice(self.reactor, "test:1") for _ in range(2))
         received: list[str] = []
         one.subscribe(lambda event: received.append("one"))
@@ -131,8 +128,7 @@ class StringTests(ParserCase):
         unsubscribe()
         other.close()
 
-    def test_sharedRest(self) -> None:
-        """A device is suspended when the last share that uses the reactor is suspended or closed."""
+    def test_deviceIsSuspendedWithItsLastActiveShare(self) -> None:
         one, other, last = (sharedDevice(self.reactor, "test:1") for _ in range(3))
         rests: list[None] = []
         self.patch(self.parser.opened[0], "rest", lambda: rests.append(None))
@@ -146,28 +142,24 @@ class StringTests(ParserCase):
         self.assertEqual(rests, [None])
         one.close()
 
-    def test_sharedByReactor(self) -> None:
-        """Two reactors do not share devices."""
+    def test_reactorsDoNotShareDevices(self) -> None:
         one, other = sharedDevice(self.reactor, "test"), sharedDevice(MemoryReactorClock(), "test")
         self.assertEqual(len(self.parser.opened), 2)
         one.close()
         other.close()
 
-    def test_sharedWhoseKeysAreTheSame(self) -> None:
-        """Strings with the same keys in another order share a device."""
+    def test_orderOfKeysDoesNotMatter(self) -> None:
         one, other = (sharedDevice(self.reactor, f"test:a:{keys}") for keys in ("x=1:y=2", "y=2:x=1"))
         self.assertEqual(len(self.parser.opened), 1)
         one.close()
         other.close()
 
-    def test_sharedUnavailable(self) -> None:
-        """If a device could not be opened, the next request tries again."""
+    def test_unavailableDeviceIsTriedAgain(self) -> None:
         for _ in range(2):
             self.assertRaises(DeviceUnavailable, sharedDevice, self.reactor, "test:broken")
         self.assertEqual(len(self.parser.asked), 2)
 
-    def test_collectorWaits(self) -> None:
-        """The garbage collector is paused while a device is opened, and restored afterwards."""
+    def test_collectorIsPausedWhileDeviceIsOpened(self) -> None:
         self.addCleanup(gc.enable if gc.isenabled() else gc.disable)
         parse, found = self.parser.parseDevice, []
 
@@ -209,8 +201,7 @@ class OneOfTests(ParserCase):
         """Request a device's object."""
         return oneOf(self.things, reactor or self.reactor, place, Thing)
 
-    def test_shared(self) -> None:
-        """All requests get the same object, until it is closed with the device opened for it."""
+    def test_allRequestsGetSameObjectUntilItCloses(self) -> None:
         thing = self.one()
         self.assertIs(self.one(), thing)
         other = self.one(reactor=MemoryReactorClock())
@@ -225,17 +216,14 @@ class OneOfTests(ParserCase):
             each.close()
         self.assertEqual(self.things, {})
 
-    def test_ofOpenDevice(self) -> None:
-        """A device that was already open is not closed with the object."""
+    def test_openDeviceIsNotClosedWithObject(self) -> None:
         device = openDevice(self.reactor, "test")
         self.one(device).close()
         self.assertEqual(self.things, {})
         device.createChannel()
         device.close()
 
-    def test_failing(self) -> None:
-        """An object that cannot be created closes its device; the next request tries again."""
-
+    def test_failedObjectClosesDeviceAndIsTriedAgain(self) -> None:
         def fail(device: IVerbsDevice, closed: Callable[[], None]) -> Thing:
             raise DeviceUnavailable("no room")
 

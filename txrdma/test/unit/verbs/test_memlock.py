@@ -81,8 +81,7 @@ class ModuleTests(HostsCase):
         self.assertEqual(self.pinned.refused, 0)
         self.assertLess(self.pinned.peak, LIMIT // 2)
 
-    def test_little(self) -> None:
-        """A module that gets less memory than it requests has shorter queues, and logs that."""
+    def test_lessMemoryMeansShorterQueuesAndIsLogged(self) -> None:
         self.pinned.most = 1 << 20
         with capturedLogs() as logs:
             here, there = self.connected()
@@ -90,8 +89,7 @@ class ModuleTests(HostsCase):
         self.wait(lambda: there.tagged)
         self.assertEqual({each["number"] for each in logs if "ulimit" in each.get("log_format", "")}, {1})
 
-    def test_none(self) -> None:
-        """Without any memory no module is opened, and nothing is registered."""
+    def test_noModuleIsOpenedWithoutMemory(self) -> None:
         self.pinned.most = 1 << 10
         self.assertRaises(ResourceExhausted, module.moduleOf, self.hosts[0], self.hosts[0].device)
         self.assertEqual((self.pinned.total, len(self.hosts[0].device._queuePairs)), (0, 0))
@@ -124,8 +122,7 @@ class ConnectionTests(PinnedMessagingCase):
         self.wait(lambda: all(len(end.messages) == count for pair in ends for end in pair), 600.0)
         self.assertLess(self.pinned.peak, 2 << 20)
 
-    def test_fewSlots(self) -> None:
-        """A connection that gets less memory for its messages than it requests sends fewer at a time."""
+    def test_connectionWithLessMemorySendsFewerAtATime(self) -> None:
         client, server = self.connected()
         self.pinned.most = self.pinned.total + 3 * 4096
         for number in range(100):
@@ -134,8 +131,7 @@ class ConnectionTests(PinnedMessagingCase):
         self.assertEqual([data[0] for data, _ in server.messages], list(range(100)))
         self.assertEqual((self.pinned.total, client.lost), (self.pinned.most - 4096, []))
 
-    def test_noSlot(self) -> None:
-        """The connection is closed if there is no memory for a single message."""
+    def test_connectionWithoutMemoryForOneMessageIsClosed(self) -> None:
         client, _server = self.connected()
         self.pinned.most = self.pinned.total
         client.transport.sendMessage(b"hello")
@@ -152,16 +148,14 @@ class ReceivesTests(SynchronousTestCase):
         self.pinned = Pinned(LIMIT)
         self.memory = ReceiveMemory(self.pinned.limit(self.device).createProtectionDomain())
 
-    def test_halved(self) -> None:
-        """If the limit does not allow a region for eight connections, a smaller region is registered."""
+    def test_regionIsHalvedNearLimit(self) -> None:
         self.pinned.most = 5 * 4096
         for _ in range(5):
             self.memory.take(1, 4096)
         self.assertEqual(self.pinned.total, 5 * 4096)
         self.assertRaises(ResourceExhausted, self.memory.take, 1, 4096)
 
-    def test_kept(self) -> None:
-        """Regions that are cached for later connections are released for a region of another size."""
+    def test_cachedRegionsAreReleasedForOtherSizes(self) -> None:
         self.memory.take(1, 1 << 19).giveBack()
         self.assertEqual(self.pinned.total, 4 << 20)
         parts = [self.memory.take(2, 1 << 20) for _ in range(4)]
@@ -194,13 +188,11 @@ class RSocketTests(PinnedMessagingCase):
         self.exchange(PEERS, EXCHANGED // PEERS)
         self.assertEqual(self.pinned.refused, 0)
 
-    def test_many(self) -> None:
-        """If memory does not suffice for more streams of the usual size, they get smaller buffers."""
+    def test_laterStreamsGetSmallerBuffers(self) -> None:
         self.exchange(24, 100_000)
         self.assertEqual(self.pinned.refused, 0)
 
-    def test_full(self) -> None:
-        """When memory is scarce, the buffers of a stream are halved."""
+    def test_buffersAreHalvedWhenMemoryIsScarce(self) -> None:
         self.pinned.most = 1 << 19
         self.exchange(1, 100_000)
         self.assertGreater(self.pinned.refused, 0)

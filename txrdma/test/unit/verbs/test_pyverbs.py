@@ -33,15 +33,13 @@ class StringTests(SynchronousTestCase):
         )
         self.reactor = MemoryReactorClock()
 
-    def test_plugin(self) -> None:
-        """The plugin is found, and provides its interface."""
+    def test_pluginProvidesInterface(self) -> None:
         verifyObject(IVerbsDeviceStringParser, PyverbsDeviceStringParser())
         openDevice(self.reactor, "pyverbs:mlx5_0")
         openDevice(self.reactor, "pyverbs:name=mlx5_1")
         self.assertEqual(self.opened, [(self.reactor, "mlx5_0"), (self.reactor, "mlx5_1")])
 
-    def test_nonsense(self) -> None:
-        """An invalid string raises a ValueError that contains the invalid part."""
+    def test_invalidStringIsNamedInValueError(self) -> None:
         for text, named in (
             ("pyverbs", "name a device"),
             ("pyverbs:", "name a device"),
@@ -53,8 +51,7 @@ class StringTests(SynchronousTestCase):
             self.assertIn(named, str(self.assertRaises(ValueError, openDevice, self.reactor, text)))
         self.assertEqual(self.opened, [])
 
-    def test_available(self) -> None:
-        """The kernel's devices are available if pyverbs is installed, otherwise none."""
+    def test_devicesAreAvailableOnlyWithPyverbs(self) -> None:
         folder = Path(self.mktemp())
         for name in ("mlx5_1", "mlx5_0"):
             (folder / name).mkdir(parents=True)
@@ -99,8 +96,7 @@ ATTRIBUTES = st.builds(
 
 class AttributeTests(SynchronousTestCase):
     @given(ATTRIBUTES)
-    def test_thereAndBack(self, attributes: QPAttributes) -> None:
-        """Attributes are unchanged after conversion in both directions."""
+    def test_attributesAreUnchangedAfterConversion(self, attributes: QPAttributes) -> None:
         output, _mask = toPyverbs(FAKE, attributes)
         known = fromPyverbs(output, attributes.given())
         for name in attributes.given():
@@ -132,8 +128,7 @@ class AttributeTests(SynchronousTestCase):
         ):
             self.assertEqual(toPyverbs(FAKE, attributes)[1], mask, attributes)
 
-    def test_range(self) -> None:
-        """A value that does not fit into its field is refused, not truncated."""
+    def test_tooLargeValueIsRefused(self) -> None:
         way = AddressVector(GID.fromIP("192.0.2.1"))
         for attributes in (
             QPAttributes(timeout=32),
@@ -148,15 +143,13 @@ class AttributeTests(SynchronousTestCase):
         ):
             self.assertRaises(InvalidRequest, toPyverbs, FAKE, attributes)
 
-    def test_withoutGID(self) -> None:
-        """A path without a GID has no GRH, and uses the LID, on InfiniBand."""
+    def test_pathWithoutGIDUsesLID(self) -> None:
         way = AddressVector(GID(bytes(16)), dlid=LID(7), serviceLevel=2, hopLimit=0, sourcePathBits=3)
         output, _mask = toPyverbs(FAKE, QPAttributes(address=way))
         self.assertEqual(output.ah_attr.is_global, 0)
         self.assertEqual(fromPyverbs(output, frozenset({"address"})).address, way)
 
-    def test_errors(self) -> None:
-        """An errno is translated to the error class of the caller's decision."""
+    def test_errnosAreTranslatedToDecisions(self) -> None:
         for code, kind in (
             (errno.EINVAL, InvalidRequest),
             (-errno.EINVAL, InvalidRequest),

@@ -53,8 +53,7 @@ class RemovableDevice(FakeDevice):
 class LeakTests(RemovableDevice):
     """A failure to create an object releases everything."""
 
-    def test_completionQueue(self) -> None:
-        """A completion queue whose descriptor cannot be watched is closed, and the error is translated."""
+    def test_unwatchableCompletionQueueIsClosed(self) -> None:
         self.patch(
             self.channel, "join", Mock(side_effect=OSError(errno.ENOSPC, "too many descriptors are watched"))
         )
@@ -62,22 +61,19 @@ class LeakTests(RemovableDevice):
         self.assertRaises(ResourceExhausted, self.device.createCompletionQueue, 8, self.channel)
         self.assertEqual([type(each).__name__ for each in Thing.log], ["CQ", "CompChannel"])
 
-    def test_refusedQueue(self) -> None:
-        """The channel of a completion queue that the device refuses is closed."""
+    def test_channelOfRefusedQueueIsClosed(self) -> None:
         self.device.verbs = replace(FAKE, CQ=Mock(side_effect=FakeError(errno.ENOMEM)))
         Thing.log.clear()
         self.assertRaises(ResourceExhausted, self.device.createCompletionQueue, 8, self.channel)
         self.assertEqual([type(each).__name__ for each in Thing.log], ["CompChannel"])
 
-    def test_device(self) -> None:
-        """A device that cannot be queried is closed."""
+    def test_deviceThatCannotBeQueriedIsClosed(self) -> None:
         self.patch(FAKE.Context, "query_device", Mock(side_effect=FakeError(errno.EIO)))
         Thing.log.clear()
         self.assertRaises(DeviceUnavailable, _pyverbs_device.openPyverbsDevice, MemoryReactorClock(), "fake0")
         self.assertEqual([type(each).__name__ for each in Thing.log], ["Context"])
 
-    def test_channel(self) -> None:
-        """Without a second descriptor, creating a completion channel fails, and closes the first one."""
+    def test_missingDescriptorClosesFirstOne(self) -> None:
         self.patch(os, "eventfd", Mock(side_effect=OSError(errno.EMFILE, "no descriptor is left")))
         before = len(os.listdir("/dev/fd"))
         failure = self.assertRaises(ResourceExhausted, self.device.createChannel)
@@ -110,8 +106,7 @@ class RestTests(RemovableDevice):
         self.received: list[AsyncEvent] = []
         self.device.subscribe(self.received.append)
 
-    def test_rests(self) -> None:
-        """A suspended device is not on the reactor, and returns its descriptors; it can be resumed."""
+    def test_suspendedDeviceLeavesReactorAndResumes(self) -> None:
         [descriptor] = self.device.descriptors()
         self.assertEqual([each.fileno() for each in self.reactor.getReaders()], [descriptor])
         self.device.rest()
@@ -121,8 +116,7 @@ class RestTests(RemovableDevice):
         self.device.wake()
         self.assertEqual([each.fileno() for each in self.reactor.getReaders()], [descriptor])
 
-    def test_removed(self) -> None:
-        """A device that is removed while it is suspended is released."""
+    def test_deviceRemovedWhileSuspendedIsReleased(self) -> None:
         self.device.rest()
         [descriptor] = self.device.descriptors()
         self.device.attend()

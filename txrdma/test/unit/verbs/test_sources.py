@@ -15,8 +15,7 @@ from txrdma.verbs._sources import Sources
 class StoppingTests(SynchronousTestCase):
     """Tests for handlers that stop their reader, and close its queues."""
 
-    def test_stopped(self) -> None:
-        """After a handler has stopped the reader, no other handler and no closed queue is called."""
+    def test_nothingIsCalledAfterHandlerStoppedReader(self) -> None:
         for isFirst in (False, True):
             calls: list[Any] = []
             sources = Sources(self.fail)

@@ -49,15 +49,13 @@ class CoordinatorTests(SynchronousTestCase):
     def make(self, isTakeover: bool = False) -> Coordinator:
         return Coordinator(OWN, count(1000).__next__, 0.0, isTakeover)
 
-    def test_alone(self) -> None:
-        """A coordinator without members sends no probes, and needs no timer."""
+    def test_coordinatorWithoutMembersNeedsNoTimer(self) -> None:
         coordinator = self.make()
         self.assertEqual(coordinator.outgoing(), [])
         self.assertEqual(coordinator.events(), [FilterChanged({}, 0)])
         self.assertIsNone(coordinator.deadline())
 
-    def test_members(self) -> None:
-        """The filter has the position of each member that has entered."""
+    def test_filterHasPositionOfEachMember(self) -> None:
         coordinator = self.make()
         sockets = Sockets(coordinator, OWN, 9, 20)
         for share in (20, 9):
@@ -66,8 +64,7 @@ class CoordinatorTests(SynchronousTestCase):
         self.assertEqual(sockets.filter, FilterChanged({OWN: 0, 9: 1, 20: 2}, 0))
         self.assertIsNone(coordinator.deadline())
 
-    def test_left(self) -> None:
-        """When a member has left, the filter has the new positions of the others."""
+    def test_filterHasNewPositionsAfterMemberLeft(self) -> None:
         coordinator = self.make()
         sockets = Sockets(coordinator, OWN, 9, 20)
         coordinator.entered(9, 1.0)
@@ -79,8 +76,7 @@ class CoordinatorTests(SynchronousTestCase):
         self.assertEqual(sockets.filter, FilterChanged({OWN: 0, 20: 1}, 0))
         self.assertEqual(coordinator.shares, {OWN, 20})
 
-    def test_leftBeforeItsSocket(self) -> None:
-        """If a member's connection ends before its socket closes, a later round finds the positions."""
+    def test_laterRoundFindsPositionsAfterSocketCloses(self) -> None:
         coordinator = self.make()
         sockets = Sockets(coordinator, OWN, 9, 20)
         coordinator.entered(9, 1.0)
@@ -97,8 +93,7 @@ class CoordinatorTests(SynchronousTestCase):
         self.assertEqual(sockets.filter, FilterChanged({OWN: 0, 20: 1}, 0))
         self.assertIsNone(coordinator.deadline())
 
-    def test_deaf(self) -> None:
-        """A member that does not answer probes is removed from the filter, until it answers an old probe."""
+    def test_silentMemberIsRemovedUntilItAnswers(self) -> None:
         coordinator = self.make()
         sockets = Sockets(coordinator, OWN, 9)
         sockets.deaf.add(9)
@@ -117,8 +112,7 @@ class CoordinatorTests(SynchronousTestCase):
         sockets.turn(60.0)
         self.assertEqual(sockets.filter, FilterChanged({OWN: 0, 9: 1}, 0))
 
-    def test_stopped(self) -> None:
-        """The sockets of stopped processes, which are no members, only cause additional rounds."""
+    def test_socketsOfStoppedProcessesOnlyCauseMoreRounds(self) -> None:
         coordinator = self.make(True)
         sockets = Sockets(coordinator, 50, 51, OWN, 52, 9)
         sockets.deaf = {50, 51, 52}
@@ -129,8 +123,7 @@ class CoordinatorTests(SynchronousTestCase):
             sockets.turn(deadline)
         self.assertEqual(sockets.filter, FilterChanged({OWN: 2, 9: 4}, 2))
 
-    def test_home(self) -> None:
-        """Until the coordinator has received its own probe, requests go to a member, which forwards them."""
+    def test_requestsGoToMemberUntilOwnProbeIsReceived(self) -> None:
         coordinator = self.make(True)
         coordinator.entered(9, 1.0)
         probe = coordinator.outgoing()[1]
@@ -140,8 +133,7 @@ class CoordinatorTests(SynchronousTestCase):
         coordinator.expired(deadline)
         self.assertEqual(coordinator.events(), [FilterChanged({9: 1}, 1)])
 
-    def test_entersAgain(self) -> None:
-        """A member that enters again on another connection has only the services that it then reports."""
+    def test_memberThatEntersAgainHasOnlyNewServices(self) -> None:
         coordinator = self.make()
         coordinator.entered(9, 1.0)
         coordinator.serves(9, 0x42, True)
@@ -149,14 +141,12 @@ class CoordinatorTests(SynchronousTestCase):
         coordinator.entered(9, 2.0)
         self.assertIsNone(coordinator.shareOf(Destination(serviceID=0x42)))
 
-    def test_invalidShares(self) -> None:
-        """A member cannot have the coordinator's own share, nor 0 or 255."""
+    def test_reservedSharesAreRefused(self) -> None:
         coordinator = self.make()
         for share in (0, OWN, 255):
             self.assertRaises(ValueError, coordinator.entered, share, 1.0)
 
-    def test_services(self) -> None:
-        """Requests go to the device that has the service, others to one whose queue pair 1 receives."""
+    def test_requestsGoToDeviceOfServiceOrQueuePair1(self) -> None:
         coordinator = self.make()
         coordinator.entered(9, 1.0)
         coordinator.serves(9, 0x42, True)
@@ -169,8 +159,7 @@ class CoordinatorTests(SynchronousTestCase):
         coordinator.serves(9, 0x42, False)
         self.assertEqual(coordinator.shareOf(Destination(serviceID=0x42)), OWN)
 
-    def test_connections(self) -> None:
-        """Messages of connections go to the device whose share is in their ID."""
+    def test_messagesGoToDeviceOfConnectionsShare(self) -> None:
         coordinator = self.make()
         coordinator.entered(9, 1.0)
         coordinator.receives(OWN, True)
@@ -179,16 +168,14 @@ class CoordinatorTests(SynchronousTestCase):
         coordinator.left(9, 3.0)
         self.assertEqual(coordinator.shareOf(Destination(share=9)), OWN)
 
-    def test_tooManyServices(self) -> None:
-        """A member can't serve more services than the limit."""
+    def test_servicesOfMemberAreBounded(self) -> None:
         coordinator = self.make()
         coordinator.entered(9, 1.0)
         for service in range(SERVICES):
             coordinator.serves(9, service, True)
         self.assertRaises(ValueError, coordinator.serves, 9, SERVICES, True)
 
-    def test_takeover(self) -> None:
-        """After a takeover, no member is known until members enter again."""
+    def test_noMemberIsKnownAfterTakeover(self) -> None:
         coordinator = self.make(True)
         service, share = Destination(serviceID=0x42), Destination(share=9)
         self.assertEqual([coordinator.isKnown(each) for each in (service, share)], [False, False])
@@ -197,8 +184,7 @@ class CoordinatorTests(SynchronousTestCase):
         coordinator.serves(9, 0x42, True)
         self.assertEqual([coordinator.isKnown(each) for each in (service, share)], [True, True])
 
-    def test_anyOrder(self) -> None:
-        """After opening, closing and losing members in any order, the filter is correct."""
+    def test_filterIsCorrectAfterAnyOrderOfEvents(self) -> None:
         for seed in range(200):
             random = Random(seed)
             coordinator, now = self.make(), 0.0

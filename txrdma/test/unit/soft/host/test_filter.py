@@ -58,8 +58,7 @@ class FilterTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.program = filterProgram({9: 1, 20: 2, 254: 0}, HOME)
 
-    def test_queuePairs(self) -> None:
-        """Packets go to the position of their queue pair's share, or to the home position."""
+    def test_packetsGoToPositionOfShareOrHome(self) -> None:
         for number, position in (
             (0x090000, 1),
             (0x09FFFF, 1),
@@ -75,8 +74,7 @@ class FilterTests(SynchronousTestCase):
             position = HOME if destination.share is None else 1
             self.assertEqual((name, run(self.program, packet)), (name, position))
 
-    def test_probes(self) -> None:
-        """A packet to queue pair 0 goes to the position in its payload."""
+    def test_probeGoesToPositionInItsPayload(self) -> None:
         for position in (0, 3, 253):
             probe = toQueuePair(0, 12) + bytes((position,)) + bytes(15)
             self.assertEqual(run(self.program, probe), position)
@@ -86,8 +84,7 @@ class FilterTests(SynchronousTestCase):
         self.assertEqual(run(self.program, b""), 0)
         self.assertEqual(run(self.program, message(0x13, b"")[:40]), 0)
 
-    def test_many(self) -> None:
-        """The program for the maximum number of devices fits into the kernel's limit."""
+    def test_programForAllDevicesFitsKernelsLimit(self) -> None:
         program = filterProgram({share: share - 1 for share in range(1, 255)}, 0)
         # /proc/sys/net/core/optmem_max; two instructions per device
         self.assertLess(len(program) * 8 * 2, 20480)
@@ -109,14 +106,12 @@ class DestinationTests(SynchronousTestCase):
         """A packet without a whole message has no destination."""
         self.assertEqual(destinationOf(CASES[0][1][:59]), Destination())
 
-    def test_kernel(self) -> None:
-        """The destination of a kernel's REQ is its port's service, and of the REJ the REQ's connection."""
+    def test_kernelsREQGoesToServiceAndREJToConnection(self) -> None:
         request, refusal = (each.payload for each in packets("cm-reject"))
         self.assertEqual(destinationOf(request), Destination(serviceID=0x1060009))
         self.assertEqual(destinationOf(refusal), Destination(share=0x48))
 
-    def test_kernelConnection(self) -> None:
-        """The destination of other messages of a kernel's connection is their receiver's ID."""
+    def test_kernelsMessagesGoToReceiversID(self) -> None:
         found = [each for each in packets("rping") if each.payload[5:8] == b"\0\0\1"]
         request, reply = found[0].payload, found[1].payload
         ids = {found[0].source: request[44], found[1].source: reply[44]}

@@ -23,8 +23,7 @@ from txrdma.soft.host._messages import (
 
 
 class MessageTests(SynchronousTestCase):
-    def test_layouts(self) -> None:
-        """Each message has the documented length, and is decoded as it was encoded."""
+    def test_eachMessageHasDocumentedLength(self) -> None:
         cases: list[tuple[Layout, bytes]] = [
             (Enter(kind=HostMessageKind.ENTER, version=1, share=9), b"\x01\0\x01\x09"),
             (
@@ -41,16 +40,14 @@ class MessageTests(SynchronousTestCase):
         for message, raw in cases:
             self.assertEqual((message.encode(), decode(raw)), (raw, (message, b"")))
 
-    def test_packet(self) -> None:
-        """A packet follows its sender's address."""
+    def test_packetFollowsSendersAddress(self) -> None:
         head = ForwardedPacket(kind=HostMessageKind.PACKET, port=4791, address=GID.fromIP("192.0.2.1"))
         packet = bytes(LONGEST_PACKET)
         decoded, rest = decode(head.encode() + packet)
         self.assertEqual((decoded, rest), (head, packet))
         self.assertEqual(len(head.encode()), 20)
 
-    def test_invalid(self) -> None:
-        """Unknown kinds, short messages, and those with too many bytes are invalid."""
+    def test_invalidMessagesAreRefused(self) -> None:
         packet = ForwardedPacket(kind=HostMessageKind.PACKET).encode()
         for raw in (b"", b"\0", b"\x07\0\0\0", b"\x01\0\x01", b"\x01\0\x01\x09\0", packet[:-1],
                     packet + bytes(LONGEST_PACKET + 1)):  # fmt: skip
