@@ -122,8 +122,7 @@ class CarrierTests(UDPCase):
             taker = yield self.exchange(there, here)
             self.assertGreaterEqual(len(taker.got), 1)
 
-    def test_groupsUseTheInterfaceOfTheAddress(self) -> None:
-        """Datagrams to an IPv6 group leave by the interface of the local address."""
+    def test_datagramsToGroupUseInterfaceOfLocalAddress(self) -> None:
         carrier, option = self.carrier("::1"), (socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF)
         self.assertEqual(carrier.bound.getsockopt(*option), 0)
         self.assertEqual(carrier.rawAddress("ff0e::1", 4791), ("ff0e::1", 4791, 0, 0))

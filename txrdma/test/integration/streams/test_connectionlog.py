@@ -81,31 +81,26 @@ class EventTests(TestCase):
         await other.lost
         await port.stopListening()
 
-    async def test_sharedMemory(self) -> None:
-        """Both ends of C{smc:} by shared memory log the event."""
+    async def test_bothEndsOfSharedMemoryLogEvent(self) -> None:
         await self.stream("smc:127.0.0.1:0", "smc:127.0.0.1:{port}")
         self.check("smc", "shared-memory")
 
-    async def test_roce(self) -> None:
-        """Both ends of C{smc:} by software RoCE log the event."""
+    async def test_bothEndsOfSoftwareRoCELogEvent(self) -> None:
         device = r":device=soft\:route\=rocev2"
         await self.stream("smc:127.0.0.1:0" + device, "smc:127.0.0.1:{port}" + device)
         self.check("smc", "rocev2")
 
-    async def test_fallback(self) -> None:
-        """Both ends of C{smc:} on TCP log the event, with the reasons of both."""
+    async def test_bothEndsOnTCPLogEventWithReasons(self) -> None:
         await self.stream(r"smc:127.0.0.1:0:device=soft\:192.0.2.1", "smc:127.0.0.1:{port}")
         self.check("smc", "tcp", ("PEERDECL (NOSMCDEV)", "NOSMCDEV"))
 
-    async def test_rsocket(self) -> None:
-        """C{rsocket:} logs one event for the stream, and none for its RDMA connection."""
+    async def test_rsocketLogsStreamAndNotItsRDMAConnection(self) -> None:
         await self.stream(
             f"rsocket:0:interface={self.there}", f"rsocket:{self.there}:{{port}}:bindAddress={self.there}"
         )
         self.check("rsocket", "shared-memory")
 
-    async def test_btl(self) -> None:
-        """C{btl:} logs one event for the stream, and none for its messages."""
+    async def test_btlLogsStreamAndNotItsMessages(self) -> None:
         await self.stream("btl:127.0.0.1:0", "btl:127.0.0.1:{port}")
         self.check("btl", "rocev2")
 
@@ -122,18 +117,15 @@ class EventTests(TestCase):
         self.assertEqual((len(one.received), len(other.received)), (0, 3000))
         self.assertEqual((found["client"]["bytesReceived"], found["server"]["bytesReceived"]), (0, 3000))
 
-    async def test_unread(self) -> None:
-        """C{smc:} does not count bytes that arrive after the application has closed the connection."""
+    async def test_smcCountsNoBytesAfterApplicationClosed(self) -> None:
         await self.unread("smc:127.0.0.1:0", "smc:127.0.0.1:{port}")
 
-    async def test_unreadRsocket(self) -> None:
-        """C{rsocket:} does not count bytes that arrive after the application has closed the connection."""
+    async def test_rsocketCountsNoBytesAfterApplicationClosed(self) -> None:
         await self.unread(
             f"rsocket:0:interface={self.there}", f"rsocket:{self.there}:{{port}}:bindAddress={self.there}"
         )
 
-    async def test_unreadBTL(self) -> None:
-        """C{btl:} does not count bytes that arrive after the application has closed the connection."""
+    async def test_btlCountsNoBytesAfterApplicationClosed(self) -> None:
         await self.unread("btl:127.0.0.1:0", "btl:127.0.0.1:{port}")
 
     async def messages(self, factory: Any, one: Any) -> None:
@@ -146,8 +138,7 @@ class EventTests(TestCase):
         one.transport.loseConnection()
         await waitUntil(reactor, lambda: one.lost and other.lost)
 
-    async def test_rdmaMessages(self) -> None:
-        """Both ends of C{rdma:} log the event."""
+    async def test_bothEndsOfRDMAMessagesLogEvent(self) -> None:
         factory = Recorders(MessageRecorder)
         port: Any = await serverFromString(reactor, f"rdma:{self.there}:0").listen(factory)
         text = rf"rdma:{self.there}:{port.getHost().port}:device=soft\:{self.there}"
@@ -156,8 +147,7 @@ class EventTests(TestCase):
         await port.stopListening()
         self.check("rdma", "shared-memory")
 
-    async def test_btlMessages(self) -> None:
-        """Both ends of C{btl:} messages log the event."""
+    async def test_bothEndsOfBTLMessagesLogEvent(self) -> None:
         factory = Recorders(MessageRecorder)
         port: Any = await btlListen(reactor, 0, factory, "127.0.0.1")
         one = await btlConnect(reactor, "127.0.0.1", port.getHost().port, Recorders(MessageRecorder))

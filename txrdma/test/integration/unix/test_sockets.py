@@ -39,8 +39,7 @@ class ListenerTests(SynchronousTestCase):
         client.connect(self.name)
         return client
 
-    def test_accepts(self) -> None:
-        """A connection of the same user is passed on, with the user that the kernel reports."""
+    def test_connectionOfSameUserIsPassedOnWithItsUser(self) -> None:
         client = self.connect()
         self.listener.doRead()
         [accepted] = self.accepted
@@ -48,17 +47,14 @@ class ListenerTests(SynchronousTestCase):
         self.assertEqual(peerOf(client), (os.getpid(), os.geteuid()))
         self.assertFalse(accepted.getblocking())
 
-    def test_anotherUser(self) -> None:
-        """A connection of another user is closed at once."""
+    def test_connectionOfAnotherUserIsClosed(self) -> None:
         self.patch(unixsockets, "peerOf", lambda connected: Credentials(1, os.geteuid() + 1))
         client = self.connect()
         self.listener.doRead()
         self.assertEqual(self.accepted, [])
         self.assertEqual(client.recv(1), b"")
 
-    def test_failing(self) -> None:
-        """If the callback raises, that connection is closed, and the next one is accepted."""
-
+    def test_raisingCallbackClosesOnlyItsConnection(self) -> None:
         def fail(sock: socket.socket) -> None:
             self.listener._accepted = self.accepted.append
             raise ZeroDivisionError
@@ -71,8 +67,7 @@ class ListenerTests(SynchronousTestCase):
         other.sendall(b"x")
         self.assertEqual(self.accepted[0].recv(1), b"x")
 
-    def test_noDescriptors(self) -> None:
-        """Without free descriptors the listener leaves the reactor, and accepts the backlog later."""
+    def test_listenerWithoutDescriptorsAcceptsBacklogLater(self) -> None:
         self.connect()
         next_ = os.dup(0)
         os.close(next_)
@@ -92,8 +87,7 @@ class ListenerTests(SynchronousTestCase):
         self.listener.doRead()
         self.assertEqual(len(self.accepted), 1)
 
-    def test_closedWhileAside(self) -> None:
-        """A closed listener leaves nothing in the reactor, even if it waits for free descriptors."""
+    def test_closedListenerThatWaitsForDescriptorsLeavesNothing(self) -> None:
         self.listener._stepAside(OSError(24, "Too many open files"))
         self.listener.close()
         self.listener.close()

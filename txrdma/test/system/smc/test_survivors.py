@@ -116,23 +116,18 @@ class SurvivorTests(SynchronousTestCase):
         for sign in ("Traceback", "Error"):
             self.assertNotIn(sign, log.read_text())
 
-    def test_killedInAFlood(self) -> None:
-        """The peer is killed while all connections have more queued than it takes."""
+    def test_peerKilledWithQueuedBytes(self) -> None:
         self.check("kill", "flood")
 
-    def test_exitWhileConnecting(self) -> None:
-        """The peer exits while half of the connections are being made."""
+    def test_peerExitsWhileConnecting(self) -> None:
         self.check("exit", "connecting")
 
-    def test_stopsInQuiet(self) -> None:
-        """The peer exits in order while all connections are idle."""
+    def test_peerStopsWhileConnectionsAreIdle(self) -> None:
         self.check("stop", "quiet")
 
-    def test_pollingReactor(self) -> None:
-        """The peer is killed while the survivor uses the polling reactor."""
+    def test_peerKilledBesidePollingReactor(self) -> None:
         for end, when in (("kill", "flood"), ("exit", "connecting")):
             self.check(end, when, "txrdma")
 
-    def test_rocev2(self) -> None:
-        """The peer is killed while connections use UDP."""
+    def test_peerKilledOverUDP(self) -> None:
         self.check("kill", "flood", keys=r":device=soft\:route\=rocev2")

@@ -83,8 +83,7 @@ class DescriptorTests(NeighbourCase):
         resource.setrlimit(resource.RLIMIT_NOFILE, (next_, hard))
         return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
-    def test_region(self) -> None:
-        """Data waits until the peer's memory can be mapped; nothing is lost meanwhile."""
+    def test_dataWaitsUntilPeersMemoryCanBeMapped(self) -> None:
         end = End(self.open())
         self.neighbour(end)
         self.exchange(end)

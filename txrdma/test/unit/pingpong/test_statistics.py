@@ -30,8 +30,7 @@ class ExactTests(SynchronousTestCase):
         self.assertEqual(found, sorted(values)[max(1, ceil(share * len(values))) - 1])
 
     @given(SEVERAL)
-    def test_summary(self, values: list[int]) -> None:
-        """Minimum, maximum, mean and deviation are those of the samples."""
+    def test_summaryIsThatOfSamples(self, values: list[int]) -> None:
         summary = Samples(values).summary()
         self.assertEqual((summary.count, summary.minimum, summary.maximum), _extent(values))
         for found, right in (
@@ -60,8 +59,7 @@ class ExactTests(SynchronousTestCase):
         self.assertEqual((summary.median, summary.p90, summary.p99, summary.p999), (500, 900, 990, 999))
         self.assertEqual(summary.mean, 500.5)
 
-    def test_none(self) -> None:
-        """Without samples there are no statistics."""
+    def test_withoutSamplesThereAreNoStatistics(self) -> None:
         self.assertRaises(ValueError, Samples().summary)
 
 

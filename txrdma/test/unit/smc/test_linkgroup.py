@@ -413,8 +413,7 @@ class EndTests(SynchronousTestCase):
             group.shutdown(0.0)
             self.assertEqual((group.state, group.outgoing(), len(group.events())), ("ended", [], 1))
 
-    def test_violations(self) -> None:
-        """An invalid LLC message, or one of an unknown type, ends the group with a log entry."""
+    def test_violationEndsGroupWithLogEntry(self) -> None:
         for raw in (bytes((10, 44)).ljust(44, b"\0"), b"\1\0\0\0".ljust(44, b"\0"), b"", b"\x01\x2c",
                     ask(llc.DeleteRKey(count=9))):  # fmt: skip
             client = alone()

@@ -13,8 +13,7 @@ from txrdma.smc.group.ratelimiter import AT_ONCE, GroupRateLimiter, SPAN
 class GroupRateLimiterTests(SynchronousTestCase):
     """L{GroupRateLimiter}."""
 
-    def test_cancelledCalls(self) -> None:
-        """Callers are admitted in order, even if all delayed calls were cancelled, as trial does."""
+    def test_callersAreAdmittedInOrderDespiteCancelledCalls(self) -> None:
         clock = Clock()
         limiter = GroupRateLimiter(clock)
         self.assertEqual([limiter.wait() for _ in range(AT_ONCE)], [None] * AT_ONCE)

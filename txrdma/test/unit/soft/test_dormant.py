@@ -326,8 +326,7 @@ class InterleavingTests(SynchronousTestCase):
         if messages > 1:
             self.assertEqual(ok(world.there.sent), taken, case)
 
-    def test_everyOrderOfOneMessage(self) -> None:
-        """A reader polls a quiet lane, which becomes dormant, and sleeps; or it sleeps when it is dormant."""
+    def test_everyOrderOfMessageAndDormancyWakesReader(self) -> None:
         for isDormant, does, accesses in (
             (False, (World.pollWithoutArming,), 10),
             (True, (World.take, World.read), 6),

@@ -33,8 +33,7 @@ class HighDescriptorTests(SynchronousTestCase):
 class OtherUserTests(SynchronousTestCase):
     """Memory whose descriptor a process of another user has."""
 
-    def test_mode(self) -> None:
-        """Other users cannot open the memory again by /proc/self/fd with rights that they do not have."""
+    def test_otherUsersCannotReopenMemory(self) -> None:
         descriptor, mapping = sealedMemory("txrdma test", mmap.PAGESIZE)
         self.addCleanup(closeMapping, mapping)
         self.addCleanup(os.close, descriptor)

@@ -102,8 +102,7 @@ class AttributeTests(SynchronousTestCase):
         for name in attributes.given():
             self.assertEqual(getattr(known, name), getattr(attributes, name))
 
-    def test_mask(self) -> None:
-        """Exactly the given attributes are in the mask, by the bits of C{ibv_qp_attr_mask}."""
+    def test_maskHasExactlyGivenAttributes(self) -> None:
         way = AddressVector(GID.fromIP("192.0.2.1"))
         for attributes, mask in (
             (QPAttributes(), 0),

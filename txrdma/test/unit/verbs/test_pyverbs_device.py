@@ -83,8 +83,7 @@ class LeakTests(RemovableDevice):
 class PermissionTests(RemovableDevice):
     """Q_Keys that require a privilege."""
 
-    def test_controlledKey(self) -> None:
-        """If setting a privileged Q_Key is not permitted, the error names the setting that permits it."""
+    def test_refusedPrivilegedQKeyNamesSetting(self) -> None:
         self.patch(self.raw, "modify", Mock(side_effect=FakeError(errno.EPERM)))
         for qkey in (GMP_QKEY, 0x1234):
             attributes = QPAttributes(state=QPState.INIT, qkey=qkey)
