@@ -13,8 +13,9 @@ among the reactor's readers; what they are about is tested here).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, TYPE_CHECKING
+from typing import Any, ClassVar, Final, TYPE_CHECKING
 
 from zope.interface import implementer
 
@@ -42,6 +43,7 @@ NOT_THERE = r"device=soft\:192.0.2.1"
 """A device that can't be opened: no host has its address."""
 
 
+@dataclass(frozen=True)
 class Creator(EndpointCreator):
     """
     Creates endpoints from strings.
@@ -49,59 +51,32 @@ class Creator(EndpointCreator):
     @ivar mode: mode of the connections between them.
     """
 
-    host = "127.0.0.1"
-    mode = "SMC-R"
-    serverString = "smc:{host}:0"
-    clientString = "smc:{host}:{port}"
+    serverString: str = "smc:{}:0"
+    clientString: str = "smc:{}:{}"
+    host: str = "127.0.0.1"
+    mode: str = "SMC-R"
 
     def server(self, reactor: Any) -> Any:
-        return serverFromString(reactor, self.serverString.format(host=self._quoted))
+        return serverFromString(reactor, self.serverString.format(self._quoted))
 
     def client(self, reactor: Any, serverAddress: Any) -> Any:
-        return clientFromString(reactor, self.clientString.format(host=self._quoted, port=serverAddress.port))
+        return clientFromString(reactor, self.clientString.format(self._quoted, serverAddress.port))
 
     @property
     def _quoted(self) -> str:
         return self.host.replace(":", r"\:")
 
 
-class IPv6Creator(Creator):
-    host = "::1"
-
-
-class AgreedCreator(Creator):
-    """Both ends have C{peer=smc}."""
-
-    serverString = "smc:{host}:0:peer=smc"
-    clientString = "smc:{host}:{port}:peer=smc"
-
-
-class PlainServerCreator(Creator):
-    """The server does not support SMC."""
-
-    mode = "TCP"
-    serverString = "tcp:0:interface={host}"
-
-
-class PlainClientCreator(Creator):
-    """The client does not support SMC."""
-
-    mode = "TCP"
-    clientString = "tcp:{host}:{port}"
-
-
-class DecliningServerCreator(Creator):
-    """The server has no device."""
-
-    mode = "TCP"
-    serverString = "smc:{host}:0:" + NOT_THERE
-
-
-class DecliningClientCreator(Creator):
-    """The client has no device."""
-
-    mode = "TCP"
-    clientString = "smc:{host}:{port}:" + NOT_THERE
+CREATORS: Final = {
+    "": Creator(),
+    "IPv6": Creator(host="::1"),
+    "Agreed": Creator("smc:{}:0:peer=smc", "smc:{}:{}:peer=smc"),
+    "PlainServer": Creator(serverString="tcp:0:interface={}", mode="TCP"),
+    "PlainClient": Creator(clientString="tcp:{}:{}", mode="TCP"),
+    "DecliningServer": Creator(serverString="smc:{}:0:" + NOT_THERE, mode="TCP"),
+    "DecliningClient": Creator(clientString="smc:{}:{}:" + NOT_THERE, mode="TCP"),
+}
+"""Creators for each kind of server and client: without SMC, or without a device."""
 
 
 @implementer(interfaces.IConnector)
@@ -298,17 +273,9 @@ def testCaseClasses(module: str, *reactors: str) -> dict[str, type]:
     """Create the test cases of a module: each group of tests with each creator, on each of these reactors."""
     made: dict[str, type] = {}
     for group in (_Connections, _Aborts, _Sequences, _Reading):
-        for creator in (
-            Creator,
-            IPv6Creator,
-            AgreedCreator,
-            PlainServerCreator,
-            PlainClientCreator,
-            DecliningServerCreator,
-            DecliningClientCreator,
-        ):
-            name = creator.__name__.removesuffix("Creator") + group.__name__.removeprefix("_")
-            body = {"endpoints": creator(), "__module__": module, "__doc__": group.__doc__}
+        for kind, creator in CREATORS.items():
+            name = kind + group.__name__.removeprefix("_")
+            body = {"endpoints": creator, "__module__": module, "__doc__": group.__doc__}
             body["_reactors"] = list(reactors)
             made.update(type(name, (group,), body).makeTestCaseClasses())  # type: ignore[attr-defined]
     return made
