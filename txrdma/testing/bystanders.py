@@ -29,9 +29,10 @@ from twisted.internet.interfaces import (
     IPushProducer,
     ITCPTransport,
 )
-from twisted.internet.protocol import connectionDone, Factory, Protocol
+from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
-from twisted.python.failure import Failure
+
+from txrdma.testing.protocols import Recorders, StateRecorder
 
 reactor: Any = theReactor
 
@@ -85,46 +86,23 @@ def calling(kind: type[Any], name: str, called: str) -> type[Any]:
     return type(kind.__name__, (kind,), {name: method})
 
 
-@implementer(IHalfCloseableProtocol)
-class Application(Protocol):
-    """A protocol that counts received bytes, and closes the connection when the peer has closed its half."""
+class Application(StateRecorder):
+    """A protocol that closes the connection when the peer has closed its half."""
 
-    transport: Any
     hasRaised = False
-
-    def __init__(self) -> None:
-        self.received = 0
-        self.hasEnded = False
-        self.lost: Failure | None = None
-
-    def dataReceived(self, data: bytes) -> None:
-        self.received += len(data)
 
     def readConnectionLost(self) -> None:
-        self.hasEnded = True
+        super().readConnectionLost()
         self.transport.loseConnection()
 
-    def writeConnectionLost(self) -> None:
-        """Do nothing when the local half is closed."""
 
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self.lost = reason
-
-
-class Applications(Factory):
+class Applications(Recorders):
     """A factory that builds and stores applications."""
 
-    noisy = False
     hasRaised = False
-    kind: type[Any] = Application
 
     def __init__(self) -> None:
-        self.built: list[Application] = []
-
-    def buildProtocol(self, addr: object) -> Application:
-        application: Application = self.kind()
-        self.built.append(application)
-        return application
+        super().__init__(Application)
 
 
 @implementer(IPushProducer, IPullProducer)
@@ -171,12 +149,12 @@ class Source:
 
 def hasRaised(*factories: Applications) -> bool:
     """Return whether one of these factories or their applications has raised."""
-    return any(factory.hasRaised or any(each.hasRaised for each in factory.built) for factory in factories)
+    return any(each.hasRaised for factory in factories for each in (factory, *factory.protocols))
 
 
 def areConnected(server: Applications, client: Applications) -> bool:
     """Return whether both ends of a server's second connection have transports."""
-    return [bool(each.transport) for each in client.built + server.built[1:]] == [True, True]
+    return [bool(each.transport) for each in client.protocols + server.protocols[1:]] == [True, True]
 
 
 def callbacks(*interfaces: Any) -> Iterator[str]:
@@ -221,21 +199,22 @@ class BystanderContract:
         try:
             connect = self.CONNECT.format(port=port.getHost().port)
             clientEnd = await clientFromString(reactor, connect).connect(Factory.forProtocol(Application))
-            await self.until(lambda: server.built and server.built[0].transport, what)
-            serverEnd = server.built[0]
+            await self.until(lambda: server.protocols and server.protocols[0].transport, what)
+            serverEnd = server.protocols[0]
             server.kind, server.hasRaised = kind, False
             connecting = clientFromString(reactor, connect).connect(client)
             connecting.addErrback(lambda _: None)  # errors differ; only the bystander is checked
             await self.until(lambda: hasRaised(server, client) or areConnected(server, client), what)
             if areConnected(server, client):
-                await play(client.built[0], server.built[1])
-            for application in client.built + server.built[1:]:
+                await play(client.protocols[0], server.protocols[1])
+            ends = lambda: client.protocols + server.protocols[1:]  # noqa: E731
+            for application in ends():
                 if application.transport is not None and application.lost is None:
                     application.transport.abortConnection()
             with suppress(NotConnectingError):
                 connecting.cancel()
             await self.until(
-                lambda: self.MAY_STAY or all(e.lost for e in client.built + server.built[1:] if e.transport),
+                lambda: self.MAY_STAY or all(end.lost for end in ends() if end.transport),
                 f"{what}: the end of its connection",
             )
             for end, other in ((clientEnd, serverEnd), (serverEnd, clientEnd)):
@@ -296,7 +275,7 @@ class BystanderContract:
                 server, client = Applications(), Applications()
                 (server if isServer else client).kind = exploding(Application, name)
                 await self.check(what, server, client, self.exchange)
-                self.reported(what, sum(each.hasRaised for each in server.built + client.built))
+                self.reported(what, sum(each.hasRaised for each in server.protocols + client.protocols))
 
     async def test_calls(self: Any) -> None:
         """Each callback of a protocol may call any method of its transport, also after the end."""

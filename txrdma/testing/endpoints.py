@@ -5,71 +5,22 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Final
 
-from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from twisted.internet import reactor as theReactor
-from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionRefusedError
-from twisted.internet.interfaces import IHalfCloseableProtocol, ITCPTransport
-from twisted.internet.protocol import connectionDone, Factory, Protocol
+from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.task import deferLater
-from twisted.python.failure import Failure
 
 from txrdma.interfaces import ISMCStatus, ISMCTransport
 from txrdma.smc.handshake.outcomes import NotSMC
+from txrdma.testing.protocols import Recorders, StateRecorder
 
 reactor: Any = theReactor
 
 _ABORT_TURNS: Final = 3
 """Reactor iterations within which an abort is reported at the end that aborts."""
-
-
-@implementer(IHalfCloseableProtocol)
-class End(Protocol):
-    """
-    A protocol that records received bytes and the end of the connection.
-
-    @ivar received: number of received bytes; C{digest}: their SHA-256.
-    @ivar lost: reason of the connection's end, or None.
-    """
-
-    transport: Any
-
-    def __init__(self) -> None:
-        self.received = 0
-        self.digest = hashlib.sha256()
-        self.hasEnded = self.hasClosed = False
-        self.lost: Failure | None = None
-
-    def dataReceived(self, data: bytes) -> None:
-        self.received += len(data)
-        self.digest.update(data)
-
-    def readConnectionLost(self) -> None:
-        self.hasEnded = True
-
-    def writeConnectionLost(self) -> None:
-        self.hasClosed = True
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self.lost = reason
-
-
-class _Ends(Factory):
-    """A factory that builds and stores ends."""
-
-    noisy = False
-
-    def __init__(self) -> None:
-        self.ends: list[End] = []
-        self.waiting: list[Deferred[End]] = []
-
-    def buildProtocol(self, addr: object) -> End:
-        end = End()
-        self.ends.append(end)
-        return end
 
 
 class StreamContract:
@@ -98,31 +49,31 @@ class StreamContract:
             self.assertLess(reactor.seconds(), deadline, "the condition remains false")
             await deferLater(reactor, 0.005)
 
-    async def listening(self: Any, text: str) -> tuple[_Ends, int]:
+    async def listening(self: Any, text: str) -> tuple[Recorders, int]:
         """Listen, and return the factory and the port number."""
-        factory = _Ends()
+        factory = Recorders(StateRecorder)
         port = await serverFromString(reactor, text).listen(factory)
         self.addCleanup(port.stopListening)
         return factory, port.getHost().port
 
-    async def connecting(self: Any, text: str, port: int) -> End:
+    async def connecting(self: Any, text: str, port: int) -> StateRecorder:
         """Connect a client, whose connection is aborted at the end of the test."""
-        end = await clientFromString(reactor, text.format(port=port)).connect(Factory.forProtocol(End))
+        end = await clientFromString(reactor, text.format(port=port)).connect(Recorders(StateRecorder))
         self.addCleanup(self.end, end)
         return end  # type: ignore[no-any-return]  # a Protocol's
 
-    async def end(self: Any, end: End) -> None:
+    async def end(self: Any, end: StateRecorder) -> None:
         """Abort a connection unless it has ended."""
         if end.lost is None:
             end.transport.abortConnection()
             await self.until(lambda: end.lost is not None)
 
-    async def pair(self: Any, server: str = "", client: str = "") -> tuple[End, End]:
+    async def pair(self: Any, server: str = "", client: str = "") -> tuple[StateRecorder, StateRecorder]:
         """Return a connected client and server, which use SMC unless other endpoint strings are given."""
         factory, port = await self.listening(server or self.SERVER)
         here = await self.connecting(client or self.CLIENT, port)
-        await self.until(lambda: factory.ends and factory.ends[0].transport is not None)
-        there = factory.ends[0]
+        await self.until(lambda: factory.protocols and factory.protocols[0].transport is not None)
+        there = factory.protocols[0]
         self.addCleanup(self.end, there)
         return here, there
 
@@ -203,8 +154,7 @@ class StreamContract:
 
     async def test_refused(self: Any) -> None:
         """A connection to a port without a listener fails as over TCP."""
-        factory, number = _Ends(), 0
-        port = await serverFromString(reactor, self.PLAIN_SERVER).listen(factory)
+        port = await serverFromString(reactor, self.PLAIN_SERVER).listen(Recorders(StateRecorder))
         number = port.getHost().port
         await port.stopListening()
         with self.assertRaises(ConnectionRefusedError):
@@ -243,7 +193,7 @@ class EndpointContract(StreamContract):
         here, there = await self.pair(client=self.PLAIN_CLIENT)
         await self.checkPlain(here, there, there)
 
-    async def checkPlain(self: Any, here: End, there: End, ours: End) -> None:
+    async def checkPlain(self: Any, here: StateRecorder, there: StateRecorder, ours: StateRecorder) -> None:
         """Check that a connection with a plain TCP end works, and that the other end reports the fallback."""
         status = ours.transport.smc
         self.assertEqual((status.mode, status.state, status.device), ("TCP", "TCP", ""))
@@ -263,4 +213,4 @@ class EndpointContract(StreamContract):
         factory, port = await self.listening(self.SERVER + ":fallback=no")
         here = await self.connecting(self.PLAIN_CLIENT, port)
         await self.until(lambda: here.hasEnded or here.lost is not None)
-        self.assertEqual(factory.ends, [])
+        self.assertEqual(factory.protocols, [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -98,6 +99,38 @@ class HalfCloseRecorder(Recorder):
 
     def writeConnectionLost(self) -> None:
         self.writeEnded.callback(None)
+
+
+@implementer(IHalfCloseableProtocol)
+class StateRecorder(Protocol):
+    """
+    A protocol that records its state, for tests that poll it.
+
+    @ivar received: number of received bytes; C{digest}: their SHA-256.
+    @ivar hasEnded: whether the peer has closed its half; C{hasClosed}: whether the local half is closed.
+    @ivar lost: reason of the connection's end, or None.
+    """
+
+    transport: Any
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.digest = hashlib.sha256()
+        self.hasEnded = self.hasClosed = False
+        self.lost: Failure | None = None
+
+    def dataReceived(self, data: bytes) -> None:
+        self.received += len(data)
+        self.digest.update(data)
+
+    def readConnectionLost(self) -> None:
+        self.hasEnded = True
+
+    def writeConnectionLost(self) -> None:
+        self.hasClosed = True
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.lost = reason
 
 
 class MessageRecorder(RDMAProtocol):
