@@ -38,7 +38,7 @@ class DatagramEnd(End):
         self.open()
         for number in range(self.RECEIVES):
             self.receive(number, number * self.STRIDE, self.STRIDE)
-        self.came: list[Completion] = []
+        self.completions: list[Completion] = []
 
     def sendText(
         self, peer: DatagramEnd, text: bytes, operation: Operation = Operation.SEND, **more: Any
@@ -49,7 +49,7 @@ class DatagramEnd(End):
         self.post(1000, operation, [self.segment(at, len(text))], **where)
 
     def pollQueue(self) -> None:
-        self.came += self.queue.poll(64)
+        self.completions += self.queue.poll(64)
 
     def content(self, completion: Completion) -> bytes:
         """Return the payload of a completion."""
@@ -64,7 +64,7 @@ class DatagramEnd(End):
     @property
     def received(self) -> list[bytes]:
         """Return the payloads of all received datagrams."""
-        return [self.content(each) for each in self.came if each.opcode is CompletionOpcode.RECEIVE]
+        return [self.content(each) for each in self.completions if each.opcode is CompletionOpcode.RECEIVE]
 
 
 def portOf(end: End) -> RoCEPort:
@@ -110,7 +110,7 @@ class DatagramCase(RealCase):
 
         self.runUntil(enough)
         self.assertEqual(end.received, list(texts))
-        end.came.clear()
+        end.completions.clear()
 
     def packetsByUDP(self, end: End) -> int:
         """Return the number of packets sent by a device's socket."""
@@ -201,26 +201,28 @@ class SharedDatagramTests(DatagramCase):
         for number in range(1000):
             one.sendText(other, b"x", signaled=number % 100 == 99)
             other.pollQueue()
-            while other.came:
-                identifier = other.came.pop().identifier
+            while other.completions:
+                identifier = other.completions.pop().identifier
                 other.receive(identifier, identifier * other.STRIDE, other.STRIDE)
         one.pollQueue()
-        self.assertEqual([each.opcode for each in one.came], [CompletionOpcode.SEND] * 10)
-        self.assertEqual({each.status for each in one.came}, {Status.SUCCESS})
+        self.assertEqual([each.opcode for each in one.completions], [CompletionOpcode.SEND] * 10)
+        self.assertEqual({each.status for each in one.completions}, {Status.SUCCESS})
 
     def test_invalidSendsFailInOrderAsOverUDP(self) -> None:
         one, other = self.both()
         one.sendText(other, b"good")
         one.post(7, Operation.SEND, [one.segment(0, 1 << 21)], **one.to(other))
         one.pollQueue()
-        self.assertEqual([(each.identifier, each.status) for each in one.came], [(7, Status.LOC_PROT_ERR)])
+        self.assertEqual(
+            [(each.identifier, each.status) for each in one.completions], [(7, Status.LOC_PROT_ERR)]
+        )
         self.isAccepted(other, [b"good"])
 
     def test_datagramLongerThanMTUFails(self) -> None:
         one, other = self.both(mtu=MTU.MTU_256)
         one.sendText(other, bytes(257), signaled=True)
         one.pollQueue()
-        self.assertEqual([each.status for each in one.came], [Status.LOC_LEN_ERR])
+        self.assertEqual([each.status for each in one.completions], [Status.LOC_LEN_ERR])
 
     def test_inlineDataMayHaveItemsOfSeveralBytes(self) -> None:
         one, other = self.both()
@@ -230,7 +232,7 @@ class SharedDatagramTests(DatagramCase):
             one.post(number, Operation.SEND, inline=inline, **one.to(other))
         self.isAccepted(other, [b"".join(each) for each in batches])
         one.pollQueue()
-        self.assertEqual([each.status for each in one.came], [Status.SUCCESS] * len(batches))
+        self.assertEqual([each.status for each in one.completions], [Status.SUCCESS] * len(batches))
 
     def test_datagramsWithoutReceiverAreLost(self) -> None:
         one, other = self.both()

@@ -48,7 +48,7 @@ class DirectTests(DatagramCase):
                 one.sendText(other, text)
             self.assertEqual(self.takes(len(texts)), texts)
             other.pollQueue()
-            self.assertEqual(other.came, [])
+            self.assertEqual(other.completions, [])
             left = other.RECEIVES - (route == "auto")  # the first one arrived before the inbox existed
             self.assertEqual(len(cast(Any, other.qp).receives), left)
 
@@ -73,12 +73,12 @@ class DirectTests(DatagramCase):
 
         def isCompleted() -> bool:
             other.pollQueue()
-            return bool(other.came)
+            return bool(other.completions)
 
         for codepoint in (2, 0, 3):
             send(codepoint)
             self.runUntil(isCompleted)
-            header = IPv4.decode(other.header(other.came.pop())[20:])
+            header = IPv4.decode(other.header(other.completions.pop())[20:])
             self.assertEqual(header.typeOfService, codepoint)
         inbox = IDirectDatagrams(other.qp)
         inbox.openInbox()
@@ -104,7 +104,7 @@ class DirectTests(DatagramCase):
         one.sendText(other, b"what", Operation.SEND_WITH_IMMEDIATE, immediate=5)
         self.assertEqual(list(self.inbox.takeDatagrams(64)), [])
         other.pollQueue()
-        self.assertEqual([other.content(each) for each in other.came], [b"what"])
+        self.assertEqual([other.content(each) for each in other.completions], [b"what"])
 
     def test_unwantedDatagramsAreLostAndCounted(self) -> None:
         for route in ("auto", "rocev2"):
@@ -132,7 +132,7 @@ class DirectTests(DatagramCase):
         self.assertTrue(self.direct.putDatagram(handle, number, QKEY, b"", b""))
         self.isAccepted(other, [b"hello", b"posted", b""])
         one.pollQueue()
-        self.assertEqual(one.came, [])
+        self.assertEqual(one.completions, [])
         self.assertFalse(self.direct.putDatagram(handle, number, QKEY, b"", bytes(9000)))
         one, other = DatagramEnd(self.open("rocev2")), DatagramEnd(self.open("rocev2"))
         handle = one.domain.createAddressHandle(other.way())

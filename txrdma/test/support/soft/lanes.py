@@ -40,7 +40,7 @@ class Side:
     """
     One end: a stand-in for a lane's queue pair and device.
 
-    @ivar said: messages for the other process, until C{deliver}.
+    @ivar output: messages for the other process, until C{deliver}.
     @ivar mapped: whether the other end can map its memory.
     """
 

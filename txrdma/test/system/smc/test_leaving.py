@@ -57,7 +57,7 @@ async def main(reactor, string, server, count, busy):
 react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys.argv[1:])
 """
 
-KEEPING: Final = """
+RETAINING: Final = """
 import os, subprocess, sys
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import clientFromString
@@ -72,7 +72,7 @@ def descriptors():
     return len(os.listdir("/proc/self/fd"))
 
 async def main(reactor, serving, connecting, code):
-    kept, first = [], 0
+    retained, first = [], 0
     for turn in range(4):
         words = [sys.executable, "-c", code, serving, "15"]
         server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
@@ -83,7 +83,7 @@ async def main(reactor, serving, connecting, code):
         server.kill()
         server.communicate()
         await gatherResults([client.lost for client in clients])
-        kept += clients
+        retained += clients
         until = reactor.seconds() + 10
         while turn and descriptors() > first and reactor.seconds() < until:
             await deferLater(reactor, 0.02)
@@ -168,10 +168,10 @@ class LeavingTests(SynchronousTestCase):
         if not Path("/proc/self/fd").is_dir():
             raise SkipTest("the system does not report which descriptors a process has")
         words = (f"{scheme}:0:interface=127.0.0.1", f"{scheme}:127.0.0.1:{{}}", SERVER)
-        client = printed(KEEPING, *words, seconds=100)
+        client = printed(RETAINING, *words, seconds=100)
         self.assertEqual((client.stdout, client.stderr), ("0 0 0 0 ", ""))
 
-    def test_kept(self) -> None:
+    def test_retainedProtocolsHoldNoDescriptors(self) -> None:
         self.assertReleased("smc")
 
     def test_stoppingReactorGivesReasonWithTextOfTCP(self) -> None:

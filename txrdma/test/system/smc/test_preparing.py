@@ -84,27 +84,19 @@ GET: Final = """
 import sys
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.protocol import Factory
 from twisted.internet.task import react
+from txrdma.testing.protocols import Recorder
 
-class Client(Protocol):
-    received = b""
-
-    def connectionMade(self):
-        self.ended = Deferred()
-        self.transport.write(b"GET /page HTTP/1.0\\r\\n\\r\\n")
-
-    def dataReceived(self, data):
-        self.received += data
-
-    def connectionLost(self, reason):
-        self.ended.callback(reason.type.__name__)
+class Client(Recorder):
+    greeting = b"GET /page HTTP/1.0\\r\\n\\r\\n"
 
 async def main(reactor, string):
     for _ in range(3):
         client = await clientFromString(reactor, string).connect(Factory.forProtocol(Client))
-        smc = getattr(client.transport, "smc", None)
-        print(smc and smc.route, await client.ended, client.received.partition(b"\\r\\n\\r\\n")[2].decode())
+        await client.lost
+        print(client.smc and client.smc.route, client.reason.type.__name__, end=" ")
+        print(client.received.partition(b"\\r\\n\\r\\n")[2].decode())
 
 react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys.argv[1:])
 """

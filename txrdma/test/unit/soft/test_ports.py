@@ -24,8 +24,6 @@ from txrdma.iba.verbs import (
 from txrdma.interfaces import AsyncEvent
 from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
 from txrdma.soft.core.netdev import softMAC
-from txrdma.soft.core.queuepair import SoftQueuePair
-from txrdma.soft.core.route import Route
 from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.hostinterfaces import HostInterfaces
@@ -54,23 +52,13 @@ class Host(HostInterfaces):
         return {"eth0": 25_000_000_000}[name]
 
 
-class Beginning(RoutePort):
-    """Records the starts of routes."""
+class RecordingRoutePort(RoutePort):
+    """Records when it is enabled, disabled or closed."""
 
     canRest = False
 
     def __init__(self) -> None:
         self.reported: list[object] = []
-
-    def connect(self, queuePair: SoftQueuePair) -> Route | None:
-        return None
-
-    def rest(self) -> None: ...
-
-    def wake(self) -> None: ...
-
-    def drive(self) -> bool:
-        return False
 
     def setEnabled(self, isEnabled: bool) -> None:
         self.reported.append(isEnabled)
@@ -85,7 +73,7 @@ class PortTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.host = Host()
-        self.route = Beginning()
+        self.route = RecordingRoutePort()
         other = SoftPort("127.0.0.1", 4791, [])
         self.port = SoftPort("192.0.2.1", 4791, [self.route], None, self.host)
         self.device = SoftDevice(self.clock, [other, self.port])

@@ -66,10 +66,10 @@ class LiveQueue(Queue):
     isLive = True
     later = 0
     endless = False
-    looked: Callable[[], None] = staticmethod(lambda: None)
+    polled: Callable[[], None] = staticmethod(lambda: None)
 
     def poll(self, limit: int) -> Sequence[Completion]:
-        self.looked()
+        self.polled()
         if self.endless:
             self.put(1)
         if self.later:
@@ -231,7 +231,7 @@ class SleepingTests(CompletionReaderTests):
     def test_readerOfImmediateAnswersYieldsAfterTimeSlice(self) -> None:
         now = 0.0
         handled: list[str] = []
-        reactor: Any = LookingReactor()
+        reactor: Any = SteppedReactor()
 
         def add(name: str) -> None:
             queue = Queue([])
@@ -262,7 +262,7 @@ class SleepingTests(CompletionReaderTests):
     def test_expectsAnswer(self) -> None:
         """If there are others, a reader polls once more before it arms, but rarely if that finds nothing."""
         self.patch(completions, "_budget", SpinBudget())
-        reactor: Any = LookingReactor()
+        reactor: Any = SteppedReactor()
         reader = CompletionReader(reactor, self.channel, [self.queue], self.handle)
         reader.start()
         reactor.turn()
@@ -296,7 +296,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual((self.channel.taken, self.reactor.getDelayedCalls()), (0, []))
 
     def test_oneBatchPerIterationAfterReactorStopped(self) -> None:
-        reactor: Any = LookingReactor()
+        reactor: Any = SteppedReactor()
 
         def handle(batch: Sequence[Completion]) -> None:
             self.handle(batch)
@@ -320,7 +320,7 @@ class SleepingTests(CompletionReaderTests):
         Calls that a handler has scheduled without a delay run before the next batch, as between two reads of
         a socket: delayed calls of an iteration run before its descriptors are read.
         """
-        reactor: Any = LookingReactor()
+        reactor: Any = SteppedReactor()
         reported: list[str] = []
 
         def handle(batch: Sequence[Completion]) -> None:
@@ -340,7 +340,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(reactor.getDelayedCalls(), [])
 
     def test_delayedCallsPrecedeNextBatchOfBusyReaders(self) -> None:
-        reactor: Any = LookingReactor()
+        reactor: Any = SteppedReactor()
         reported: list[str] = []
 
         def handle(batch: Sequence[Completion]) -> None:
@@ -417,7 +417,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
 
-class LookingReactor(MemoryReactorClock):
+class SteppedReactor(MemoryReactorClock):
     """A reactor that knows its next timeout, like Twisted's reactors, and runs one iteration at a time."""
 
     def turn(self) -> None:
@@ -442,10 +442,10 @@ class BusyPollingTests(SynchronousTestCase):
         self.now = 1.0
         self.patch(completions, "perf_counter", lambda: self.now)
         self.patch(completions, "_budget", SpinBudget())
-        self.reactor: Any = LookingReactor()
+        self.reactor: Any = SteppedReactor()
         self.log: list[str] = []
         self.queue = LiveQueue(self.log)
-        self.queue.looked = self.pass_
+        self.queue.polled = self.pass_
         self.found: list[int] = []
         self.channels: list[Channel] = []
         self.isPeerPolling = False
@@ -601,7 +601,7 @@ class BusyPollingTests(SynchronousTestCase):
         self.assertEqual(self.log, ["poll", "arm", "poll"])
 
 
-class LookedAtTests(CompletionReaderTests):
+class PollingReactorReaderTests(CompletionReaderTests):
     """Queues on a reactor that polls by itself."""
 
     makeReactor = MemoryPollingReactor
