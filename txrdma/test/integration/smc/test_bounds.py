@@ -5,7 +5,6 @@ Bounds of the data that a server buffers for a client that sends without waiting
 from __future__ import annotations
 
 import time
-from random import Random
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -13,10 +12,8 @@ from twisted.internet.defer import Deferred
 from txrdma.error import Refused
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import linkGroups
-from txrdma.smc.terms.options import Options
-from txrdma.smc.wire.clc import Decline, Diagnosis, Proposal
+from txrdma.smc.wire.clc import Decline, Diagnosis
 from txrdma.test.support.smc.races import Listener, RaceTestCase
-from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
 from txrdma.testing.smc.scenario import DEVICE
 
 FLOOD = bytes(range(256)) * 8192
@@ -30,14 +27,8 @@ class BoundsTests(RaceTestCase):
     def accept(self) -> tuple[Any, Any, Listener]:
         """Return the client's socket, the server's handshake and the server's protocol."""
         there = Listener()
-        sockets = connectedSockets(self.world, Random(1), self.client, self.server, 50_000, 1e-4)
-        accepting = self.accepting(Options(device=DEVICE, agreed=True), there)
-        MemoryTCP(sockets[1], accepting).begin()
-        return sockets[0], accepting, there
-
-    def proposal(self) -> bytes:
-        (reported,) = linkGroups(self.client, DEVICE).candidates
-        return Proposal(reported.peerID, reported.gid, reported.mac, 0xC6336401, 32).encode()
+        accepting = self.accepting(self.options, there)
+        return self.connectSocket(accepting, latency=1e-4), accepting, there
 
     def test_decidingServerBuffersFewReadsAndLosesNoByte(self) -> None:
         decision: Deferred[None] = Deferred()

@@ -10,7 +10,6 @@ import socket
 from typing import Any
 
 from twisted.internet.defer import gatherResults
-from twisted.internet.endpoints import clientFromString
 from twisted.internet.error import ConnectionRefusedError
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -19,8 +18,8 @@ from txrdma.smc.signalling.clientports import bindSomewhere
 from txrdma.smc.signalling.dialing import DialedClient
 from txrdma.smc.signalling.local import Announcements
 from txrdma.smc.wire.clc import Diagnosis
-from txrdma.test.support.smc.ends import EndsTestCase, reactor
-from txrdma.testing.protocols import Echo, Recorders
+from txrdma.test.support.smc.ends import EndsTestCase
+from txrdma.testing.protocols import Echo
 
 
 class TurnTests(EndsTestCase):
@@ -136,13 +135,12 @@ class DialTests(EndsTestCase):
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
             for text in (f"smc:127.0.0.1:{port}", f"tcp:127.0.0.1:{port}"):
-                connecting = clientFromString(reactor, text).connect(Recorders())
-                error = await self.assertFailure(connecting, ConnectionRefusedError)
+                error = await self.assertFailure(self.attempt(text), ConnectionRefusedError)
                 self.assertEqual(error.osError, errno.ECONNREFUSED)
 
     async def test_twoHundredSimultaneousConnectionsUseSMC(self) -> None:
         factory, port = await self.serve("smc:127.0.0.1:0:backlog=500", kind=Echo)
-        many = await gatherResults([self.dial(port) for _ in range(200)])
+        many = await gatherResults([self.attempt(f"smc:127.0.0.1:{port}") for _ in range(200)])
         self.assertEqual({each.smc.mode for each in many}, {"SMC-R"})
         for each in many:
             each.transport.write(b"hello")
@@ -152,6 +150,3 @@ class DialTests(EndsTestCase):
             each.transport.loseConnection()
         for each in many:
             await each.lost
-
-    def dial(self, port: int) -> Any:
-        return clientFromString(reactor, f"smc:127.0.0.1:{port}").connect(Recorders())

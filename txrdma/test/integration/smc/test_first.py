@@ -4,8 +4,6 @@ The first connection of a reactor, and the device that a server opens in advance
 
 from __future__ import annotations
 
-from twisted.internet.endpoints import serverFromString
-from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 
 from txrdma.smc.group.groups import hasLinkGroups
@@ -24,7 +22,7 @@ class FirstConnectionTests(EndsTestCase):
         self.assertTrue(hasLinkGroups(reactor))
 
     async def test_serverThatStopsFirstOpensNoDeviceUntilItListensAgain(self) -> None:
-        port = await serverFromString(reactor, "smc:127.0.0.1:0").listen(Factory())
+        _, _, port = await self.listening()
         await port.stopListening()
         await deferLater(reactor, 0)
         self.assertFalse(hasLinkGroups(reactor))

@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet.defer import gatherResults
-from twisted.internet.endpoints import clientFromString
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.task import deferLater
 from twisted.python.context import theContextTracker
@@ -16,7 +15,7 @@ from twisted.python.failure import Failure
 from txrdma.smc.common import reactoruse as presence
 from txrdma.smc.group.groups import everyGroup
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
-from txrdma.testing.protocols import Echo, HalfCloseRecorder, Recorder, Recorders
+from txrdma.testing.protocols import Echo, HalfCloseRecorder, Recorder
 from txrdma.testing.reactors import unqueuedSeconds
 
 
@@ -174,7 +173,7 @@ class LeftoversTests(EndsTestCase):
             factory, number, port = await self.listening(Recorder)
             for _ in range(count):
                 accepted = factory.next()
-                left.append(await clientFromString(reactor, f"smc:127.0.0.1:{number}").connect(Recorders()))
+                left.append(await self.attempt(f"smc:127.0.0.1:{number}"))
                 await accepted
             port.stopListening()
             self.removeAll()
@@ -208,7 +207,7 @@ class LeftoversTests(EndsTestCase):
         await self.begin()
         factory, number, _ = await self.listening(Echo)
         for turns in range(8):
-            connecting = clientFromString(reactor, f"smc:127.0.0.1:{number}").connect(Recorders())
+            connecting = self.attempt(f"smc:127.0.0.1:{number}")
             for _ in range(turns):
                 await deferLater(reactor, 0)
             self.cancelCalls()

@@ -8,12 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
-from random import Random
 from typing import Any
 
 from twisted.internet import reactor as theReactor
-from twisted.internet.endpoints import clientFromString, serverFromString
-from twisted.internet.task import deferLater
 
 from txrdma.smc.group._linkgroup import LinkGroup
 from txrdma.smc.group.buffers import BufferPool, RemoteMemoryBuffer
@@ -23,13 +20,13 @@ from txrdma.smc.handshake.accepting import HandshakeCount, ServerNegotiation
 from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.stream.transport import PromptTransport, SMCTransport
 from txrdma.smc.terms.options import Options
-from txrdma.smc.wire.clc import Decline, decode, Diagnosis, Proposal
+from txrdma.smc.wire.clc import Decline, decode, Diagnosis
 from txrdma.smc.wire.llc import LLCType, readHeader
 from txrdma.test.support.smc.ends import EndsTestCase
 from txrdma.test.support.smc.races import Listener, RaceTestCase
-from txrdma.testing.protocols import Echo, ProducerRecorder, Recorder, Recorders
+from txrdma.testing.protocols import Echo, ProducerRecorder
 from txrdma.testing.reactors import unqueuedSeconds
-from txrdma.testing.smc.hosts import connectedSockets, MemorySocket, MemoryTCP
+from txrdma.testing.smc.hosts import MemorySocket
 from txrdma.testing.smc.scenario import DEVICE
 
 reactor: Any = theReactor
@@ -148,18 +145,15 @@ class LimitTestCase(RaceTestCase):
         @param isNew: each with another name; otherwise each has its answer.
         """
         options = Options(device=DEVICE, agreed=True, **keys)
-        (reported,) = self.groupsOf[self.client].candidates
         clients = []
         for number in range(count):
             there = Listener()
             accepting = ServerNegotiation(
                 self.server, options, Outcomes("server"), partial(_same, there), None, crowd
             )
-            sockets = connectedSockets(self.world, Random(1), self.client, self.server, 10_000 + number, 1e-3)
-            MemoryTCP(sockets[1], accepting).begin()
-            name = b"%08d" % number if isNew else reported.peerID
-            sockets[0].send(Proposal(name, reported.gid, reported.mac, 0xC6336401, 32).encode())
-            clients.append((sockets[0], there))
+            client = self.connectSocket(accepting)
+            client.send(self.proposal(b"%08d" % number if isNew else b""))
+            clients.append((client, there))
         self.until(lambda: clients[0 if isNew else -1][0].isReadable)
         yield clients
         for socket, _ in clients:
@@ -327,19 +321,12 @@ class CrowdTests(EndsTestCase):
     """C{handshakes} on real sockets, where announcements identify clients."""
 
     async def test_announcedClientOfBusyListenerUsesTCPImmediately(self) -> None:
-        factory = Recorders(Echo)
-        port = await serverFromString(reactor, "smc:0:interface=127.0.0.1:handshakes=0").listen(factory)
-        self.addCleanup(port.stopListening)
+        factory, port = await self.serve("smc:127.0.0.1:0:handshakes=0", Echo)
         began = unqueuedSeconds()
-        endpoint = clientFromString(reactor, f"smc:127.0.0.1:{port.getHost().port}")
-        client = await endpoint.connect(Recorders())
-        assert isinstance(client, Recorder)
+        client = await self.connect(f"smc:127.0.0.1:{port}")
         client.transport.write(b"hello")
         self.assertEqual(await client.receiving(5), b"hello")
         self.assertLess(unqueuedSeconds() - began, 2.0)
         [server] = factory.protocols
         self.assertEqual((client.transport.smc.mode, server.transport.smc.mode), ("TCP", "TCP"))
         self.assertEqual(server.transport.smc.fallbackReason, Diagnosis.MEM)
-        client.transport.loseConnection()
-        await client.lost
-        await deferLater(reactor, 0)

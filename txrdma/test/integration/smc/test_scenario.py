@@ -284,15 +284,14 @@ class RaceTests(RaceTestCase):
         [remoteGroup] = linkGroups(self.server, DEVICE).groups()
         (reported,) = linkGroups(self.client, DEVICE).candidates
         impostor = Host(self.world, "198.51.100.3", lambda: None)
-        sockets = connectedSockets(self.world, Random(1), impostor, self.server, 50_000, 1e-3)
-        MemoryTCP(sockets[1], self.accepting(Options(device=DEVICE, agreed=True), Listener())).begin()
-        sockets[0].send(Proposal(reported.peerID, reported.gid, reported.mac, 0xC6336401, 32).encode())
-        self.until(lambda: sockets[0].isReadable)
-        accept = decode(sockets[0].recv(1000))
+        socket = self.connectSocket(self.accepting(self.options, Listener()), impostor)
+        socket.send(self.proposal())
+        self.until(lambda: socket.isReadable)
+        accept = decode(socket.recv(1000))
         assert isinstance(accept, Accept)
         self.assertTrue(accept.firstContact)
         self.assertEqual(len(remoteGroup.core.connections), 1)
-        sockets[0].send(Decline(reported.peerID, Diagnosis.SYNCERR, outOfSync=True).encode())
+        socket.send(Decline(reported.peerID, Diagnosis.SYNCERR, outOfSync=True).encode())
         self.wait(1)
         self.assertEqual(linkGroups(self.server, DEVICE).groups(), [remoteGroup])
         again, _ = self.pair()
@@ -388,14 +387,11 @@ class RaceTests(RaceTestCase):
 
     def test_lastBytesOfPlainClientReachEndThatWaitsForDecline(self) -> None:
         for output in (b"", b"\xe2", b"bye"):
-            self.number += 1
-            sockets = connectedSockets(self.world, Random(1), self.client, self.server, self.number, 0.1)
             there = Listener()
-            accepting = self.accepting(Options(device=DEVICE), there)
-            MemoryTCP(sockets[1], accepting).begin()
+            socket = self.connectSocket(self.accepting(Options(device=DEVICE), there), latency=0.1)
             if output:
-                sockets[0].send(output)
-            sockets[0].shutdown(1)
+                socket.send(output)
+            socket.shutdown(1)
             self.wait(1)
             self.assertEqual((there.mode, there.received, there.hasEnded), ("TCP", output, True))
 

@@ -5,7 +5,6 @@ Versions of SMC-R on a real reactor: which one two endpoints use, and how they r
 from __future__ import annotations
 
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 from twisted.internet.error import ConnectionDone
@@ -17,9 +16,6 @@ from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import linkGroups, useDevice
 from txrdma.smc.group.link import Link
-from txrdma.smc.handshake.outcomes import Outcomes
-from txrdma.smc.handshake.proposing import ClientNegotiation
-from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import AnswerV2, Diagnosis
 from txrdma.smc.wire.llc import decode, LLCFlags, LLCType
 from txrdma.soft.device import openSoftDevice
@@ -27,7 +23,6 @@ from txrdma.test.support.captures import messages
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.protocols import Echo, Recorder
-from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
 from txrdma.testing.smc.scenario import DEVICE
 
 UDP = r"device=soft\:route\=rocev2"
@@ -113,13 +108,7 @@ class VersionTests(EndsTestCase):
 class LinkTests(RaceTestCase):
     def connected(self) -> tuple[Listener, Listener]:
         """Return both ends of a connection with version 2, the client first."""
-        options = Options(device=DEVICE, agreed=True, ueids=("A",))
-        here, there = Listener(), Listener()
-        sockets = connectedSockets(self.world, Random(1), self.client, self.server, 50_000, 1e-3)
-        asking = ClientNegotiation(self.client, options, Outcomes("client"), lambda: here)
-        MemoryTCP(sockets[1], self.accepting(options, there)).begin()
-        MemoryTCP(sockets[0], asking).begin()
-        self.until(lambda: here.mode and there.mode)
+        here, there = self.pair(ueids=("A",))
         self.assertEqual(there.transport.smc.version, 2)
         return here, there
 

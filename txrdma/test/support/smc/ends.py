@@ -4,6 +4,7 @@ Servers and clients of C{smc} endpoints on the real reactor, for tests.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet import reactor as theReactor
@@ -39,7 +40,7 @@ class EndsTestCase(TestCase):
             await deferLater(reactor, 0.01)
 
     async def listening(
-        self, kind: type[Recorder] = Recorder, text: str = "smc:127.0.0.1:0"
+        self, kind: Callable[[], Any] = Recorder, text: str = "smc:127.0.0.1:0"
     ) -> tuple[Any, int, Any]:
         """Listen, and return the factory, the port number and the port."""
         factory = Recorders(kind)
@@ -47,18 +48,20 @@ class EndsTestCase(TestCase):
         self.addCleanup(port.stopListening)
         return factory, port.getHost().port, port
 
-    async def serve(self, text: str = "smc:127.0.0.1:0", kind: type[Recorder] = Recorder) -> tuple[Any, int]:
+    async def serve(
+        self, text: str = "smc:127.0.0.1:0", kind: Callable[[], Any] = Recorder
+    ) -> tuple[Any, int]:
         """Listen, and return the factory and the port number."""
         factory, number, _ = await self.listening(kind, text)
         return factory, number
 
-    async def connect(self, text: str, kind: type[Recorder] = Recorder) -> Any:
+    async def connect(self, text: str, kind: Callable[[], Any] = Recorder) -> Any:
         """Connect, and return the protocol; its connection is aborted after the test unless it has ended."""
         protocol = await clientFromString(reactor, text).connect(Recorders(kind))
         self.addCleanup(self._disconnect, protocol)
         return protocol
 
-    async def join(self, factory: Any, text: str, kind: type[Recorder] = Recorder) -> tuple[Any, Any]:
+    async def join(self, factory: Any, text: str, kind: Callable[[], Any] = Recorder) -> tuple[Any, Any]:
         """Connect to a listener's factory, and return the client's and the server's protocol."""
         accepted = factory.next()
         client = await self.connect(text, kind)
@@ -66,8 +69,8 @@ class EndsTestCase(TestCase):
 
     async def ends(
         self,
-        server: type[Recorder] = Recorder,
-        client: type[Recorder] = Recorder,
+        server: Callable[[], Any] = Recorder,
+        client: Callable[[], Any] = Recorder,
         listen: str = "smc:127.0.0.1:0",
         connect: str = "smc:127.0.0.1:{}",
     ) -> tuple[Any, Any]:

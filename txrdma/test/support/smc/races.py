@@ -23,6 +23,7 @@ from txrdma.smc.handshake.accepting import ServerNegotiation
 from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.terms.options import Options
+from txrdma.smc.wire.clc import Proposal
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket, MemoryTCP, World
 from txrdma.testing.smc.scenario import DEVICE
 
@@ -98,16 +99,30 @@ class RaceTestCase(SynchronousTestCase):
         """Begin to connect, and return both protocols and both sockets; C{keys} are options of both ends."""
         here, there = here or Listener(), there or Listener()
         client = client or self.client
-        self.number += 1
-        sockets = connectedSockets(self.world, Random(1), client, self.server, self.number, latency)
         options = replace(self.options, **keys)
         accepting = self.accepting(options, there)
         asking = ClientNegotiation(client, options, Outcomes("client"), lambda: here)
         asking.finished().addErrback(lambda failure: None)
         self.negotiations = asking, accepting
-        MemoryTCP(sockets[1], accepting).begin()
-        MemoryTCP(sockets[0], asking).begin()
-        return here, there, sockets
+        socket = self.connectSocket(accepting, client, latency)
+        MemoryTCP(socket, asking).begin()
+        return here, there, (socket, socket.peer)
+
+    def connectSocket(
+        self, accepting: ServerNegotiation, client: Host | None = None, latency: float = 1e-3
+    ) -> MemorySocket:
+        """Connect a client whose bytes the test sends, and return its socket."""
+        self.number += 1
+        here, there = connectedSockets(
+            self.world, Random(1), client or self.client, self.server, self.number, latency
+        )
+        MemoryTCP(there, accepting).begin()
+        return here
+
+    def proposal(self, peerID: bytes = b"") -> bytes:
+        """Return a Proposal of the client, with its name or another one."""
+        (port,) = self.groupsOf[self.client].candidates
+        return Proposal(peerID or port.peerID, port.gid, port.mac, 0xC6336401, 32).encode()
 
     def pair(
         self, here: Listener | None = None, there: Listener | None = None, **keys: Any
