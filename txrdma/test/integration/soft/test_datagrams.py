@@ -82,10 +82,7 @@ def lanesOf(end: End) -> list[DatagramLane]:
 class DatagramCase(RealCase):
     """Two devices, in this process."""
 
-    def open(self, route: str = "auto", **more: Any) -> SoftDevice:
-        device = openSoftDevice(self.reactor, port=0, route=route, **more)
-        self.addCleanup(device.close)
-        return device
+    route = "auto"
 
     def both(self, **more: Any) -> tuple[DatagramEnd, DatagramEnd]:
         """Return two ends with an active lane between them."""

@@ -4,14 +4,8 @@ Shared receive queues of the software device, and their queue pairs.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
-
-from twisted.internet import reactor
-from twisted.internet.task import deferLater
-from twisted.trial.unittest import TestCase
 
 from txrdma.iba.verbs import (
     AsyncEventKind,
@@ -23,32 +17,24 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft.device import openSoftDevice
+from txrdma.test.support.soft.neighbours import RealCase
 from txrdma.testing.verbs.ends import End, QKEY
 
 
-class RoutesTests(TestCase):
+class RoutesTests(RealCase):
     """One queue with queue pairs of every kind, over real sockets and shared memory."""
 
-    if sys.platform != "linux":
-        skip = "shared memory is available on Linux only"
-
-    async def until(self, condition: Callable[[], bool], *ends: End) -> None:
+    def until(self, condition: Callable[[], bool], *ends: End) -> None:
         """Run the reactor until a condition holds, and poll the ends meanwhile."""
-        for _ in range(2000):
+
+        def isSo() -> bool:
             for end in ends:
                 end.poll()
-            if condition():
-                return
-            await deferLater(reactor, 0.005, lambda: None)
-        self.fail("it did not happen")
+            return condition()
 
-    def open(self, route: str) -> Any:
-        device = openSoftDevice(reactor, port=0, route=route)
-        self.addCleanup(device.close)
-        return device
+        self.runUntil(isSo)
 
-    async def test_messagesOfAllRoutesTakeReceivesOfOneQueue(self) -> None:
+    def test_messagesOfAllRoutesTakeReceivesOfOneQueue(self) -> None:
         here, near, far = self.open("auto"), self.open("auto"), self.open("rocev2")
         hub = End(here)
         shared = hub.domain.createSharedReceiveQueue(64, 1)
@@ -92,7 +78,7 @@ class RoutesTests(TestCase):
                     )
                 ]
             )
-            await self.until(partial(everybodyHas, takers, turn + 1), *ends)
+            self.until(partial(everybodyHas, takers, turn + 1), *ends)
         found = []
         for which, end in enumerate(takers):
             for turn, completion in enumerate(end.received):
@@ -102,11 +88,11 @@ class RoutesTests(TestCase):
                 self.assertEqual(bytes(hub.memory.view[start : start + 11]), b"%d of turn %d" % (which, turn))
                 found.append(completion.identifier)
         self.assertEqual(sorted(found), list(range(12)))
-        await self.until(lambda: any(e.kind is AsyncEventKind.SRQ_LIMIT_REACHED for e in hub.events), *ends)
+        self.until(lambda: any(e.kind is AsyncEventKind.SRQ_LIMIT_REACHED for e in hub.events), *ends)
         pairs[0][1].queuePair.modify(QPAttributes(state=QPState.ERR))
-        await self.until(lambda: any(e.kind is AsyncEventKind.QP_LAST_WQE_REACHED for e in hub.events), *ends)
+        self.until(lambda: any(e.kind is AsyncEventKind.QP_LAST_WQE_REACHED for e in hub.events), *ends)
         pairs[1][0].send(inline=[b"1 of turn 4"])
-        await self.until(lambda: len(pairs[1][1].received) == 5, *ends)
+        self.until(lambda: len(pairs[1][1].received) == 5, *ends)
         self.assertEqual(pairs[1][1].received[-1].identifier, 12)
         self.assertEqual(len(pairs[0][1].received), 4)
         for end in reversed(ends):

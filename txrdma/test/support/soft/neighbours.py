@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -54,9 +55,14 @@ class Added:
 
 
 class RealCase(RealTime, SynchronousTestCase):
-    """Tests with a new reactor and real sockets."""
+    """
+    Tests with a new reactor and real sockets.
+
+    @cvar route: the usual route of devices.
+    """
 
     slowness = 5.0
+    route = "shared-memory"
 
     def setUp(self) -> None:
         gc.collect()  # what earlier tests left open must not be closed during this one
@@ -64,8 +70,8 @@ class RealCase(RealTime, SynchronousTestCase):
         self.addCleanup(gc.enable)
         self.createReactor()
 
-    def open(self) -> SoftDevice:
-        device = openSoftDevice(self.reactor, port=0, route="shared-memory")
+    def open(self, route: str = "", **more: Any) -> SoftDevice:
+        device = openSoftDevice(self.reactor, port=0, route=route or self.route, **more)
         self.addCleanup(device.close)
         return device
 
