@@ -13,7 +13,7 @@ from typing import Any
 from zope.interface.verify import verifyObject
 
 from twisted.internet.defer import Deferred, gatherResults
-from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.endpoints import clientFromString
 from twisted.internet.error import (
     ConnectError,
     ConnectingCancelledError,
@@ -39,7 +39,7 @@ from txrdma.smc.stream import connectionstatus as status
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.testing.protocols import Echo, Greeter, Recorder, Recorders
-from txrdma.testing.reactors import unqueuedSeconds
+from txrdma.testing.reactors import unqueuedSeconds, waitUntil
 from txrdma.unix import sockets as unixsockets
 from txrdma.unix.sockets import Credentials
 
@@ -202,11 +202,8 @@ class TroubleTests(EndsTestCase):
     """Peers that misbehave, failures, cancellation, and resources that must be released."""
 
     async def plainListener(self, protocol: Protocol) -> int:
-        port = await serverFromString(reactor, "tcp:0:interface=127.0.0.1").listen(
-            Factory.forProtocol(lambda: protocol)
-        )
-        self.addCleanup(port.stopListening)
-        return int(port.getHost().port)
+        _, number = await self.serve("tcp:0:interface=127.0.0.1", lambda: protocol)
+        return number
 
     async def inReactor(self) -> tuple[int, int]:
         """Return the numbers of delayed calls and of readers that are not internal, after 50 ms."""
@@ -223,8 +220,7 @@ class TroubleTests(EndsTestCase):
         protocol = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual((protocol.smc.mode, protocol.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
         protocol.transport.write(b"mine")
-        while silent.received != b"mine":
-            await deferLater(reactor, 0.01)
+        await waitUntil(reactor, lambda: silent.received == b"mine")
 
     async def test_bytesThatBeginLikeProposalAreData(self) -> None:
         forged = bytes.fromhex("e2d4c3d901003410") + bytes(44) + b"and more"
@@ -241,8 +237,7 @@ class TroubleTests(EndsTestCase):
         slow.transport.write(bytes.fromhex("e2d4c3d901003410"))
         quick = await self.connect(f"smc:127.0.0.1:{port}:peer=smc")
         self.assertEqual(quick.smc.mode, "SMC-R")
-        while len(factory.protocols) < 2:
-            await deferLater(reactor, 0.01)
+        await waitUntil(reactor, lambda: len(factory.protocols) >= 2)
         self.assertEqual(factory.protocols[1].smc.mode, "TCP")
         self.assertEqual(factory.protocols[1].received, bytes.fromhex("e2d4c3d901003410"))
 
@@ -271,8 +266,7 @@ class TroubleTests(EndsTestCase):
         """Connect, cancel as soon as a condition is true, and check that nothing is left in the reactor."""
         before = await self.inReactor()
         connecting = self.attempt(f"smc:127.0.0.1:{port}{keys}")
-        while not isReached():
-            await deferLater(reactor, 0.01)
+        await waitUntil(reactor, isReached)
         connecting.cancel()
         await self.assertFailure(connecting, ConnectingCancelledError)
         self.assertEqual(await self.inReactor(), before)
@@ -359,9 +353,7 @@ class TroubleTests(EndsTestCase):
             self.assertEqual(await self.inReactor(), before)
 
     async def test_stoppedPortServesSMCAgain(self) -> None:
-        factory = Recorders(Echo)
-        port: Any = await serverFromString(reactor, "smc:0:interface=127.0.0.1").listen(factory)
-        self.addCleanup(port.stopListening)
+        _, _, port = await self.listening(Echo)
         for _ in range(2):
             number = port.getHost().port
             protocol = await self.connect(f"smc:127.0.0.1:{number}")

@@ -28,6 +28,7 @@ from txrdma.smc.stream.transport import SMCTransport
 from txrdma.smc.terms.options import LOCAL_DEVICE
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.testing.protocols import Echo, Recorder
+from txrdma.testing.reactors import waitUntil
 
 PATTERN = random.Random(5).randbytes(1 << 16)
 
@@ -359,6 +360,5 @@ class WritingInConnectionMadeTests(EndsTestCase):
         factory, port = await self.serve(kind=Answering)
         one = await self.connect(f"smc:127.0.0.1:{port}", Hasty)
         await one.lost
-        while not factory.protocols or not factory.protocols[0].lost.called:
-            await deferLater(reactor, 0.01)
+        await waitUntil(reactor, lambda: factory.protocols and factory.protocols[0].lost.called)
         self.assertEqual(factory.protocols[0].received, PATTERN)

@@ -9,14 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Callable, Generator
 from select import select
 from typing import Any, cast
 
 from twisted.internet import reactor as theReactor
-from twisted.internet.defer import Deferred, inlineCallbacks
 from twisted.internet.interfaces import IReactorFDSet
-from twisted.internet.task import Clock, deferLater
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SkipTest, SynchronousTestCase, TestCase
 
 from txrdma.error import DeviceUnavailable
@@ -28,6 +26,7 @@ from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.rc.udp import RawAddress, UDPCarrier, udpSocket
 from txrdma.test.support.soft.pairs import connected, End
+from txrdma.testing.reactors import waitUntil
 
 reactor: Any = theReactor  # a module, to the type checker
 
@@ -82,16 +81,9 @@ class UDPCase(TestCase):
         self.addCleanup(carrier.close)
         return carrier
 
-    @inlineCallbacks
-    def until(self, condition: Callable[[], bool]) -> Generator[Deferred[None], None, None]:
-        """Run the reactor until a condition holds."""
-        while not condition():
-            yield deferLater(reactor, 0.001, lambda: None)
-
 
 class CarrierTests(UDPCase):
-    @inlineCallbacks
-    def exchange(self, offloadThere: bool, offloadHere: bool) -> Generator[Deferred[None], None, Taker]:
+    async def exchange(self, offloadThere: bool, offloadHere: bool) -> Taker:
         here, there = self.carrier(offload=offloadHere), self.carrier(offload=offloadThere)
         taker = Taker()
         here.start(taker)
@@ -103,23 +95,21 @@ class CarrierTests(UDPCase):
         else:
             for at in range(0, len(data), 1000):
                 self.assertTrue(there.send(data[at : at + 1000], 1000, to))
-        yield self.until(lambda: sum(len(got) for got, _ in taker.got) >= len(data))
+        await waitUntil(reactor, lambda: sum(len(got) for got, _ in taker.got) >= len(data))
         self.assertEqual(taker.datagrams(), [bytes(data[at : at + 1000]) for at in range(0, len(data), 1000)])
         self.assertEqual(taker.sources[0][:2], ("127.0.0.1", there.port))
         self.assertGreater(taker.turns, 0)
         return taker
 
-    @inlineCallbacks
-    def test_offloadsMergeDatagramsIntoOneCallAtBothEnds(self) -> Generator[Deferred[Any], Any, None]:
+    async def test_offloadsMergeDatagramsIntoOneCallAtBothEnds(self) -> None:
         if not self.carrier().merges:
             raise SkipTest("this kernel has no UDP_GRO")
-        taker = yield self.exchange(True, True)
+        taker = await self.exchange(True, True)
         self.assertEqual(len(taker.got), 1)
 
-    @inlineCallbacks
-    def test_withoutOffloadsDatagramsAreSentAlone(self) -> Generator[Deferred[Any], Any, None]:
+    async def test_withoutOffloadsDatagramsAreSentAlone(self) -> None:
         for there, here in ((False, False), (True, False), (False, True)):
-            taker = yield self.exchange(there, here)
+            taker = await self.exchange(there, here)
             self.assertGreaterEqual(len(taker.got), 1)
 
     def test_datagramsToGroupUseInterfaceOfLocalAddress(self) -> None:
@@ -129,8 +119,7 @@ class CarrierTests(UDPCase):
         self.assertEqual(carrier.bound.getsockopt(*option), socket.if_nametoindex("lo"))
         self.assertIsNone(self.carrier().rawAddress("ff0e::1", 4791))
 
-    @inlineCallbacks
-    def test_receiverLearnsECNFieldOfDatagrams(self) -> Generator[Deferred[Any], Any, None]:
+    async def test_receiverLearnsECNFieldOfDatagrams(self) -> None:
         for address in ("127.0.0.1", "::1"):
             here, there = self.carrier(address), self.carrier(address)
             taker = Taker()
@@ -140,7 +129,7 @@ class CarrierTests(UDPCase):
             for count, trafficClass in ((1, 0), (1, 2), (min(3, there.segments), 0xB8 | 3), (1, 0)):
                 before = len(taker.codepoints)
                 self.assertTrue(there.send(memoryview(bytes(count * 100)), 100, to, trafficClass))
-                yield self.until(lambda: len(taker.codepoints) > before)  # noqa: B023 (called in this round only)
+                await waitUntil(reactor, lambda: len(taker.codepoints) > before)  # noqa: B023 (called in this round only)
                 self.assertEqual(taker.codepoints[-1], trafficClass & 3)
 
     def test_offloadsCanBeDisabled(self) -> None:
@@ -211,7 +200,7 @@ class CarrierTests(UDPCase):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
             free.bind(("127.0.0.1", port))
 
-    def test_carrierClosedByReceiverDeliversNothingMore(self) -> None:
+    async def test_carrierClosedByReceiverDeliversNothingMore(self) -> None:
         here, there = self.carrier(), self.carrier()
         taker = Taker()
 
@@ -223,9 +212,8 @@ class CarrierTests(UDPCase):
         here.start(taker)
         for _ in range(3):
             there.send(memoryview(b"x" * 20), 20, ("127.0.0.1", here.port))
-        return self.until(lambda: here.fileno() == -1).addCallback(  # type: ignore[return-value]  # trial waits
-            lambda _: self.assertEqual(taker.turns, 1)
-        )
+        await waitUntil(reactor, lambda: here.fileno() == -1)
+        self.assertEqual(taker.turns, 1)
 
 
 class BlockedTests(SynchronousTestCase):
@@ -300,38 +288,38 @@ class LoopbackTests(UDPCase):
         self.addCleanup(device.close)
         return device
 
-    @inlineCallbacks
-    def completions(self, end: End, count: int) -> Generator[Deferred[None], None, list[Completion]]:
+    async def completions(self, end: End, count: int) -> list[Completion]:
         """Wait for that many completions."""
-        found = end.poll()
-        while len(found) < count:
-            yield deferLater(reactor, 0.001, lambda: None)
-            found += end.poll()
+        found: list[Completion] = []
+
+        def isEnough() -> bool:
+            found.extend(end.poll())
+            return len(found) >= count
+
+        await waitUntil(reactor, isEnough)
         return found
 
-    @inlineCallbacks
-    def transfer(self, one: SoftDevice, other: SoftDevice, mtu: MTU) -> Generator[Deferred[Any], Any, None]:
+    async def transfer(self, one: SoftDevice, other: SoftDevice, mtu: MTU) -> None:
         """WRITE and READ one MiB."""
         alice, bob = connected(one, other, pathMTU=mtu)
         alice.region.view[:] = data = os.urandom(1 << 20)
         alice.write(bob, 1, 0, 1 << 20)
-        found = yield self.completions(alice, 1)
+        found = await self.completions(alice, 1)
         self.assertEqual([completion.status for completion in found], [Status.SUCCESS])
         self.assertEqual(bytes(bob.region.view), data)
         alice.region.view[:] = bytes(1 << 20)
         alice.rdma(Operation.RDMA_READ, bob, 2, 0, 1 << 20)
-        found = yield self.completions(alice, 1)
+        found = await self.completions(alice, 1)
         self.assertEqual([completion.status for completion in found], [Status.SUCCESS])
         self.assertEqual(bytes(alice.region.view), data)
 
-    @inlineCallbacks
-    def test_transfersWorkWithOffloadsAtOneEndOrNone(self) -> Generator[Deferred[Any], Any, None]:
+    async def test_transfersWorkWithOffloadsAtOneEndOrNone(self) -> None:
         for here, there, mtu in (
             (False, False, MTU.MTU_1024),
             (True, False, MTU.MTU_1024),
             (False, True, MTU.MTU_4096),
         ):
-            yield self.transfer(self.device(here), self.device(there), mtu)
+            await self.transfer(self.device(here), self.device(there), mtu)
 
 
 class PollingTests(SynchronousTestCase):
