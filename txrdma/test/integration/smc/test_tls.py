@@ -85,13 +85,10 @@ class TLSTests(EndsTestCase):
     async def test_startTLSWorksAfterFallbackWithHelloReceived(self) -> None:
         test = self
 
-        class Server(Recorder):
+        class Server(Echo):
             def connectionMade(self) -> None:
                 self.transport.startTLS(test.serverOptions)
                 super().connectionMade()
-
-            def dataReceived(self, data: bytes) -> None:
-                self.transport.write(data)
 
         class Client(Recorder):
             def connectionMade(self) -> None:

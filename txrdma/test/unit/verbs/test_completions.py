@@ -20,6 +20,7 @@ from txrdma.iba.verbs import Completion, CompletionOpcode, Status
 from txrdma.interfaces import ICompletionChannel, ICompletionQueue, IPollable, IReactorPolling
 from txrdma.verbs import completions
 from txrdma.verbs._busypoll import SpinBudget
+from txrdma.verbs._sources import Sources
 from txrdma.verbs.completions import CompletionReader
 
 
@@ -640,3 +641,26 @@ class PollingReactorReaderTests(CompletionReaderTests):
         self.queue.put(2)
         self.reader.poll()
         self.assertEqual(self.log, ["poll", "disarm", "poll"])
+
+
+class SourcesTests(SynchronousTestCase):
+    """Handlers that stop their reader, and close its queues."""
+
+    def test_nothingIsCalledAfterHandlerStoppedReader(self) -> None:
+        for isFirst in (False, True):
+            calls: list[Any] = []
+            sources = Sources(self.fail)
+            sources.isRunning = sources.isArmed = True
+
+            def stop(batch: Sequence[Any]) -> None:
+                calls.append(batch)  # noqa: B023
+                sources.isRunning = False  # noqa: B023
+
+            sources.disarmBy(lambda: calls.append("disarm"))  # noqa: B023
+            sources.add(lambda limit: ["other"], calls.append)
+            if isFirst:
+                sources.addFirst(lambda limit: ["first"], stop, ["unread"])
+            else:
+                sources.add(lambda limit: ["first"], stop)
+            self.assertFalse(sources.poll())
+            self.assertEqual(calls, [["first"]])
