@@ -40,7 +40,7 @@ class MarkedTestCase(EndsTestCase):
         self.patch(approaching, "channelTo", lambda reactor, target: None)
 
 
-class OursTests(MarkedTestCase):
+class BothEndsTests(MarkedTestCase):
     """Both ends use txrdma."""
 
     async def pair(self, server: str = DEVICE, client: str = DEVICE) -> tuple[Any, Any]:
@@ -103,12 +103,8 @@ class OursTests(MarkedTestCase):
         self.assertFalse(self.model.isOpen)
 
 
-class Stranger(Recorder):
-    """An end whose CLC messages the test reads and writes itself."""
-
-
 class ForeignTestCase(MarkedTestCase):
-    """A test whose other end is not txrdma, such as a kernel."""
+    """A test whose other end is not txrdma: the test reads and writes its CLC messages."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -116,7 +112,7 @@ class ForeignTestCase(MarkedTestCase):
 
     async def dial(self, isMarked: bool) -> tuple[Any, Deferred[Any]]:
         """Return a listening end to which an endpoint has connected, and the Deferred of the protocol."""
-        factory, number, port = await self.listening(Stranger, "tcp:0:interface=127.0.0.1")
+        factory, number, port = await self.listening(Recorder, "tcp:0:interface=127.0.0.1")
         if isMarked:
             self.model.listeners.append(port.socket)
         accepted = factory.next()
@@ -134,7 +130,7 @@ class ForeignTestCase(MarkedTestCase):
         client.setblocking(False)
         client.connect_ex(("127.0.0.1", number))
         self.addCleanup(client.close)
-        unknownPeers = Recorders(Stranger)
+        unknownPeers = Recorders()
         reactor.adoptStreamConnection(client.fileno(), socket.AF_INET, unknownPeers)
         [unknownPeer] = unknownPeers.protocols
         self.addCleanup(self._disconnect, unknownPeer)

@@ -208,7 +208,7 @@ class NotificationTests(SynchronousTestCase):
             closing.drained()
             self.assertIsInstance(closing.events()[0], Ended)
 
-    def test_stoppedApplicationHearsOfLoss(self) -> None:
+    def test_stoppedApplicationIsNotifiedOfLoss(self) -> None:
         closing = after()
         closing.stopped()
         self.assertEqual(closing.events(), [Ended(Ending.LOST), Send(StateFlags.CLOSED)])

@@ -141,7 +141,7 @@ class UnavailableTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.pins = Path(self.mktemp())
 
-    def test_unavailableCarrierSaysWhy(self) -> None:
+    def test_unavailableCarrierRaisesItsReason(self) -> None:
         carrier = openCarrier(self.pins, mayLoad=False)
         self.assertFalse(carrier.isAvailable)
         self.assertIn(f"nothing is installed at {self.pins}", carrier.why)
@@ -152,7 +152,7 @@ class UnavailableTests(SynchronousTestCase):
         carrier.close()
         carrier.close()
 
-    def test_closedCarrierSaysSo(self) -> None:
+    def test_closedCarrierIsUnavailable(self) -> None:
         reading, writing = os.pipe()
         self.addCleanup(os.close, writing)
         carrier = OptionCarrier(BPFMap(reading))

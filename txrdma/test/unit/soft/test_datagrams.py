@@ -38,7 +38,7 @@ class LaneTests(SynchronousTestCase):
         self.other.taken()
         return found
 
-    def test_orderKeptAndOverflowCounted(self) -> None:
+    def test_orderIsPreservedAndOverflowCounted(self) -> None:
         for seed in SEEDS:
             random = Random(f"lane {seed}")
             sent: list[bytes] = []

@@ -129,7 +129,7 @@ class ScarceTests(SynchronousTestCase):
         self.line.setReading(True)
         self.assertEqual(self.reactor.getReaders(), [])
 
-    def test_noDescriptorForSocketFindsNobody(self) -> None:
+    def test_noPeerIsFoundWithoutDescriptorForSocket(self) -> None:
 
         def refuse(*_: object) -> None:
             raise OSError(errno.EMFILE, "test")
