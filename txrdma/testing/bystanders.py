@@ -30,9 +30,9 @@ from twisted.internet.interfaces import (
     ITCPTransport,
 )
 from twisted.internet.protocol import Factory
-from twisted.internet.task import deferLater
 
 from txrdma.testing.protocols import Recorders, StateRecorder
+from txrdma.testing.reactors import waitUntil
 
 reactor: Any = theReactor
 
@@ -181,10 +181,7 @@ class BystanderContract:
 
     async def until(self: Any, condition: Callable[[], Any], what: str) -> None:
         """Wait until a condition is true; fail with the message C{what} after 10 seconds."""
-        deadline = reactor.seconds() + _SECONDS
-        while not condition():
-            self.assertLess(reactor.seconds(), deadline, what)
-            await deferLater(reactor, 0.002)
+        await waitUntil(reactor, condition, _SECONDS, what)
 
     async def check(
         self: Any,

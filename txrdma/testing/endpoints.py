@@ -16,6 +16,7 @@ from twisted.internet.task import deferLater
 from txrdma.interfaces import ISMCStatus, ISMCTransport
 from txrdma.smc.handshake.outcomes import NotSMC
 from txrdma.testing.protocols import Recorders, StateRecorder
+from txrdma.testing.reactors import waitUntil
 
 reactor: Any = theReactor
 
@@ -44,10 +45,7 @@ class StreamContract:
 
     async def until(self: Any, condition: Any) -> None:
         """Wait until a condition is true; fail after C{SECONDS}."""
-        deadline = reactor.seconds() + self.SECONDS
-        while not condition():
-            self.assertLess(reactor.seconds(), deadline, "the condition remains false")
-            await deferLater(reactor, 0.005)
+        await waitUntil(reactor, condition, self.SECONDS)
 
     async def listening(self: Any, text: str) -> tuple[Recorders, int]:
         """Listen, and return the factory and the port number."""

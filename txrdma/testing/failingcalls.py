@@ -37,6 +37,7 @@ from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.device import SoftDevice, SoftProtectionDomain
 from txrdma.testing.bystanders import Application, callbacks
 from txrdma.testing.messagebystanders import MessageApplication
+from txrdma.testing.reactors import waitUntil
 from txrdma.verbs import devices
 
 reactor: Any = theReactor
@@ -202,10 +203,7 @@ class EndpointCase:
 
     async def until(self: Any, condition: Callable[[], Any], what: str) -> None:
         """Wait until a condition is true; fail with the message C{what} after 20 seconds."""
-        deadline = reactor.seconds() + _SECONDS
-        while not condition():
-            self.assertLess(reactor.seconds(), deadline, what)
-            await deferLater(reactor, 0.001)
+        await waitUntil(reactor, condition, _SECONDS, what)
 
     def setUp(self: Any) -> None:
         """Choose random loopback addresses, in order not to collide with other tests."""

@@ -152,11 +152,17 @@ class RealTime(Base):
             self.reactor.iterate(0.001)
 
 
-async def waitUntil(reactor: Any, condition: Callable[[], object], seconds: float = 30.0) -> float:
-    """Wait until a condition holds while the reactor runs, and return the elapsed seconds."""
+async def waitUntil(
+    reactor: Any, condition: Callable[[], object], seconds: float = 30.0, what: str = ""
+) -> float:
+    """
+    Wait until a condition holds while the reactor runs, and return the elapsed seconds.
+
+    @param what: description of the condition for the error.
+    """
     begin = reactor.seconds()
     while not condition():
         if reactor.seconds() - begin > seconds:
-            raise AssertionError(f"{condition} does not hold after {seconds:g} seconds")
-        await deferLater(reactor, 0.01)
+            raise AssertionError(f"{what or condition} does not hold after {seconds:g} seconds")
+        await deferLater(reactor, 0.002)
     return float(reactor.seconds() - begin)
