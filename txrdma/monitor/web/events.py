@@ -250,7 +250,7 @@ class EventHub:
 
     def answer(self, request: Request) -> bytes | int:
         """Begin a response of events, from the one after C{Last-Event-ID} on, which does not end."""
-        if request.args:
+        if request.args or request.postpath:
             return sendJSON(request, 400, {"error": "events have no parameters"})
         if len(self.readers) >= MOST_READERS:
             request.setHeader("Retry-After", b"60")

@@ -15,18 +15,15 @@ from twisted.web.resource import IResource, Resource
 from twisted.web.server import Request
 from twisted.web.template import Tag
 
-from txrdma.kit.pathprefix import below, prefixOf
+from txrdma.kit.pathprefix import below
 from txrdma.kit.webaccess import AccessControl
 from txrdma.monitor.process import ProcessMeasures
-from txrdma.monitor.web import rest
 from txrdma.monitor.web.html import failed, flattened, sendPage
 from txrdma.monitor.web.layout import badge, head, health, Part, table, tags
-from txrdma.monitor.web.openapi import description
-from txrdma.monitor.web.parameters import inQuery
-from txrdma.monitor.web.rest import answerLater, ReadOnly, sendJSON
-from txrdma.monitor.web.routes import FINDING_ROWS, Missing, overview, ROUTES, RowSource, WebRoute
+from txrdma.monitor.web.rest import answerLater, answerREST, ReadOnly, sendJSON
+from txrdma.monitor.web.routes import FINDING_ROWS, overview
 from txrdma.monitor.web.scrapes import Scrapes
-from txrdma.monitor.web.site import MonitorFactory, MonitorSite, putCommon
+from txrdma.monitor.web.site import AllPaths, MonitorFactory, MonitorSite, putCommon
 from txrdma.monitor.web.watch import PageContext
 
 _MOST_FINDINGS: Final = 100
@@ -51,20 +48,15 @@ class FabricsSite:
         @param process: measures the process.
         """
         self._sites = sites
-        root, api, version = Resource(), Resource(), Resource()
+        root = Resource()
         root.putChild(
             b"", ReadOnly(lambda request: answerLater(request, self._sendOverview(request), failed))
         )
         root.putChild(b"fabrics", _Fabrics(sites))
-        version.putChild(b"fabrics", ReadOnly(self._list))
-        version.putChild(b"openapi.json", ReadOnly(self._describe))
-        for route in ROUTES:
-            if route.rows is not None:
-                version.putChild(route.name.encode(), ReadOnly(partial(self._listRows, route, route.rows)))
-        api.putChild(b"v1", version)
-        root.putChild(b"api", api)
+        api = AllPaths(partial(answerREST, [site.watch for site in sites.values()], list(sites)))
+        api.putChild(b"fabrics", ReadOnly(self._list))
         self._scrapes = Scrapes(reactor, [site.metrics for site in sites.values()], process)
-        putCommon(root, self._scrapes)
+        putCommon(root, api, self._scrapes)
         self.factory = MonitorFactory(reactor, root, access, self.livenessProblem, self.readinessProblem)
 
     def stop(self) -> None:
@@ -116,22 +108,6 @@ class FabricsSite:
             for name, context in self._contexts().items()
         ]
         return sendJSON(request, 200, {"rows": rows})
-
-    def _listRows(self, route: WebRoute, rows: RowSource, request: Request) -> bytes | int:
-        """Send rows of all fabrics, such as C{/api/v1/ports}, with the name of each in a column."""
-        return answerLater(request, self._sendRows(route, rows, request), rest.failed)
-
-    async def _sendRows(self, route: WebRoute, rows: RowSource, request: Request) -> None:
-        if request.postpath:
-            raise Missing("this resource is below /fabrics/NAME/api/v1")
-        values = inQuery(route.parameters, request.args)
-        page = await rows.page(list(self._contexts().values()), values)
-        request.write(sendJSON(request, 200, page))
-        request.finish()
-
-    def _describe(self, request: Request) -> bytes:
-        """Send the description of the REST interface of all fabrics."""
-        return sendJSON(request, 200, description(prefixOf(request), list(self._sites)))
 
 
 def _joined(problems: Mapping[str, str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from twisted.logger import Logger
@@ -14,9 +14,8 @@ from twisted.web.template import Element, flattenString, renderer, Tag, TagLoade
 from txrdma.kit.pathprefix import addPrefix, prefixOf
 from txrdma.monitor.web.layout import frame, tags
 from txrdma.monitor.web.pages import PAGES
-from txrdma.monitor.web.parameters import inPath, inQuery, Wrong
+from txrdma.monitor.web.parameters import Missing, routed, Wrong
 from txrdma.monitor.web.rest import answerLater, sendText
-from txrdma.monitor.web.routes import Missing
 from txrdma.monitor.web.watch import PageContext, Watch
 
 _log = Logger()
@@ -32,13 +31,14 @@ def answerPage(watch: Watch, request: Request) -> bytes | int:
 
 async def _send(watch: Watch, request: Request) -> None:
     context = watch.context()
-    path = (*(request.prepath or ()), *(request.postpath or ()))
+    path = tuple(request.postpath or ())
     query = {name: values for name, values in request.args.items() if values != [b""]}  # of empty fields
 
     async def make() -> tuple[int, bytes]:
         code = 200
         try:
-            page = await _page(path, query, context)
+            shown, values = routed(PAGES, path, query, "there is no such page")
+            page = await shown.make(context, values)
         except Wrong as error:
             code, page = 400, _mistake(context, "This cannot be shown", str(error))
         except Missing as error:
@@ -84,14 +84,6 @@ def sendPage(request: Request, text: bytes, code: int = 200) -> None:
     request.setHeader("Content-Type", "text/html; charset=utf-8")
     request.write(b"<!DOCTYPE html>\n" + text)
     request.finish()
-
-
-async def _page(segments: Sequence[bytes], query: Mapping[bytes, list[bytes]], context: PageContext) -> Tag:
-    for page in PAGES:
-        path = inPath(page.path, page.parameters, segments)
-        if path is not None:
-            return await page.make(context, {**path, **inQuery(page.parameters, query)})
-    raise Missing("there is no such page")
 
 
 def _mistake(context: PageContext, heading: str, text: str) -> Tag:

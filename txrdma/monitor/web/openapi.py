@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import txrdma
 from txrdma.monitor.web.parameters import Parameter
-from txrdma.monitor.web.routes import FABRICS_SCHEMA, ROUTES, WebRoute
+from txrdma.monitor.web.routes import FABRICS_SCHEMA, LISTINGS, ROUTES, WebRoute
 from txrdma.monitor.web.tables import CHANGES, described, FINDINGS, LINKS, NODES, PORTS, record, Schema, TEXT
 
 BASE: Final = "/api/v1"
@@ -65,9 +65,8 @@ def description(prefix: str = "", fabrics: Sequence[str] = ()) -> dict[str, Any]
         paths["/fabrics"] = {**_FABRICS, "servers": [server]}
         name = {"default": fabrics[0], "enum": list(fabrics), "description": "Name of the fabric"}
         several, server = server, {"url": f"{prefix}/fabrics/{{fabric}}{BASE}", "variables": {"fabric": name}}
-        for route in ROUTES:
-            if route.rows is not None:
-                paths[route.path]["servers"] = [several, server]
+        for route in LISTINGS:
+            paths[route.path]["servers"] = [several, server]
     tables = {table.name: table.schema for table in (NODES, PORTS, LINKS, FINDINGS, CHANGES)}
     return {
         "openapi": "3.1.0",

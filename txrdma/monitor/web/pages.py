@@ -50,7 +50,7 @@ from txrdma.monitor.web.layout import (
     timeTag,
     title,
 )
-from txrdma.monitor.web.parameters import listing, Parameter, TIME
+from txrdma.monitor.web.parameters import listing, Parameter, Route, TIME
 from txrdma.monitor.web.routes import (
     CHANGE_ROWS,
     FINDING_ROWS,
@@ -83,16 +83,9 @@ _SWITCH_LINKS: Final = RowSource(
 
 
 @frozen
-class Page:
-    """
-    A page for people at one path.
+class Page(Route):
+    """A page for people; C{make} makes it."""
 
-    @ivar path: path with the names of parameters in braces.
-    @ivar make: makes the page.
-    """
-
-    path: str
-    parameters: tuple[Parameter, ...]
     make: Callable[[PageContext, Values], Coroutine[Any, Any, Tag]]
 
 

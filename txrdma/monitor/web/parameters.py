@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 from txrdma.kit.values import frozen
@@ -20,6 +20,10 @@ TIME: Final[Schema] = {"type": "number", "minimum": 0, "maximum": 1e12}
 
 class Wrong(Exception):
     """A request is invalid; the message says why."""
+
+
+class Missing(Exception):
+    """The requested object does not exist; the message names it."""
 
 
 @frozen
@@ -80,13 +84,43 @@ class Parameter:
         }
 
 
-def inQuery(parameters: Sequence[Parameter], query: Mapping[bytes, Sequence[bytes]]) -> dict[str, Any]:
+@frozen
+class Route:
     """
-    Values of all parameters that are not in a path; None for missing ones without a default.
+    What is served at a path.
 
-    @param query: query of a request, decoded, with a list of values for each name.
+    @ivar path: path with the names of parameters in braces: C{"/nodes/{guid}"}.
+    """
+
+    path: str
+    parameters: tuple[Parameter, ...]
+
+
+_SomeRoute = TypeVar("_SomeRoute", bound=Route)
+
+
+def routed(
+    routes: Iterable[_SomeRoute],
+    segments: Sequence[bytes],
+    query: Mapping[bytes, Sequence[bytes]],
+    missing: str,
+) -> tuple[_SomeRoute, dict[str, Any]]:
+    """
+    Return the route of a request and the values of its parameters; None for missing ones without a default.
+
+    @param segments: segments of the path, decoded or not.
+    @param query: query of the request, decoded, with a list of values for each name.
+    @raise Missing: no route has this path; C{missing} is the message.
     @raise Wrong: a parameter is unknown, given twice, missing, or invalid.
     """
+    for route in routes:
+        values = _inPath(route, segments)
+        if values is not None:
+            return route, {**values, **_inQuery(route.parameters, query)}
+    raise Missing(missing)
+
+
+def _inQuery(parameters: Sequence[Parameter], query: Mapping[bytes, Sequence[bytes]]) -> dict[str, Any]:
     known = {one.name: one for one in parameters if not one.isInPath}
     values = {name: one.schema.get("default") for name, one in known.items()}
     for key, given in query.items():
@@ -105,28 +139,18 @@ def inQuery(parameters: Sequence[Parameter], query: Mapping[bytes, Sequence[byte
     return values
 
 
-def inPath(
-    template: str, parameters: Sequence[Parameter], segments: Sequence[bytes]
-) -> dict[str, Any] | None:
-    """
-    Values of the parameters in a path; None if it is another path.
-
-    @param template: path with the names of parameters in braces: C{"/nodes/{guid}"}.
-    @param segments: segments of a request's path, decoded or not.
-    @raise Wrong: a parameter is invalid.
-    """
-    parts = template.strip("/").split("/")
+def _inPath(route: Route, segments: Sequence[bytes]) -> dict[str, Any] | None:
+    """Values of the parameters in a path; None if it is another path."""
+    parts = route.path.strip("/").split("/")
     if len(parts) != len(segments):
         return None
-    known = {f"{{{one.name}}}": one for one in parameters if one.isInPath}
-    texts = [unquote(segment.decode("utf-8", "replace")) for segment in segments]
-    if any(part not in known and part != text for part, text in zip(parts, texts, strict=True)):
+    known = {f"{{{one.name}}}": one for one in route.parameters if one.isInPath}
+    pairs = [
+        (part, unquote(one.decode("utf-8", "replace"))) for part, one in zip(parts, segments, strict=True)
+    ]
+    if any(part not in known and part != text for part, text in pairs):
         return None
-    return {
-        known[part].name: known[part].read(text)
-        for part, text in zip(parts, texts, strict=True)
-        if part in known
-    }
+    return {known[part].name: known[part].read(text) for part, text in pairs if part in known}
 
 
 def listing(table: Table[Any], *filters: str, sort: str | None = None) -> tuple[Parameter, ...]:

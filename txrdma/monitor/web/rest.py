@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -15,8 +15,8 @@ from twisted.web.server import NOT_DONE_YET, Request
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.pathprefix import prefixOf
 from txrdma.monitor.web.openapi import description
-from txrdma.monitor.web.parameters import inPath, inQuery, Wrong
-from txrdma.monitor.web.routes import Missing, ROUTES, WebRoute
+from txrdma.monitor.web.parameters import Missing, routed, Wrong
+from txrdma.monitor.web.routes import LISTINGS, ROUTES, WebRoute
 from txrdma.monitor.web.watch import Watch
 
 _log = Logger()
@@ -63,30 +63,32 @@ def answerLater(
     return NOT_DONE_YET
 
 
-def answerREST(watch: Watch, request: Request) -> bytes | int:
-    """Answer a request below C{/api/v1}, at once or when the fabric or the history has answered."""
+def answerREST(watches: Sequence[Watch], fabrics: Sequence[str], request: Request) -> bytes | int:
+    """
+    Answer a request below C{/api/v1}, at once or when the fabric or the history has answered.
+
+    @param fabrics: names of the fabrics, for the site of several, which has only listings of all of them.
+    """
     if request.postpath == [b"openapi.json"]:
-        return sendJSON(request, 200, description(prefixOf(request)))
-    return answerLater(request, _send(watch, request), failed)
+        return sendJSON(request, 200, description(prefixOf(request), fabrics))
+    return answerLater(request, _send(watches, LISTINGS if fabrics else ROUTES, request), failed)
 
 
-async def _send(watch: Watch, request: Request) -> None:
-    route, values = _routed(request)
-    made = await route.answer(watch.context(), values)
+async def _send(watches: Sequence[Watch], routes: Sequence[WebRoute], request: Request) -> None:
+    missing = "there is no such resource; /api/v1/openapi.json describes all"
+    route, values = routed(routes, request.postpath or (), request.args, missing)
+    contexts = [watch.context() for watch in watches]
+    if route.rows is not None:
+        made: dict[str, Any] | list[bytes] = await route.rows.page(contexts, values)
+    else:
+        assert route.answer is not None
+        made = await route.answer(contexts[0], values)
     if isinstance(made, dict):
         made = [sendJSON(request, 200, made)]
     else:
         request.setHeader("Content-Type", "application/json")
-    await watch.searches.write(made, request.write)
+    await watches[0].searches.write(made, request.write)
     request.finish()
-
-
-def _routed(request: Request) -> tuple[WebRoute, dict[str, Any]]:
-    for route in ROUTES:
-        path = inPath(route.path, route.parameters, request.postpath or ())
-        if path is not None:
-            return route, {**path, **inQuery(route.parameters, request.args)}
-    raise Missing("there is no such resource; /api/v1/openapi.json describes all")
 
 
 def failed(failure: Failure, request: Request) -> None:

@@ -15,7 +15,7 @@ from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.findinglog import Entry
 from txrdma.monitor.series.level import DEFAULT_LEVELS
 from txrdma.monitor.series.rows import STORED_COUNTERS
-from txrdma.monitor.web.parameters import listing, Parameter, TIME, Wrong
+from txrdma.monitor.web.parameters import listing, Missing, Parameter, Route, TIME, Wrong
 from txrdma.monitor.web.searches import Search
 from txrdma.monitor.web.tables import (
     CHANGES,
@@ -48,10 +48,6 @@ Values = dict[str, Any]
 T = TypeVar("T")
 
 _HOUR: Final = 3600.0
-
-
-class Missing(Exception):
-    """The requested object does not exist; the message names it."""
 
 
 @frozen
@@ -90,33 +86,25 @@ class RowSource:
 
 
 @frozen
-class WebRoute:
+class WebRoute(Route):
     """
     Route of the REST interface.
 
-    @ivar path: path with the names of parameters in braces.
     @ivar name: name of the operation.
     @ivar schema: JSON schema of the answer.
-    @ivar answer: makes the answer; in pieces of JSON if it is large.
-    @ivar rows: rows of a listing, which can be those of several fabrics; None for another answer.
+    @ivar answer: makes the answer about one fabric; in pieces of JSON if it is large.
+    @ivar rows: rows of a listing, which can be those of several fabrics, in place of C{answer}.
     """
 
-    path: str
     name: str
     text: str
-    parameters: tuple[Parameter, ...]
     schema: Schema
-    answer: Callable[[PageContext, Values], Coroutine[Any, Any, Answer | list[bytes]]]
+    answer: Callable[[PageContext, Values], Coroutine[Any, Any, Answer | list[bytes]]] | None
     rows: RowSource | None = None
 
 
-def listingRoute(path: str, text: str, parameters: tuple[Parameter, ...], rows: RowSource) -> WebRoute:
-    """Return the route of a listing."""
-
-    async def answer(context: PageContext, values: Values) -> Answer:
-        return await rows.page([context], values)
-
-    return WebRoute(path, path[1:], text, parameters, pageSchema(rows.table.name), answer, rows)
+def _listingRoute(path: str, text: str, parameters: tuple[Parameter, ...], rows: RowSource) -> WebRoute:
+    return WebRoute(path, parameters, path[1:], text, pageSchema(rows.table.name), None, rows)
 
 
 # Answers.
@@ -293,28 +281,27 @@ CHANGE_ROWS: Final = RowSource(
 )
 
 ROUTES: Final = (
-    WebRoute("/overview", "overview", "Is all well?", (), _OVERVIEW, _overview),
-    listingRoute(
+    WebRoute("/overview", (), "overview", "Is all well?", _OVERVIEW, _overview),
+    _listingRoute(
         *("/nodes", "Nodes: switches, then hosts, then routers"),
         listing(NODES, "type", "isSilent"),
         NODE_ROWS,
     ),
-    WebRoute("/nodes/{guid}", "node", "A node with its ports and findings", (GUID_PARAMETER,), _NODE, _node),
-    listingRoute("/ports", "Ports of all nodes", listing(PORTS, "guid", "state", "isLinked"), PORT_ROWS),
+    WebRoute("/nodes/{guid}", (GUID_PARAMETER,), "node", "A node with its ports and findings", _NODE, _node),
+    _listingRoute("/ports", "Ports of all nodes", listing(PORTS, "guid", "state", "isLinked"), PORT_ROWS),
     WebRoute(
-        *("/ports/{guid}/{port}", "port", "A port with its counters"),
-        (GUID_PARAMETER, PORT_PARAMETER),
+        *("/ports/{guid}/{port}", (GUID_PARAMETER, PORT_PARAMETER), "port", "A port with its counters"),
         _more(PORTS.schema, **dict.fromkeys(_OF_COUNTERS, _COUNTERS)),
         _port,
     ),
-    listingRoute("/links", "Links, each once", listing(LINKS, "state"), LINK_ROWS),
-    listingRoute(
+    _listingRoute("/links", "Links, each once", listing(LINKS, "state"), LINK_ROWS),
+    _listingRoute(
         *("/findings", "Findings: those that are there, the worst first, then those cleared"),
         listing(FINDINGS, *_FINDING_FILTERS),
         FINDING_ROWS,
     ),
     WebRoute(
-        *("/history/{guid}/{port}/{counter}", "history", "Growth of a counter over time"),
+        "/history/{guid}/{port}/{counter}",
         (
             *(GUID_PARAMETER, PORT_PARAMETER, _COUNTER),
             Parameter("begin", TIME, "Seconds since 1970; an hour before the end without"),
@@ -325,19 +312,18 @@ ROUTES: Final = (
                 "Level of detail; the finest that still has the beginning without",
             ),
         ),
-        _HISTORY,
-        _history,
+        *("history", "Growth of a counter over time", _HISTORY, _history),
     ),
     WebRoute(
-        *("/trace", "trace", "Path of packets from one node to another, with the load of each hop"),
+        "/trace",
         (
             Parameter("from", GUID_TEXT, "GUID of the first node", isNeeded=True),
             Parameter("to", GUID_TEXT, "GUID of the last node", isNeeded=True),
         ),
-        TRACE_SCHEMA,
-        _trace,
+        *("trace", "Path of packets from one node to another, with the load of each hop"),
+        *(TRACE_SCHEMA, _trace),
     ),
-    listingRoute(
+    _listingRoute(
         *("/changes", "Changes since a time, the latest first"),
         (
             Parameter("since", {**TIME, "default": 0}, "Seconds since 1970"),
@@ -346,10 +332,11 @@ ROUTES: Final = (
         CHANGE_ROWS,
     ),
     WebRoute(
-        *("/topology", "topology", "Switches and the links between them, laid out"),
-        (),
-        TOPOLOGY_SCHEMA,
-        _topology,
+        *("/topology", (), "topology", "Switches and the links between them, laid out"),
+        *(TOPOLOGY_SCHEMA, _topology),
     ),
 )
 """All routes; paths are below C{/api/v1}."""
+
+LISTINGS: Final = tuple(route for route in ROUTES if route.rows is not None)
+"""Routes that can answer for several fabrics."""

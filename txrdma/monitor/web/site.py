@@ -24,8 +24,7 @@ from txrdma.monitor.process import ProcessMeasures
 from txrdma.monitor.web.events import EventHub
 from txrdma.monitor.web.html import answerPage
 from txrdma.monitor.web.metrics import Metrics
-from txrdma.monitor.web.openapi import BASE
-from txrdma.monitor.web.rest import answerREST, ReadOnly, sendJSON, sendText
+from txrdma.monitor.web.rest import answerREST, ReadOnly, sendText
 from txrdma.monitor.web.scrapes import Scrapes
 from txrdma.monitor.web.searches import Searches
 from txrdma.monitor.web.watch import Watch
@@ -91,22 +90,30 @@ def _compressed(resource: Resource) -> EncodingResourceWrapper:
     return EncodingResourceWrapper(resource, [_FastGzip()])
 
 
-def putCommon(root: Resource, metrics: Resource) -> None:
-    """Add metrics, style, scripts and files for other programs to the root of a site."""
+def putCommon(root: Resource, api: Resource, metrics: Resource) -> None:
+    """Add REST, metrics, style, scripts and files for other programs to the root of a site."""
+    versions = Resource()
+    versions.putChild(b"v1", api)
+    root.putChild(b"api", versions)
     for name in ("static", "files"):
         root.putChild(name.encode(), _compressed(_filesIn(_HERE / name)))
     root.putChild(b"metrics", metrics)
 
 
-class _Root(Resource):
-    """Root of the site: HTML pages at all paths that no other resource has."""
+class AllPaths(Resource):
+    """A resource that answers at all paths below it that no child has; they are in C{request.postpath}."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, answer: Callable[[Request], bytes | int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
-        self._pages = _compressed(ReadOnly(partial(answerPage, watch)))
+        self._resource = _compressed(ReadOnly(answer))
+
+    def render(self, request: Request) -> Any:
+        return self._resource.render(request)
 
     def getChild(self, name: bytes, request: Request) -> IResource:
-        return self._pages
+        assert request.postpath is not None  # it has one from when it is routed
+        request.postpath.insert(0, name)
+        return self._resource
 
 
 class _WrongHost(Resource):
@@ -270,13 +277,12 @@ class MonitorSite:
         self.hub = EventHub(reactor, watch)
         watch.searches = Searches(reactor)
         self._timer = Timer(reactor)
-        root, api = _Root(watch), Resource()
-        api.putChild(b"v1", _Versioned(ReadOnly(partial(answerREST, watch)), ReadOnly(self.hub.answer)))
-        root.putChild(b"api", api)
+        root, api = AllPaths(partial(answerPage, watch)), AllPaths(partial(answerREST, [watch], ()))
+        api.putChild(b"events", ReadOnly(self.hub.answer))  # not compressed, as it does not end
         root.putChild(b"readyz", _probe(watch.readinessProblem))  # below the path of a fabric
         self.root, self.watch, self.metrics = root, watch, Metrics(watch, counters)
         self._scrapes = Scrapes(reactor, [self.metrics], process)
-        putCommon(root, self._scrapes)
+        putCommon(root, api, self._scrapes)
         access = access or AccessControl()
         self.factory = MonitorFactory(reactor, root, access, watch.livenessProblem, watch.readinessProblem)
 
@@ -294,23 +300,3 @@ class MonitorSite:
         self.hub.close()
         self.watch.searches.stop()
         self._scrapes.stop()
-
-
-class _Versioned(Resource):
-    """C{/api/v1}: responses of events do not end, and are not compressed; all others are compressed."""
-
-    def __init__(self, api: ReadOnly, events: ReadOnly) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
-        self._api = _compressed(api)
-        self._events = events
-
-    def render(self, request: Request) -> bytes:
-        return sendJSON(request, 404, {"error": f"{BASE}/openapi.json describes all there is"})
-
-    def getChild(self, name: bytes, request: Request) -> IResource:
-        """Return the resource of events, or that of all other paths."""
-        if name == b"events" and not request.postpath:
-            return self._events
-        assert request.postpath is not None  # it has one from when it is routed
-        request.postpath.insert(0, name)
-        return self._api
