@@ -92,7 +92,7 @@ class _Waiting:
         """
         Return when the finding may be sent: after its silences, and not while another finding explains it.
 
-        @param silences: silences in order of their ends, which are compared only once with a finding.
+        @param silences: silences, which are compared only once with a finding.
         """
         found = self.entry.finding
         if found.cause:
@@ -110,6 +110,7 @@ class AlertTracker:
     """
     Findings that wait to be sent, and open findings that were sent.
 
+    @ivar rules: rules for sending, which may be replaced.
     @ivar sent: open findings that were sent, as JSON objects.
     """
 
@@ -121,16 +122,6 @@ class AlertTracker:
         self._leaving: dict[Key, tuple[float, Mapping[str, Any]]] = {}
         self._graceEnd = now + GRACE_SECONDS
         self._former: dict[Key, tuple[float, Entry] | None] = {}
-
-    @property
-    def rules(self) -> AlertRules:
-        """Rules for sending, which may be replaced."""
-        return self._rules
-
-    @rules.setter
-    def rules(self, rules: AlertRules) -> None:
-        self._rules = rules
-        self._silences = sorted(rules.silences, key=lambda one: one.until)
 
     def expect(self, keys: Iterable[Key], ended: Iterable[Entry] = ()) -> None:
         """
@@ -183,7 +174,7 @@ class AlertTracker:
 
     def deadline(self, now: float) -> float | None:
         """Return the time at which L{take} may return alerts; None without pending alerts."""
-        dues = [one.end(self._silences) for one in self._waiting.values()]
+        dues = [one.end(self.rules.silences) for one in self._waiting.values()]
         dues += [due for due, _finding in self._leaving.values()]
         first = min(dues, default=inf) + self.rules.groupSeconds
         if self._unseen:
@@ -199,7 +190,7 @@ class AlertTracker:
             for key in self._unseen:
                 self._leaving[key] = (now, {**self.sent.pop(key), "clearedAt": now})
             self._unseen.clear()
-        due = [key for key, one in self._waiting.items() if one.end(self._silences) <= now]
+        due = [key for key, one in self._waiting.items() if one.end(self.rules.silences) <= now]
         alerts = [Alert(key, True, self._waiting.pop(key).entry.toDict()) for key in due]
         self.sent.update((one.key, one.finding) for one in alerts)
         alerts += [Alert(key, False, finding) for key, (_due, finding) in self._leaving.items()]

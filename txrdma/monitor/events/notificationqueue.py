@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.mail.smtp import SMTPError
 
 from txrdma.error import DeviceUnavailable, RDMAError
-from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.delayedcalls import cancelCall, Timer
 from txrdma.kit.lease import RENEW_SECONDS
 from txrdma.monitor.diagnosis.findinglog import Key
 from txrdma.monitor.diagnosis.journal import FabricEvent
@@ -73,20 +73,21 @@ class NotificationQueue:
         reactor: IReactorTime,
         channel: AlertChannel,
         store: Callable[[Sequence[FabricEvent]], Awaitable[None]],
-        took: Callable[[], object],
-        isSure: Callable[[], bool] = lambda: True,
+        openAlerts: Callable[[], Iterable[Alert]],
+        isSure: Callable[[], bool],
     ) -> None:
         """
         @param store: stores events, and handles its errors.
-        @param took: called after each message that the channel has sent.
+        @param openAlerts: returns the alerts of open findings that were sent, to repeat them.
         @param isSure: returns False while another process may be sending the alerts: they wait.
         """
         self.channel = channel
         self.dropped = 0
         self._reactor = reactor
         self._store = store
-        self._took = took
+        self._openAlerts = openAlerts
         self._isSure = isSure
+        self._repeats = Timer(reactor)
         self._waiting: dict[int, Alert] = {}
         self._repeated: dict[int, Alert] = {}
         self._number = 0
@@ -136,10 +137,18 @@ class NotificationQueue:
         if self._waiting and not self.loop.isDue:
             self.loop.runNow()
 
-    def repeat(self, alerts: Sequence[Alert]) -> None:
-        """Send alerts again, if nothing else waits; they are not stored."""
+    def repeat(self) -> None:
+        """Begin to send open findings again periodically, if the channel needs that."""
+        self._repeats.stop()
+        if self.channel.repeatSeconds:
+            self._repeats.start(self.channel.repeatSeconds, self._repeat)
+
+    def _repeat(self) -> None:
+        """Send open findings again, if nothing else waits; they are not stored, and receivers know them."""
+        self.repeat()
+        alerts = dict(enumerate(self._openAlerts()))
         if alerts and not self._waiting and not self.loop.isRunning:
-            self._repeated = dict(enumerate(alerts))
+            self._repeated = alerts
             if not self.loop.isDue:
                 self.loop.runNow()
 
@@ -170,7 +179,6 @@ class NotificationQueue:
             raise DeviceUnavailable("no response in time") from None
         finally:
             self._attempt = None
-        self._took()
         self.dropped = 0
         if alerts is self._repeated:
             self._repeated = {}
@@ -191,6 +199,7 @@ class NotificationQueue:
 
     def stop(self) -> Deferred[None]:
         """Stop; fires when the channel has sent its current message, or after L{STOP_SECONDS}."""
+        self._repeats.stop()
         done = self.loop.stop()
         if self._attempt is not None:
             late = self._reactor.callLater(STOP_SECONDS, self._giveUp)

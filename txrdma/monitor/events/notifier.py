@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from twisted.internet.defer import Deferred, TimeoutError
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.fabric.health import Finding
-from txrdma.kit.delayedcalls import cancelCall, Timer
 from txrdma.monitor.diagnosis.findinglog import Cleared, Entry, FindingEvent, Key
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.events.alerts import Alert, AlertRules, AlertTracker
@@ -47,11 +45,7 @@ MEMORY_SECONDS: Final = 30.0
 
 
 class Notifier:
-    """
-    Sends the events of a finding log to channels, from L{start} to L{stop}.
-
-    @ivar sent: number of messages that channels have sent.
-    """
+    """Sends the events of a finding log to channels, from L{start} to L{stop}."""
 
     def __init__(
         self,
@@ -68,7 +62,6 @@ class Notifier:
         @param mustStore: send only stored alerts, since another process may have replaced this one.
         @param isSure: returns False while another process may have replaced this one: nothing is sent.
         """
-        self.sent = 0
         self._reactor = reactor
         self._tracker = AlertTracker(rules, reactor.seconds())
         self._memory = memory
@@ -78,19 +71,17 @@ class Notifier:
         self._loop = self._supervisor.add(
             SupervisedLoop(reactor, "notifications", self._take, self._untilNext, isPeriodic=False)
         )
-        self._repeats: list[IDelayedCall] = []
-        self._retry = Timer(reactor)
         self._due: list[Alert] = []
         self._mustStore = mustStore
         self._isStarted = self._isKnown = False
 
     def _queue(self, channel: AlertChannel) -> NotificationQueue:
-        queue = NotificationQueue(self._reactor, channel, self._store, self._took, self._isSure)
+        queue = NotificationQueue(self._reactor, channel, self._store, self._openAlerts, self._isSure)
         self._supervisor.add(queue.loop)
         return queue
 
-    def _took(self) -> None:
-        self.sent += 1
+    def _openAlerts(self) -> list[Alert]:
+        return [Alert(key, True, finding) for key, finding in self._tracker.sent.items()]
 
     def expect(self, keys: Iterable[Key], ended: Iterable[Entry] = ()) -> None:
         """Set the findings of a previous process: see L{AlertTracker.expect}."""
@@ -99,18 +90,15 @@ class Notifier:
     def start(self) -> None:
         """Read which alerts were sent and which are queued, then send alerts."""
         self._isStarted = True
-        self._loop.start(None)
         for queue in self._queues:
-            self._repeatIn(queue)
-        self._recallAgain()
+            queue.repeat()
+        self._loop.start(None)
+        self._loop.runNow()
 
     def stop(self) -> Deferred[None]:
         """Stop. The Deferred fires when all channels have sent their messages, or after their time limit."""
         self._isStarted = False
         self._loop.stop()
-        self._retry.stop()
-        for timer in self._repeats:
-            cancelCall(timer)
         return Deferred.fromCoroutine(self._end())
 
     async def _end(self) -> None:
@@ -125,9 +113,6 @@ class Notifier:
 
         Alerts that wait for a channel wait for its replacement, which has the same queue name.
         """
-        for timer in self._repeats:
-            cancelCall(timer)
-        self._repeats.clear()
         self._tracker.rules = rules
         before = {queue.channel.queue: queue for queue in self._queues}
         self._queues = []
@@ -139,11 +124,13 @@ class Notifier:
                 queue.replaceChannel(channel)
             self._queues.append(queue)
             if self._isStarted:
-                self._repeatIn(queue)
+                queue.repeat()
         for queue in before.values():
             self._supervisor.remove(queue.loop)
-            queue.stop().addErrback(self._failed)
-        self._reschedule()
+            queue.stop()
+        pause = self._untilNext()
+        if self._isKnown and pause is not None:
+            self._loop.runIn(pause)
 
     def findingChanged(self, event: FindingEvent) -> None:
         """Process an event of the finding log."""
@@ -165,24 +152,22 @@ class Notifier:
 
     # State of the previous process.
 
-    async def _recall(self) -> None:
-        """Read the alerts that a previous process has sent, then send those that it left in the queues."""
+    async def _recall(self) -> bool:
+        """
+        Read the alerts that a previous process has sent, then send those that it left in the queues.
+
+        @return: False if they must be known, and could not be read.
+        """
         with _log.failuresHandled("reading the alerts that were sent before: all are sent again"):
             try:
                 await self._restore()
             except (RDMAError, TimeoutError) as error:
                 _log.warn("cannot read which alerts were sent before: {why}", why=str(error))
                 if self._mustStore:
-                    if self._isStarted:
-                        self._retry.start(RETRY_SECONDS, self._recallAgain)
-                    return
-        self._isKnown = True
+                    return False
         for queue in self._queues:
             queue.send()
-        self._reschedule()
-
-    def _recallAgain(self) -> None:
-        Deferred.fromCoroutine(self._recall()).addErrback(self._failed)
+        return True
 
     async def _restore(self) -> None:
         """Read the alerts that a previous process has sent, and those queued for existing channels."""
@@ -210,19 +195,12 @@ class Notifier:
                     raise DeviceUnavailable(f"alerts wait for the history: {error}") from error
                 _log.debug("cannot store which alerts were sent: {why}", why=str(error))
 
-    @staticmethod
-    def _failed(failure: Failure) -> None:
-        _log.failure("sending alerts", failure)
-
     # Sending.
-
-    def _reschedule(self) -> None:
-        pause = self._untilNext()
-        if self._isKnown and pause is not None:
-            self._loop.runIn(pause)
 
     def _untilNext(self) -> float | None:
         """Return the time until alerts may be due."""
+        if not self._isKnown:
+            return RETRY_SECONDS
         now = self._reactor.seconds()
         deadline = self._tracker.deadline(now)
         if self._due:
@@ -232,8 +210,12 @@ class Notifier:
     def _leastPause(self) -> float:
         return RETRY_SECONDS if self._loop.failures else 0.0
 
-    async def _take(self) -> bool:
+    async def _take(self) -> bool | None:
         """Store due alerts and their queues, then send them. False if there are none."""
+        if not self._isKnown:
+            self._isKnown = await self._recall()
+            if not self._isKnown:
+                return None
         now = self._reactor.seconds()
         self._due += self._tracker.take(now)
         excess = max(0, len(self._due) - MOST_ALERTS)
@@ -253,17 +235,6 @@ class Notifier:
         for queue, _numbered in queued:
             queue.send()
         return True
-
-    def _repeatIn(self, queue: NotificationQueue) -> None:
-        seconds = queue.channel.repeatSeconds
-        if seconds:
-            self._repeats = [timer for timer in self._repeats if timer.active()]
-            self._repeats.append(self._reactor.callLater(seconds, self._repeat, queue))
-
-    def _repeat(self, queue: NotificationQueue) -> None:
-        """Send a channel all open findings again; the receiver removes duplicates."""
-        self._repeatIn(queue)
-        queue.repeat([Alert(key, True, finding) for key, finding in self._tracker.sent.items()])
 
 
 def _eventOf(alert: Alert, now: float) -> FabricEvent:

@@ -53,8 +53,11 @@ class Database:
     @ivar connections: number of connections so far; another monitor may have written between two of them.
     """
 
-    _errors: type[Exception] = sqlite3.Error
-    _begins = "BEGIN IMMEDIATE"
+    _errors: type[Exception]
+    _begins: str
+    _tables: str
+    _columns: str
+    _size: str
 
     def __init__(self, lease: Lease | None = None) -> None:
         self.lease = lease
@@ -98,15 +101,15 @@ class Database:
 
     def tables(self) -> list[str]:
         """Return the names of all tables in the database."""
-        raise NotImplementedError
+        return [name for (name,) in self.execute(self._tables)]
 
     def columns(self, table: str) -> set[str]:
         """Read the names of a table's columns from the database."""
-        raise NotImplementedError
+        return {name for (name,) in self.execute(self._columns, table)}
 
     def size(self) -> int:
         """Return the octets of the whole database on disk, without reading it."""
-        raise NotImplementedError
+        return int(self.execute(self._size)[0][0])
 
     def octets(self, table: str) -> int:
         """Return the octets of a table with its indices on disk."""
@@ -171,6 +174,12 @@ class SQLite(Database):
     missing, but the file is always consistent.
     """
 
+    _errors = sqlite3.Error
+    _begins = "BEGIN IMMEDIATE"
+    _tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
+    _columns = "SELECT name FROM pragma_table_info(?)"
+    _size = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+
     def __init__(self, path: str, lease: Lease | None = None) -> None:
         """
         @raise HistoryRefused: the file is not a database.
@@ -200,16 +209,6 @@ class SQLite(Database):
     def setVersion(self, version: int) -> None:
         self.execute(f"PRAGMA user_version = {version}")
         self.execute(f"DROP TABLE IF EXISTS {_VERSIONS}")
-
-    def tables(self) -> list[str]:
-        return [name for (name,) in self.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-
-    def columns(self, table: str) -> set[str]:
-        return {row[1] for row in self.execute(f"PRAGMA table_info({table})")}
-
-    def size(self) -> int:
-        statement = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
-        return int(self.execute(statement)[0][0])
 
     def octets(self, table: str) -> int:
         """Measure a table by reading it, or estimate it if SQLite was compiled without C{dbstat}."""
@@ -245,6 +244,12 @@ class PostgreSQL(Database):
     """
 
     _begins = "BEGIN"
+    _tables = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
+    _columns = (
+        "SELECT column_name FROM information_schema.columns"
+        " WHERE table_schema = current_schema() AND table_name = ?"
+    )
+    _size = "SELECT pg_database_size(current_database())"
 
     def __init__(self, url: str, lease: Lease | None = None) -> None:
         """@raise HistoryRefused: psycopg is not installed, or the URL is invalid."""
@@ -269,20 +274,6 @@ class PostgreSQL(Database):
             self.close()
         self._connect()
         super()._begin()
-
-    def tables(self) -> list[str]:
-        statement = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
-        return [name for (name,) in self.execute(statement)]
-
-    def columns(self, table: str) -> set[str]:
-        statement = (
-            "SELECT column_name FROM information_schema.columns"
-            " WHERE table_schema = current_schema() AND table_name = ?"
-        )
-        return {name for (name,) in self.execute(statement, table)}
-
-    def size(self) -> int:
-        return int(self.execute("SELECT pg_database_size(current_database())")[0][0])
 
     def octets(self, table: str) -> int:
         return int(self.execute("SELECT pg_total_relation_size(CAST(? AS regclass))", table)[0][0])

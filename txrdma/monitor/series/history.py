@@ -47,8 +47,13 @@ class BatchWriter:
     """
 
     batchSeconds: float = 5.0
-    loop: SupervisedLoop
-    _isStarted = False
+
+    def __init__(self, loop: SupervisedLoop, mostRows: int) -> None:
+        """@param mostRows: maximum number of rows that wait for the next batch."""
+        self.loop = loop
+        self._mostRows = mostRows
+        self._rows: list[Row] = []
+        self._isStarted = False
 
     def start(self) -> None:
         """Begin to write batches periodically."""
@@ -62,6 +67,25 @@ class BatchWriter:
         self._isStarted = False
         return Deferred.fromCoroutine(self._end())
 
+    def add(self, rows: Iterable[Row]) -> None:
+        """Add rows to the next batch; the oldest of too many are dropped."""
+        self._rows += rows
+        excess = len(self._rows) - self._mostRows
+        if excess > 0:
+            self._lose(self._rows[:excess])
+            del self._rows[:excess]
+
+    @contextmanager
+    def _batch(self) -> Iterator[list[Row]]:
+        """Take the rows of a batch; if an exception is raised, they are added again, before later ones."""
+        rows, self._rows = self._rows, []
+        try:
+            yield rows
+        except BaseException:
+            self._rows = [*rows, *self._rows]
+            self.add(())
+            raise
+
     async def _end(self) -> None:
         await self.loop.stop()
         with _log.failuresHandled("while the last batch of {name} was written", name=self.loop.name):
@@ -70,6 +94,10 @@ class BatchWriter:
             except RDMAError as error:
                 _log.warn("the last batch of {name} is lost: {why}", name=self.loop.name, why=str(error))
         await self._close()
+
+    def _lose(self, rows: list[Row]) -> None:
+        """Count rows that are dropped."""
+        raise NotImplementedError
 
     async def _finish(self) -> object:
         """Write the remaining rows."""
@@ -99,28 +127,17 @@ class HistoryWriter(BatchWriter):
         @param store: the store, which the writer closes at its end.
         @param wallSeconds: returns the time in seconds since 1970.
         """
+        loop = SupervisedLoop(reactor, "history", self._write, lambda: self.batchSeconds, isReported=False)
+        super().__init__(loop, mostRows)
         self.dropped = 0
         self._store = store
         self._inThread = inThread
         self._wallSeconds = wallSeconds
-        self._mostRows = mostRows
-        self._rows: list[Row] = []
         self._events: deque[FabricEvent] = deque(maxlen=MOST_EVENTS)
         self._turn = DeferredLock()
-        self.loop = SupervisedLoop(
-            *(reactor, "history", self._write, lambda: self.batchSeconds), isReported=False
-        )
 
-    def add(self, rows: Iterable[Row]) -> None:
-        """Add rows to the next batch."""
-        self._rows += rows
-        self._bound()
-
-    def _bound(self) -> None:
-        excess = len(self._rows) - self._mostRows
-        if excess > 0:
-            del self._rows[:excess]
-            self.dropped += excess
+    def _lose(self, rows: list[Row]) -> None:
+        self.dropped += len(rows)
 
     def append(self, events: Iterable[FabricEvent]) -> None:
         """Append events in the thread; at most L{MOST_EVENTS} are queued, and the oldest are dropped."""
@@ -170,15 +187,9 @@ class HistoryWriter(BatchWriter):
     async def _write(self) -> bool:
         """Write a batch; if that fails, retain it for the next run, up to a limit."""
         async with self._turn:
-            rows, self._rows = self._rows, []
-            try:
-                with self._queued() as events:
-                    dropped = await self._inThread(self._store.write, rows, int(self._wallSeconds()), events)
-                self._inThread(free, rows)  # which the thread pool still refers to
-            except BaseException:
-                self._rows[:0] = rows
-                self._bound()
-                raise
+            with self._batch() as rows, self._queued() as events:
+                dropped = await self._inThread(self._store.write, rows, int(self._wallSeconds()), events)
+            self._inThread(free, rows)  # which the thread pool still refers to
         self.dropped += dropped
         if self.loop.problem:
             _log.info("history is written again")

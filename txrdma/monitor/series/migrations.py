@@ -14,8 +14,12 @@ from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.series.database import Database
 
-_NODE_KINDS: Final = {"nodes": "node-came", "nodes-gone": "node-gone"}
-_LINK_KINDS: Final = {"links": "link-came", "links-gone": "link-gone"}
+_PRESENCE_KINDS: Final = {
+    "nodes": "node-came",
+    "nodes-gone": "node-gone",
+    "links": "link-came",
+    "links-gone": "link-gone",
+}
 
 
 def eventsOfVersion1(database: Database) -> list[FabricEvent]:
@@ -59,17 +63,11 @@ def _findings(room: str, rows: _Rows, now: float) -> Iterator[FabricEvent]:
         yield FabricEvent(at, kind, where, "", _guidOf(guid), port, subject, detail)
 
 
-def _nodes(room: str, rows: _Rows, now: float) -> Iterator[FabricEvent]:
+def _presence(room: str, rows: _Rows, now: float) -> Iterator[FabricEvent]:
     for subject, (where, beyond, *gone) in rows:
+        guid, port, *_peer = json.loads(subject) if room.startswith("links") else (subject, None)
         at = gone[0] if gone else now
-        yield FabricEvent(at, _NODE_KINDS[room], where, "", GUID.fromString(subject), None, subject, beyond)
-
-
-def _links(room: str, rows: _Rows, now: float) -> Iterator[FabricEvent]:
-    for subject, (where, beyond, *gone) in rows:
-        guid, port, _peer, _peerPort = json.loads(subject)
-        at = gone[0] if gone else now
-        yield FabricEvent(at, _LINK_KINDS[room], where, "", _guidOf(guid), port, subject, beyond)
+        yield FabricEvent(at, _PRESENCE_KINDS[room], where, "", _guidOf(guid), port, subject, beyond)
 
 
 def _alerts(room: str, rows: _Rows, now: float) -> Iterator[FabricEvent]:
@@ -86,8 +84,7 @@ def _notifications(room: str, rows: _Rows, now: float) -> Iterator[FabricEvent]:
 _ROOMS: Final[dict[str, Callable[[str, _Rows, float], Iterator[FabricEvent]]]] = {
     "changes": _changes,
     "findings": _findings,
-    **dict.fromkeys(_NODE_KINDS, _nodes),
-    **dict.fromkeys(_LINK_KINDS, _links),
+    **dict.fromkeys(_PRESENCE_KINDS, _presence),
     "told": _alerts,
     "notifications": _notifications,
 }

@@ -42,20 +42,14 @@ class RemoteWriter(BatchWriter):
         inThread: InThread,
     ) -> None:
         """@param labels: labels of all series."""
+        super().__init__(SupervisedLoop(reactor, "remote write", self._run, self._pauseSeconds), MOST_ROWS)
         self.sender = sender
         self._reactor = reactor
         self._encoder = _Encoder(dict(labels))
         self._inThread = inThread
-        self._rows: list[Row] = []
-        self.loop = SupervisedLoop(reactor, "remote write", self._run, self._pauseSeconds)
 
-    def add(self, rows: Iterable[Row]) -> None:
-        """Add rows to the next batch."""
-        self._rows += rows
-        excess = len(self._rows) - MOST_ROWS
-        if excess > 0:
-            self.sender.lose(CROWDED, sum(map(_samplesOf, self._rows[:excess])))
-            del self._rows[:excess]
+    def _lose(self, rows: list[Row]) -> None:
+        self.sender.lose(CROWDED, sum(value is not None for row in rows for value in row.values))
 
     def findings(self) -> list[Finding]:
         """Return findings if the engine does not accept samples, or some were lost in the last hour."""
@@ -85,17 +79,9 @@ class RemoteWriter(BatchWriter):
         return await self.sender.send(self.batchSeconds)
 
     async def _encode(self) -> None:
-        rows, self._rows = self._rows, []
-        if rows:
-            try:
+        if self._rows:
+            with self._batch() as rows:
                 self.sender.add(await self._inThread(list, self._encoder.requests(rows)))
-            except BaseException:
-                self._rows[:0] = rows
-                raise
-
-
-def _samplesOf(row: Row) -> int:
-    return sum(value is not None for value in row.values)
 
 
 class _Encoder:

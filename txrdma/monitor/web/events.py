@@ -73,13 +73,14 @@ class Reader:
     """
     Reader of events: one request that does not end.
 
+    @ivar request: that request.
     @ivar dropped: number of events that were dropped, because the reader was too slow.
     """
 
     def __init__(self, hub: EventHub, request: Request) -> None:
         self.dropped = 0
+        self.request = request
         self._hub = hub
-        self._request = request
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
         self._pausedAt: float | None = None
@@ -87,7 +88,7 @@ class Reader:
     def send(self, event: bytes, now: float) -> None:
         """Send an event, now or when the connection accepts it."""
         if self._pausedAt is None:
-            self._request.write(event)
+            self.request.write(event)
             return
         self._waiting.append(event)
         self._bytes += len(event)
@@ -99,22 +100,13 @@ class Reader:
             self._bytes = len(resync)
         if now - self._pausedAt >= STALLED_SECONDS:
             self._hub.remove(self)
-            transport: Any = self._request.transport
+            transport: Any = self.request.transport
             transport.abortConnection()  # to lose it would wait for the reader
 
     def alive(self) -> None:
         """Send a comment, so that proxies and browsers notice that the connection is alive."""
         if self._pausedAt is None:
-            self._request.write(_ALIVE)
-
-    def release(self) -> None:
-        """Break the reference cycle of the request and its producer."""
-        self._request.producer = None
-
-    def end(self) -> None:
-        """End the answer: the monitor stops."""
-        self._request.unregisterProducer()
-        self._request.finish()
+            self.request.write(_ALIVE)
 
     def pauseProducing(self) -> None:
         """Queue events: the connection is congested."""
@@ -126,7 +118,7 @@ class Reader:
         while self._waiting and self._pausedAt is None:
             event = self._waiting.popleft()
             self._bytes -= len(event)
-            self._request.write(event)
+            self.request.write(event)
 
     def stopProducing(self) -> None:
         """Forget the reader: its connection is lost."""
@@ -287,11 +279,12 @@ class EventHub:
     def remove(self, reader: Reader) -> None:
         """Remove a reader whose connection is lost."""
         self.readers.pop(reader, None)
-        reader.release()
+        reader.request.producer = None  # which is a reference cycle
 
     def close(self) -> None:
         """End all answers: the monitor stops."""
         self._cooperator.stop()
         for reader in list(self.readers):
             self.remove(reader)
-            reader.end()
+            reader.request.unregisterProducer()
+            reader.request.finish()

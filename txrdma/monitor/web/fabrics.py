@@ -5,7 +5,7 @@ C{/fabrics/NAME/}, and REST listings and metrics of all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from txrdma.monitor.web.rest import answerLater, answerREST, ReadOnly, sendJSON
 from txrdma.monitor.web.routes import FINDING_ROWS, overview
 from txrdma.monitor.web.scrapes import Scrapes
 from txrdma.monitor.web.site import AllPaths, MonitorFactory, MonitorSite, putCommon
-from txrdma.monitor.web.watch import PageContext
+from txrdma.monitor.web.watch import PageContext, Watch
 
 _MOST_FINDINGS: Final = 100
 
@@ -57,19 +57,17 @@ class FabricsSite:
         api.putChild(b"fabrics", ReadOnly(self._list))
         self._scrapes = Scrapes(reactor, [site.metrics for site in sites.values()], process)
         putCommon(root, api, self._scrapes)
-        self.factory = MonitorFactory(reactor, root, access, self.livenessProblem, self.readinessProblem)
+        problems = [partial(self._problems, of) for of in (Watch.livenessProblem, Watch.readinessProblem)]
+        self.factory = MonitorFactory(reactor, root, access, *problems)
 
     def stop(self) -> None:
         """End all responses in progress."""
         self._scrapes.stop()
 
-    def livenessProblem(self) -> str:
-        """Return why a restart would help; C{""} if it would not."""
-        return _joined({name: site.watch.livenessProblem() for name, site in self._sites.items()})
-
-    def readinessProblem(self) -> str:
-        """Return why another monitor should be used instead; C{""} if there is no reason."""
-        return _joined({name: site.watch.readinessProblem() for name, site in self._sites.items()})
+    def _problems(self, problemOf: Callable[[Watch], str]) -> str:
+        """Return a problem of each fabric that has one; C{""} if there is none."""
+        problems = {name: problemOf(site.watch) for name, site in self._sites.items()}
+        return "; ".join(f"{name}: {problem}" for name, problem in problems.items() if problem)
 
     # Answers.
 
@@ -108,10 +106,6 @@ class FabricsSite:
             for name, context in self._contexts().items()
         ]
         return sendJSON(request, 200, {"rows": rows})
-
-
-def _joined(problems: Mapping[str, str]) -> str:
-    return "; ".join(f"{name}: {problem}" for name, problem in problems.items() if problem)
 
 
 class _Fabrics(Resource):

@@ -164,7 +164,7 @@ def _body(rows: Iterable[Sequence[Part]]) -> Generator[Tag, None, None]:
         yield tags.tr([tags.td(_shown(cell)) for cell in row])
 
 
-def table(caption: str, heads: Sequence[Part], rows: Iterable[Sequence[Part]], empty: str) -> Part:
+def table(caption: str, heads: Iterable[Part], rows: Iterable[Sequence[Part]], empty: str) -> Part:
     """
     Table with a caption for screen readers.
 
@@ -179,13 +179,23 @@ def table(caption: str, heads: Sequence[Part], rows: Iterable[Sequence[Part]], e
     return tags.div(made, class_="scroll", tabindex="0", role="region", **{"aria-label": f"Table: {caption}"})
 
 
-def sortable(path: str, query: dict[str, Any], text: str, column: str) -> Tag:
-    """Sortable column head; its link reverses the order if the table is sorted by it."""
-    now = query.get("sort") or ""
-    other = f"-{column}" if now == column else column
-    mark = " ▲" if now == column else " ▼" if now == f"-{column}" else ""
-    parameters = {name: value for name, value in query.items() if value and name not in ("sort", "offset")}
-    return tags.a(f"{text}{mark}", href=f"{path}?{urlencode({**parameters, 'sort': other})}")
+def _changed(path: str, query: dict[str, Any], **values: Any) -> str:
+    """Return a link to a page with other values in its query."""
+    return f"{path}?{urlencode({name: value for name, value in {**query, **values}.items() if value})}"
+
+
+def sortable(path: str, query: dict[str, Any], columns: dict[str, str]) -> list[Part]:
+    """
+    Sortable column heads; the link of one reverses the order if the table is sorted by it.
+
+    @param columns: names of the columns by their heads.
+    """
+    now, heads = query.get("sort") or "", []
+    for text, column in columns.items():
+        other = f"-{column}" if now == column else column
+        mark = " ▲" if now == column else " ▼" if now == f"-{column}" else ""
+        heads.append(tags.a(f"{text}{mark}", href=_changed(path, query, sort=other, offset=0)))
+    return heads
 
 
 def pager(path: str, query: dict[str, Any], total: int) -> Part:
@@ -193,15 +203,12 @@ def pager(path: str, query: dict[str, Any], total: int) -> Part:
     offset, limit = query["offset"], query["limit"]
     if total <= limit and not offset:
         return tags.p(f"{total} in all", class_="pager")
-    parameters = {name: value for name, value in query.items() if value and name != "offset"}
-
-    def to(at: int, text: str) -> Tag:
-        return tags.a(text, href=f"{path}?{urlencode({**parameters, 'offset': max(0, at)})}")
-
+    before = _changed(path, query, offset=max(0, offset - limit))
+    after = _changed(path, query, offset=offset + limit)
     return tags.nav(
-        to(offset - limit, "← Before") if offset else "",
+        tags.a("← Before", href=before) if offset else "",
         f" {offset + 1} to {min(offset + limit, total)} of {total} ",
-        to(offset + limit, "After →") if offset + limit < total else "",
+        tags.a("After →", href=after) if offset + limit < total else "",
         class_="pager",
         **{"aria-label": "Pages of rows"},
     )
@@ -245,7 +252,11 @@ def section(heading: str, *parts: Part, name: str, isLive: bool = True) -> Tag:
 
 
 FINDING_HEADS: Final = ["Severity", "Where", "What, and what to do"]
-LINK_HEADS: Final = ["From", "To", "Mode", "State", "Load", "Load back", "Errors/s"]
+LINK_COLUMNS: Final = {
+    "From": "name", "To": "peerName", "Mode": "speed", "State": "state",
+    "Load": "load", "Load back": "peerLoad", "Errors/s": "errorRate",
+}
+"""Columns of links by their heads."""
 
 
 def findingRows(context: PageContext, entries: list[Entry]) -> Iterator[list[Part]]:
@@ -289,19 +300,22 @@ def mode(row: Row) -> str:
     return f"{row['width']}x {row['speed']}" if row["width"] and row["speed"] else "–"
 
 
-def _ends(row: Row) -> list[Part]:
-    one = [nodeLink(row["guid"], row["name"]), " port ", portLink(row["guid"], row["port"])]
-    if row["peerGuid"] is None:  # the link was lost while the rows were searched
-        return [one, "–"]
+def neighbour(row: Row) -> Part:
+    """Links to the port at the other end of a link and its node; a dash if there is no link, or no more."""
+    if row["peerGuid"] is None:
+        return "–"
     peer = portLink(row["peerGuid"], row["peerPort"])
-    return [one, [nodeLink(row["peerGuid"], row["peerName"]), " port ", peer]]
+    return [nodeLink(row["peerGuid"], row["peerName"]), " port ", peer]
 
 
-def linkTable(rows: list[Row], heads: list[Part], empty: str) -> Part:
+def linkTable(rows: list[Row], empty: str, heads: Iterable[Part] = LINK_COLUMNS) -> Part:
     """Table of links, with the load of both directions."""
     cells = (
-        [*_ends(row), mode(row), row["state"].capitalize()]
-        + [gauge(row["load"]), gauge(row["peerLoad"]), errors(row["errorRate"])]
+        [
+            [nodeLink(row["guid"], row["name"]), " port ", portLink(row["guid"], row["port"])],
+            *(neighbour(row), mode(row), row["state"].capitalize()),
+            *(gauge(row["load"]), gauge(row["peerLoad"]), errors(row["errorRate"])),
+        ]
         for row in rows
     )
     return table("Links", heads, cells, empty)

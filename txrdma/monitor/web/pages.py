@@ -34,9 +34,10 @@ from txrdma.monitor.web.layout import (
     frame,
     gauge,
     health,
-    LINK_HEADS,
+    LINK_COLUMNS,
     linkTable,
     mode,
+    neighbour,
     nodeLink,
     pager,
     Part,
@@ -58,6 +59,7 @@ from txrdma.monitor.web.routes import (
     LINK_ROWS,
     NODE_ROWS,
     nodeOf,
+    overview,
     PORT_PARAMETER,
     portOf,
     RowSource,
@@ -94,31 +96,29 @@ class Page(Route):
 
 async def _overview(context: PageContext, values: Values) -> Tag:
     verdict, colour = health(context)
-    fabric, poller, statistics = context.fabric, context.poller, context.poller.statistics
-    switches = sum(node.isSwitch for node in fabric.nodes.values())
+    state, statistics = overview(context), context.poller.statistics
     tiles = (
-        ("Switches", switches, "/nodes?type=switch"),
-        ("Hosts", len(fabric.nodes) - switches, "/nodes?type=host"),
-        ("Links", len(poller.presence.linked), "/links"),
-        ("Gone", len(poller.presence.nodes) + len(poller.presence.links), "/changes"),
+        ("Switches", state["switches"], "/nodes?type=switch"),
+        ("Hosts", state["nodes"] - state["switches"], "/nodes?type=host"),
+        ("Links", state["links"], "/links"),
+        ("Gone", state["nodesGone"] + state["linksGone"], "/changes"),
     )
     shown = [
         tags.li(tags.a(tags.span(f"{count:,}", class_="count"), " ", name, href=link))
         for name, count, link in tiles
     ]
-    counts = [
-        f"{sum(entry.severity.name.lower() == severity for entry in context.open)} {severity}"
-        for severity in reversed(SEVERITIES)
-    ]
-    said = ", ".join(counts) if context.open else "The first sweep is in progress."
+    counts = ", ".join(f"{count} {severity}" for severity, count in reversed(state["findings"].items()))
+    said = counts if context.open else "The first sweep is in progress."
     if colour == "ok":
         said = "Nothing is wrong with any node, port or link."
     banner = {"id": "banner", "data-live": "yes", "aria-label": "Is all well?", "class_": f"banner {colour}"}
     causes = [entry for entry in context.open if not entry.finding.cause][:_FEW]
     more = tags.p(tags.a(f"All {len(context.open)} findings", href="/findings"))
     page = await LINK_ROWS.page([context], {"sort": "-load", "limit": _FEW, "offset": 0})
-    links = linkTable(page["rows"], LINK_HEADS, "No link is known yet.")
-    changes = changeTable(context, poller.journal.since(0)[:_FEW], "Nothing has changed since the start.")
+    links = linkTable(page["rows"], "No link is known yet.")
+    changes = changeTable(
+        context, context.poller.journal.since(0)[:_FEW], "Nothing has changed since the start."
+    )
     work = facts(
         ("Rounds of readings", f"{statistics.turns:,}, the last took {statistics.turnSeconds:.2f} s"),
         ("Ports read", f"{statistics.readings:,}"),
@@ -140,22 +140,6 @@ async def _overview(context: PageContext, values: Values) -> Tag:
     return frame(context, "/", "Overview", parts, "topology")
 
 
-_SORTED: Final[dict[str, tuple[tuple[str, str], ...]]] = {
-    "/nodes": (
-        *(("Name", "name"), ("Type", "type"), ("LID", "lid"), ("Links", "links")),
-        *(("Findings", "findings"), ("GUID", "guid")),
-    ),
-    "/links": (
-        *(("From", "name"), ("To", "peerName"), ("Mode", "speed"), ("State", "state")),
-        *(("Load", "load"), ("Load back", "peerLoad"), ("Errors/s", "errorRate")),
-    ),
-}
-
-
-def _heads(path: str, values: Values) -> list[Part]:
-    return [sortable(path, values, text, column) for text, column in _SORTED[path]]
-
-
 async def _nodes(context: PageContext, values: Values) -> Tag:
     page = await NODE_ROWS.page([context], values)
     rows = (
@@ -170,7 +154,8 @@ async def _nodes(context: PageContext, values: Values) -> Tag:
         for row in page["rows"]
     )
     form = searchForm("/nodes", values, "Name or GUID", choose("type", "Type", values["type"], NODE_TYPES))
-    shown = table("Nodes", _heads("/nodes", values), rows, "No node is like that.")
+    columns = {head: head.lower() for head in ("Name", "Type", "LID", "Links", "Findings", "GUID")}
+    shown = table("Nodes", sortable("/nodes", values, columns), rows, "No node is like that.")
     listed = section("All nodes that are there", shown, pager("/nodes", values, page["total"]), name="rows")
     return frame(context, "/nodes", "Nodes", [form, listed])
 
@@ -178,7 +163,7 @@ async def _nodes(context: PageContext, values: Values) -> Tag:
 async def _links(context: PageContext, values: Values) -> Tag:
     page = await LINK_ROWS.page([context], values)
     form = searchForm("/links", values, "Name or GUID of an end")
-    shown = linkTable(page["rows"], _heads("/links", values), "No link is like that.")
+    shown = linkTable(page["rows"], "No link is like that.", sortable("/links", values, LINK_COLUMNS))
     listed = section("All links", shown, pager("/links", values, page["total"]), name="rows")
     return frame(context, "/links", "Links", [form, listed])
 
@@ -209,15 +194,11 @@ async def _node(context: PageContext, values: Values) -> Tag:
 
 
 def _portCells(row: Row) -> list[Part]:
-    neighbour: Part = "–"
-    if row["peerGuid"] is not None:
-        peer = portLink(row["peerGuid"], row["peerPort"])
-        neighbour = [nodeLink(row["peerGuid"], row["peerName"]), " port ", peer]
     return [
         portLink(row["guid"], row["port"]),
         row["state"].capitalize(),
         mode(row) if row["isLinked"] else "–",
-        neighbour,
+        neighbour(row),
         amount(row["transmitRate"], "B/s"),
         amount(row["receiveRate"], "B/s"),
         gauge(row["load"]),
@@ -247,7 +228,7 @@ async def _port(context: PageContext, values: Values) -> Tag:
     state = f"{row['state'].capitalize()}, {row['physicalState'].lower().replace('_', ' ')}"
     now = facts(
         ("Node", nodeLink(node.guid, title(node))),
-        ("Neighbour", _portCells(row)[3]),
+        ("Neighbour", neighbour(row)),
         ("State", state),
         ("Mode", mode(row)),
         ("Sent", amount(row["transmitRate"], "B/s")),
@@ -351,7 +332,7 @@ async def _changes(context: PageContext, values: Values) -> Tag:
 
 async def _topology(context: PageContext, values: Values) -> Tag:
     page = await _SWITCH_LINKS.page([context], values)
-    shown = linkTable(page["rows"], LINK_HEADS, "No two switches are linked.")
+    shown = linkTable(page["rows"], "No two switches are linked.")
     pages = pager("/topology", values, page["total"])
     listed = section("Links between switches", shown, pages, name="rows")
     return frame(context, "/topology", "Topology", [drawing(True), listed], "topology")

@@ -50,6 +50,9 @@ _TYPES: Final = {
 }
 _CACHE_SECONDS: Final = 300
 
+_WRONG_HOST: Final = "Ask by address or as localhost; for other names give web.tokens or web.users."
+"""Answer to a browser that was directed here under the name of another site."""
+
 HEADS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
@@ -114,16 +117,6 @@ class AllPaths(Resource):
         assert request.postpath is not None  # it has one from when it is routed
         request.postpath.insert(0, name)
         return self._resource
-
-
-class _WrongHost(Resource):
-    """Answer to a browser that was directed here under the name of another site."""
-
-    isLeaf = True
-
-    def render(self, request: Request) -> bytes:
-        why = "Ask by address or as localhost; for other names give web.tokens or web.users."
-        return sendText(request, 421, why)
 
 
 def _probe(problem: Callable[[], str]) -> ReadOnly:
@@ -247,7 +240,7 @@ class MonitorFactory(Site):
         for head, value in HEADS.items():
             request.setHeader(head, value)
         if self._isOpen and not isLocalName(request.getHeader(b"host") or b""):
-            return _WrongHost()  # type: ignore[no-untyped-call]  # of Twisted's
+            return ReadOnly(lambda request: sendText(request, 421, _WRONG_HOST))
         if request.path in self._probes:
             return self._probes[request.path]
         return super().getResourceFor(request)  # type: ignore[no-untyped-call,no-any-return]  # of Twisted's

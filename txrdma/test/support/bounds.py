@@ -37,7 +37,7 @@ BOUNDS: Final = {
         mad.Runner.running,wanting,_sources,_ready mad.SATransactor._lids mad.Servers._servers
         mad.Task.children,_answers mad.Transactions.open,_pausing mad.UmadPort._asked
         monitor.ConfigReader.mistakes,_wrong monitor.EventHub._edges monitor.FabricPoller._running,_replaced
-        monitor.MaintainedFiles.problems,_written monitor.Notifier._repeats,_queues
+        monitor.MaintainedFiles.problems,_written monitor.Notifier._queues
         monitor.SupervisedLoop._waiting monitor.Supervisor.loops monitor.Tallies._limits
         monitor.CounterReader._interrupted monitor._Link.waiting,_open,_requests
         smc.AnnouncementChannel._open smc.Flow.context,pending smc._LoopbackReceiver._addresses
@@ -169,9 +169,8 @@ BOUNDS: Final = {
     """,
     "monitor.reading.poller.MOST_NEW": "monitor.FabricPoller._newGUIDs",
     "monitor.series.history.MOST_EVENTS": "monitor.EventTable._uncertain",
-    "monitor.series.history.MOST_ROWS": "monitor.HistoryWriter._rows",
+    "monitor.series.history.MOST_ROWS": "monitor.BatchWriter._rows",
     "monitor.series.historystore.MOST_PORTS": "monitor.HistoryStore._ports,_last",
-    "monitor.series.remotewriter.MOST_ROWS": "monitor.RemoteWriter._rows",
     "monitor.web.events._REPEATED": "monitor.EventHub._unsent",
     "monitor.web.events.MOST_READERS": "monitor.EventHub.readers",
     "monitor.web.scrapes.MOST_SCRAPES": "monitor.Scrapes._scrapes",

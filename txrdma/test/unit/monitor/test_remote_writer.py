@@ -113,7 +113,7 @@ class RemoteWriterTests(SynchronousTestCase):
 
     def test_crowd(self) -> None:
         """Rows queued while an engine is slow are bounded; the oldest are dropped and counted."""
-        self.patch(remotewriter, "MOST_ROWS", 2)
+        self.patch(self.writer, "_mostRows", 2)
         self.writer.add([reading(at, 1) for at in (10, 20, 30)])
         self.assertEqual(self.writer.sender.lost, {CROWDED: len(TRAFFIC.seriesNames)})
         self.batch()
