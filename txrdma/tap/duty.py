@@ -28,6 +28,7 @@ from txrdma.monitor.diagnosis.findinglog import FindingLog
 from txrdma.monitor.diagnosis.journal import Journal
 from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.events.alerts import FormerAlerts
 from txrdma.monitor.events.channels import AlertChannel, LineChannel, MailChannel, WebhookChannel
 from txrdma.monitor.events.memory import restoreState, secondsToFind
 from txrdma.monitor.events.notifier import Notifier
@@ -156,6 +157,7 @@ class Duty:
         self._channels = channelsOf(reactor, config)
         self.files = MaintainedFiles(reactor, config.files)
         self._unsure: list[Row] = []
+        self._alerts = FormerAlerts({}, {})
         self._findingLog, self._presence, self._journal = FindingLog(config.rules), Presence(), Journal()
 
     def open(self, lease: Lease | None) -> None:
@@ -186,7 +188,7 @@ class Duty:
         try:
             if not store.isOpen:
                 raise DeviceUnavailable("the history is not open")
-            restoreState(
+            self._alerts = restoreState(
                 *(store, self._findingLog, self._presence, self._journal),
                 lambda kind: began + secondsToFind(kind, self._thresholds, interval),
             )
@@ -203,7 +205,7 @@ class Duty:
         self.notifier = Notifier(
             *(self._reactor, config.alerts, self._channels, writer, supervisor, config.standby, self._isSure)
         )
-        self.notifier.expect(self._findingLog.open, self._findingLog.closed)
+        self.notifier.restore(self._alerts, self._findingLog.open, self._findingLog.closed)
         if writer is not None:
             self._journal.store = writer.append
         self._poller.resume(self._findingLog, self._presence, self._journal)

@@ -9,11 +9,11 @@ is an argument.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from hashlib import blake2b
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from txrdma.fabric.advice import Severity
 from txrdma.kit.values import frozen
@@ -78,6 +78,18 @@ class Alert:
         return blake2b(json.dumps(occurrence).encode(), digest_size=8).hexdigest()
 
 
+class FormerAlerts(NamedTuple):
+    """
+    Alerts of a previous process.
+
+    @ivar sent: open findings that were sent, as JSON objects.
+    @ivar queued: alerts that channels have not sent, by the names of their queues and by their numbers.
+    """
+
+    sent: Mapping[Key, Mapping[str, Any]]
+    queued: Mapping[str, dict[int, Alert]]
+
+
 class _Waiting:
     """A finding that is sent after the time C{due}, and after its silences have ended."""
 
@@ -121,36 +133,29 @@ class AlertTracker:
         self._waiting: dict[Key, _Waiting] = {}
         self._leaving: dict[Key, tuple[float, Mapping[str, Any]]] = {}
         self._graceEnd = now + GRACE_SECONDS
-        self._former: dict[Key, tuple[float, Entry] | None] = {}
 
-    def expect(self, keys: Iterable[Key], ended: Iterable[Entry] = ()) -> None:
+    def restore(
+        self, sent: Mapping[Key, Mapping[str, Any]], isOpen: Container[Key], ended: Iterable[Entry]
+    ) -> None:
         """
-        Set the findings of a previous process, before L{remember}.
+        Add the findings that a previous process has sent.
 
-        @param keys: open findings: the log will report whether they are cleared.
+        @param isOpen: open findings: the log will report whether they are cleared.
         @param ended: the last ones that were cleared, whose end that process may not have sent.
         """
-        self._former = {one.key: (one.lastSeen, one) for one in ended}
-        self._former.update(dict.fromkeys(keys))
-
-    def remember(self, sent: Mapping[Key, Mapping[str, Any]]) -> None:
-        """Add the findings that a previous process has sent, once."""
+        entries = {one.key: one for one in ended}
         for key, finding in sent.items():
-            ended = self._former.get(key)
-            if ended is not None:
-                self._leave(*ended, finding)
+            if key in entries and key not in isOpen:
+                self._leave(entries[key].lastSeen, entries[key], finding)
             else:
                 self.sent[key] = finding
-                if self._waiting.pop(key, None) is None and key not in self._former:
+                if key not in isOpen:
                     self._unseen[key] = None
-        self._former.clear()
 
     def raised(self, entry: Entry, now: float) -> None:
         """Process a finding that was raised, or that is still open after a restart."""
         key = entry.key
         self._unseen.pop(key, None)
-        if key in self._former:
-            self._former[key] = None
         leaving = self._leaving.pop(key, None)
         if leaving is not None:  # its clearing was not sent yet
             self.sent[key] = leaving[1]
@@ -165,8 +170,6 @@ class AlertTracker:
         sent = self.sent.pop(key, None)
         if sent is not None:
             self._leave(now, entry, sent)
-        elif key in self._former:  # whether it was sent is not known yet
-            self._former[key] = (now, entry)
 
     def _leave(self, at: float, entry: Entry, sent: Mapping[str, Any]) -> None:
         """Send the end of a finding, with the severity that was sent: receivers identify alerts by it."""

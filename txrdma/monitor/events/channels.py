@@ -161,14 +161,12 @@ class WebhookChannel(AlertChannel):
 
     def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
         """Post alerts; fails with L{DeviceUnavailable} if the response is not a success."""
-        message: object
-        if self.repeatSeconds:
-            message = postedAlerts(alerts, self._reactor.seconds())
-        else:
-            message = webhookMessage(alerts, self._receiver)
-        return Deferred.fromCoroutine(self._post(json.dumps(message).encode()))
+        return Deferred.fromCoroutine(self._post(alerts))
 
-    async def _post(self, body: bytes) -> None:
+    async def _post(self, alerts: Sequence[Alert]) -> None:
+        isRepeated, now = bool(self.repeatSeconds), self._reactor.seconds()
+        message = postedAlerts(alerts, now) if isRepeated else webhookMessage(alerts, self._receiver)
+        body = json.dumps(message).encode()
         headers = {"Content-Type": "application/json"}
         if self._authorization:
             headers["Authorization"] = self._authorization

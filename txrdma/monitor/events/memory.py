@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from typing import Final
 
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.managerwatch import STILL_SECONDS
-from txrdma.monitor.diagnosis.findinglog import FindingLog, MOST_CLEARED
+from txrdma.monitor.diagnosis.findinglog import FindingLog, Key, MOST_CLEARED
 from txrdma.monitor.diagnosis.journal import entryOf, Journal
 from txrdma.monitor.diagnosis.presence import Presence, STATES
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.events.alerts import FormerAlerts
+from txrdma.monitor.events.notificationqueue import QUEUED, restored
+from txrdma.monitor.events.notifier import RAISED
 from txrdma.monitor.reading.counterreader import SILENT_TIMES
 from txrdma.monitor.reading.poller import UNSUBSCRIBED_SECONDS
 from txrdma.monitor.series.historystore import HistoryStore
-
-_RAISED: Final = "finding-raised"
-_CLEARED: Final = "finding-cleared"
 
 
 def secondsToFind(kind: str, thresholds: ErrorThresholds, intervalSeconds: float) -> float:
@@ -29,20 +29,28 @@ def secondsToFind(kind: str, thresholds: ErrorThresholds, intervalSeconds: float
     return max(thresholds.periodOf(kind), several.get(kind, 0.0))
 
 
+def formerAlerts(store: HistoryStore) -> FormerAlerts:
+    """Return the alerts of a previous process, or raise L{DeviceUnavailable}. Blocks."""
+    sent = {Key(*json.loads(one.subject)): one.detail for one in store.states(RAISED)}
+    return FormerAlerts(sent, restored(store.states(QUEUED)))
+
+
 def restoreState(
     store: HistoryStore,
     findingLog: FindingLog,
     presence: Presence,
     journal: Journal,
     heldUntil: Callable[[str], float],
-) -> None:
-    """Restore the state of a previous process, or raise L{DeviceUnavailable}. Blocks."""
-    findings = [*store.states(_RAISED), *store.states(_CLEARED, most=MOST_CLEARED)]
+) -> FormerAlerts:
+    """Restore the state of a previous process; return its alerts, or raise L{DeviceUnavailable}. Blocks."""
+    findings = [*store.states("finding-raised"), *store.states("finding-cleared", most=MOST_CLEARED)]
     states, changes = store.states(*STATES), store.changes()
     try:
         entries = [entryOf(event) for event in findings]
+        alerts = formerAlerts(store)
         presence.restore(states)
     except (ValueError, TypeError, KeyError) as error:
         raise DeviceUnavailable(f"events of the history are invalid: {error!r}") from error
     journal.changes.extend(changes)
     findingLog.restore(entries, heldUntil)
+    return alerts

@@ -8,7 +8,7 @@ L{txrdma.monitor.events.notificationqueue}.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Final
 
 from twisted.internet.defer import Deferred, TimeoutError
@@ -19,15 +19,13 @@ from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.fabric.health import Finding
 from txrdma.monitor.diagnosis.findinglog import Cleared, Entry, FindingEvent, Key
 from txrdma.monitor.diagnosis.journal import FabricEvent
-from txrdma.monitor.events.alerts import Alert, AlertRules, AlertTracker
+from txrdma.monitor.events.alerts import Alert, AlertRules, AlertTracker, FormerAlerts
 from txrdma.monitor.events.channels import AlertChannel
 from txrdma.monitor.events.notificationqueue import (
     DROPPED,
     ended,
     MOST_ALERTS,
     NotificationQueue,
-    QUEUED,
-    restored,
     RETRY_SECONDS,
 )
 from txrdma.monitor.series.history import HistoryWriter
@@ -35,7 +33,7 @@ from txrdma.monitor.supervisor import SupervisedLoop, Supervisor
 
 _log = Logger()
 
-_RAISED: Final = "alert-raised"
+RAISED: Final = "alert-raised"
 """Kind of the events of open findings that were sent."""
 
 _CLEARED: Final = "alert-cleared"
@@ -73,7 +71,7 @@ class Notifier:
         )
         self._due: list[Alert] = []
         self._mustStore = mustStore
-        self._isStarted = self._isKnown = False
+        self._isStarted = False
 
     def _queue(self, channel: AlertChannel) -> NotificationQueue:
         queue = NotificationQueue(self._reactor, channel, self._store, self._openAlerts, self._isSure)
@@ -83,17 +81,23 @@ class Notifier:
     def _openAlerts(self) -> list[Alert]:
         return [Alert(key, True, finding) for key, finding in self._tracker.sent.items()]
 
-    def expect(self, keys: Iterable[Key], ended: Iterable[Entry] = ()) -> None:
-        """Set the findings of a previous process: see L{AlertTracker.expect}."""
-        self._tracker.expect(keys, ended)
+    def restore(self, former: FormerAlerts, isOpen: Container[Key], cleared: Iterable[Entry]) -> None:
+        """Set the alerts of a previous process, before L{start}: see L{AlertTracker.restore}."""
+        self._tracker.restore(former.sent, isOpen, cleared)
+        queued, now = dict(former.queued), self._reactor.seconds()
+        for queue in self._queues:
+            queue.restore(queued.pop(queue.channel.queue, {}))
+        if self._memory is not None:
+            for name, alerts in queued.items():
+                self._memory.append(ended(DROPPED, name, alerts, now))
 
     def start(self) -> None:
-        """Read which alerts were sent and which are queued, then send alerts."""
+        """Send queued alerts, and then those that become due."""
         self._isStarted = True
         for queue in self._queues:
             queue.repeat()
-        self._loop.start(None)
-        self._loop.runNow()
+            queue.send()
+        self._loop.start(self._untilNext())
 
     def stop(self) -> Deferred[None]:
         """Stop. The Deferred fires when all channels have sent their messages, or after their time limit."""
@@ -129,7 +133,7 @@ class Notifier:
             self._supervisor.remove(queue.loop)
             queue.stop()
         pause = self._untilNext()
-        if self._isKnown and pause is not None:
+        if pause is not None:
             self._loop.runIn(pause)
 
     def findingChanged(self, event: FindingEvent) -> None:
@@ -139,8 +143,7 @@ class Notifier:
             self._tracker.cleared(event.entry, now)
         else:
             self._tracker.raised(event.entry, now)
-        if self._isKnown:  # in the next reactor iteration, once for many events
-            self._loop.runIn(self._leastPause())
+        self._loop.runIn(self._leastPause())  # in the next reactor iteration, once for many events
 
     def findings(self) -> list[Finding]:
         """Return findings about channels whose last attempt failed."""
@@ -149,41 +152,6 @@ class Notifier:
             for queue in self._queues
             if queue.loop.problem
         ]
-
-    # State of the previous process.
-
-    async def _recall(self) -> bool:
-        """
-        Read the alerts that a previous process has sent, then send those that it left in the queues.
-
-        @return: False if they must be known, and could not be read.
-        """
-        with _log.failuresHandled("reading the alerts that were sent before: all are sent again"):
-            try:
-                await self._restore()
-            except (RDMAError, TimeoutError) as error:
-                _log.warn("cannot read which alerts were sent before: {why}", why=str(error))
-                if self._mustStore:
-                    return False
-        for queue in self._queues:
-            queue.send()
-        return True
-
-    async def _restore(self) -> None:
-        """Read the alerts that a previous process has sent, and those queued for existing channels."""
-        sent, left = await self._states(_RAISED), restored(await self._states(QUEUED))
-        self._tracker.remember({Key(*json.loads(one.subject)): one.detail for one in sent})
-        for queue in self._queues:
-            queue.restore(left.pop(queue.channel.queue, {}))
-        now = self._reactor.seconds()
-        await self._store(
-            [event for queue, alerts in left.items() for event in ended(DROPPED, queue, alerts, now)]
-        )
-
-    async def _states(self, kind: str) -> list[FabricEvent]:
-        if self._memory is None:
-            return []
-        return await self._memory.states(kind).addTimeout(MEMORY_SECONDS, self._reactor)
 
     async def _store(self, events: Sequence[FabricEvent], isNeeded: bool = False) -> None:
         """Store events for the next process, if possible or needed; the history reports its errors."""
@@ -199,8 +167,6 @@ class Notifier:
 
     def _untilNext(self) -> float | None:
         """Return the time until alerts may be due."""
-        if not self._isKnown:
-            return RETRY_SECONDS
         now = self._reactor.seconds()
         deadline = self._tracker.deadline(now)
         if self._due:
@@ -210,12 +176,8 @@ class Notifier:
     def _leastPause(self) -> float:
         return RETRY_SECONDS if self._loop.failures else 0.0
 
-    async def _take(self) -> bool | None:
+    async def _take(self) -> bool:
         """Store due alerts and their queues, then send them. False if there are none."""
-        if not self._isKnown:
-            self._isKnown = await self._recall()
-            if not self._isKnown:
-                return None
         now = self._reactor.seconds()
         self._due += self._tracker.take(now)
         excess = max(0, len(self._due) - MOST_ALERTS)
@@ -238,7 +200,7 @@ class Notifier:
 
 
 def _eventOf(alert: Alert, now: float) -> FabricEvent:
-    kind = _RAISED if alert.isRaised else _CLEARED
+    kind = RAISED if alert.isRaised else _CLEARED
     where = alert.finding["where"]
     return FabricEvent(now, kind, where, "", subject=json.dumps(alert.key), detail=alert.finding)
 

@@ -151,10 +151,6 @@ class HistoryWriter(BatchWriter):
         """Return the history of one counter of a port: see L{HistoryStore.series}."""
         return self._inThread(self._store.series, portKey, counter, begin, end, level)
 
-    def states(self, *kinds: str) -> Deferred[list[FabricEvent]]:
-        """Return the last events of all subjects: see L{HistoryStore.states}."""
-        return self._inThread(self._store.states, *kinds)
-
     def appendNow(self, events: Sequence[FabricEvent]) -> Deferred[None]:
         """
         Append events after queued ones, and after those of a batch that is being written.

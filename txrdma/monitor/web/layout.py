@@ -51,9 +51,10 @@ _FOR_PROGRAMS: Final = (
     ("/files/grafana.json", "Grafana dashboard"),
     ("/files/alerts.yml", "alert rules"),
 )
-_SCRIPTS: Final = ("vendor/graphology.umd.min.js", "vendor/sigma.min.js", "topology.js")
-_CHARTS: Final = ("vendor/uPlot.iife.min.js", "charts.js")
-SCRIPTS: Final = {"topology": _SCRIPTS, "charts": _CHARTS}
+SCRIPTS: Final = {
+    "topology": ("vendor/graphology.umd.min.js", "vendor/sigma.min.js", "topology.js"),
+    "charts": ("vendor/uPlot.iife.min.js", "charts.js"),
+}
 """Scripts of pages with a drawing, in addition to the common one."""
 
 ROWS_AT_A_TIME: Final = 30
@@ -253,8 +254,13 @@ def section(heading: str, *parts: Part, name: str, isLive: bool = True) -> Tag:
 
 FINDING_HEADS: Final = ["Severity", "Where", "What, and what to do"]
 LINK_COLUMNS: Final = {
-    "From": "name", "To": "peerName", "Mode": "speed", "State": "state",
-    "Load": "load", "Load back": "peerLoad", "Errors/s": "errorRate",
+    "From": "name",
+    "To": "peerName",
+    "Mode": "speed",
+    "State": "state",
+    "Load": "load",
+    "Load back": "peerLoad",
+    "Errors/s": "errorRate",
 }
 """Columns of links by their heads."""
 

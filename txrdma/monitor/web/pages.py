@@ -268,26 +268,32 @@ def _counterRows(meter: Meter | None, meanings: Mapping[str, str]) -> list[list[
     ]
 
 
+def _rangeMenu(linkTo: Callable[[int, str], str], chosen: str = "") -> Tag:
+    """Links to other ranges of time, by their seconds and names."""
+    links = [
+        tags.a(f"Last {text}", href=linkTo(seconds, text))(
+            **({"aria-current": "true"} if text == chosen else {})
+        )
+        for seconds, text in _RANGES
+    ]
+    return tags.nav([[each, " "] for each in links], class_="choices", **{"aria-label": "Range of time"})
+
+
 def _charts(context: PageContext, port: Port, values: Values) -> Tag:
     guid, number = guidText(port.node.guid), port.number
     if context.watch.reader is None:
         text = "No history is stored; set history.file in the configuration."
         return section("Over time", tags.p(text, class_="empty"), name="charts", isLive=False)
     chosen = values["range"] or "hour"
-    choices = [
-        tags.a(
-            f"Last {text}",
-            href=f"/nodes/{guid}/ports/{number}?{urlencode({'range': text})}",
-            **({"aria-current": "true"} if text == chosen else {}),
-        )
-        for _seconds, text in _RANGES
-    ]
+    path = f"/nodes/{guid}/ports/{number}"
+    choices = _rangeMenu(lambda _seconds, text: f"{path}?{urlencode({'range': text})}", chosen)
     seconds = next(seconds for seconds, text in _RANGES if text == chosen)
     bits = f"{bitsEachSecond(port):.0f}"
     data = {"data-guid": guid, "data-port": str(number), "data-seconds": str(seconds), "data-bits": bits}
     instead = tags.noscript(tags.p("Charts need JavaScript; the numbers are in the REST interface."))
-    links = tags.nav([[each, " "] for each in choices], class_="choices", **{"aria-label": "Range of time"})
-    return section("Over time", links, tags.div(instead, id="charts", **data), name="over-time", isLive=False)
+    return section(
+        "Over time", choices, tags.div(instead, id="charts", **data), name="over-time", isLive=False
+    )
 
 
 async def _findings(context: PageContext, values: Values) -> Tag:
@@ -315,15 +321,11 @@ async def _changes(context: PageContext, values: Values) -> Tag:
         since = context.now - _DAY
     wanted = {**values, "since": since}
     total, changes = await CHANGE_ROWS.find(context, wanted, values["offset"] + values["limit"])
-    ranges = [
-        [tags.a(f"Last {text}", href=f"/changes?{urlencode({'since': int(context.now - seconds)})}"), " "]
-        for seconds, text in _RANGES
-    ]
     nothing = "Nothing has changed in this time, or since the monitor runs."
     shown = changeTable(context, changes[values["offset"] :], nothing)
     pages = pager("/changes", {**values, "since": int(since)}, total)
     parts = [
-        tags.nav(ranges, class_="choices", **{"aria-label": "Range of time"}),
+        _rangeMenu(lambda seconds, _text: f"/changes?{urlencode({'since': int(context.now - seconds)})}"),
         searchForm("/changes", values, "Place or text", choose("kind", "Change", values["kind"], KINDS)),
         section(f"Changes of the last {ago(context.now - since)}", shown, pages, name="rows"),
     ]

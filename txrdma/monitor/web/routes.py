@@ -268,7 +268,6 @@ _HISTORY: Final = record(begin=NUMBER, end=NUMBER, points=rowsOf(_POINT))
 GUID_PARAMETER: Final = Parameter("guid", GUID_TEXT, "GUID of a node", isInPath=True)
 PORT_PARAMETER: Final = Parameter("port", {**COUNT, "maximum": 255}, "Number of a port", isInPath=True)
 _COUNTER: Final = Parameter("counter", choice(*STORED_COUNTERS), "Counter; data is in octets", isInPath=True)
-_FINDING_FILTERS: Final = ("severity", "kind", "guid", "port", "isOpen")
 
 NODE_ROWS: Final = RowSource(NODES, lambda context, values: context.fabric.nodes.values(), _nodeRank)
 PORT_ROWS: Final = RowSource(
@@ -297,7 +296,7 @@ ROUTES: Final = (
     _listingRoute("/links", "Links, each once", listing(LINKS, "state"), LINK_ROWS),
     _listingRoute(
         *("/findings", "Findings: those that are there, the worst first, then those cleared"),
-        listing(FINDINGS, *_FINDING_FILTERS),
+        listing(FINDINGS, "severity", "kind", "guid", "port", "isOpen"),
         FINDING_ROWS,
     ),
     WebRoute(

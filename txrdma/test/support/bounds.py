@@ -138,7 +138,7 @@ BOUNDS: Final = {
         fabric.SASweep._lids fabric._TableView._switches fabric.SteadyNames._nodes
         fabric.Sweep._lanes,_waiting,_open,_known fabric.Tables.linear,pkeys,lanes,firmware
         fabric._Congestion._congested fabric._Lane.waiting
-        monitor.AlertTracker.sent,_unseen,_waiting,_leaving,_former
+        monitor.AlertTracker.sent,_unseen,_waiting,_leaving
         monitor.CongestionReader.waits,full,_ticks,_marks,_unable
         monitor.CorrectionReader.meters,_capabilities,_forms,_unable,_silences
         monitor.CounterReader.meters,changed,_visits,_running

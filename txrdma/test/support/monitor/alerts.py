@@ -85,8 +85,8 @@ class StoredMemory:
     def __init__(self, store: HistoryStore) -> None:
         self._store = store
 
-    def states(self, kind: str) -> Deferred[list[FabricEvent]]:
-        return succeed(self._store.states(kind))
+    def append(self, events: Sequence[FabricEvent]) -> None:
+        self._store.append(events)
 
     def appendNow(self, events: Sequence[FabricEvent]) -> Deferred[None]:
         self._store.append(events)
@@ -94,21 +94,9 @@ class StoredMemory:
 
 
 class AbsentMemory:
-    """
-    An empty store that cannot be read at first.
+    """A store that cannot be written while C{isAbsent}."""
 
-    @ivar isAbsent: whether reading fails; C{isSilent}: whether it has no result.
-    @ivar reads: number of attempts to read.
-    """
-
-    def __init__(self) -> None:
-        self.isAbsent, self.isSilent, self.reads = True, False, 0
-
-    def states(self, kind: str) -> Deferred[list[FabricEvent]]:
-        self.reads += 1
-        if self.isSilent:
-            return Deferred()
-        return fail(DeviceUnavailable("the disk is away")) if self.isAbsent else succeed([])
+    isAbsent = True
 
     def appendNow(self, events: Sequence[FabricEvent]) -> Deferred[None]:
-        return succeed(None)
+        return fail(DeviceUnavailable("the disk is away")) if self.isAbsent else succeed(None)

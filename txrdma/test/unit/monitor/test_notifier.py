@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from email import message_from_bytes
 from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -21,10 +21,16 @@ from txrdma.error import DeviceUnavailable
 from txrdma.fabric.advice import Severity
 from txrdma.fabric.health import Finding
 from txrdma.kit.lease import RENEW_SECONDS
-from txrdma.monitor.diagnosis.findinglog import Cleared, Entry, Raised
-from txrdma.monitor.diagnosis.journal import FabricEvent
+from txrdma.monitor.diagnosis.findinglog import Cleared, Entry, Key, Raised
 from txrdma.monitor.events import alerts
-from txrdma.monitor.events.alerts import Alert, AlertRules, AlertTracker, GRACE_SECONDS, Silence
+from txrdma.monitor.events.alerts import (
+    Alert,
+    AlertRules,
+    AlertTracker,
+    FormerAlerts,
+    GRACE_SECONDS,
+    Silence,
+)
 from txrdma.monitor.events.channels import (
     AlertChannel,
     labelsOf,
@@ -35,6 +41,7 @@ from txrdma.monitor.events.channels import (
     REPEAT_SECONDS,
     webhookMessage,
 )
+from txrdma.monitor.events.memory import formerAlerts
 from txrdma.monitor.events.notificationqueue import RETRY_SECONDS
 from txrdma.monitor.events.notifier import MEMORY_SECONDS, Notifier
 from txrdma.monitor.series.historystore import HistoryStore
@@ -42,6 +49,7 @@ from txrdma.test.support.monitor.alerts import AbsentMemory, alertsOf, entryOf, 
 
 MAIL = MailSettings("mail", "fabric@example.org", ("ops@example.org",))
 RULES = AlertRules(delaySeconds=60.0, groupSeconds=10.0)
+NONE = FormerAlerts({}, {})
 
 
 class NotifierTests(SynchronousTestCase):
@@ -50,8 +58,17 @@ class NotifierTests(SynchronousTestCase):
         self.clock.advance(5000.0)
         self.channel = RecordingOutlet()
 
-    def started(self, rules: AlertRules = RULES, memory: Any = None, **more: Any) -> Notifier:
+    def started(
+        self,
+        rules: AlertRules = RULES,
+        memory: Any = None,
+        former: FormerAlerts = NONE,
+        isOpen: Sequence[Key] = (),
+        ended: Sequence[Entry] = (),
+        **more: Any,
+    ) -> Notifier:
         notifier = Notifier(self.clock, rules, [self.channel], memory, **more)
+        notifier.restore(former, isOpen, ended)
         notifier.start()
         self.addCleanup(notifier.stop)
         return notifier
@@ -197,7 +214,7 @@ class NotifierTests(SynchronousTestCase):
         store.close()
         store = HistoryStore(path)
         self.addCleanup(store.close)
-        notifier = self.started(memory=StoredMemory(store))
+        notifier = self.started(memory=StoredMemory(store), former=formerAlerts(store))
         for where in ("leaf 1", "leaf 3"):
             notifier.findingChanged(Raised(entryOf(where=where)))
         self.clock.pump([10.0] * 60)
@@ -207,9 +224,9 @@ class NotifierTests(SynchronousTestCase):
         names = sorted(json.loads(one.subject)[2] for one in store.states("alert-raised"))
         self.assertEqual(names, ["leaf 1", "leaf 3"])
 
-    def restarted(self, *entries: Entry) -> tuple[Notifier, Any, Callable[[], None]]:
-        """Restart after alerts were sent, which cannot be read before the returned function is called."""
-        store, memory = HistoryStore(self.mktemp()), AbsentMemory()
+    def restarted(self, entries: Sequence[Entry], isOpen: Sequence[Key], ended: Sequence[Entry]) -> Notifier:
+        """Restart after alerts were sent, with other findings."""
+        store = HistoryStore(self.mktemp())
         self.addCleanup(store.close)
         notifier = self.started(memory=StoredMemory(store))
         for entry in entries:
@@ -217,64 +234,38 @@ class NotifierTests(SynchronousTestCase):
         self.clock.advance(100.0)
         notifier.stop()
         self.channel.output()
+        return self.started(
+            memory=StoredMemory(store), former=formerAlerts(store), isOpen=isOpen, ended=ended, mustStore=True
+        )
 
-        def restore() -> None:
-            self.patch(memory, "states", StoredMemory(store).states)
-            self.clock.advance(RETRY_SECONDS)
-            self.clock.advance(10.0)
-
-        return self.started(memory=memory, mustStore=True), memory, restore
-
-    def test_clearedFirst(self) -> None:
-        """The end of a known finding is sent, also if it is cleared before the store can be read, or was."""
+    def test_clearedMeanwhile(self) -> None:
+        """The end of a known finding is sent, also if it was cleared before a restart, and not sent."""
         one, other, before = entryOf(), entryOf(where="leaf 2"), entryOf(where="leaf 3")
-        notifier, _memory, restore = self.restarted(one, other, before)
-        before.clearedAt = 4000.0
-        notifier.expect([one.key, other.key], [before, entryOf(where="leaf 4")])
+        isOpen, ended = [one.key, other.key], [before, entryOf(where="leaf 4")]
+        notifier = self.restarted([one, other, before], isOpen, ended)
         for event in (Cleared(one), Cleared(other), Raised(other)):
             notifier.findingChanged(event)
-        restore()
-        self.assertEqual(self.channel.output(), [[(False, "width", where) for where in ("leaf 1", "leaf 3")]])
+        self.clock.advance(10.0)
+        self.assertEqual(self.channel.output(), [[(False, "width", where) for where in ("leaf 3", "leaf 1")]])
         self.clock.pump([10.0] * int(GRACE_SECONDS // 10))
         self.assertEqual(self.channel.output(), [])
 
-    def test_returnedFirst(self) -> None:
-        """The end of a finding that was cleared is sent, also if it returns before the store can be read."""
+    def test_returned(self) -> None:
+        """The end of a finding that was cleared before a restart is sent once, also if it returns first."""
         entry = entryOf()
-        notifier, _memory, restore = self.restarted(entry)
-        notifier.expect([], [entry])
+        notifier = self.restarted([entry], [], [entry])
         for event in (Raised(entry), Cleared(entry)):
             notifier.findingChanged(event)
-        restore()
+        self.clock.advance(10.0)
         self.assertEqual(self.channel.output(), [[(False, "width", "leaf 1")]])
 
     def test_severityOfEnd(self) -> None:
         """The end of an alert has the severity of the alert, by which receivers recognize it."""
-        notifier, _memory, restore = self.restarted(entryOf(severity=Severity.CRITICAL))
-        notifier.expect([], [entryOf()])
-        restore()
+        self.restarted([entryOf(severity=Severity.CRITICAL)], [], [entryOf()])
+        self.clock.advance(10.0)
         raised, ended = self.channel.alerts
         self.assertEqual((raised.isRaised, ended.isRaised), (True, False))
         self.assertEqual(labelsOf(ended.finding), labelsOf(raised.finding))
-
-    def test_halfRead(self) -> None:
-        """The end of an alert is sent once, and nothing after it, if the store cannot be read completely."""
-        self.channel = RecordingOutlet(repeatSeconds=REPEAT_SECONDS)
-        entry = entryOf()
-        notifier, memory, restore = self.restarted(entry)
-        notifier.expect([], [entry])
-        event = FabricEvent(
-            4000.0, "alert-raised", "", "", subject=json.dumps(entry.key), detail=entry.toDict()
-        )
-        self.patch(
-            memory,
-            "states",
-            lambda kind: succeed([event]) if kind == event.kind else fail(DeviceUnavailable()),
-        )
-        self.clock.advance(RETRY_SECONDS)
-        restore()
-        self.clock.pump([10.0] * int(2 * GRACE_SECONDS // 10))
-        self.assertEqual(self.channel.output(), [[(False, "width", "leaf 1")]])
 
     def test_change(self) -> None:
         """Changed rules and channels apply from then on; sent alerts are not repeated."""
@@ -296,6 +287,7 @@ class NotifierTests(SynchronousTestCase):
         memory: Any = AbsentMemory()
         notifier = self.started(AlertRules(0.0, 0.0), memory, mustStore=True)
         notifier.findingChanged(Raised(entryOf()))
+        self.clock.advance(0.0)
         notifier.change(AlertRules(0.0, 0.0), [self.channel])
         memory.isAbsent = False
         self.clock.pump([RETRY_SECONDS] * 2)
@@ -321,7 +313,7 @@ class NotifierTests(SynchronousTestCase):
         notifier.findingChanged(Raised(entryOf(where="leaf 1")))
         self.clock.advance(0.0)
         notifier.stop()
-        notifier = self.started(AlertRules(0.0, 0.0), StoredMemory(store))
+        notifier = self.started(AlertRules(0.0, 0.0), StoredMemory(store), formerAlerts(store))
         notifier.findingChanged(Raised(entryOf(where="leaf 2")))
         self.clock.advance(0.0)
         self.channel.isBroken = False
@@ -331,21 +323,12 @@ class NotifierTests(SynchronousTestCase):
     def test_hangingHistory(self) -> None:
         """A history that hangs when alerts are stored delays them, but does not prevent them."""
         memory: Any = AbsentMemory()
-        memory.isAbsent = False
         memory.appendNow = lambda events: Deferred()
         notifier = self.started(AlertRules(0.0, 0.0), memory)
         notifier.findingChanged(Raised(entryOf()))
         self.clock.pump([0.0, MEMORY_SECONDS, MEMORY_SECONDS])
         self.assertEqual(self.channel.wheres(), ["leaf 1"])
         self.clock.pump([MEMORY_SECONDS] * 2)
-
-    def test_stopWithoutHistory(self) -> None:
-        """A notifier that is stopped while it reads the history does not read it again."""
-        memory: Any = AbsentMemory()
-        memory.isSilent = True
-        self.successResultOf(self.started(memory=memory, mustStore=True).stop())
-        self.clock.pump([MEMORY_SECONDS, RETRY_SECONDS, RETRY_SECONDS])
-        self.assertEqual((memory.reads, self.clock.getDelayedCalls()), (1, []))
 
 
 class IdentityTests(SynchronousTestCase):
@@ -360,6 +343,7 @@ class IdentityTests(SynchronousTestCase):
     def started(self, channel: AlertChannel) -> Notifier:
         memory: Any = StoredMemory(self.store)
         notifier = Notifier(self.clock, AlertRules(0.0, 0.0), [channel], memory)
+        notifier.restore(formerAlerts(self.store), (), ())
         notifier.start()
         self.addCleanup(notifier.stop)
         return notifier

@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.monitor.diagnosis.findinglog import Cleared, Raised
 from txrdma.monitor.events.alerts import AlertRules
+from txrdma.monitor.events.memory import formerAlerts
 from txrdma.monitor.events.notificationqueue import (
     LONGEST_RETRY_SECONDS,
     MOST_ALERTS,
@@ -38,6 +39,7 @@ class QueueTests(SynchronousTestCase):
     def started(self, *channels: RecordingOutlet) -> Notifier:
         memory: Any = StoredMemory(self.store)
         notifier = Notifier(self.clock, AT_ONCE, channels or (self.channel,), memory)
+        notifier.restore(formerAlerts(self.store), (), ())
         notifier.start()
         self.addCleanup(notifier.stop)
         return notifier
