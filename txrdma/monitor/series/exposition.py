@@ -183,29 +183,23 @@ def correctionMeanings() -> dict[str, str]:
     return {name: shown.text for name, shown in _shown(CORRECTION_FAMILIES)}
 
 
-class _Group:
+class _Group(NamedTuple):
     """
-    At most L{PIECE} ports that have the same layout of counters.
+    At most L{PIECE} ports that answer and have the same layout of counters, with their readings.
 
-    Only the numbers change from scrape to scrape, so the text of a counter is one format string for all
-    ports.
+    @ivar template: text of a counter of these ports without the numbers, which alone change from scrape to
+        scrape: one format string for all ports.
     """
 
-    __slots__ = ("_common", "_portKeys", "_template", "layout")
+    layout: CounterLayout
+    readings: list[tuple[int, ...]]
+    template: str
 
-    def __init__(self, layout: CounterLayout, common: Mapping[str, str]) -> None:
-        self._common = common
-        self.layout = layout
-        self._portKeys: list[PortKey] = []
-        self._template = ""
-
-    def text(
-        self, counter: str, shown: _Shown, portKeys: list[PortKey], readings: list[tuple[int, ...]]
-    ) -> str:
-        """Return the series of one counter for the ports that answer, with their readings."""
-        layout, template = self.layout, self._made(portKeys)
+    def text(self, counter: str, shown: _Shown) -> str:
+        """Return the series of one counter."""
+        layout, template = self.layout, self.template
         at, unit = layout.indices[counter], layout.unit(counter)
-        values = [reading[at] for reading in readings]
+        values = [reading[at] for reading in self.readings]
         if unit != 1 or not shown.standsFull:
             full = {value for value in set(values) if layout.isFull(at, value)}
             if full:
@@ -216,13 +210,10 @@ class _Group:
         lane = "" if shown.lane is None else f',lane="{shown.lane}"'
         return template.replace(_NAME, shown.name).replace(_LANE, lane) % tuple(values)
 
-    def _made(self, portKeys: list[PortKey]) -> str:
-        """Return the lines of a counter, regenerated if the answering ports have changed."""
-        if self._portKeys != portKeys:
-            self._portKeys = portKeys
-            made = [_ofPort(portKey, self._common)[:-1] for portKey in portKeys]
-            self._template = "".join([f"{_NAME}{label}{_LANE}}} %d\n" for label in made])
-        return self._template
+
+def _templateOf(portKeys: list[PortKey], common: Mapping[str, str]) -> str:
+    made = [_ofPort(portKey, common)[:-1] for portKey in portKeys]
+    return "".join([f"{_NAME}{label}{_LANE}}} %d\n" for label in made])
 
 
 class CounterExposition:
@@ -243,7 +234,7 @@ class CounterExposition:
         """
         self._families = dict(_shown(counters))
         self._common = common
-        self._groups: dict[tuple[CounterLayout, int], _Group] = {}
+        self._templates: dict[tuple[CounterLayout, int], tuple[list[PortKey], str]] = {}
 
     def families(self, meters: Mapping[PortKey, Meter]) -> Iterator[Family | None]:
         """Yield each family, with the current readings, and None for pauses."""
@@ -252,31 +243,29 @@ class CounterExposition:
             byLayout.setdefault(one[1].layout, []).append(one)
             if not number % (10 * PIECE):
                 yield None
-        known, self._groups = self._groups, {}
-        several = []
+        known, self._templates = self._templates, {}
+        groups = []
         for layout, ports in byLayout.items():
             for first in range(0, len(ports), PIECE):
-                group = known.get((layout, first)) or _Group(layout, self._common)
-                self._groups[layout, first] = group
                 portKeys, readings = [], []
                 for portKey, meter in ports[first : first + PIECE]:
                     if meter.values and not meter.isSilent and meter.layout == layout:
                         portKeys.append(portKey)
                         readings.append(meter.values)
-                several.append((group, portKeys, readings))
-                if first and not first % (10 * PIECE):
+                before, template = known.get((layout, first), ([], ""))
+                if before != portKeys:
+                    template = _templateOf(portKeys, self._common)
+                self._templates[layout, first] = portKeys, template
+                groups.append(_Group(layout, readings, template))
+                if first and not first % (2 * PIECE):
                     yield None
         for counter, shown in self._families.items():
             head = f"# HELP {shown.name} {shown.text}.\n# TYPE {shown.name} counter\n"
-            yield Family(shown.name, head, _texts(counter, shown, several))
+            yield Family(shown.name, head, _texts(counter, shown, groups))
 
 
-def _texts(
-    counter: str, shown: _Shown, several: list[tuple[_Group, list[PortKey], list[tuple[int, ...]]]]
-) -> Iterator[str]:
-    for group, portKeys, readings in several:
-        if counter in group.layout.indices:
-            yield group.text(counter, shown, portKeys, readings)
+def _texts(counter: str, shown: _Shown, groups: list[_Group]) -> Iterator[str]:
+    return (group.text(counter, shown) for group in groups if counter in group.layout.indices)
 
 
 def causeFamilies(

@@ -109,7 +109,6 @@ class Reader:
             self.request.write(_ALIVE)
 
     def pauseProducing(self) -> None:
-        """Queue events: the connection is congested."""
         if self._pausedAt is None:
             self._pausedAt = self._hub.seconds()
 
@@ -121,7 +120,6 @@ class Reader:
             self.request.write(event)
 
     def stopProducing(self) -> None:
-        """Forget the reader: its connection is lost."""
         self._hub.remove(self)
 
 

@@ -116,7 +116,6 @@ class _Scraper:
         transport.abortConnection()
 
     def pauseProducing(self) -> None:
-        """Wait: the connection is congested."""
         self._isPaused = True
 
     def resumeProducing(self) -> None:

@@ -92,10 +92,6 @@ class Column(Generic[Row]):
     value: Callable[[PageContext, Row], Any]
 
 
-def _fabric(context: PageContext, row: object) -> str:
-    return context.watch.fabric
-
-
 class Table(Generic[Row]):
     """
     A table whose rows are of one kind.
@@ -106,12 +102,11 @@ class Table(Generic[Row]):
     """
 
     def __init__(self, name: str, searched: tuple[str, ...], *columns: Column[Row]) -> None:
-        fabric: Column[Row] = Column("fabric", TEXT, "Name of the fabric; empty if it has none", _fabric)
-        columns = (*columns, fabric)
+        text = "Name of the fabric; empty if it has none"
         self.name = name
-        self.columns = columns
+        self.columns = (*columns, Column[Row]("fabric", TEXT, text, lambda context, _: context.watch.fabric))
         self.searched = searched
-        self._values = {column.name: column.value for column in columns}
+        self._values = {column.name: column.value for column in self.columns}
 
     @property
     def schema(self) -> Schema:

@@ -66,9 +66,10 @@ BOUNDS: Final = {
         cm.Part.requests cm.ReceiveMemory._pools cm.Sending._targets fabric.Counted.errors,data,details
         fabric.Node._guids mad.MADAgent._checked mad.SATransactor._nodes mad.Timeouts._known
         mad.Transactions._drawn mad.UmadPort._agents,_served mad.VerbsPort._closers
-        monitor.CounterExposition._groups monitor.ErrorThresholds._judged monitor.HistoryStore._known,_sizes
-        monitor.Metrics._fabricFamilies monitor.ReadingKind._requests monitor.SupervisedLoop._logged
-        monitor.Tally._parts monitor._Visit.values monitor._Group._portKeys monitor.RetainedPieces._known
+        monitor.CounterExposition._templates monitor.ErrorThresholds._judged
+        monitor.HistoryStore._known,_sizes monitor.Metrics._fabricFamilies
+        monitor.ReadingKind._requests monitor.SupervisedLoop._logged
+        monitor.Tally._parts monitor._Visit.values monitor.RetainedPieces._known
         monitor._Scrape.pieces monitor._Shared.found
         smc.EndpointPolicy._logged
         smc.Group._domains smc.Lifecycle._behind smc.Link._used smc.LinkGroups._triggers smc.RealPorts.failed
