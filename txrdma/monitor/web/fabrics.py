@@ -21,9 +21,10 @@ from txrdma.monitor.process import ProcessMeasures
 from txrdma.monitor.web.html import failed, flattened, sendPage
 from txrdma.monitor.web.layout import badge, head, health, Part, table, tags
 from txrdma.monitor.web.rest import answerLater, answerREST, ReadOnly, sendJSON
-from txrdma.monitor.web.routes import FINDING_ROWS, overview
+from txrdma.monitor.web.routes import overview
 from txrdma.monitor.web.scrapes import Scrapes
 from txrdma.monitor.web.site import AllPaths, MonitorFactory, MonitorSite, putCommon
+from txrdma.monitor.web.tables import FINDINGS
 from txrdma.monitor.web.watch import PageContext, Watch
 
 _MOST_FINDINGS: Final = 100
@@ -125,7 +126,7 @@ class _Fabrics(Resource):
 
 async def _openFindings(contexts: Sequence[PageContext]) -> tuple[Tag, Part]:
     """Return the open findings of all fabrics, the worst first, with links to the pages of their fabrics."""
-    page = await FINDING_ROWS.page(contexts, {"isOpen": True, "limit": _MOST_FINDINGS, "offset": 0})
+    page = await FINDINGS.page(contexts, {"isOpen": True, "limit": _MOST_FINDINGS, "offset": 0})
     rows = []
     for row in page["rows"]:
         home = f"/fabrics/{row['fabric']}"

@@ -53,16 +53,11 @@ from txrdma.monitor.web.layout import (
 )
 from txrdma.monitor.web.parameters import listing, Parameter, Route, TIME
 from txrdma.monitor.web.routes import (
-    CHANGE_ROWS,
-    FINDING_ROWS,
     GUID_PARAMETER,
-    LINK_ROWS,
-    NODE_ROWS,
     nodeOf,
     overview,
     PORT_PARAMETER,
     portOf,
-    RowSource,
 )
 from txrdma.monitor.web.tables import CHANGES, FINDINGS, LINKS, NODES, PORTS, SEVERITIES, TEXT
 from txrdma.monitor.web.tracing import traced
@@ -76,11 +71,10 @@ _FEW: Final = 8
 _CORRECTIONS: Final = correctionMeanings()
 _MOST_SUGGESTED: Final = 500
 _MOST_CLEARED: Final = 100
-_SWITCH_LINKS: Final = RowSource(
-    LINKS,
-    lambda context, values: (
+_SWITCH_LINKS: Final = LINKS.showing(
+    lambda context, _: (
         one for one, other in context.fabric.links() if one.node.isSwitch and other.node.isSwitch
-    ),
+    )
 )
 
 
@@ -114,7 +108,7 @@ async def _overview(context: PageContext, values: Values) -> Tag:
     banner = {"id": "banner", "data-live": "yes", "aria-label": "Is all well?", "class_": f"banner {colour}"}
     causes = [entry for entry in context.open if not entry.finding.cause][:_FEW]
     more = tags.p(tags.a(f"All {len(context.open)} findings", href="/findings"))
-    page = await LINK_ROWS.page([context], {"sort": "-load", "limit": _FEW, "offset": 0})
+    page = await LINKS.page([context], {"sort": "-load", "limit": _FEW, "offset": 0})
     links = linkTable(page["rows"], "No link is known yet.")
     changes = changeTable(
         context, context.poller.journal.since(0)[:_FEW], "Nothing has changed since the start."
@@ -141,7 +135,7 @@ async def _overview(context: PageContext, values: Values) -> Tag:
 
 
 async def _nodes(context: PageContext, values: Values) -> Tag:
-    page = await NODE_ROWS.page([context], values)
+    page = await NODES.page([context], values)
     rows = (
         [
             nodeLink(row["guid"], row["name"]),
@@ -161,7 +155,7 @@ async def _nodes(context: PageContext, values: Values) -> Tag:
 
 
 async def _links(context: PageContext, values: Values) -> Tag:
-    page = await LINK_ROWS.page([context], values)
+    page = await LINKS.page([context], values)
     form = searchForm("/links", values, "Name or GUID of an end")
     shown = linkTable(page["rows"], "No link is like that.", sortable("/links", values, LINK_COLUMNS))
     listed = section("All links", shown, pager("/links", values, page["total"]), name="rows")
@@ -297,8 +291,8 @@ def _charts(context: PageContext, port: Port, values: Values) -> Tag:
 
 
 async def _findings(context: PageContext, values: Values) -> Tag:
-    total, open_ = await FINDING_ROWS.find(context, {**values, "isOpen": True})
-    _total, closed = await FINDING_ROWS.find(context, {**values, "isOpen": False}, _MOST_CLEARED)
+    total, open_ = await FINDINGS.find(context, {**values, "isOpen": True})
+    _total, closed = await FINDINGS.find(context, {**values, "isOpen": False}, _MOST_CLEARED)
     rows = (
         [*row[:3], timeTag(entry.clearedAt or entry.lastSeen, context.now)]
         for row, entry in zip(findingRows(context, closed), closed, strict=True)
@@ -320,7 +314,7 @@ async def _changes(context: PageContext, values: Values) -> Tag:
     if since is None:
         since = context.now - _DAY
     wanted = {**values, "since": since}
-    total, changes = await CHANGE_ROWS.find(context, wanted, values["offset"] + values["limit"])
+    total, changes = await CHANGES.find(context, wanted, values["offset"] + values["limit"])
     nothing = "Nothing has changed in this time, or since the monitor runs."
     shown = changeTable(context, changes[values["offset"] :], nothing)
     pages = pager("/changes", {**values, "since": int(since)}, total)
@@ -349,9 +343,9 @@ async def _resolved(context: PageContext, text: str) -> tuple[Node | None, str]:
         node = None
     if node is not None:
         return node, ""
-    total, named = await NODE_ROWS.find(context, {"name": wanted}, 1)
+    total, named = await NODES.find(context, {"name": wanted}, 1)
     if not total and wanted:
-        total, named = await NODE_ROWS.find(context, {"search": wanted}, 1)
+        total, named = await NODES.find(context, {"search": wanted}, 1)
     if total == 1:
         return named[0], ""
     if not total:

@@ -78,8 +78,8 @@ async def _send(watches: Sequence[Watch], routes: Sequence[WebRoute], request: R
     missing = "there is no such resource; /api/v1/openapi.json describes all"
     route, values = routed(routes, request.postpath or (), request.args, missing)
     contexts = [watch.context() for watch in watches]
-    if route.rows is not None:
-        made: dict[str, Any] | list[bytes] = await route.rows.page(contexts, values)
+    if route.table is not None:
+        made: dict[str, Any] | list[bytes] = await route.table.page(contexts, values)
     else:
         assert route.answer is not None
         made = await route.answer(contexts[0], values)

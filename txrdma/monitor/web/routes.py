@@ -12,11 +12,9 @@ from txrdma.fabric.model import Node, Port
 from txrdma.fabric.portcounters import Meter
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
-from txrdma.monitor.diagnosis.findinglog import Entry
 from txrdma.monitor.series.level import DEFAULT_LEVELS
 from txrdma.monitor.series.rows import STORED_COUNTERS
 from txrdma.monitor.web.parameters import listing, Missing, Parameter, Route, TIME, Wrong
-from txrdma.monitor.web.searches import Search
 from txrdma.monitor.web.tables import (
     CHANGES,
     choice,
@@ -25,7 +23,6 @@ from txrdma.monitor.web.tables import (
     FINDINGS,
     GUID_TEXT,
     LINKS,
-    MOST_ROWS,
     NODES,
     NUMBER,
     orNull,
@@ -41,48 +38,13 @@ from txrdma.monitor.web.tables import (
 )
 from txrdma.monitor.web.topology import topology, TOPOLOGY_SCHEMA
 from txrdma.monitor.web.tracing import TRACE_SCHEMA, traced
-from txrdma.monitor.web.watch import NODE_TYPES, nodeType, PageContext
+from txrdma.monitor.web.watch import PageContext
 
 Answer = dict[str, Any]
 Values = dict[str, Any]
 T = TypeVar("T")
 
 _HOUR: Final = 3600.0
-
-
-@frozen
-class RowSource:
-    """
-    The source of a listing's rows.
-
-    @ivar take: returns the rows from the state of a fabric.
-    @ivar rank: see L{Table.search}.
-    """
-
-    table: Table[Any]
-    take: Callable[[PageContext, Values], Iterable[Any]]
-    rank: Callable[[Any], Any] | None = None
-
-    async def page(self, contexts: Sequence[PageContext], values: Values) -> Answer:
-        """Return a page of the rows of one or several fabrics."""
-        return await self._searched(self.table.page, contexts, values)
-
-    async def find(
-        self, context: PageContext, values: Values, limit: int = MOST_ROWS
-    ) -> tuple[int, list[Any]]:
-        """Return the number of rows of a fabric that match, and the first of them."""
-        wanted = {**values, "limit": limit, "offset": 0}
-        total, chosen = await self._searched(self.table.search, [context], wanted)
-        return total, [row for _context, row in chosen]
-
-    async def _searched(
-        self, search: Callable[..., Search[T]], contexts: Sequence[PageContext], values: Values
-    ) -> T:
-        parts = [(context, self.take(context, values)) for context in contexts]
-        request = (self, search, tuple(one.watch.fabric for one in contexts), tuple(sorted(values.items())))
-        state = [context.state for context in contexts]
-        searches = contexts[0].watch.searches
-        return await searches.result(request, state, search(parts, values, self.rank))
 
 
 @frozen
@@ -93,18 +55,21 @@ class WebRoute(Route):
     @ivar name: name of the operation.
     @ivar schema: JSON schema of the answer.
     @ivar answer: makes the answer about one fabric; in pieces of JSON if it is large.
-    @ivar rows: rows of a listing, which can be those of several fabrics, in place of C{answer}.
+    @ivar table: table of a listing, which can be that of several fabrics, in place of C{answer}.
     """
 
     name: str
     text: str
     schema: Schema
     answer: Callable[[PageContext, Values], Coroutine[Any, Any, Answer | list[bytes]]] | None
-    rows: RowSource | None = None
+    table: Table[Any] | None = None
 
 
-def _listingRoute(path: str, text: str, parameters: tuple[Parameter, ...], rows: RowSource) -> WebRoute:
-    return WebRoute(path, parameters, path[1:], text, pageSchema(rows.table.name), None, rows)
+def _listingRoute(
+    path: str, text: str, table: Table[Any], *filters: str, more: Sequence[Parameter] = ()
+) -> WebRoute:
+    parameters = (*more, *listing(table, *filters))
+    return WebRoute(path, parameters, path[1:], text, pageSchema(table.name), None, table)
 
 
 # Answers.
@@ -180,22 +145,6 @@ def _every(meter: Meter | None, take: Callable[[Meter, str], float | None], name
     return {} if meter is None else {name: take(meter, name) for name in names}
 
 
-def _nodeRank(node: Node) -> tuple[int, int]:
-    """Rank nodes by their types, then by their GUIDs, the lowest first."""
-    return -NODE_TYPES.index(nodeType(node)), -int(node.guid)
-
-
-def _findings(context: PageContext, values: Values) -> Iterable[Entry]:
-    return (*context.open, *reversed(context.poller.findingLog.closed))
-
-
-def _findingRank(entry: Entry) -> tuple[float, ...]:
-    """Rank findings as each fabric lists its own: open ones first, and the worst of these."""
-    if entry.clearedAt is None:
-        return 1, entry.severity, entry.firstSeen
-    return 0, entry.clearedAt
-
-
 async def _overview(context: PageContext, values: Values) -> Answer:
     return overview(context)
 
@@ -269,35 +218,20 @@ GUID_PARAMETER: Final = Parameter("guid", GUID_TEXT, "GUID of a node", isInPath=
 PORT_PARAMETER: Final = Parameter("port", {**COUNT, "maximum": 255}, "Number of a port", isInPath=True)
 _COUNTER: Final = Parameter("counter", choice(*STORED_COUNTERS), "Counter; data is in octets", isInPath=True)
 
-NODE_ROWS: Final = RowSource(NODES, lambda context, values: context.fabric.nodes.values(), _nodeRank)
-PORT_ROWS: Final = RowSource(
-    PORTS, lambda context, values: (port for port in context.fabric.ports() if port.number)
-)
-LINK_ROWS: Final = RowSource(LINKS, lambda context, values: (one for one, _other in context.fabric.links()))
-FINDING_ROWS: Final = RowSource(FINDINGS, _findings, _findingRank)
-CHANGE_ROWS: Final = RowSource(
-    CHANGES, lambda context, values: context.poller.journal.since(values["since"]), lambda one: one.at
-)
-
 ROUTES: Final = (
     WebRoute("/overview", (), "overview", "Is all well?", _OVERVIEW, _overview),
-    _listingRoute(
-        *("/nodes", "Nodes: switches, then hosts, then routers"),
-        listing(NODES, "type", "isSilent"),
-        NODE_ROWS,
-    ),
+    _listingRoute("/nodes", "Nodes: switches, then hosts, then routers", NODES, "type", "isSilent"),
     WebRoute("/nodes/{guid}", (GUID_PARAMETER,), "node", "A node with its ports and findings", _NODE, _node),
-    _listingRoute("/ports", "Ports of all nodes", listing(PORTS, "guid", "state", "isLinked"), PORT_ROWS),
+    _listingRoute("/ports", "Ports of all nodes", PORTS, "guid", "state", "isLinked"),
     WebRoute(
         *("/ports/{guid}/{port}", (GUID_PARAMETER, PORT_PARAMETER), "port", "A port with its counters"),
         _more(PORTS.schema, **dict.fromkeys(_OF_COUNTERS, _COUNTERS)),
         _port,
     ),
-    _listingRoute("/links", "Links, each once", listing(LINKS, "state"), LINK_ROWS),
+    _listingRoute("/links", "Links, each once", LINKS, "state"),
     _listingRoute(
-        *("/findings", "Findings: those that are there, the worst first, then those cleared"),
-        listing(FINDINGS, "severity", "kind", "guid", "port", "isOpen"),
-        FINDING_ROWS,
+        *("/findings", "Findings: those that are there, the worst first, then those cleared", FINDINGS),
+        *("severity", "kind", "guid", "port", "isOpen"),
     ),
     WebRoute(
         "/history/{guid}/{port}/{counter}",
@@ -323,12 +257,8 @@ ROUTES: Final = (
         *(TRACE_SCHEMA, _trace),
     ),
     _listingRoute(
-        *("/changes", "Changes since a time, the latest first"),
-        (
-            Parameter("since", {**TIME, "default": 0}, "Seconds since 1970"),
-            *listing(CHANGES, "kind", "guid"),
-        ),
-        CHANGE_ROWS,
+        *("/changes", "Changes since a time, the latest first", CHANGES, "kind", "guid"),
+        more=(Parameter("since", {**TIME, "default": 0}, "Seconds since 1970"),),
     ),
     WebRoute(
         *("/topology", (), "topology", "Switches and the links between them, laid out"),
@@ -337,5 +267,5 @@ ROUTES: Final = (
 )
 """All routes; paths are below C{/api/v1}."""
 
-LISTINGS: Final = tuple(route for route in ROUTES if route.rows is not None)
+LISTINGS: Final = tuple(route for route in ROUTES if route.table is not None)
 """Routes that can answer for several fabrics."""

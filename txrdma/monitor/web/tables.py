@@ -8,6 +8,7 @@ since a large fabric has sixty thousand ports.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
@@ -25,6 +26,7 @@ from txrdma.monitor.web.watch import NODE_TYPES, nodeType, PageContext, printabl
 
 Schema = dict[str, Any]
 Row = TypeVar("Row")
+T = TypeVar("T")
 
 GUID_TEXT: Final[Schema] = {"type": "string", "pattern": "^0x[0-9a-f]{16}$"}
 TEXT: Final[Schema] = {"type": "string"}
@@ -101,9 +103,22 @@ class Table(Generic[Row]):
     @ivar searched: names of the columns that are searched.
     """
 
-    def __init__(self, name: str, searched: tuple[str, ...], *columns: Column[Row]) -> None:
+    def __init__(
+        self,
+        name: str,
+        searched: tuple[str, ...],
+        take: Callable[[PageContext, Mapping[str, Any]], Iterable[Row]],
+        rank: Callable[[Row], Any] | None,
+        *columns: Column[Row],
+    ) -> None:
+        """
+        @param take: returns the rows of a fabric; it gets the same values as a search.
+        @param rank: key by which the rows of each fabric are sorted by default, the highest first.
+        """
         text = "Name of the fabric; empty if it has none"
         self.name = name
+        self._take = take
+        self._rank = rank
         self.columns = (*columns, Column[Row]("fabric", TEXT, text, lambda context, _: context.watch.fabric))
         self.searched = searched
         self._values = {column.name: column.value for column in self.columns}
@@ -117,28 +132,54 @@ class Table(Generic[Row]):
         """Return a row as a dictionary for JSON."""
         return {name: value(context, row) for name, value in self._values.items()}
 
-    def search(
-        self,
-        parts: Sequence[tuple[PageContext, Iterable[Row]]],
-        wanted: Mapping[str, Any],
-        rank: Callable[[Row], Any] | None = None,
-    ) -> Search[tuple[int, list[tuple[PageContext, Row]]]]:
-        """
-        Search the rows of one or several fabrics, in pieces of L{PIECE} rows.
+    def showing(self, take: Callable[[PageContext, Mapping[str, Any]], Iterable[Row]]) -> Table[Row]:
+        """Return the same table with other rows."""
+        other = copy(self)
+        other._take = take
+        return other
 
-        @param parts: context and rows of each fabric.
+    async def page(self, contexts: Sequence[PageContext], wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """
+        Return a page of the rows of one or several fabrics for JSON.
+
         @param wanted: values of columns by their names, C{search} for a text in the searched columns,
             C{sort}: the name of a column, with a leading dash for the highest first, C{limit} and C{offset}.
             Values of None are ignored.
-        @param rank: key by which the rows of each fabric are sorted by default, the highest first.
+        """
+        return await self._found(self._page, contexts, wanted)
+
+    async def find(
+        self, context: PageContext, wanted: Mapping[str, Any], limit: int = MOST_ROWS
+    ) -> tuple[int, list[Row]]:
+        """Return the number of rows of a fabric that match, and the first of them."""
+        wanted = {**wanted, "limit": limit, "offset": 0}
+        total, chosen = await self._found(self._search, [context], wanted)
+        return total, [row for _context, row in chosen]
+
+    async def _found(
+        self,
+        search: Callable[[Sequence[PageContext], Mapping[str, Any]], Search[T]],
+        contexts: Sequence[PageContext],
+        wanted: Mapping[str, Any],
+    ) -> T:
+        request = (search, tuple(one.watch.fabric for one in contexts), tuple(sorted(wanted.items())))
+        state = [context.state for context in contexts]
+        return await contexts[0].watch.searches.result(request, state, search(contexts, wanted))
+
+    def _search(
+        self, contexts: Sequence[PageContext], wanted: Mapping[str, Any]
+    ) -> Search[tuple[int, list[tuple[PageContext, Row]]]]:
+        """
+        Search rows in pieces of L{PIECE}.
+
         @return: the number of rows that were found, and those from C{offset} on, with their contexts.
         """
         offset, most = wanted["offset"], wanted["offset"] + wanted["limit"]
-        key, isReversed = self._order(wanted.get("sort"), rank)
+        key, isReversed = self._order(wanted.get("sort"))
         total = pending = 0
         runs: list[list[tuple[Any, PageContext, Row]]] = []
-        for context, rows in parts:
-            left = iter(rows)
+        for context in contexts:
+            left = iter(self._take(context, wanted))
             while piece := list(islice(left, PIECE)):
                 if pending >= PIECE:
                     yield
@@ -170,10 +211,9 @@ class Table(Generic[Row]):
             rows = [row for row in rows if any(search in str(text(context, row)).lower() for text in texts)]
         return rows
 
-    def _order(
-        self, order: str | None, rank: Callable[[Row], Any] | None
-    ) -> tuple[Callable[[PageContext, Row], Any], bool]:
+    def _order(self, order: str | None) -> tuple[Callable[[PageContext, Row], Any], bool]:
         """Return the key of an order, and whether the highest is first."""
+        rank = self._rank
         if order:
             taken = self._values[order.removeprefix("-")]
 
@@ -186,14 +226,8 @@ class Table(Generic[Row]):
             return lambda context, row: rank(row), True
         return lambda context, row: 0, False
 
-    def page(
-        self,
-        parts: Sequence[tuple[PageContext, Iterable[Row]]],
-        wanted: Mapping[str, Any],
-        rank: Callable[[Row], Any] | None = None,
-    ) -> Search[dict[str, Any]]:
-        """Search as L{search} does, and return a page of the rows for JSON."""
-        total, chosen = yield from self.search(parts, wanted, rank)
+    def _page(self, contexts: Sequence[PageContext], wanted: Mapping[str, Any]) -> Search[dict[str, Any]]:
+        total, chosen = yield from self._search(contexts, wanted)
         rows = []
         for number, pair in enumerate(chosen):
             if number and not number % SHOWN:
@@ -252,12 +286,26 @@ def linkErrors(context: PageContext, port: Port) -> float | None:
     return sum(known) if known else None
 
 
+def _nodeRank(node: Node) -> tuple[int, int]:
+    """Rank nodes by their types, then by their GUIDs, the lowest first."""
+    return -NODE_TYPES.index(nodeType(node)), -int(node.guid)
+
+
+def _findingRank(entry: Entry) -> tuple[float, ...]:
+    """Rank findings as each fabric lists its own: open ones first, and the worst of these."""
+    if entry.clearedAt is None:
+        return 1, entry.severity, entry.firstSeen
+    return 0, entry.clearedAt
+
+
 _RATE: Final = orNull(NUMBER)
 _GUID: Final = orNull(GUID_TEXT)
 
 NODES: Final[Table[Node]] = Table(
     "Node",
     ("name", "guid"),
+    lambda context, _: context.fabric.nodes.values(),
+    _nodeRank,
     Column("guid", GUID_TEXT, "GUID of the node", lambda context, node: guidText(node.guid)),
     Column("name", TEXT, "Node description, set by the node", lambda _, node: printable(node.description)),
     Column("type", choice(*NODE_TYPES), "Type of the node", lambda context, node: nodeType(node)),
@@ -274,6 +322,8 @@ NODES: Final[Table[Node]] = Table(
 PORTS: Final[Table[Port]] = Table(
     "Port",
     ("name", "guid", "peerName", "peerGuid"),
+    lambda context, _: (port for port in context.fabric.ports() if port.number),
+    None,
     Column("guid", GUID_TEXT, "GUID of the node", _guid),
     Column("name", TEXT, "Node description", _description),
     Column("port", COUNT, "Number of the port", lambda context, port: port.number),
@@ -299,6 +349,8 @@ _OF_LINKS: Final = ("guid", "name", "port", "peerGuid", "peerName", "peerPort", 
 LINKS: Final[Table[Port]] = Table(
     "Link",
     ("name", "guid", "peerName", "peerGuid"),
+    lambda context, _: (one for one, _other in context.fabric.links()),
+    None,
     *(column for column in PORTS.columns if column.name in _OF_LINKS),
     Column("load", _RATE, "Share of the link used there, 0 to 1", PageContext.load),
     Column("peerLoad", _RATE, "Share used back", _ofPeer(PageContext.load)),
@@ -308,6 +360,8 @@ LINKS: Final[Table[Port]] = Table(
 FINDINGS: Final[Table[Entry]] = Table(
     "Finding",
     ("where", "text", "guid", "kind"),
+    lambda context, _: (*context.open, *reversed(context.poller.findingLog.closed)),
+    _findingRank,
     Column("kind", TEXT, "Kind of the finding", lambda _, entry: entry.finding.kind),
     Column("severity", choice(*SEVERITIES), "Severity", lambda _, entry: entry.severity.name.lower()),
     Column("where", TEXT, "Location, as readable text", lambda _, entry: printable(entry.finding.where)),
@@ -326,6 +380,8 @@ FINDINGS: Final[Table[Entry]] = Table(
 CHANGES: Final[Table[FabricEvent]] = Table(
     "Change",
     ("where", "text", "guid"),
+    lambda context, wanted: context.poller.journal.since(wanted["since"]),
+    lambda change: change.at,
     Column("at", NUMBER, "Seconds since 1970", lambda _, change: change.at),
     Column("kind", choice(*KINDS), "Kind of the change", lambda _, change: change.kind),
     Column("where", TEXT, "Location, as readable text", lambda _, change: printable(change.where)),

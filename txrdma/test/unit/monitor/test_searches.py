@@ -14,7 +14,6 @@ from twisted.web import template
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Port
 from txrdma.monitor.web import html, layout, tables, topology
-from txrdma.monitor.web.routes import LINK_ROWS
 from txrdma.monitor.web.searches import _Shared, MOST_RESULTS, MOST_SEARCHES, Search, Searches
 from txrdma.monitor.web.site import MOST_AT_ONCE
 from txrdma.monitor.web.watch import PageContext
@@ -261,13 +260,13 @@ class PieceTests(SiteTestCase):
     def test_shared(self) -> None:
         """Browsers with the same page have one search, until the next round of readings."""
         searches = []
-        search = LINK_ROWS.table.filtered
+        search = tables.LINKS.filtered
 
         def counted(*given: Any) -> Any:
             searches.append(given)
             return search(*given)
 
-        self.patch(LINK_ROWS.table, "filtered", counted)
+        self.patch(tables.LINKS, "filtered", counted)
         counts = []
         for _ in range(2):
             searches.clear()
