@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from datetime import datetime, timezone
 from itertools import chain
 from typing import Any, Final
@@ -252,7 +252,6 @@ def section(heading: str, *parts: Part, name: str, isLive: bool = True) -> Tag:
 # Tables and drawings of several pages.
 
 
-FINDING_HEADS: Final = ["Severity", "Where", "What, and what to do"]
 LINK_COLUMNS: Final = {
     "From": "name",
     "To": "peerName",
@@ -265,9 +264,9 @@ LINK_COLUMNS: Final = {
 """Columns of links by their heads."""
 
 
-def findingRows(context: PageContext, entries: list[Entry]) -> Iterator[list[Part]]:
-    """Cells of findings: severity, location, description and advice, and time."""
-    return (
+def findingTable(context: PageContext, entries: list[Entry], isCleared: bool = False) -> Part:
+    """Table of open findings, or of cleared ones."""
+    rows = (
         [
             badge(entry.severity.name.lower()),
             subjectLink(context, entry.finding.guid, entry.finding.port, entry.finding.where),
@@ -276,15 +275,14 @@ def findingRows(context: PageContext, entries: list[Entry]) -> Iterator[list[Par
                 tags.br(),
                 f"Explained by {printable(entry.finding.cause)}." if entry.finding.cause else entry.advice,
             ],
-            timeTag(entry.firstSeen, context.now),
+            timeTag((entry.clearedAt or entry.lastSeen) if isCleared else entry.firstSeen, context.now),
         ]
         for entry in entries
     )
-
-
-def findingTable(context: PageContext, entries: list[Entry]) -> Part:
-    """Table of open findings."""
-    return table("Findings", [*FINDING_HEADS, "Since"], findingRows(context, entries), "No findings.")
+    heads = ["Severity", "Where", "What, and what to do", "Cleared" if isCleared else "Since"]
+    if isCleared:
+        return table("Findings that were cleared", heads, rows, "No finding was cleared.")
+    return table("Findings", heads, rows, "No findings.")
 
 
 def changeTable(context: PageContext, changes: list[FabricEvent], empty: str) -> Part:

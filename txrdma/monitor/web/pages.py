@@ -28,8 +28,6 @@ from txrdma.monitor.web.layout import (
     drawing,
     errors,
     facts,
-    FINDING_HEADS,
-    findingRows,
     findingTable,
     frame,
     gauge,
@@ -48,7 +46,6 @@ from txrdma.monitor.web.layout import (
     sortable,
     table,
     tags,
-    timeTag,
     title,
 )
 from txrdma.monitor.web.parameters import listing, Parameter, Route, TIME
@@ -142,7 +139,9 @@ async def _nodes(context: PageContext, values: Values) -> Tag:
             [row["type"].capitalize(), " ", badge("silent") if row["isSilent"] else ""],
             row["lid"] or "–",
             f"{row['links']} of {row['ports']}",
-            badge(context.worstAt[GUID.fromString(row["guid"])].name.lower()) if row["findings"] else "–",
+            badge(context.findingsAt(GUID.fromString(row["guid"]))[0].severity.name.lower())
+            if row["findings"]
+            else "–",
             tags.code(row["guid"]),
         ]
         for row in page["rows"]
@@ -165,7 +164,6 @@ async def _links(context: PageContext, values: Values) -> Tag:
 async def _node(context: PageContext, values: Values) -> Tag:
     node = nodeOf(context, values["guid"])
     row = NODES.toDict(context, node)
-    found = [entry for entry in context.open if entry.finding.guid == node.guid]
     ports = [PORTS.toDict(context, port) for port in node.ports.values() if port.number]
     path = f"/trace?{urlencode({'from': row['guid']})}"
     known = facts(
@@ -181,7 +179,7 @@ async def _node(context: PageContext, values: Values) -> Tag:
     parts = [
         known,
         "" if node.isSwitch else tags.p(tags.a("Path from here", href=path)),
-        section("Findings here", findingTable(context, found), name="findings"),
+        section("Findings here", findingTable(context, context.findingsAt(node.guid)), name="findings"),
         section("Ports", table("Ports", heads, map(_portCells, ports), "No port is known."), name="ports"),
     ]
     return frame(context, "/nodes", title(node), parts)
@@ -204,11 +202,7 @@ async def _port(context: PageContext, values: Values) -> Tag:
     port = portOf(context, values)
     node, row = port.node, PORTS.toDict(context, port)
     meter = context.meter(port)
-    found = [
-        entry
-        for entry in context.open
-        if entry.finding.guid == node.guid and entry.finding.port in (None, port.number)
-    ]
+    found = [one for one in context.findingsAt(node.guid) if one.finding.port in (None, port.number)]
     counters = _counterRows(meter, {name: text for name, (_family, text) in FAMILIES.items()})
     corrections = _counterRows(context.corrections(port), _CORRECTIONS)
     causes = context.causes(port)
@@ -293,18 +287,12 @@ def _charts(context: PageContext, port: Port, values: Values) -> Tag:
 async def _findings(context: PageContext, values: Values) -> Tag:
     total, open_ = await FINDINGS.find(context, {**values, "isOpen": True})
     _total, closed = await FINDINGS.find(context, {**values, "isOpen": False}, _MOST_CLEARED)
-    rows = (
-        [*row[:3], timeTag(entry.clearedAt or entry.lastSeen, context.now)]
-        for row, entry in zip(findingRows(context, closed), closed, strict=True)
-    )
     choice = choose("severity", "Severity", values["severity"], SEVERITIES)
     heading = "There now" if total == len(open_) else f"There now (the worst {len(open_)} of {total})"
-    heads = [*FINDING_HEADS, "Cleared"]
-    cleared = table("Findings that were cleared", heads, rows, "No finding was cleared.")
     parts = [
         searchForm("/findings", values, "Place or text", choice),
         section(heading, findingTable(context, open_), name="open"),
-        section("Cleared", cleared, name="closed"),
+        section("Cleared", findingTable(context, closed, isCleared=True), name="closed"),
     ]
     return frame(context, "/findings", "Findings", parts)
 

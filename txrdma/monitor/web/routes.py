@@ -116,7 +116,7 @@ def portOf(context: PageContext, values: Values) -> Port:
 
 async def _node(context: PageContext, values: Values) -> Answer:
     node = nodeOf(context, values["guid"])
-    found = [FINDINGS.toDict(context, one) for one in context.open if one.finding.guid == node.guid]
+    found = [FINDINGS.toDict(context, one) for one in context.findingsAt(node.guid)]
     return {
         **NODES.toDict(context, node),
         "vendorId": node.vendorID,

@@ -313,7 +313,7 @@ NODES: Final[Table[Node]] = Table(
     Column("ports", COUNT, "Number of ports", lambda context, node: node.numPorts),
     Column("links", COUNT, "Number of ports with a link", lambda context, node: len(node.linked())),
     Column("isSilent", TRUTH, "It did not answer when asked last", PageContext.isSilent),
-    Column("findings", COUNT, "Findings at the node now", PageContext.findingsAt),
+    Column("findings", COUNT, "Its open findings", lambda context, node: len(context.findingsAt(node.guid))),
     Column("firmware", orNull(TEXT), "Version of the firmware", _firmware(str)),
     Column("board", orNull(TEXT), "Board and its configuration (PSID)", _firmware(lambda one: one.board)),
     Column("uptime", orNull(COUNT), "Seconds since its start", _firmware(lambda one: one.uptimeSeconds)),

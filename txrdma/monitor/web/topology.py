@@ -210,5 +210,5 @@ def _edges(context: PageContext, found: Bundles) -> Iterator[dict[str, Any]]:
 
 
 def _worst(context: PageContext, nodes: Iterable[Node]) -> str | None:
-    known = [context.worstAt[node.guid] for node in nodes if node.guid in context.worstAt]
+    known = [found[0].severity for node in nodes if (found := context.findingsAt(node.guid))]
     return max(known).name.lower() if known else None

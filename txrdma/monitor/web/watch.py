@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from typing import Final
 
-from txrdma.fabric.advice import Severity
 from txrdma.fabric.errorcorrection import SYMBOLS
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.portcounters import Meter
@@ -121,20 +119,15 @@ class PageContext:
         return sorted(entries, key=lambda entry: (-entry.severity, -entry.firstSeen))
 
     @cached_property
-    def _counts(self) -> Counter[GUID | None]:
-        return Counter(entry.finding.guid for entry in self.open)
-
-    @cached_property
-    def worstAt(self) -> dict[GUID | None, Severity]:
-        """Return the highest severity of findings at each node with findings."""
-        worst: dict[GUID | None, Severity] = {}
+    def _byNode(self) -> dict[GUID | None, list[Entry]]:
+        found: dict[GUID | None, list[Entry]] = {}
         for entry in self.open:
-            worst.setdefault(entry.finding.guid, entry.severity)
-        return worst
+            found.setdefault(entry.finding.guid, []).append(entry)
+        return found
 
-    def findingsAt(self, node: Node) -> int:
-        """Return the number of findings at a node and its ports."""
-        return self._counts[node.guid]
+    def findingsAt(self, node: GUID) -> list[Entry]:
+        """Return the open findings at a node and its ports, the most severe first."""
+        return self._byNode.get(node, [])
 
     def meter(self, port: Port) -> Meter | None:
         """Return the meter of a port's counters; None if they were never read."""
