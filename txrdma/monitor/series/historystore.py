@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, ExitStack
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from twisted.logger import Logger
@@ -135,58 +135,42 @@ class HistoryStore:
         self._sizes: dict[str, int] = {}
         self._opened: Database | None = None
         try:
-            with self._named():
-                self._attach()
-        except HistoryRefused:
-            raise
+            with self._transaction():
+                pass
         except DeviceUnavailable as error:
-            if lease is None:
+            if lease is None or isinstance(error, HistoryRefused):
+                self.close()
                 raise
             _log.warn("{why}; it is tried again", why=str(error))
 
     @property
     def isOpen(self) -> bool:
-        """Whether the database has been opened."""
-        return self._opened is not None
+        """Whether the database could be used in the last transaction."""
+        return self._connections > 0
 
     @property
     def _database(self) -> Database:
         """The database, which is opened if necessary."""
-        return self._attach() if self._opened is None else self._opened
-
-    def _attach(self) -> Database:
-        """Open the database, and read the known ports and levels."""
-        lease = self._lease
-        if lease is not None and not lease.isHeld and not lease.attempt():
-            raise HistoryRefused(IN_USE)
-        with ExitStack() as undo:
-            database = openDatabase(self._where, lease)
-            undo.callback(database.close)
-            with database.transaction():
-                self._prepare(database)
-            undo.pop_all()
-        self._opened = database
-        return database
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        try:
-            yield
-        except DeviceUnavailable as error:
-            raise type(error)(f"{self._name}: {error}") from error
+        if self._opened is None:
+            lease = self._lease
+            if lease is not None and not lease.isHeld and not lease.attempt():
+                raise HistoryRefused(IN_USE)
+            self._opened = openDatabase(self._where, lease)
+        return self._opened
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._named():
-            database = self._database
-            try:
-                with database.transaction():
-                    if database.connections != self._connections:
-                        self._prepare(database)
-                    yield
-            except BaseException:
-                self._connections = 0  # cached numbers may not be in the database
-                raise
+        """Begin a transaction, the first one of each connection with what the database already has."""
+        try:
+            with self._database.transaction():
+                if self._database.connections != self._connections:
+                    self._prepare(self._database)
+                yield
+        except BaseException as error:
+            self._connections = 0  # cached numbers may not be in the database
+            if isinstance(error, DeviceUnavailable):
+                raise type(error)(f"{self._name}: {error}") from error
+            raise
 
     def _prepare(self, database: Database) -> None:
         """Migrate the database to this version, and read its contents."""
