@@ -135,21 +135,21 @@ class AlertTracker:
         self._graceEnd = now + GRACE_SECONDS
 
     def restore(
-        self, sent: Mapping[Key, Mapping[str, Any]], isOpen: Container[Key], ended: Iterable[Entry]
+        self, sent: Mapping[Key, Mapping[str, Any]], openKeys: Container[Key], ended: Iterable[Entry]
     ) -> None:
         """
         Add the findings that a previous process has sent.
 
-        @param isOpen: open findings: the log will report whether they are cleared.
+        @param openKeys: open findings: the log will report whether they are cleared.
         @param ended: the last ones that were cleared, whose end that process may not have sent.
         """
         entries = {one.key: one for one in ended}
         for key, finding in sent.items():
-            if key in entries and key not in isOpen:
+            if key in entries and key not in openKeys:
                 self._leave(entries[key].lastSeen, entries[key], finding)
             else:
                 self.sent[key] = finding
-                if key not in isOpen:
+                if key not in openKeys:
                     self._unseen[key] = None
 
     def raised(self, entry: Entry, now: float) -> None:

@@ -81,9 +81,9 @@ class Notifier:
     def _openAlerts(self) -> list[Alert]:
         return [Alert(key, True, finding) for key, finding in self._tracker.sent.items()]
 
-    def restore(self, former: FormerAlerts, isOpen: Container[Key], cleared: Iterable[Entry]) -> None:
+    def restore(self, former: FormerAlerts, openKeys: Container[Key], cleared: Iterable[Entry]) -> None:
         """Set the alerts of a previous process, before L{start}: see L{AlertTracker.restore}."""
-        self._tracker.restore(former.sent, isOpen, cleared)
+        self._tracker.restore(former.sent, openKeys, cleared)
         queued, now = dict(former.queued), self._reactor.seconds()
         for queue in self._queues:
             queue.restore(queued.pop(queue.channel.queue, {}))

@@ -54,7 +54,7 @@ class Database:
     """
 
     _errors: type[Exception]
-    _begins: str
+    _begins: str  # this and the following are statements of each kind of database
     _tables: str
     _columns: str
     _size: str

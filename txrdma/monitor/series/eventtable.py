@@ -101,9 +101,8 @@ class EventTable:
     def states(self, database: Database, kinds: Sequence[str], most: int) -> list[FabricEvent]:
         """Return the last C{most} events that are the state of a subject, of these kinds, in order."""
         marks = ", ".join("?" * len(kinds))
-        return self._found(
-            *(database, f"kind IN ({marks}) AND subject <> '' AND NOT {_HAS_LATER}", kinds, most)
-        )
+        where = f"kind IN ({marks}) AND subject <> '' AND NOT {_HAS_LATER}"
+        return self._found(database, where, kinds, most)
 
     def changes(self, database: Database, most: int) -> list[FabricEvent]:
         """Return the last events that have a text, in order."""

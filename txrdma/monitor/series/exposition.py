@@ -49,8 +49,8 @@ def labels(**values: object) -> str:
     return f"{{{pairs}}}" if pairs else ""
 
 
-def _ofPort(portKey: PortKey, common: Mapping[str, str]) -> str:
-    return labels(**common, guid=guidText(portKey[0]), port=portKey[1])
+def _ofPort(portKey: PortKey, common: Mapping[str, str], **more: object) -> str:
+    return labels(**common, guid=guidText(portKey[0]), port=portKey[1], **more)
 
 
 class Family(NamedTuple):
@@ -315,12 +315,8 @@ def fabricFamilies(
             yield labels(**common, **named, lid=int(node.lid)), 1
 
     linked = (
-        labels(
-            **common,
-            guid=guidText(port.node.guid),
-            port=port.number,
-            peer_guid=guidText(peer.node.guid),
-            peer_port=peer.number,
+        _ofPort(
+            (port.node.guid, port.number), common, peer_guid=guidText(peer.node.guid), peer_port=peer.number
         )
         for port in fabric.ports()
         if port.raw and (peer := port.peer) is not None

@@ -63,12 +63,12 @@ class NotifierTests(SynchronousTestCase):
         rules: AlertRules = RULES,
         memory: Any = None,
         former: FormerAlerts = NONE,
-        isOpen: Sequence[Key] = (),
+        openKeys: Sequence[Key] = (),
         ended: Sequence[Entry] = (),
         **more: Any,
     ) -> Notifier:
         notifier = Notifier(self.clock, rules, [self.channel], memory, **more)
-        notifier.restore(former, isOpen, ended)
+        notifier.restore(former, openKeys, ended)
         notifier.start()
         self.addCleanup(notifier.stop)
         return notifier
@@ -224,7 +224,9 @@ class NotifierTests(SynchronousTestCase):
         names = sorted(json.loads(one.subject)[2] for one in store.states("alert-raised"))
         self.assertEqual(names, ["leaf 1", "leaf 3"])
 
-    def restarted(self, entries: Sequence[Entry], isOpen: Sequence[Key], ended: Sequence[Entry]) -> Notifier:
+    def restarted(
+        self, entries: Sequence[Entry], openKeys: Sequence[Key], ended: Sequence[Entry]
+    ) -> Notifier:
         """Restart after alerts were sent, with other findings."""
         store = HistoryStore(self.mktemp())
         self.addCleanup(store.close)
@@ -235,14 +237,18 @@ class NotifierTests(SynchronousTestCase):
         notifier.stop()
         self.channel.output()
         return self.started(
-            memory=StoredMemory(store), former=formerAlerts(store), isOpen=isOpen, ended=ended, mustStore=True
+            memory=StoredMemory(store),
+            former=formerAlerts(store),
+            openKeys=openKeys,
+            ended=ended,
+            mustStore=True,
         )
 
     def test_clearedMeanwhile(self) -> None:
         """The end of a known finding is sent, also if it was cleared before a restart, and not sent."""
         one, other, before = entryOf(), entryOf(where="leaf 2"), entryOf(where="leaf 3")
-        isOpen, ended = [one.key, other.key], [before, entryOf(where="leaf 4")]
-        notifier = self.restarted([one, other, before], isOpen, ended)
+        openKeys, ended = [one.key, other.key], [before, entryOf(where="leaf 4")]
+        notifier = self.restarted([one, other, before], openKeys, ended)
         for event in (Cleared(one), Cleared(other), Raised(other)):
             notifier.findingChanged(event)
         self.clock.advance(10.0)
