@@ -123,10 +123,12 @@ class Search:
     A search for plans that fail.
 
     @ivar totals: totals by the names of generators.
+    @ivar isTerminated: whether the process has received SIGTERM.
     """
 
     def __init__(self, names: Sequence[str], isQuiet: bool = False) -> None:
         self.totals = {name: Totals() for name in names}
+        self.isTerminated = False
         self._isTerminal = sys.stderr.isatty()
         self._interval = math.inf if isQuiet else _REDRAWN_SECONDS if self._isTerminal else _LOGGED_SECONDS
         self._started = self._shownAt = time.monotonic()
@@ -136,6 +138,11 @@ class Search:
         """Number of simulations that have failed so far."""
         return sum(each.failed for each in self.totals.values())
 
+    def terminate(self, number: int, frame: object) -> None:
+        """Handle SIGTERM: end after the current simulation, whose code might catch an exception."""
+        self.isTerminated = True
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # another one ends a simulation that hangs
+
     def run(self, seeds: Iterator[int], seconds: float | None = None) -> None:
         """
         Run all generators with each of these seeds.
@@ -144,7 +151,8 @@ class Search:
         """
         for seed in seeds:
             for name in self.totals:
-                if seconds is not None and time.monotonic() - self._started >= seconds:
+                isOver = seconds is not None and time.monotonic() - self._started >= seconds
+                if isOver or self.isTerminated:
                     self._clear()
                     return
                 self._play(name, seed)
@@ -256,14 +264,6 @@ class SimulateOptions(Options):
         self["names"] = names or _USUAL
 
 
-class _Terminated(KeyboardInterrupt):
-    """The process has received SIGTERM."""
-
-
-def _terminate(number: int, frame: object) -> None:
-    raise _Terminated
-
-
 def main(arguments: Sequence[str]) -> int:
     """
     Draw and run simulations as the command line specifies, and report the totals, also after SIGINT or
@@ -288,14 +288,15 @@ def main(arguments: Sequence[str]) -> int:
     )
     search = Search(options["names"], bool(options["quiet"]))
     interrupted: signal.Signals | None = None
-    before = signal.signal(signal.SIGTERM, _terminate)
+    before = signal.signal(signal.SIGTERM, search.terminate)
     try:
         search.run(
             count(first) if seeds is None else iter(range(first, first + seeds)),
             None if minutes is None else 60 * minutes,
         )
-    except KeyboardInterrupt as error:
-        interrupted = signal.SIGTERM if isinstance(error, _Terminated) else signal.SIGINT
+        interrupted = signal.SIGTERM if search.isTerminated else None
+    except KeyboardInterrupt:
+        interrupted = signal.SIGINT
     finally:
         signal.signal(signal.SIGTERM, before)
     search.report()
