@@ -176,7 +176,7 @@ def _section(name: str, cases: Sequence[Case], rounds: int, quick: bool) -> Sect
         [found] = mads.run([name], rounds, quick)
         return found.result()
     [part] = (part for part in PARTS if part.name == name)
-    return part.result(measured(cases, rounds, part.reference))
+    return part.result(measured(cases, rounds, part))
 
 
 def _hasFailed(section: Section) -> bool:

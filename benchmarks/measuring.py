@@ -181,16 +181,21 @@ def busyProcesses(count: int) -> Iterator[None]:
             process.wait()
 
 
+def _user(orders: Orders) -> list[str]:
+    """Return the words before the command of a process with these orders, so that the right user runs it."""
+    return unprivileged() if orders.get("isUnprivileged") else []
+
+
 @contextmanager
 def end(module: str, role: str, orders: Orders) -> Iterator[subprocess.Popen[str]]:
     """
     Start one of the two processes, and end it with the block.
 
-    With C{namespace} in the orders it runs in that network namespace, with the privileges of this process;
-    otherwise L{unprivileged}. It is killed after L{LONGEST_SECONDS}.
+    With C{namespace} in the orders it runs in that network namespace, otherwise with C{isUnprivileged}
+    without privileges. It is killed after L{LONGEST_SECONDS}.
     """
     namespace = orders.get("namespace")
-    inside = ["ip", "netns", "exec", namespace] if namespace else unprivileged()
+    inside = ["ip", "netns", "exec", namespace] if namespace else _user(orders)
     command = [*inside, sys.executable, "-m", module, role, json.dumps(orders)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     ending = Timer(LONGEST_SECONDS, process.kill)
@@ -316,9 +321,9 @@ def _measureRanks(launcher: list[str], module: str, orders: Orders) -> dict[str,
 
 
 def _measureProgram(command: list[str], orders: Orders) -> dict[str, Any]:
-    """Run a program that measures by itself, without privileges, and return its result."""
+    """Run a program that measures by itself, and return its result."""
     done = subprocess.run(
-        [*unprivileged(), *command, json.dumps(orders)],
+        [*_user(orders), *command, json.dumps(orders)],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from benchmarks import btlcases, cases
@@ -127,16 +127,13 @@ PARTS: Final = (
 )
 
 
-def measured(found: Sequence[Case], rounds: int, against: str) -> list[Outcome]:
-    """
-    Measure cases, and print each result immediately.
-
-    @param against: what they are compared with.
-    """
+def measured(found: Sequence[Case], rounds: int, part: Part) -> list[Outcome]:
+    """Measure cases of a part, and print each result immediately."""
     outcomes: list[Outcome] = []
     for number, case in enumerate(found, 1):
         print(f"({number} of {len(found)}) {case.title}", flush=True)
-        for outcome in run(case, rounds):
+        orders = {**case.orders, "isUnprivileged": part.isUnprivileged}
+        for outcome in run(replace(case, orders=orders), rounds):
             outcomes.append(outcome)
-            show(outcome, against)
+            show(outcome, part.reference)
     return outcomes

@@ -54,6 +54,7 @@ def peers(rounds: int, quick: bool) -> list[Peer]:
         "throughput-1m": {"scenario": "throughput", "bytes": total, "write": MIB},
         "roundtrip": {"scenario": "roundTrip", "size": 64, "count": pings},
     }
+    scenarios = {name: {**orders, "isUnprivileged": True} for name, orders in scenarios.items()}
     kinds = [
         ("asyncio protocols on uvloop, TCP", "uvloop", _pair("benchmarks.peer_uvloop")),
         ("pyzmq, PAIR sockets over ipc:", "zmq", _pair("benchmarks.peer_zmq")),
