@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+from twisted.logger import Logger
 
 from txrdma.fabric.advice import adviceOn
 from txrdma.fabric.health import Finding
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.findinglog import Cleared, Entry, FindingEvent, Key, Resumed
+
+_log = Logger()
+
+Stored = TypeVar("Stored")
+Read = TypeVar("Read")
 
 KINDS: Final = (
     *("node-came", "node-gone", "link-came", "link-gone", "link-changed"),
@@ -89,9 +96,28 @@ def _findingEvent(entry: Entry, kind: str, text: str, at: float) -> FabricEvent:
     return FabricEvent(at, kind, found.where, text, found.guid, found.port, subject, detail)
 
 
+def readValid(rows: Iterable[Stored], read: Callable[[Stored], Read]) -> list[Read]:
+    """Return what is read from stored rows; those that raise C{ValueError} are ignored and logged."""
+    found, errors = [], []
+    for row in rows:
+        try:
+            found.append(read(row))
+        except ValueError as error:
+            errors.append(str(error))
+    if errors:
+        values = {"number": len(errors), "first": errors[0]}
+        _log.warn("{number} invalid events of the history are ignored; the first one: {first}", **values)
+    return found
+
+
 def entryOf(event: FabricEvent) -> Entry:
-    """Return the entry of a finding by its last event, or raise C{ValueError} or C{TypeError}."""
-    key, text, firstSeen, lastSeen, clearedAt, times = event.detail
-    finding = Finding(Key(*key).kind, event.where, text, event.guid, event.port)
-    advice = adviceOn(finding.kind)
-    return Entry(Key(*key), finding, advice.severity, advice.text, firstSeen, lastSeen, clearedAt, times)
+    """Return the entry of a finding by its last event, or raise C{ValueError}."""
+    match event.detail:
+        case [values, str(text), *times, int(number)] if number > 0:
+            match times:
+                case [float() | int() as first, float() | int() as last, float() | int() | None as clearedAt]:
+                    key = Key.fromStored(values)
+                    finding = Finding(key.kind, event.where, text, event.guid, event.port)
+                    advice = adviceOn(finding.kind)
+                    return Entry(key, finding, advice.severity, advice.text, first, last, clearedAt, number)
+    raise ValueError(f"{event.detail!r} is not a finding")

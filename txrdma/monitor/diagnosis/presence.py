@@ -24,7 +24,7 @@ from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
 from txrdma.kit.values import record
 from txrdma.mad.layouts.smp import NodeInfo
-from txrdma.monitor.diagnosis.journal import FabricEvent
+from txrdma.monitor.diagnosis.journal import FabricEvent, readValid
 from txrdma.monitor.diagnosis.thresholds import forget, PortKey
 
 FORGET_SECONDS: Final = 7 * 86400.0
@@ -41,6 +41,9 @@ _PIECE: Final = 1000
 
 _FEWEST: Final = 2
 """Minimum number of common nodes for which two models count as the same fabric."""
+
+_PORTS: Final = range(256)
+"""Numbers that a port may have."""
 
 _MOST_HOST_PORTS: Final = 2
 """A node with more links counts as a switch: the events do not have its type."""
@@ -100,13 +103,11 @@ class Presence:
         Set the state that a previous process has stored, before the first sweep.
 
         @param states: last events of nodes and links; without effect if fewer than two of the nodes are
-            present.
-        @raise ValueError, TypeError: an event is invalid.
+            present. Invalid ones are logged and ignored.
         """
         present, linked, nodes, links = dict[Any, Any](), dict[Any, Any](), dict[Any, Any](), dict[Any, Any]()
-        for one in states:
-            isNode = one.kind.startswith("node")
-            key = GUID.fromString(one.subject) if isNode else _linkOf(one.subject)
+        for key, one in readValid(states, _stateOf):
+            isNode = isinstance(key, GUID)
             if one.kind.endswith("-gone"):
                 (nodes if isNode else links)[key] = Absence(one.where, one.detail, one.at)
             else:
@@ -308,9 +309,15 @@ def _event(
     return FabricEvent(now, f"link-{change}", names[0], text, guid, port, subject, names[1])
 
 
-def _linkOf(subject: str) -> Link:
-    guid, port, peer, peerPort = json.loads(subject)
-    return (GUID.fromString(guid), port), (GUID.fromString(peer), peerPort)
+def _stateOf(event: FabricEvent) -> tuple[GUID | Link, FabricEvent]:
+    """Return the node or link of an event that is its state, or raise C{ValueError}."""
+    if isinstance(event.detail, str):
+        if event.kind.startswith("node"):
+            return GUID.fromString(event.subject), event
+        match json.loads(event.subject):
+            case [str(guid), int(port), str(peer), int(peerPort)] if port in _PORTS and peerPort in _PORTS:
+                return ((GUID.fromString(guid), port), (GUID.fromString(peer), peerPort)), event
+    raise ValueError(f"{event!r} is not the state of a node or link")
 
 
 def _rememberedFabric(nodes: Mapping[GUID, tuple[str, str]], links: Iterable[Link]) -> Fabric:
@@ -320,7 +327,6 @@ def _rememberedFabric(nodes: Mapping[GUID, tuple[str, str]], links: Iterable[Lin
     Events have names, GUIDs and port numbers; LIDs, states, widths and speeds are unknown.
 
     @param nodes: name of each node, and of the port that leads to it.
-    @raise ValueError: a port number is invalid.
     """
     links = [link for link in links if link[0][0] in nodes and link[1][0] in nodes]
     numbers: defaultdict[GUID, list[int]] = defaultdict(list)

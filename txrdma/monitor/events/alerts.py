@@ -70,6 +70,24 @@ class Alert:
     isRaised: bool
     finding: Mapping[str, Any]
 
+    @classmethod
+    def fromStored(cls, key: object, isRaised: Any, finding: Any) -> Alert:
+        """Return a stored alert, or raise C{ValueError} if it does not have what channels send."""
+        match finding:
+            case {
+                "kind": str(),
+                "severity": str(),
+                "where": str(),
+                "text": str(),
+                "advice": str(),
+                "guid": str() | None,
+                "firstSeen": float() | int(),
+                "clearedAt": float() | int() | None,
+                "times": int(),
+            } if isinstance(isRaised, bool):
+                return cls(Key.fromStored(key), isRaised, finding)
+        raise ValueError(f"{finding!r} is not an alert")
+
     @property
     def identity(self) -> str:
         """Identity of the notification, by which receivers recognize duplicates."""

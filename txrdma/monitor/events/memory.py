@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from txrdma.error import DeviceUnavailable
 from txrdma.fabric.managerwatch import STILL_SECONDS
-from txrdma.monitor.diagnosis.findinglog import FindingLog, Key, MOST_CLEARED
-from txrdma.monitor.diagnosis.journal import entryOf, Journal
+from txrdma.monitor.diagnosis.findinglog import FindingLog, MOST_CLEARED
+from txrdma.monitor.diagnosis.journal import entryOf, Journal, readValid
 from txrdma.monitor.diagnosis.presence import Presence, STATES
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
-from txrdma.monitor.events.alerts import FormerAlerts
+from txrdma.monitor.events.alerts import Alert, FormerAlerts
 from txrdma.monitor.events.notificationqueue import QUEUED, restored
 from txrdma.monitor.events.notifier import RAISED
 from txrdma.monitor.reading.counterreader import SILENT_TIMES
@@ -31,8 +30,10 @@ def secondsToFind(kind: str, thresholds: ErrorThresholds, intervalSeconds: float
 
 def formerAlerts(store: HistoryStore) -> FormerAlerts:
     """Return the alerts of a previous process, or raise L{DeviceUnavailable}. Blocks."""
-    sent = {Key(*json.loads(one.subject)): one.detail for one in store.states(RAISED)}
-    return FormerAlerts(sent, restored(store.states(QUEUED)))
+    sent = readValid(
+        store.states(RAISED), lambda one: Alert.fromStored(json.loads(one.subject), True, one.detail)
+    )
+    return FormerAlerts({one.key: one.finding for one in sent}, restored(store.states(QUEUED)))
 
 
 def restoreState(
@@ -42,15 +43,15 @@ def restoreState(
     journal: Journal,
     heldUntil: Callable[[str], float],
 ) -> FormerAlerts:
-    """Restore the state of a previous process; return its alerts, or raise L{DeviceUnavailable}. Blocks."""
+    """
+    Restore the state of a previous process, without invalid events, which are logged. Blocks.
+
+    @return: the alerts of that process.
+    @raise txrdma.error.DeviceUnavailable: the history cannot be read.
+    """
     findings = [*store.states("finding-raised"), *store.states("finding-cleared", most=MOST_CLEARED)]
-    states, changes = store.states(*STATES), store.changes()
-    try:
-        entries = [entryOf(event) for event in findings]
-        alerts = formerAlerts(store)
-        presence.restore(states)
-    except (ValueError, TypeError, KeyError) as error:
-        raise DeviceUnavailable(f"events of the history are invalid: {error!r}") from error
+    states, changes, alerts = store.states(*STATES), store.changes(), formerAlerts(store)
+    presence.restore(states)
     journal.changes.extend(changes)
-    findingLog.restore(entries, heldUntil)
+    findingLog.restore(readValid(findings, entryOf), heldUntil)
     return alerts

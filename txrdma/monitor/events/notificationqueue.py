@@ -18,8 +18,7 @@ from twisted.mail.smtp import SMTPError
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.kit.delayedcalls import cancelCall, Timer
 from txrdma.kit.lease import RENEW_SECONDS
-from txrdma.monitor.diagnosis.findinglog import Key
-from txrdma.monitor.diagnosis.journal import FabricEvent
+from txrdma.monitor.diagnosis.journal import FabricEvent, readValid
 from txrdma.monitor.events.alerts import Alert
 from txrdma.monitor.events.channels import AlertChannel
 from txrdma.monitor.supervisor import SupervisedLoop
@@ -47,11 +46,17 @@ _SENT: Final = "notification-sent"
 def restored(events: Iterable[FabricEvent]) -> dict[str, dict[int, Alert]]:
     """Return the alerts that a previous process has not sent, by the names of their queues, in order."""
     found: dict[str, dict[int, Alert]] = {}
-    for event in events:
-        queue, number = json.loads(event.subject)
-        key, isRaised, finding = event.detail
-        found.setdefault(queue, {})[number] = Alert(Key(*key), isRaised, finding)
+    for queue, number, alert in readValid(events, _queuedIn):
+        found.setdefault(queue, {})[number] = alert
     return found
+
+
+def _queuedIn(event: FabricEvent) -> tuple[str, int, Alert]:
+    """Return the queue, the number and the alert of an event, or raise C{ValueError}."""
+    match json.loads(event.subject), event.detail:
+        case [str(queue), int(number)], [key, isRaised, finding]:
+            return queue, number, Alert.fromStored(key, isRaised, finding)
+    raise ValueError(f"{event!r} is not a queued alert")
 
 
 def ended(kind: str, queue: str, numbers: Iterable[int], now: float) -> list[FabricEvent]:

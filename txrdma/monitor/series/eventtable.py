@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from txrdma.iba.types import GUID
-from txrdma.monitor.diagnosis.journal import FabricEvent
+from txrdma.monitor.diagnosis.journal import FabricEvent, readValid
 from txrdma.monitor.series.database import Columns, Database
 from txrdma.monitor.series.level import Level
 
@@ -111,7 +111,7 @@ class EventTable:
     @staticmethod
     def _found(database: Database, where: str, values: Sequence[Any], most: int) -> list[FabricEvent]:
         statement = f"SELECT {_READ} FROM events WHERE {where} ORDER BY number DESC LIMIT ?"
-        return [_eventOf(row) for row in reversed(database.execute(statement, *values, most))]
+        return readValid(reversed(database.execute(statement, *values, most)), _eventOf)
 
     def deleteOld(self, database: Database, now: int) -> None:
         """Delete old events, and the oldest of too many, except for those that are the state of a subject."""
@@ -145,6 +145,10 @@ def _rowOf(event: FabricEvent) -> tuple[Any, ...]:
 
 
 def _eventOf(row: Sequence[Any]) -> FabricEvent:
+    """Return the event of a row, or raise C{ValueError}."""
     at, kind, where, text, guid, port, subject, detail = row
-    known = None if guid is None else GUID.fromString(guid)
-    return FabricEvent(at, kind, where, text, known, port, subject, json.loads(detail or "null"))
+    match at, where, text, guid, port, detail:
+        case [float() | int(), str(), str(), str() | None, int() | None, str() | None]:
+            known = None if guid is None else GUID.fromString(guid)
+            return FabricEvent(at, kind, where, text, known, port, subject, json.loads(detail or "null"))
+    raise ValueError(f"{row!r} is not an event")

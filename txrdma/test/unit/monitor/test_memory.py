@@ -4,24 +4,31 @@ Restarts of a monitor: what the next process restores and does not report again.
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 from twisted.internet.defer import maybeDeferred
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import DeviceUnavailable
 from txrdma.fabric.advice import ADVICE, Severity
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
-from txrdma.monitor.diagnosis.findinglog import Entry, FindingEvent, FindingLog, Resumed
+from txrdma.monitor.diagnosis.findinglog import Entry, FindingEvent, FindingLog, Key, Resumed
 from txrdma.monitor.diagnosis.journal import FabricEvent, Journal, MOST_CHANGES
 from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.events.alerts import Alert, FormerAlerts
 from txrdma.monitor.events.memory import restoreState, secondsToFind
 from txrdma.monitor.reading.poller import DEFAULT_RULES, FabricPoller
 from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
+from txrdma.test.support.monitor.alerts import entryOf
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
+
+ONE, OTHER = "0x00000000000000a1", "0x00000000000000a2"
 
 
 class RestartTests(PollerTestCase):
@@ -164,12 +171,116 @@ class RestartTests(PollerTestCase):
         self.assertEqual(self.poller.presence.nodes, {})
         self.assertEqual(self.kinds(), [])
 
-    def test_nonsense(self) -> None:
-        self.started()
-        self.store.append([FabricEvent(1.0, "finding-raised", "a", "", subject="x", detail=["nonsense"])])
-        self.ended()
-        self.assertRaises(DeviceUnavailable, self.made)
-        self.store.close()
+
+class InvalidRowTests(SynchronousTestCase):
+    """Invalid rows of the history cost nothing else, and are logged once."""
+
+    def setUp(self) -> None:
+        self.store = HistoryStore(self.mktemp())
+        self.addCleanup(self.store.close)
+        self.findingLog, self.presence, self.journal = FindingLog(DEFAULT_RULES), Presence(), Journal()
+        self.key = ["sweep", "width", "leaf", 7]
+        self.finding = entryOf().toDict()
+        self.store.append(
+            [
+                self.event("finding-raised", [*self.key, 1.0], [self.key, "it is slow", 1.0, 2.0, None, 1]),
+                self.event("alert-raised", self.key, self.finding),
+                self.event("notification-queued", ["mail", 4], [self.key, True, self.finding]),
+                *(FabricEvent(1.0, "node-came", "n", "", subject=text, detail="") for text in (ONE, OTHER)),
+                self.event("link-came", [ONE, 1, OTHER, 2], "n/P2"),
+                FabricEvent(1.0, "operator-reloaded", "the monitor", "the configuration was read again"),
+            ]
+        )
+
+    @staticmethod
+    def event(kind: str, subject: object, detail: object) -> FabricEvent:
+        return FabricEvent(1.0, kind, "leaf", "", subject=json.dumps(subject), detail=detail)
+
+    def restored(self) -> tuple[FormerAlerts, list[str]]:
+        """Restore the state; return the alerts, and what was logged."""
+        with capturedLogs() as logged:
+            former = restoreState(self.store, self.findingLog, self.presence, self.journal, lambda kind: 0.0)
+        return former, [formatEvent(one) for one in logged]
+
+    def assertRestored(self, former: FormerAlerts) -> None:
+        key = Key(*("sweep", "width", "leaf", 7))
+        self.assertEqual(list(self.findingLog.open), [key])
+        self.assertEqual(former.sent, {key: self.finding})
+        self.assertEqual(former.queued, {"mail": {4: Alert(key, True, self.finding)}})
+        one, other = GUID.fromString(ONE), GUID.fromString(OTHER)
+        self.assertEqual(set(self.presence.present), {one, other})
+        self.assertEqual(list(self.presence.linked), [((one, 1), (other, 2))])
+        self.assertEqual([change.kind for change in self.journal.changes], ["operator-reloaded"])
+
+    def test_valid(self) -> None:
+        former, logged = self.restored()
+        self.assertRestored(former)
+        self.assertEqual(logged, [])
+
+    def test_invalid(self) -> None:
+        """Events whose contents have other types, or are missing."""
+        key, finding = self.key, self.finding
+        incomplete = {name: value for name, value in finding.items() if name != "severity"}
+        several: dict[str, list[tuple[object, object]]] = {
+            "finding-raised": [
+                ("f1", None),
+                ("f2", ["nonsense"]),
+                ("f3", [[*key, 1], "it is slow", 1.0, 2.0, None, 1]),
+                ("f4", [key, "it is slow", "yesterday", 2.0, None, 1]),
+                ("f5", [key, "it is slow", 1.0, 2.0, None, 0]),
+            ],
+            "finding-cleared": [("f6", [key, "it is slow", 1.0, 2.0, "today", 1])],
+            "alert-raised": [
+                ("alert", finding),
+                (["sweep", "width", ["leaf"], 7], finding),
+                (["sweep", "width", "other", 7], None),
+                (["sweep", "width", "another", 7], incomplete),
+                (["sweep", "width", "a third", 7], {**finding, "firstSeen": "yesterday"}),
+            ],
+            "notification-queued": [
+                ("mail", [key, True, finding]),
+                (["mail", "5"], [key, True, finding]),
+                ([["mail"], 6], [key, True, finding]),
+                (["mail", 7], [key, True]),
+                (["mail", 8], [key, True, incomplete]),
+                (["mail", 9], [["sweep"], True, finding]),
+            ],
+            "node-came": [("n1", ""), (["n2"], "")],
+            "node-gone": [("0xa3", None)],
+            "link-came": [
+                ("link", ""),
+                ([ONE, 1, OTHER], ""),
+                ([ONE, 3, 4, 2], ""),
+                ([ONE, -1, OTHER, 3], ""),
+                ([ONE, 1 << 40, OTHER, 3], ""),
+                ([ONE, "3", OTHER, 3], ""),
+                ([ONE, 3, OTHER, 3], None),
+            ],
+        }
+        for kind, rows in several.items():
+            self.store.append([self.event(kind, subject, detail) for subject, detail in rows])
+        former, logged = self.restored()
+        self.assertRestored(former)
+        numbers = [int(line.partition(" invalid")[0]) for line in logged]
+        self.assertEqual(sum(numbers), sum(map(len, several.values())))
+        self.assertEqual(len(logged), 4)  # of findings, sent alerts, queued ones, and nodes with links
+
+    def test_damaged(self) -> None:
+        """Rows that are no events."""
+        damages = (
+            *("detail = '{'", "guid = '0xyz'", "at = 'yesterday'", "at = NULL", "port = 'seven'"),
+            *("text = x'ff'", "place = NULL"),
+        )
+        database = self.store._database
+        for number, damage in enumerate(damages):
+            event = replace(self.event("finding-raised", f"x{number}", None), text="it is damaged")
+            self.store.append([event])
+            with database.transaction():
+                database.execute(f"UPDATE events SET {damage} WHERE subject = ?", event.subject)
+        former, logged = self.restored()
+        self.assertRestored(former)
+        self.assertEqual(len(logged), 2)  # once as states of findings, once as changes
+        self.assertTrue(all(line.startswith(f"{len(damages)} invalid") for line in logged), logged)
 
 
 class BoundTests(SynchronousTestCase):
