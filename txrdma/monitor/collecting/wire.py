@@ -70,8 +70,8 @@ class Request(NamedTuple):
 
     @ivar identifier: chosen by the monitor, and repeated by the result.
     @ivar lid: LID of the ports.
-    @ivar attributes: indices in L{READABLE}.
-    @ivar ports: numbers of the ports.
+    @ivar attributes: indices in L{READABLE}, each once.
+    @ivar ports: numbers of the ports, each once, so that a request causes a bounded number of calls.
     """
 
     identifier: int
@@ -118,10 +118,16 @@ def encodeRequests(requests: Iterable[Request]) -> bytes:
 
 
 def decodeRequests(data: bytes) -> Iterator[Request]:
-    """Yield the requests of a message. Raises L{WireError} for an incomplete message, or another call."""
+    """
+    Yield the requests of a message.
+
+    @raise WireError: the message is incomplete, or has another call, or the same call twice in a request.
+    """
     for (identifier, lid), (attributes, ports) in _items(_REQUEST, 2, data):
         if not attributes or not ports or max(attributes) >= len(READABLE):
-            raise WireError("collector", 0, f"there is no call {attributes.hex()} of ports {ports.hex()}")
+            raise WireError("collector", 0, f"there is no call {attributes.hex()} of {len(ports)} ports")
+        if any(len(set(numbers)) < len(numbers) for numbers in (attributes, ports)):
+            raise WireError("collector", 0, "an attribute or a port is repeated in a request")
         if not 0 < lid <= _HIGHEST_LID:
             raise WireError("collector", 0, f"{lid:#x} is not a unicast LID")
         yield Request(identifier, lid, attributes, ports)

@@ -392,11 +392,14 @@ class CollectorTests(FabricTestCase):
         self.assertIn(len(wire.decodePorts(PortCounters.size, result.content)), (3, 4, 5))
 
     def test_badMessages(self) -> None:
-        """An unknown call, an invalid LID, a wrong length or wrong settings end the connection."""
+        """An unknown or repeated call, an invalid LID, and wrong lengths or settings end the connection."""
         lid = self.lid("a")
         series = [
             wire.encodeRequests([wire.Request(1, lid, attributes, ports)])
-            for attributes, ports in ((b"", b""), (b"\1", b""), (b"", b"\1"), (b"\1\5", b"\1"))
+            for attributes, ports in (
+                *((b"", b""), (b"\1", b""), (b"", b"\1"), (b"\1\5", b"\1")),
+                *((b"\1\2\1", b"\1"), (b"\1", b"\1\2\1")),
+            )
         ]
         others = [self.requests(lid, what=len(wire.READABLE)), self.requests(0), self.requests(0xC000)]
         others += [self.requests(lid)[:-1], self.requests(lid) + b"\1"]
