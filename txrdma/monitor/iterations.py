@@ -21,12 +21,16 @@ _METHODS: Final = {"_poller": "poll", "_selector": "select"}
 
 
 class _TimedWait:
-    """Stands for an object that waits for events, and measures the time between its waits."""
+    """
+    Stands for an object that waits for events, and measures the time between its waits.
 
-    def __init__(self, waiter: Any, method: str, add: Callable[[float], None]) -> None:
+    @ivar receivers: called with each time, for several services in one process.
+    """
+
+    def __init__(self, waiter: Any, method: str) -> None:
         self.waiter = waiter
+        self.receivers: list[Callable[[float], None]] = []
         self._wait: Callable[..., Any] = getattr(waiter, method)
-        self._add = add
         self._began: float | None = None
         setattr(self, method, self._timed)
 
@@ -35,7 +39,9 @@ class _TimedWait:
 
     def _timed(self, *arguments: Any) -> Any:
         if self._began is not None:
-            self._add(perf_counter() - self._began)
+            seconds = perf_counter() - self._began
+            for receive in self.receivers:
+                receive(seconds)
         try:
             return self._wait(*arguments)
         finally:
@@ -60,16 +66,20 @@ class IterationTimes(Service):
         """Measure all iterations from the next one on."""
         super().startService()  # type: ignore[no-untyped-call]  # of Twisted's
         if self.isMeasured:
-            waiter = getattr(self._owner, self._attribute)
-            timed = _TimedWait(waiter, _METHODS[self._attribute], self._iterations.add)
-            setattr(self._owner, self._attribute, timed)
+            timed = getattr(self._owner, self._attribute)
+            if not isinstance(timed, _TimedWait):
+                timed = _TimedWait(timed, _METHODS[self._attribute])
+                setattr(self._owner, self._attribute, timed)
+            timed.receivers.append(self._iterations.add)
 
     def stopService(self) -> None:
-        """Restore the reactor."""
+        """Restore the reactor when the last service stops."""
         super().stopService()  # type: ignore[no-untyped-call]  # of Twisted's
         timed = getattr(self._owner, self._attribute, None) if self.isMeasured else None
-        if isinstance(timed, _TimedWait):
-            setattr(self._owner, self._attribute, timed.waiter)
+        if isinstance(timed, _TimedWait) and self._iterations.add in timed.receivers:
+            timed.receivers.remove(self._iterations.add)
+            if not timed.receivers:
+                setattr(self._owner, self._attribute, timed.waiter)
 
     def family(self) -> Family:
         """Return the metric family of the durations of iterations."""

@@ -80,6 +80,23 @@ class IterationTests(SynchronousTestCase):
         self.iterate(0.0)
         self.assertAlmostEqual(self.sample("sum"), 0.2)
 
+    def test_several(self) -> None:
+        """Several services stop in any order; the last one restores the reactor."""
+        other, idle = IterationTimes(self.reactor), IterationTimes(self.reactor)
+        other.startService()
+        self.iterate(0.2)
+        self.iterate(0.0)
+        idle.stopService()
+        self.process.stopService()
+        self.iterate(0.4)
+        self.iterate(0.0)
+        self.assertEqual(self.sample("count"), 1)
+        text = "".join(exposed([other.family()]))
+        self.assertEqual(parsed(text)[f"{_NAME}_count", frozenset()], 3)
+        other.stopService()
+        self.assertIs(self.reactor._poller, self.poller)
+        self.process.startService()
+
     def test_absent(self) -> None:
         """Without such an object, as on an event loop of uvloop, only garbage collections are measured."""
         names = [family.name for family in self.process.families()]
