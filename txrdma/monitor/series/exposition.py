@@ -257,7 +257,7 @@ class CounterExposition:
                     template = _templateOf(portKeys, self._common)
                 self._templates[layout, first] = portKeys, template
                 groups.append(_Group(layout, readings, template))
-                if first and not first % (2 * PIECE):
+                if not len(groups) % 2:
                     yield None
         for counter, shown in self._families.items():
             head = f"# HELP {shown.name} {shown.text}.\n# TYPE {shown.name} counter\n"

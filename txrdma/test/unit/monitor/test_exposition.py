@@ -15,7 +15,8 @@ from txrdma.fabric.model import Fabric
 from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.thresholds import PortKey
-from txrdma.monitor.series.exposition import CounterExposition, exposed, fabricFamilies, labels
+from txrdma.monitor.series import exposition
+from txrdma.monitor.series.exposition import CounterExposition, exposed, fabricFamilies, labels, PIECE
 from txrdma.test.support.mad.simulated import FabricTestCase
 
 WIDE = CounterLayout({"portXmitData": 64, "symbolErrorCounter": 64}, {"portXmitData": 4})
@@ -93,6 +94,29 @@ class CounterExpositionTests(SynchronousTestCase):
         self, meters: dict[PortKey, Meter]
     ) -> list[tuple[tuple[str, frozenset[tuple[str, str]]], float]]:
         return list(parsed(self.text(meters)).items())
+
+    def test_pauses(self) -> None:
+        """The names of few ports are written between two pauses, also if ports have many layouts."""
+        names: list[PortKey] = []
+        ofPort = exposition._ofPort
+
+        def named(key: PortKey, common: dict[str, str]) -> str:
+            names.append(key)
+            return ofPort(key, common)
+
+        self.patch(exposition, "_ofPort", named)
+        counters = [f"counter{number}" for number in range(12)]
+        layouts = [CounterLayout(dict.fromkeys(counters[: number + 1], 64)) for number in range(12)]
+        ports = (portKey(guid, 1) for guid in range(1, 1 << 20))
+        meters = {next(ports): metered(one, *[1] * len(one.names)) for one in layouts for _ in range(PIECE)}
+        made = []
+        for family in CounterExposition().families(meters):
+            if family is None:
+                made.append(len(names))
+                names.clear()
+        self.assertEqual(len(names), 0)
+        self.assertEqual(sum(made), 12 * PIECE)
+        self.assertLessEqual(max(made), 2 * PIECE)
 
     def test_chosen(self) -> None:
         """Only the requested families are returned; an unknown family is an error."""
