@@ -23,30 +23,86 @@ class BKeyInfo(Attribute):
 
 @wire(192)
 class _Message(Attribute):
-    """A message to a module (IBA 16.2.3)."""
+    """A message to a module."""
 
     content: bytes = data(192)
 
 
-def _message(identifier: int, name: str, what: str) -> type[_Message]:
-    """Make the attribute of a kind of message."""
-    body = {"__doc__": f"{what} (IBA 16.2.3).", "__module__": __name__, "__slots__": ()}
-    return attribute(identifier, "BMSend", size=192)(type(name, (_Message,), body))
+@attribute(0x0020, "BMSend", size=192)
+class WriteVPD(_Message):
+    """Write vital product data (IBA 16.2.3)."""
 
 
-WriteVPD = _message(0x0020, "WriteVPD", "Write vital product data")
-ReadVPD = _message(0x0021, "ReadVPD", "Read vital product data")
-ResetIBML = _message(0x0022, "ResetIBML", "Reset the IB-ML of a module")
-SetModulePMControl = _message(0x0023, "SetModulePMControl", "Set the power management of a module")
-GetModulePMControl = _message(0x0024, "GetModulePMControl", "Query the power management of a module")
-SetUnitPMControl = _message(0x0025, "SetUnitPMControl", "Set the power management of a unit")
-GetUnitPMControl = _message(0x0026, "GetUnitPMControl", "Query the power management of a unit")
-SetIOCPMControl = _message(0x0027, "SetIOCPMControl", "Set the power management of an I/O controller")
-GetIOCPMControl = _message(0x0028, "GetIOCPMControl", "Query the power management of an I/O controller")
-SetModuleState = _message(0x0029, "SetModuleState", "Set the state of a module")
-SetModuleAttention = _message(0x002A, "SetModuleAttention", "Set the attention indicator of a module")
-GetModuleStatus = _message(0x002B, "GetModuleStatus", "Query the status of a module")
-IB2IBML = _message(0x002C, "IB2IBML", "A message for IB-ML")
-IB2CME = _message(0x002D, "IB2CME", "A message for the chassis management entity")
-IB2MME = _message(0x002E, "IB2MME", "A message for the module management entity")
-OEM = _message(0x002F, "OEM", "A manufacturer's own message")
+@attribute(0x0021, "BMSend", size=192)
+class ReadVPD(_Message):
+    """Read vital product data (IBA 16.2.3)."""
+
+
+@attribute(0x0022, "BMSend", size=192)
+class ResetIBML(_Message):
+    """Reset the IB-ML of a module (IBA 16.2.3)."""
+
+
+@attribute(0x0023, "BMSend", size=192)
+class SetModulePMControl(_Message):
+    """Set the power management of a module (IBA 16.2.3)."""
+
+
+@attribute(0x0024, "BMSend", size=192)
+class GetModulePMControl(_Message):
+    """Query the power management of a module (IBA 16.2.3)."""
+
+
+@attribute(0x0025, "BMSend", size=192)
+class SetUnitPMControl(_Message):
+    """Set the power management of a unit (IBA 16.2.3)."""
+
+
+@attribute(0x0026, "BMSend", size=192)
+class GetUnitPMControl(_Message):
+    """Query the power management of a unit (IBA 16.2.3)."""
+
+
+@attribute(0x0027, "BMSend", size=192)
+class SetIOCPMControl(_Message):
+    """Set the power management of an I/O controller (IBA 16.2.3)."""
+
+
+@attribute(0x0028, "BMSend", size=192)
+class GetIOCPMControl(_Message):
+    """Query the power management of an I/O controller (IBA 16.2.3)."""
+
+
+@attribute(0x0029, "BMSend", size=192)
+class SetModuleState(_Message):
+    """Set the state of a module (IBA 16.2.3)."""
+
+
+@attribute(0x002A, "BMSend", size=192)
+class SetModuleAttention(_Message):
+    """Set the attention indicator of a module (IBA 16.2.3)."""
+
+
+@attribute(0x002B, "BMSend", size=192)
+class GetModuleStatus(_Message):
+    """Query the status of a module (IBA 16.2.3)."""
+
+
+@attribute(0x002C, "BMSend", size=192)
+class IB2IBML(_Message):
+    """A message for IB-ML (IBA 16.2.3)."""
+
+
+@attribute(0x002D, "BMSend", size=192)
+class IB2CME(_Message):
+    """A message for the chassis management entity (IBA 16.2.3)."""
+
+
+@attribute(0x002E, "BMSend", size=192)
+class IB2MME(_Message):
+    """A message for the module management entity (IBA 16.2.3)."""
+
+
+@attribute(0x002F, "BMSend", size=192)
+class OEM(_Message):
+    """A manufacturer's own message (IBA 16.2.3)."""

@@ -28,6 +28,7 @@ from txrdma.cm import (
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import LID
 from txrdma.mad import MADAgent, MADSchedule, openMADPort
+from txrdma.mad.layouts.baseboard import ReadVPD
 from txrdma.mad.layouts.sa import PathRecord
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.messages.protocol import MessageFactory, MessageProtocol
@@ -119,3 +120,7 @@ async def useManagement(reactor: IReactorTime) -> None:
     assert_type(await agent.SubnGet(NodeInfo, IBDRPath(drPath=(1,))), NodeInfo)
     assert_type(await MADSchedule(agent).SubnGet(PortInfo(), IBDRPath(drPath=(1,)), 3), PortInfo)
     assert_type(await agent.SubnAdmGetTable(PathRecord.query(dlid=LID(7))), list[PathRecord])
+
+
+def vitalProductData(answer: ReadVPD) -> bytes:
+    return answer.content
