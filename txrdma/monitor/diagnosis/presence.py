@@ -167,7 +167,8 @@ class Presence:
         for link in lost:
             self.links[link] = Absence(*self.linked[link], now)
         # With those that are missing from now on: a bounded table may forget them at once.
-        former: list[GUID | Link] = [*self.nodes, *self.links]
+        tables: list[tuple[dict[Any, Absence], Collection[Any]]] = [(self.nodes, nodes), (self.links, links)]
+        former = [list(gone) for gone, _present in tables]
         forget(self.nodes, lambda guid, _: guid in nodes)
         ends = {end for link in self.links for end in link}
         taken = ends and {end for link in came for end in link if end in ends}
@@ -178,13 +179,11 @@ class Presence:
         self.changes += any(event.kind != "link-changed" for event in events)
         self.lost, self.came = (set(lost), came) if self.present else (set(), set())
         self.present, self.linked, self._modes, self._appeared = nodes, links, modes, appeared
-        several: tuple[dict[Any, Absence], ...] = (self.nodes, self.links)
-        for gone in several:
+        for (gone, present), before in zip(tables, former, strict=True):
             forget(gone, lambda _key, one: one.since <= now - FORGET_SECONDS)
             self._bound(gone)
-        for key in former:
-            if not any(key in table for table in (nodes, links, self.nodes, self.links)):
-                events.append(_event(now, "forgotten", key))
+            forgotten = [key for key in before if key not in gone and key not in present]
+            events += [_event(now, "forgotten", key) for key in forgotten]
         yield from events
 
     def _nodeEvents(
