@@ -432,18 +432,18 @@ class FabricPoller:
             self.rounds.runIn(0.0)
 
     async def _checked(self, fabric: Fabric) -> list[Finding]:
-        """Return the faults of the fabric."""
-        return await self._inPieces(self._check(fabric))
+        """Return the faults of the fabric; one fabric at a time."""
+        async with self._turn:
+            return await self._inPieces(self._check(fabric))
 
     async def _inPieces(self, found: Iterable[T | None]) -> list[T]:
-        """Return what is found, with a pause for each None; one fabric at a time."""
+        """Return what is found, with a pause for each None."""
         results = []
-        async with self._turn:
-            for one in found:
-                if one is None:
-                    await deferLater(self._reactor, 0.0)
-                else:
-                    results.append(one)
+        for one in found:
+            if one is None:
+                await deferLater(self._reactor, 0.0)
+            else:
+                results.append(one)
         return results
 
     async def _nodesChanged(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
@@ -471,10 +471,11 @@ class FabricPoller:
             await deferLater(self._reactor, 0.0)
 
     async def _follow(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
-        """Add changes to the journal, and restart counters of returned nodes."""
+        """Add changes to the journal, and restart counters of returned nodes; one fabric at a time."""
         with loop.step("following nodes"):
-            presence, gone = self.presence, set(self.presence.nodes)
-            self.journal.add(await self._inPieces(presence.follow(fabric, now)))
+            async with self._turn:  # until the changes are in the journal: the next ones are added after them
+                presence, gone = self.presence, set(self.presence.nodes)
+                self.journal.add(await self._inPieces(presence.follow(fabric, now)))
             self._thresholds.linksChanged(presence.lost, presence.came, now)
             for guid in gone.intersection(fabric.nodes):
                 self._thresholds.restarted(guid, now)

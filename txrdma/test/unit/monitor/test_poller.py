@@ -324,6 +324,19 @@ class PollerTests(PollerTestCase):
         self.pump(20.0)
         self.assertEqual((statistics.silences - silences, statistics.sweeps - sweeps), (1, 0))
 
+    def test_changesInOrder(self) -> None:
+        """Changes that were followed while another fabric had its turn are in the journal in their order."""
+        self.started()
+        whole, part = self.sweptFabric, Fabric()
+        part.nodes.update(list(whole.nodes.items())[:-1])
+        turn, journal = self.poller._turn, self.poller.journal
+        turn.acquire()
+        for fabric in (part, whole):
+            Deferred.fromCoroutine(self.poller._follow(self.poller.rounds, fabric, self.clock.seconds()))
+        turn.release()
+        kinds = [change.kind for change in journal.changes if change.kind.startswith("node")]
+        self.assertEqual(kinds, ["node-gone", "node-came"])
+
     def test_flappingLink(self) -> None:
         """A flapping link is one finding, even if it is down each time that its ends are read."""
         self.started()
