@@ -137,8 +137,8 @@ class HistoryStore:
         try:
             with self._transaction():
                 pass
-        except DeviceUnavailable as error:
-            if lease is None or isinstance(error, HistoryRefused):
+        except Exception as error:
+            if lease is None or isinstance(error, HistoryRefused) or not isinstance(error, DeviceUnavailable):
                 self.close()
                 raise
             _log.warn("{why}; it is tried again", why=str(error))

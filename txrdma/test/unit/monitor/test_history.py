@@ -17,6 +17,8 @@ from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.series import history
+from txrdma.monitor.series.database import SQLite
+from txrdma.monitor.series.eventtable import EventTable
 from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.rows import COUNTERS, Row
@@ -210,6 +212,23 @@ class DiskTests(SynchronousTestCase):
             self.addCleanup(store.close)
             modes = [os.stat(f"{path}{end}").st_mode & 0o777 for end in ("", "-shm", "-wal")]
             self.assertEqual(modes, [0o660] * 3)
+
+    def test_cannotBePrepared(self) -> None:
+        """A database whose contents cannot be read is closed."""
+        closed: list[SQLite] = []
+        close = SQLite.close
+
+        def closing(database: SQLite) -> None:
+            closed.append(database)
+            close(database)
+
+        def prepare(*_values: object) -> None:
+            raise ValueError("they are invalid")
+
+        self.patch(EventTable, "prepare", prepare)
+        self.patch(SQLite, "close", closing)
+        self.assertRaises(ValueError, HistoryStore, self.mktemp())
+        self.assertEqual(len(closed), 1)
 
     def test_full(self) -> None:
         """A batch that does not fit is not stored at all; writing continues when there is space."""
