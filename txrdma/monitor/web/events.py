@@ -240,7 +240,9 @@ class EventHub:
 
     def answer(self, request: Request) -> bytes | int:
         """Begin a response of events, from the one after C{Last-Event-ID} on, which does not end."""
-        if request.args or request.postpath:
+        if request.postpath:
+            return sendJSON(request, 404, {"error": "there is nothing below the resource of events"})
+        if request.args:
             return sendJSON(request, 400, {"error": "events have no parameters"})
         if len(self.readers) >= MOST_READERS:
             request.setHeader("Retry-After", b"60")

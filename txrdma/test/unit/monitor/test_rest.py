@@ -274,7 +274,7 @@ class RESTTests(SiteTestCase):
             self.assertTrue(answer.json["error"])
         for path in ("nodes?limit=1&limit=2", "nodes?search=%FF", f"nodes?search={'x' * 201}", "nodes/left"):
             self.assertEqual(self.get(f"/api/v1/{path}").code, 400, path)
-        for path in ("", "/", "/nothing", f"/history/{self.guid('a')}/1/portXmitData"):
+        for path in ("", "/", "/nothing", "/events/1", f"/history/{self.guid('a')}/1/portXmitData"):
             self.assertEqual(self.get(f"/api/v1{path}").code, 404, path)
         for path in ("nodes", "events"):
             answer = fetch(self.site.factory, f"/api/v1/{path}", "POST")
