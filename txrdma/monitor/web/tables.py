@@ -304,7 +304,7 @@ _GUID: Final = orNull(GUID_TEXT)
 NODES: Final[Table[Node]] = Table(
     "Node",
     ("name", "guid"),
-    lambda context, _: context.fabric.nodes.values(),
+    lambda context, _: list(context.fabric.nodes.values()),  # which may change while they are searched
     _nodeRank,
     Column("guid", GUID_TEXT, "GUID of the node", lambda context, node: guidText(node.guid)),
     Column("name", TEXT, "Node description, set by the node", lambda _, node: printable(node.description)),

@@ -180,6 +180,19 @@ class PageTests(SiteTestCase):
             self.assertEqual(connection.answer.text, whole[path], path)
 
 
+class ChangeTests(SiteTestCase):
+    def test_nodeRemoved(self) -> None:
+        """A node that a refresh removes during a search does not end it."""
+        self.started()
+        self.patch(tables, "PIECE", 1)
+        connection = Connection(self.site.factory)
+        connection.ask("/api/v1/nodes?search=left")
+        self.assertEqual(connection.transport.value(), b"")
+        del self.sweptFabric.nodes[self.fabric.node("c").guid]
+        self.clock.pump([0.0] * 100)
+        self.assertEqual([row["name"] for row in connection.answer.json["rows"]], ["left"])
+
+
 class CrowdTests(SiteTestCase):
     def test_iterations(self) -> None:
         """Some of many requests are answered at once, others later; those without connection are dropped."""
