@@ -14,7 +14,7 @@ from random import Random
 from statistics import median
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, DeferredList, TimeoutError
+from twisted.internet.defer import Deferred, TimeoutError
 from twisted.internet.endpoints import clientFromString, connectProtocol, HostnameEndpoint
 from twisted.internet.protocol import connectionDone, Protocol
 from twisted.python.failure import Failure
@@ -81,9 +81,13 @@ async def _before(end: Received, awaited: Deferred[Any]) -> None:
 
     @raise Mismatch: the connection ends first.
     """
-    await DeferredList([awaited, end.lost], fireOnOneCallback=True)
-    if not awaited.called:
-        raise _closedEarly(end.reason)
+
+    def ended(_: object) -> None:
+        if not awaited.called:
+            awaited.errback(_closedEarly(end.reason))
+
+    end.lost.addCallback(ended)
+    await awaited
 
 
 def _closedEarly(reason: Failure) -> Mismatch:

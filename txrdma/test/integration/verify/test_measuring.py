@@ -6,16 +6,20 @@ import json
 from io import StringIO
 from typing import Any
 
-from twisted.internet import reactor
+from twisted.internet import reactor as theReactor
 from twisted.internet.endpoints import TCP4ServerEndpoint
 from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.tcp import Connection
 from twisted.trial.unittest import TestCase
 
+from txrdma.testing.reactors import waitUntil
 from txrdma.verify.checks import Check, decoded, Outcome, Reporter
 from txrdma.verify.measuring import Client
 from txrdma.verify.serving import StreamService
 
 LOOPBACK = "127.0.0.1"
+
+reactor: Any = theReactor
 
 
 class Offering(Protocol):
@@ -44,8 +48,21 @@ class Closing(StreamService):
             self.transport.abortConnection()
 
 
+class Silent(Protocol):
+    """A server's connection that neither reads nor answers."""
+
+    factory: Any
+    transport: Any
+
+    def connectionMade(self) -> None:
+        self.transport.pauseProducing()
+        self.factory.open.append(self.transport)
+
+
 class ClosedTests(TestCase):
-    """A server closes one connection, for example because it has too many."""
+    """A server closes one connection, for example because it has too many, or does not answer."""
+
+    timeout = 5
 
     async def listen(self, protocol: type[Protocol], **attributes: Any) -> int:
         """Listen at any port of the loopback interface, and return its number."""
@@ -55,14 +72,13 @@ class ClosedTests(TestCase):
         self.addCleanup(port.stopListening)
         return int(port.getHost().port)
 
-    async def checked(self, closes: int) -> Check:
-        """Return the result for C{tcp:} with a server that closes one connection."""
-        streams = await self.listen(Closing, connections=0, closes=closes)
+    async def checked(self, streams: int, patience: float = 1.0) -> Check:
+        """Return the result for C{tcp:} with a server whose connections are at this port."""
         offer = {"version": "1", "address": "", "missing": {}, "tcp": streams}
         control = await self.listen(Offering, offer=offer)
         out = StringIO()
         noDevice: Any = None
-        await Client(reactor, Reporter(out), noDevice, LOOPBACK, 0.01, 1.0).run(control)
+        await Client(reactor, Reporter(out), noDevice, LOOPBACK, 0.01, patience).run(control)
         found = [decoded(line) for line in out.getvalue().encode().splitlines()]
         (check,) = [each for each in found if isinstance(each, Check)]
         return check
@@ -70,12 +86,24 @@ class ClosedTests(TestCase):
     async def test_ends(self) -> None:
         """The check fails at once, with the reason: the echo, the measurement of latency and of bandwidth."""
         for closes, name in enumerate(("echo", "latency", "bandwidth"), 1):
-            check = await self.checked(closes)
+            check = await self.checked(await self.listen(Closing, connections=0, closes=closes))
             self.assertEqual((name, check.outcome), (name, Outcome.FAILED))
             self.assertIn("the server closed the connection early: ", check.text)
             self.assertLess(check.seconds, 10.0)
 
     async def test_open(self) -> None:
         """The check passes if no connection is closed."""
-        check = await self.checked(0)
+        check = await self.checked(await self.listen(Closing, connections=0, closes=0))
         self.assertEqual((check.outcome, check.text), (Outcome.PASSED, ""))
+
+    async def test_silent(self) -> None:
+        """The check fails at its time limit if the server does not answer."""
+        connections: list[Any] = []
+        check = await self.checked(await self.listen(Silent, open=connections), patience=0.01)
+        for transport in connections:
+            transport.abortConnection()
+        await waitUntil(
+            reactor, lambda: not any(isinstance(each, Connection) for each in reactor.getReaders())
+        )
+        self.assertEqual((check.outcome, check.text.partition(":")[0]), (Outcome.FAILED, "TimeoutError"))
+        self.assertEqual(len(connections), 1)
