@@ -94,7 +94,7 @@ def namesIn(module: str) -> list[str]:
         return sorted(found.__all__)
     if module == "txrdma.mad":
         return sorted(found._OFFERED)
-    if module in ("txrdma.btl", "txrdma.cm"):
+    if module == "txrdma.btl":
         return sorted(found._MODULES)
     constants = re.findall(
         r"^([A-Z][A-Z0-9_]*)(?:: [^=\n]+)? = ", Path(str(found.__file__)).read_text(), re.MULTILINE

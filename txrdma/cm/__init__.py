@@ -51,6 +51,8 @@ _MODULES = {
     "Terms": "terms",
 }
 
+__all__ = tuple(_MODULES)
+
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:

@@ -11,6 +11,8 @@ from typing import Any
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+import txrdma.cm
+from txrdma.cm.terms import Terms
 from txrdma.test.support import CHECKOUT
 
 FRAGMENTS = CHECKOUT / "newsfragments"
@@ -80,3 +82,14 @@ class InterfaceTests(SynchronousTestCase):
                         self.assertIn(module, modules, page.name)
                         self.assertIn(name, self.tool.namesIn(module), f"{page.name}: {module}")
         self.assertGreater(count, 50)
+
+
+class StarTests(SynchronousTestCase):
+    """The names that C{import *} takes from a package that loads them on demand."""
+
+    def test_cm(self) -> None:
+        """All names for applications are imported, and nothing else."""
+        names = txrdma.cm.__all__
+        self.assertEqual({getattr(txrdma.cm, name).__name__ for name in names}, {*names})
+        self.assertIs(txrdma.cm.Terms, Terms)
+        self.assertEqual(len(names), 13)
