@@ -100,7 +100,7 @@ class CompletionReader:
         @param queues: the channel's queues to read.
         @param handler: called with a batch of completions of one queue, oldest first.
         @param failed: called once, when an error has stopped the reader.
-        @param busyPolls: whether to busy-poll at all.
+        @param busyPolls: whether to busy-poll at all, or to let a reactor poll that does so by itself.
         @param sleepSeconds: processor time in seconds that a sleep and a wakeup take of both processes:
             polling for answers that come earlier is cheaper.
         """

@@ -17,6 +17,7 @@ from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import Measure, Test, Transfer
 from txrdma.soft.device import openSoftDevice
 from txrdma.test.support.pingpongs import addTests, settingsFor
+from txrdma.verbs.completions import CompletionReader
 from txrdma.verbs.polling import PollingReactor
 
 if TYPE_CHECKING:
@@ -107,3 +108,17 @@ class PollingPingPongTests(SharedMemoryPingPongTests, SynchronousTestCase):
 
     def buildReactor(self) -> Any:
         return PollingReactor()
+
+    def test_readerOfEventsIsNotPolled(self) -> None:
+        added: list[object] = []
+        addPollable = PollingReactor.addPollable
+
+        def add(reactor: PollingReactor, pollable: Any) -> None:
+            added.append(pollable)
+            addPollable(reactor, pollable)
+
+        self.patch(PollingReactor, "addPollable", add)
+        for events in (True, False):
+            self.check(Transfer.SEND, Measure.LATENCY, events)
+            areReaders = {isinstance(each, CompletionReader) for each in added}
+            self.assertEqual(areReaders, set() if events else {True})

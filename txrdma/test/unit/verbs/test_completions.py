@@ -643,6 +643,31 @@ class PollingReactorReaderTests(CompletionReaderTests):
         self.assertEqual(self.log, ["poll", "disarm", "poll"])
 
 
+class SleepingReaderTests(SynchronousTestCase):
+    """A reader that waits for events also on a reactor that polls by itself."""
+
+    def test_queueIsArmedAndReadByEventsOnly(self) -> None:
+        reactor: Any = MemoryPollingReactor()
+        log: list[str] = []
+        queue = Queue(log)
+        found: list[int] = []
+        reader = CompletionReader(
+            *(reactor, Channel([queue]), [queue], lambda batch: found.extend(c.identifier for c in batch)),
+            busyPolls=False,
+        )
+        reader.start()
+        reactor.advance(0)
+        self.assertEqual(log, ["poll", "arm", "poll"])
+        self.assertEqual((reactor.pollables, reactor.getDelayedCalls()), ([], []))
+        log.clear()
+        queue.put(1)
+        reader.doRead()
+        self.assertEqual((found, log), ([1], ["poll", "arm", "poll"]))
+        self.assertEqual((reactor.pollables, reactor.getDelayedCalls()), ([], []))
+        reader.stop()
+        self.assertEqual(reactor.getReaders(), [])
+
+
 class SourcesTests(SynchronousTestCase):
     """Handlers that stop their reader, and close its queues."""
 
