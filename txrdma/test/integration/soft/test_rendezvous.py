@@ -363,6 +363,15 @@ class StrangerTests(StrangerCase):
         sock.close()
         self.runUntil(self.added.isNothing)
 
+    def test_repeatedInvitationIsRefused(self) -> None:
+        box, bell = self.box(), self.bell()
+        again = os.dup(box)
+        sock = self.invitation(box, bell, self.bell())
+        sendTo(sock, self.join().encode(), [again])
+        os.close(again)
+        self.refused(sock)
+        self.runUntil(self.added.isNothing)
+
     def test_pendingInvitationIsDroppedWithItsSender(self) -> None:
         sock = self.invitation(self.box(), self.bell(), self.bell())
         self.runUntil(lambda: self.added.mappings() == 1)
