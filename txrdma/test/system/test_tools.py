@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 from xml.etree import ElementTree
 
+from twisted.python.reflect import namedAny
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.commands.common.registry import COMMANDS
@@ -405,6 +406,14 @@ class MutantTests(SynchronousTestCase):
         }
         applying = [mutant for mutant in self.recorded if mutant.edit(sources[mutant.path])]
         self.assertGreater(len(applying), 0.95 * len(self.recorded))
+
+    def test_recordedTestsExist(self) -> None:
+        """The tests that kill mutants exist, except those of the suite before it was grouped by cost."""
+        grouped = ("txrdma.test.unit.", "txrdma.test.integration.")
+        fast = {mutant.fast.removeprefix("timeout: ") for mutant in self.recorded if mutant.fast}
+        full = {mutant.full.removeprefix("timeout: ") for mutant in self.recorded if mutant.full}
+        for name in sorted(fast | {name for name in full if name.startswith(grouped)}):
+            self.assertTrue(callable(namedAny(name)), name)
 
     def test_killed(self) -> None:
         """A test that passes fails with the mutant that it kills, in a separate process."""
