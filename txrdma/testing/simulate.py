@@ -123,12 +123,12 @@ class Search:
     A search for plans that fail.
 
     @ivar totals: totals by the names of generators.
-    @ivar isTerminated: whether the process has received SIGTERM.
+    @ivar interrupted: number of the signal that has ended the search, or 0.
     """
 
     def __init__(self, names: Sequence[str], isQuiet: bool = False) -> None:
         self.totals = {name: Totals() for name in names}
-        self.isTerminated = False
+        self.interrupted = 0
         self._isTerminal = sys.stderr.isatty()
         self._interval = math.inf if isQuiet else _REDRAWN_SECONDS if self._isTerminal else _LOGGED_SECONDS
         self._started = self._shownAt = time.monotonic()
@@ -138,21 +138,25 @@ class Search:
         """Number of simulations that have failed so far."""
         return sum(each.failed for each in self.totals.values())
 
-    def terminate(self, number: int, frame: object) -> None:
-        """Handle SIGTERM: end after the current simulation, whose code might catch an exception."""
-        self.isTerminated = True
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # another one ends a simulation that hangs
+    def interrupt(self, number: int, frame: object) -> None:
+        """
+        Handle a signal: end after the current simulation; a second one of its kind ends the process.
+
+        An exception would be caught in a Deferred, or be a finding.
+        """
+        self.interrupted = number
+        signal.signal(number, signal.SIG_DFL)
 
     def run(self, seeds: Iterator[int], seconds: float | None = None) -> None:
         """
-        Run all generators with each of these seeds.
+        Run all generators with each of these seeds, until they are interrupted.
 
         @param seconds: time after which no further simulation is started.
         """
         for seed in seeds:
             for name in self.totals:
-                isOver = seconds is not None and time.monotonic() - self._started >= seconds
-                if isOver or self.isTerminated:
+                isLate = seconds is not None and time.monotonic() - self._started >= seconds
+                if isLate or self.interrupted:
                     self._clear()
                     return
                 self._play(name, seed)
@@ -287,21 +291,18 @@ def main(arguments: Sequence[str]) -> int:
         flush=True,
     )
     search = Search(options["names"], bool(options["quiet"]))
-    interrupted: signal.Signals | None = None
-    before = signal.signal(signal.SIGTERM, search.terminate)
+    before = {number: signal.signal(number, search.interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         search.run(
             count(first) if seeds is None else iter(range(first, first + seeds)),
             None if minutes is None else 60 * minutes,
         )
-        interrupted = signal.SIGTERM if search.isTerminated else None
-    except KeyboardInterrupt:
-        interrupted = signal.SIGINT
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     search.report()
-    if interrupted is not None:
-        return 128 + interrupted
+    if search.interrupted:
+        return 128 + search.interrupted
     return 1 if search.failed and not options["report"] else 0
 
 

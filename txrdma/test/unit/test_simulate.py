@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
+from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.testing import simulate
@@ -165,24 +166,20 @@ class CommandTests(SynchronousTestCase):
         self.assertRegex(error, r"\A1 simulations, \d+ s, 0 failures\n2 simulations, \d+ s, 0 failures\n\Z")
 
     def test_interrupted(self) -> None:
-        """Ctrl-C prints the totals so far and exits with status 130."""
-        self.patch(simulate.Search, "_show", self.interrupt)
-        code, output, error = self.run_("--first", "6", "coin")
-        self.assertEqual((code, error), (130, ""))
-        self.assertIn("coin: 1 played", output)
+        """SIGINT and SIGTERM end the search after the current simulation, even where exceptions are caught."""
+        play = simulate.Search._play
+        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
 
-    def interrupt(self) -> None:
-        raise KeyboardInterrupt
+            def interrupted(search: simulate.Search, name: str, seed: int) -> None:
+                succeed(None).addCallback(lambda _: signal.raise_signal(number))  # noqa: B023
+                play(search, name, seed)
 
-    def test_terminated(self) -> None:
-        """SIGTERM prints the totals so far and exits with status 143; its handler is restored."""
-        before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        self.addCleanup(signal.signal, signal.SIGTERM, before)
-        self.patch(simulate.Search, "_show", lambda search: signal.raise_signal(signal.SIGTERM))
-        code, output, error = self.run_("--seeds", "3", "--first", "6", "coin")
-        self.assertEqual((code, error), (143, ""))
-        self.assertIn("coin: 1 played", output)
-        self.assertIs(signal.getsignal(signal.SIGTERM), signal.SIG_IGN)
+            self.patch(simulate.Search, "_play", interrupted)
+            before = signal.getsignal(number)
+            code, output, error = self.run_("--seeds", "3", "--first", "6", "coin")
+            self.assertEqual((code, error), (status, ""))
+            self.assertIn("coin: 1 played", output)
+            self.assertIs(signal.getsignal(number), before)
 
     def test_first(self) -> None:
         """The first seed is the given one, or derived from the clock."""
