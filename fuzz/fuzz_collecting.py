@@ -34,7 +34,7 @@ def _results(message: bytes) -> None:
     assert wire.encodeResults(results) == message
     for result in results:
         try:
-            ports = wire.decodePorts(_SIZE, result.content)
+            ports = wire.decodePorts(_SIZE, 256, result.content)
         except WireError:
             continue
         assert all(isinstance(port, int) or len(port) == _SIZE for port in ports)

@@ -156,7 +156,7 @@ class _Link(MessageConnection):
             return
         try:
             size = sum(wire.READABLE[index][1].size for index in asked.attributes)
-            ports = wire.decodePorts(size, result.content)[: len(asked.ports)]
+            ports = wire.decodePorts(size, len(asked.ports), result.content)
         except WireError as error:
             call.failed(MADClassError(str(error), call.rpc, path))
             raise

@@ -166,20 +166,21 @@ def _items(head: Struct, lengths: int, data: bytes) -> Iterator[tuple[list[int],
         yield list(values[:-lengths]), parts
 
 
-def decodePorts(size: int, content: bytes) -> list[bytes | int]:
+def decodePorts(size: int, most: int, content: bytes) -> list[bytes | int]:
     """
     Return the attributes of the ports in a result, or the MAD status of a refusal.
 
     @param size: bytes of all attributes of a port.
-    @raise WireError: the content is incomplete.
+    @param most: number of ports of the request.
+    @raise WireError: the content is incomplete, or has more ports.
     """
     ports: list[bytes | int] = []
     at, end = 0, len(content)
-    while at < end:
+    while at < end and len(ports) < most:
         isRead = content[at : at + 1] == READ
         begin, at = at + 1, at + 1 + (size if isRead else _STATUS_BYTES)
         port = content[begin:at]
         ports.append(port if isRead else int.from_bytes(port, "big"))
-    if at > end:
-        raise WireError("collector", at, "a port is incomplete")
+    if at != end:
+        raise WireError("collector", at, "a port is incomplete, or there are too many")
     return ports

@@ -358,7 +358,7 @@ class CollectorTests(FabricTestCase):
     def test_refused(self) -> None:
         result = self.series("a", b"\x63", b"\4")
         self.assertEqual((result.kind, result.identifier), (wire.COMPLETE, 1))
-        (status,) = wire.decodePorts(PortInfo.size, result.content)
+        (status,) = wire.decodePorts(PortInfo.size, 1, result.content)
         assert isinstance(status, int)
         self.assertEqual(status & 0x1C, 0x1C)
 
@@ -374,11 +374,14 @@ class CollectorTests(FabricTestCase):
         result = self.series("left", bytes((1, 99, 2)))
         self.assertEqual(result.kind, wire.COMPLETE)
         size = PortCounters.size + PortCountersExtended.size
-        first, refused, second = wire.decodePorts(size, result.content)
+        first, refused, second = wire.decodePorts(size, 3, result.content)
         self.assertIsInstance(refused, int)
         for content, errors in ((first, 5), (second, 6)):
             self.assertEqual(PortCounters.decode(content).symbolErrorCounter, errors)  # type: ignore[arg-type]  # not None
-        self.assertRaises(WireError, wire.decodePorts, 10, wire.READ + bytes(9))
+        self.assertRaises(WireError, wire.decodePorts, 10, 1, wire.READ + bytes(9))
+        ports = (wire.REFUSED + b"\0\1") * 2
+        self.assertEqual(wire.decodePorts(10, 2, ports), [1, 1])
+        self.assertRaises(WireError, wire.decodePorts, 10, 1, ports)
 
     def test_silentSeries(self) -> None:
         """A series ends when the node becomes silent, and has what was read before."""
@@ -389,7 +392,7 @@ class CollectorTests(FabricTestCase):
         self.fabric.silence("left")
         (result,) = self.results()
         self.assertEqual(result.kind, wire.SILENT)
-        self.assertIn(len(wire.decodePorts(PortCounters.size, result.content)), (3, 4, 5))
+        self.assertIn(len(wire.decodePorts(PortCounters.size, 8, result.content)), (3, 4, 5))
 
     def test_badMessages(self) -> None:
         """An unknown or repeated call, an invalid LID, and wrong lengths or settings end the connection."""
