@@ -39,7 +39,7 @@ BOUNDS: Final = {
         monitor.ConfigReader.mistakes,_wrong monitor.EventHub._edges monitor.FabricPoller._running,_replaced
         monitor.MaintainedFiles.problems,_written monitor.Notifier._queues
         monitor.SupervisedLoop._waiting monitor.Supervisor.loops monitor.Tallies._limits
-        monitor.CounterReader._interrupted monitor._Link.waiting,_open,_requests
+        monitor.CounterReader._interrupted monitor._Link.waiting,_open,_requests monitor._TimedWait.receivers
         smc.AnnouncementChannel._open smc.Flow.context,pending smc._LoopbackReceiver._addresses
         smc._Memory.searches,strange smc._Search.waiting soft.HostInterfaces._recent soft.KeyTable._regions
         soft.Members.routes
@@ -89,6 +89,7 @@ BOUNDS: Final = {
         cm.LongMessageReader._answers cm.Managed.slot cm.RSocket._flying cm.Receiving._lengths
         cm.Requests._pool cm.SendQueue.posted,_overhead,_free,_unread cm.SendRegions._regions
         cm.SharedCompletionQueue.handlers cm._Pool._free mad.Calls._tables,_redirected
+        monitor._Reading.parts,read
         smc.Announcements.expected,_coming,_queue smc.ClientNegotiation._unread smc.CloseNotifier._waiting
         smc.LinkFlows._deletions smc.LinkGroups._orphans,_targets
         smc.LinkSendQueue.dirty,flushed,_writes,_marks,unacknowledged
@@ -161,7 +162,6 @@ BOUNDS: Final = {
     "mad.ports.verbsport.HANDLES": "mad.VerbsPort._handles",
     "mad.server.MOST_PENDING": "mad.MADServer._pending",
     "monitor.collecting.collector.MOST_MONITORS": "monitor.CollectorFactory.connections",
-    "monitor.collecting.wire.MOST_BYTES": "monitor._Reading.parts,read",
     "monitor.collecting.wire.MOST_CALLS": "monitor.CollectorProtocol._waiting,_running,_results",
     "monitor.diagnosis.findinglog.MOST_CLEARED": "monitor.FindingLog._closed,_returning",
     "monitor.diagnosis.presence.MOST_GONE": "monitor.Presence.nodes,links",
