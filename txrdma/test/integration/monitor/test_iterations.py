@@ -51,7 +51,7 @@ class _Iterations(_Base):
                 reactor.stop()
 
         reactor.callWhenRunning(times.startService)
-        reactor.callLater(0.001, work)
+        reactor.callWhenRunning(reactor.callLater, 0.0, reactor.callLater, 0.0, work)  # after the first wait
         self.runReactor(reactor)
         self.assertTrue(times.isMeasured)
         return parsed("".join(exposed([times.family()])))
