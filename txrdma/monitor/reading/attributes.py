@@ -89,21 +89,18 @@ _OPTIONAL: Final = {
 def kindOf(info: ClassPortInfo) -> ReadingKind:
     """Return the kind of reading that an agent supports, by its ClassPortInfo."""
     able = CounterCapabilities(info.capabilityMask, info.capabilityMask2)
-    lacks = frozenset(name for name, bit in _OPTIONAL.items() if not info.capabilityMask & bit)
-    return _kindOf(able.isWide, able.hasCasts, able.hasWideErrors, lacks)
+    # Counters that the agent does not have would always be zero.
+    lacks = {name for name, bit in _OPTIONAL.items() if not info.capabilityMask & bit}
+    errors = tuple(name for name in ERROR_COUNTERS if name not in lacks)
+    if able.hasWideErrors:  # one datagram contains all counters
+        return _kindOf((PortCountersExtended, errors + DATA_COUNTERS + UNICAST_COUNTERS))
+    if able.isWide:
+        traffic = DATA_COUNTERS + (UNICAST_COUNTERS if able.hasCasts else ())
+        return _kindOf((PortCounters, errors), (PortCountersExtended, traffic))
+    return _kindOf((PortCounters, errors + DATA_COUNTERS))
 
 
 @cache
-def _kindOf(isWide: bool, hasCasts: bool, hasWideErrors: bool, lacks: frozenset[str]) -> ReadingKind:
-    """
-    Return one kind for all nodes with the same capabilities: their ports share columns.
-
-    @param lacks: counters that the agent does not have, which would always be zero.
-    """
-    errors = tuple(name for name in ERROR_COUNTERS if name not in lacks)
-    if hasWideErrors:  # one datagram contains all counters
-        return ReadingKind((PortCountersExtended, errors + DATA_COUNTERS + UNICAST_COUNTERS))
-    if isWide:
-        traffic = DATA_COUNTERS + (UNICAST_COUNTERS if hasCasts else ())
-        return ReadingKind((PortCounters, errors), (PortCountersExtended, traffic))
-    return ReadingKind((PortCounters, errors + DATA_COUNTERS))
+def _kindOf(*parts: tuple[type[Attribute], tuple[str, ...]]) -> ReadingKind:
+    """Return one kind for all nodes with the same counters: their ports share columns."""
+    return ReadingKind(*parts)

@@ -11,7 +11,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.fabric.portcounters import CounterLayout, hasRestarted, Meter
 from txrdma.kit.backoff import BackOff
+from txrdma.mad.layouts.capabilities import PerformanceCapability2
+from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.mad.layouts.pma import PerformanceCapability
 from txrdma.monitor.diagnosis.tallies import Tallies, Tally, TallyLimit
+from txrdma.monitor.reading.attributes import kindOf
 
 LAYOUT = CounterLayout({"data": 32, "errors": 4, "wide": 64}, {"data": 4, "wide": 4})
 FULL = 0xFFFF_FFFF
@@ -195,3 +199,18 @@ class BackOffTests(SynchronousTestCase):
         """A node that is silent for years is still queried at the longest interval."""
         pace: BackOff[str] = BackOff(1.0, 60.0)
         self.assertEqual({pace.silent("a", 0.0) for _ in range(5000)}, {1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0})
+
+
+class KindTests(SynchronousTestCase):
+    def test_same(self) -> None:
+        """Nodes with the same counters have one kind of reading, although other capabilities differ."""
+        casts, noCasts = PerformanceCapability.EXTENDED_WIDTH, PerformanceCapability.EXTENDED_WIDTH_NO_IETF
+        more = PerformanceCapability2.ADDITIONAL_PORT_COUNTERS_EXTENDED
+
+        def kinds(mask2: int, *masks: int) -> int:
+            infos = (ClassPortInfo(capabilityMask=mask, capabilityMask2=mask2) for mask in masks)
+            return len({id(kindOf(info)) for info in infos})
+
+        self.assertEqual(kinds(more, casts, noCasts, casts | noCasts), 1)
+        self.assertEqual(kinds(0, casts, casts | noCasts), 1)
+        self.assertEqual(kinds(0, 0, casts, noCasts, casts | PerformanceCapability.XMIT_WAIT), 4)
