@@ -70,8 +70,8 @@ LOWEST := .venv-lowest
 TRUNK := .venv-trunk
 TORCH := .venv-torch
 # Suites of the compiled modules; setup.py has the list of these.
-COMPILED_TESTS ?= txrdma.test.unit.btl txrdma.test.unit.cm txrdma.test.unit.smc txrdma.test.unit.soft \
-	txrdma.test.integration.soft txrdma.test.integration.verbs.test_contract
+COMPILED_TESTS ?= txrdma.test.unit.btl txrdma.test.unit.cm txrdma.test.unit.smc txrdma.test.unit.soft txrdma.test.unit.unix \
+	txrdma.test.unit.verbs txrdma.test.integration.soft txrdma.test.integration.verbs.test_contract
 BIN := $(VENV)/bin
 PIP = -m pip --disable-pip-version-check install
 RUNTESTS = tools/runtests.py --jobs $(JOBS) --slowest $(SLOWEST)

@@ -499,15 +499,21 @@ class BusyPollingTests(SynchronousTestCase):
     def test_learnsFromEachPoll(self) -> None:
         """A completion that was not there when a wait began is learned from, whichever poll finds it."""
         self.reader.preferLatency()
-        busyPoll, atOnce = self.reader._busyPoll, list[int]()
-        cameAtOnce = busyPoll.cameAtOnce
+        atOnce: list[int] = []
         polls = 0
 
-        def count() -> None:
-            atOnce.append(polls)
-            cameAtOnce()
+        class Counted:
+            """The reader's C{BusyPoll}, whose methods cannot be replaced where it is compiled."""
 
-        self.patch(busyPoll, "cameAtOnce", count)
+            def __getattr__(self, name: str) -> Any:
+                return getattr(busyPoll, name)
+
+            def cameAtOnce(self) -> None:
+                atOnce.append(polls)
+                busyPoll.cameAtOnce()
+
+        busyPoll = self.reader._busyPoll
+        self.patch(self.reader, "_busyPoll", Counted())
         for polls in range(2, 100):
             self.queue.put(1)
             self.queue.later = polls
