@@ -166,7 +166,7 @@ class CommandTests(SynchronousTestCase):
         self.assertRegex(error, r"\A1 simulations, \d+ s, 0 failures\n2 simulations, \d+ s, 0 failures\n\Z")
 
     def test_interrupted(self) -> None:
-        """SIGINT and SIGTERM end the search after the current simulation, even where exceptions are caught."""
+        """SIGINT and SIGTERM end the search after the current simulation, whose code may catch exceptions."""
         play = simulate.Search._play
         for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
 
