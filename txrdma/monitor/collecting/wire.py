@@ -59,7 +59,10 @@ COMPLETE, SILENT, FAILED = range(3)
 _HIGHEST_LID: Final = 0xBFFF  # IBA 4.1.3
 _STATUS_BYTES: Final = 2
 
-_SETTINGS: Final = Struct(">IB")
+_VERSION: Final = 2
+"""Version of these messages, the first byte of the settings; version 1 had none."""
+
+_SETTINGS: Final = Struct(">BIB")
 _REQUEST: Final = Struct(">IHBH")
 _RESULT: Final = Struct(">IBI")
 
@@ -95,14 +98,14 @@ class Result(NamedTuple):
 
 def encodeSettings(timeoutSeconds: float, retries: int) -> bytes:
     """Return the time to wait for each answer, and the number of retries."""
-    return _SETTINGS.pack(round(timeoutSeconds * 1000), retries)
+    return _SETTINGS.pack(_VERSION, round(timeoutSeconds * 1000), retries)
 
 
 def decodeSettings(data: bytes) -> tuple[float, int]:
-    """@raise WireError: the length is wrong, or the time is 0."""
-    if len(data) != _SETTINGS.size:
-        raise WireError("collector", 0, "the settings have the wrong length")
-    milliseconds, retries = _SETTINGS.unpack(data)
+    """@raise WireError: the monitor uses another version of these messages, or the time is 0."""
+    if len(data) != _SETTINGS.size or data[0] != _VERSION:
+        raise WireError("collector", 0, "the monitor and its collectors need the same version of txrdma")
+    _version, milliseconds, retries = _SETTINGS.unpack(data)
     if not milliseconds:
         raise WireError("collector", 0, "the timeout is 0")
     return milliseconds / 1000, retries

@@ -407,7 +407,9 @@ class CollectorTests(FabricTestCase):
         others = [self.requests(lid, what=len(wire.READABLE)), self.requests(0), self.requests(0xC000)]
         others += [self.requests(lid)[:-1], self.requests(lid) + b"\1"]
         self.connection.connectionLost()
-        for messages in (*((SETTINGS, message) for message in series + others), (b"",), (bytes(5),)):
+        settings = (b"", bytes(6), SETTINGS[1:], bytes((SETTINGS[0] + 1,)) + SETTINGS[1:])
+        wrong = [(message,) for message in settings]
+        for messages in (*((SETTINGS, message) for message in series + others), *wrong):
             self.transport = StringTransport()
             self.connection = self.connected(self.transport)
             for message in messages:
