@@ -62,7 +62,7 @@ class Silent(Protocol):
 class ClosedTests(TestCase):
     """A server closes one connection, for example because it has too many, or does not answer."""
 
-    timeout = 5
+    timeout = 60
 
     async def listen(self, protocol: type[Protocol], **attributes: Any) -> int:
         """Listen at any port of the loopback interface, and return its number."""
