@@ -51,10 +51,10 @@ _MODULES = {
     "Terms": "terms",
 }
 
-__all__ = tuple(_MODULES)
-
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":  # for import *
+        return [*_MODULES]
     if name in _MODULES:
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
