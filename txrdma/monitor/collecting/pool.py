@@ -59,7 +59,7 @@ class CollectedCall(Call):
 
     def collected(self, ports: Sequence[bytes | int], isSilent: bool) -> None:
         """
-        Process the result of L{CollectorPool.issueSeries}; other failures call L{failed}.
+        Process the result of L{CollectorPool.issueSeries}; other failures call C{failed}.
 
         @param ports: attributes of each port that was read, or the MAD status of the node's refusal.
         @param isSilent: whether the node did not answer for the next port.
