@@ -138,7 +138,8 @@ class HistoryStore:
             with self._transaction():
                 pass
         except Exception as error:
-            if lease is None or isinstance(error, HistoryRefused) or not isinstance(error, DeviceUnavailable):
+            mayRecover = isinstance(error, DeviceUnavailable) and not isinstance(error, HistoryRefused)
+            if lease is None or not mayRecover:
                 self.close()
                 raise
             _log.warn("{why}; it is tried again", why=str(error))
