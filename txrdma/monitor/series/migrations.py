@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from txrdma.iba.types import GUID
-from txrdma.monitor.diagnosis.journal import FabricEvent, KINDS, readValid
+from txrdma.monitor.diagnosis.journal import entryOf, FabricEvent, isTime, KINDS, readValid
 from txrdma.monitor.series.database import Database
 
 _PRESENCE_KINDS: Final = {
@@ -56,7 +56,8 @@ def _converted(rows: Iterable[_Stored], now: float) -> list[FabricEvent]:
         room, name, value = row
         if isinstance(name, str) and isinstance(value, str):
             position, event = _ROOMS[room](room, name, json.loads(value), now)
-            if event.port is None or (isinstance(event.port, int) and event.port in _PORTS):
+            isPort = event.port is None or (isinstance(event.port, int) and event.port in _PORTS)
+            if isPort and isTime(event.at):
                 return position, event
         raise _invalid(row)
 
@@ -73,15 +74,7 @@ def _guidOf(text: str | None) -> GUID | None:
 
 def _change(room: str, name: str, value: Any, now: float) -> _Placed:
     match value:
-        case [
-            int(number),
-            float() | int() as at,
-            kind,
-            str(where),
-            str(text),
-            str() | None as guid,
-            port,
-        ] if kind in KINDS:
+        case [int(number), at, kind, str(where), str(text), str() | None as guid, port] if kind in KINDS:
             return (number,), FabricEvent(at, kind, where, text, _guidOf(guid), port)
     raise _invalid(value)
 
@@ -91,16 +84,17 @@ def _finding(room: str, name: str, value: Any, now: float) -> _Placed:
         case [
             list(key),
             [str(where), str(text), str() | None as guid, port],
-            float() | int() as firstSeen,
-            float() | int() as lastSeen,
-            float() | int() | None as clearedAt,
+            firstSeen,
+            lastSeen,
+            clearedAt,
             times,
         ]:
             kind, at = ("finding-raised", lastSeen) if clearedAt is None else ("finding-cleared", clearedAt)
             detail = [key, text, firstSeen, lastSeen, clearedAt, times]
             subject = json.dumps([*key, firstSeen])
             event = FabricEvent(at, kind, where, "", _guidOf(guid), port, subject, detail)
-            return (clearedAt or 0.0, firstSeen), event
+            entry = entryOf(event)
+            return (entry.clearedAt or 0.0, entry.firstSeen), event
     raise _invalid(value)
 
 
@@ -108,10 +102,8 @@ def _presence(room: str, name: str, value: Any, now: float) -> _Placed:
     place: Any = json.loads(name) if room.startswith("links") else [name, None]
     match place, value:
         case [str(guid), port, *_peer], [str(where), str(beyond), *gone]:
-            match gone or [now]:
-                case [float() | int() as at, *_rest]:
-                    kind = _PRESENCE_KINDS[room]
-                    return (), FabricEvent(at, kind, where, "", GUID.fromString(guid), port, name, beyond)
+            at, kind = gone[0] if gone else now, _PRESENCE_KINDS[room]
+            return (), FabricEvent(at, kind, where, "", GUID.fromString(guid), port, name, beyond)
     raise _invalid(value)
 
 
