@@ -17,13 +17,13 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
 from txrdma.fabric.errorcounters import UNCORRECTABLE
+from txrdma.fabric.model import PortKey
 from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.iba.types import GUID
 from txrdma.kit.lease import Lease
 from txrdma.monitor.diagnosis.findinglog import FindingLog, Key
 from txrdma.monitor.diagnosis.journal import FabricEvent, Journal
 from txrdma.monitor.diagnosis.presence import Presence
-from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.events.memory import restoreState
 from txrdma.monitor.events.notificationqueue import QUEUED, restored
 from txrdma.monitor.reading.poller import DEFAULT_RULES
