@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from txrdma.commands.common.interruption import endedBySignals
 from txrdma.commands.common.rows import printJSON
-from txrdma.commands.common.session import opened
+from txrdma.commands.common.session import nodeNames, opened
 from txrdma.commands.common.sweeping import loaded, swept
 from txrdma.commands.errors import counted, ThresholdOptions
 from txrdma.fabric.advice import adviceOn
@@ -13,7 +14,6 @@ from txrdma.fabric.cabling import cableFindings, readCables
 from txrdma.fabric.errorcorrection import correctionFindings
 from txrdma.fabric.health import counterFindings, Finding, findings, managerFindings, recordedManagers
 from txrdma.fabric.model import Fabric
-from txrdma.fabric.nodenames import readNodeNames
 from txrdma.fabric.routechecks import routeFindings
 from txrdma.fabric.tables import tableFindings, TableSurvey
 
@@ -46,9 +46,10 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         return [] if plan is None else list(cableFindings(fabric, plan))
 
     thresholds = options.thresholds()
-    plan = readCables(options["topology"]) if options["topology"] else None
+    with endedBySignals():
+        plan = readCables(options["topology"]) if options["topology"] else None
     if options["load"] and not options["device"]:
-        fabric = readNodeNames(options["node-names"]).put(loaded(options["load"]))
+        fabric = nodeNames(options).put(loaded(options["load"]))
         found = findings(fabric) + recordedManagers(fabric) + cables(fabric)
     else:
         with opened(reactor, options) as session:

@@ -6,12 +6,14 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from io import BytesIO
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from twisted.python import usage
 
 from txrdma.commands.common import options
 from txrdma.commands.common.attributefields import attributeDict, attributesOf
+from txrdma.commands.common.interruption import endedBySignals
 from txrdma.commands.common.packets import inBytes, inPacket, Inside, LENGTH
 from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.values import count
@@ -64,6 +66,11 @@ class CommandOptions(options.CommandOptions):
 
 async def run(reactor: object, options: CommandOptions) -> None:
     """Run C{txrdma decode}: explain each datagram and conversation."""
+    with endedBySignals():  # all of it blocks the reactor
+        _decode(options)
+
+
+def _decode(options: CommandOptions) -> None:
     tuple(attributesOf(None))  # registers all attributes
     if (clc := _clcIn(options["arguments"])) is not None:
         print(describeCLC(clc))
@@ -182,31 +189,29 @@ def _clcIn(arguments: tuple[str, ...]) -> Message | None:
 
 
 def _found(arguments: tuple[str, ...], smc: Explanation) -> Iterator[Found]:
-    if len(arguments) == 1 and arguments[0] != "-" and os.path.isfile(arguments[0]):
+    path = arguments[0] if len(arguments) == 1 else "-"
+    if path != "-" and os.path.exists(path) and not os.path.isdir(path):
         try:
-            with open(arguments[0], "rb") as file:
-                yield from _inFile(file, smc)
+            with open(path, "rb") as file:
+                yield from _inFile(file if file.seekable() else BytesIO(file.read()), smc, path)
         except OSError as error:
-            raise InvalidRequest(f"{arguments[0]}: {error.strerror}") from error
+            raise InvalidRequest(f"{path}: {error.strerror}") from error
     elif arguments and arguments != ("-",):
         yield Found("", inBytes(_bytes(" ".join(arguments))))
     else:
-        yield from _inFile(_standardInput(), smc)
+        yield from _inFile(_standardInput(), smc, "standard input")
 
 
 def _standardInput() -> BinaryIO:
-    from io import BytesIO
-
     raw = getattr(sys.stdin, "buffer", None)
     return BytesIO(sys.stdin.read().encode() if raw is None else raw.read())
 
 
-def _inFile(file: BinaryIO, smc: Explanation) -> Iterator[Found]:
+def _inFile(file: BinaryIO, smc: Explanation, name: str) -> Iterator[Found]:
     start = file.read(4)
     file.seek(0)
     if not isCapture(start):
         content = file.read().decode("utf-8", "replace")
-        name = getattr(file, "name", "standard input")
         yield Found("", inBytes(_bytes(content, f"{name} contains neither packets nor hexadecimal")))
         return
     packets = captured(file)

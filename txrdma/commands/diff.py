@@ -9,8 +9,8 @@ from twisted.python import usage
 from txrdma.commands.common import sweeping
 from txrdma.commands.common.options import INTERRUPTED
 from txrdma.commands.common.rows import printJSON
+from txrdma.commands.common.session import nodeNames
 from txrdma.fabric.differences import Difference, differences
-from txrdma.fabric.nodenames import readNodeNames
 
 
 class CommandOptions(sweeping.SweepOptions):
@@ -34,7 +34,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     """Run C{txrdma diff}: print the differences, exit with 1 if there are any."""
     before = sweeping.loaded(options["before"])
     if options["after"]:
-        after, names = sweeping.loaded(options["after"]), readNodeNames(options["node-names"])
+        after, names = sweeping.loaded(options["after"]), nodeNames(options)
     else:
         after, names = await sweeping.fabricOf(reactor, options)
     if sweeping.isInterrupted(after):

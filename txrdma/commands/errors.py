@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from twisted.internet.defer import CancelledError
 
+from txrdma.commands.common.interruption import endedBySignals
 from txrdma.commands.common.progress import ProgressBar
 from txrdma.commands.common.rows import hexGUID, printJSON
 from txrdma.commands.common.session import confirmed, opened, Session, TARGET
@@ -40,9 +41,9 @@ class ThresholdOptions(SweepOptions):
     def thresholds(self) -> Thresholds:
         """Return the thresholds of the options; raise C{InvalidRequest} for an invalid file or counter."""
         names = [name for name in self["suppress"].split(",") if name.strip()]
-        return readThresholds(self["thresholds"]).suppressing(
-            [*names, *(COMMON if self["suppress-common"] else ())]
-        )
+        with endedBySignals():
+            thresholds = readThresholds(self["thresholds"])
+        return thresholds.suppressing([*names, *(COMMON if self["suppress-common"] else ())])
 
 
 class CommandOptions(ThresholdOptions, PartOptions):

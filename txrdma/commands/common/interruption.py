@@ -1,11 +1,36 @@
-"""Ctrl-C during long operations whose results are printed nevertheless."""
+"""Ctrl-C during long operations whose results are printed nevertheless, and during steps that block."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, ExitStack
+from types import FrameType
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorCore
+
+
+@contextmanager
+def endedBySignals() -> Iterator[None]:
+    """
+    End the command by SIGINT, SIGTERM or SIGHUP during a step that blocks the reactor.
+
+    Such a step reads from a terminal, or a file that may be a pipe whose writer does not write.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    with ExitStack() as restoring:
+        if threading.current_thread() is threading.main_thread():  # others can't change handlers
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                usual = signal.getsignal(number)
+                if usual not in (signal.SIG_IGN, None):
+                    restoring.callback(signal.signal, number, usual)
+                    signal.signal(number, end)
+        yield
 
 
 class Interruption:

@@ -181,7 +181,10 @@ def _parsed(words: Iterator[str], ask: Callable[[str], str]) -> Iterator[PortCha
         if not value:
             raise usage.UsageError(f"{operation} takes a value")
         if operation == "mkey" and not value[0].isdigit():
-            value = ask("M_Key: ")
+            try:
+                value = ask("M_Key: ")
+            except EOFError:
+                raise usage.UsageError("mkey: no key was entered") from None
         if operation in _NUMBERS:
             _NUMBERS[operation].read(operation, value)
         elif operation == FDR10:

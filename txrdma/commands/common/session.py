@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from txrdma.commands.common.interruption import endedBySignals
 from txrdma.commands.common.options import CommandOptions
 from txrdma.commands.common.showing import ShowingPort
 from txrdma.commands.common.values import count, seconds, unsigned
@@ -233,6 +234,12 @@ def _directed(text: str) -> IBDRPath:
         raise InvalidRequest(str(error)) from error
 
 
+def nodeNames(options: FabricOptions) -> NodeNames:
+    """Read the node-name map of the options, by default that of the host."""
+    with endedBySignals():
+        return readNodeNames(options["node-names"])
+
+
 @contextmanager
 def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
     """
@@ -240,7 +247,7 @@ def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
 
     L{MADFailure} is converted to L{RDMAError} with one line, or with details if C{--debug} is given.
     """
-    names = readNodeNames(options["node-names"])
+    names = nodeNames(options)
     try:
         port = openMADPort(reactor, options["device"])
     except ValueError as error:
@@ -286,8 +293,10 @@ def confirmed(what: str, isConfirmed: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise SystemExit(f"{what}: this changes the fabric; use --yes")
-    print(f"{what}? [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    with endedBySignals():
+        print(f"{what}? [y/N] ", end="", file=sys.stderr, flush=True)
+        answer = sys.stdin.readline()
+    if answer.strip().lower() not in ("y", "yes"):
         raise SystemExit("nothing was changed")
 
 

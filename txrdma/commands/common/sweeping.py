@@ -13,15 +13,16 @@ from typing import Any, Final, TYPE_CHECKING
 from twisted.internet.defer import CancelledError
 from twisted.python import usage
 
+from txrdma.commands.common.interruption import endedBySignals
 from txrdma.commands.common.options import INTERRUPTED
 from txrdma.commands.common.progress import ProgressBar
-from txrdma.commands.common.session import FabricOptions, opened, Session
+from txrdma.commands.common.session import FabricOptions, nodeNames, opened, Session
 from txrdma.commands.common.values import count
 from txrdma.error import InvalidRequest
 from txrdma.fabric.discovery import MAX_OUTSTANDING, Sweep
 from txrdma.fabric.excess import MOST_HOPS, MOST_NODES
 from txrdma.fabric.model import described, Fabric, Problem
-from txrdma.fabric.nodenames import NodeNames, readNodeNames
+from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.snapshots import dump, load
 from txrdma.fabric.texts import readText
 from txrdma.iba.path import IBDRPath
@@ -87,7 +88,7 @@ async def fabricOf(reactor: Any, options: SweepOptions, withLinks: bool = True) 
     The fabric of an interrupted sweep is partial, and has a problem that records the interruption.
     """
     if options["load"]:
-        names = readNodeNames(options["node-names"])
+        names = nodeNames(options)
         return recalled(options, names), names
     with opened(reactor, options) as session:
         return await swept(session, isPartial=True, withLinks=withLinks), session.names
@@ -206,7 +207,8 @@ def loaded(path: str) -> Fabric:
 
     @raise InvalidRequest: the file cannot be read, or is not a snapshot.
     """
-    text = readText("snapshot", path)
+    with endedBySignals():
+        text = readText("snapshot", path)
     try:
         if text.lstrip().startswith(("{", "[")):
             return load(json.loads(text))

@@ -302,6 +302,23 @@ class SignalTests(SynchronousTestCase):
         ):
             self.assertEnds(words, signal.SIGTERM, status)
 
+    def test_interruptedReading(self) -> None:
+        """Signals end commands that read a pipe whose writer does not write."""
+        for words, number, status in (
+            ("decode", signal.SIGINT, 130),
+            ("check --load", signal.SIGTERM, 143),
+            ("check -d sim:fattree:2 --topology", signal.SIGINT, 130),
+            ("nodes -d sim:fattree:2 --node-names", signal.SIGHUP, 129),
+            ("errors -d sim:fattree:2 --thresholds", signal.SIGINT, 130),
+        ):
+            path = self.mktemp()
+            os.mkfifo(path)
+            process = self.start(*words.split(), path)
+            with open(path, "w"):  # waits for the reader
+                process.send_signal(number)
+                output = process.communicate(timeout=20)[0]
+            self.assertEqual((process.returncode, output), (status, ""))
+
     def test_interruptedAgain(self) -> None:
         """Further signals change neither the end that the first one began, nor its exit status."""
         for numbers in ((signal.SIGINT, signal.SIGINT, signal.SIGTERM), (signal.SIGHUP,)):

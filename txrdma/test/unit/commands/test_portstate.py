@@ -216,6 +216,11 @@ class WordsTests(SynchronousTestCase):
         [change] = parsed(["mkey", "x"], lambda prompt: "0x99")
         self.assertEqual((change, str(change)), (PortChange("mkey", "0x99"), "mkey ..."))
 
+        def end(prompt: str) -> str:
+            raise EOFError
+
+        self.assertRaises(UsageError, parsed, ["mkey", "x"], end)  # Ctrl-D
+
     def test_ibportstateOperations(self) -> None:
         reference = (
             "enable disable reset speed espeed fdr10 width query on off down arm active vls mtu lid smlid "

@@ -1,0 +1,107 @@
+"""Signals during steps of commands that block the reactor."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.commands.common.interruption import endedBySignals
+from txrdma.commands.common.sweeping import loaded
+from txrdma.test.support.mad.command_decode import QUESTION
+from txrdma.test.support.mad.commanding import CommandTestCase
+
+
+class BlockingStepTests(SynchronousTestCase):
+    def test_signals(self) -> None:
+        """A signal ends the command with 128 and its number, and the handlers are restored afterwards."""
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        usual = [signal.signal(number, lambda *_: None) for number in numbers]
+        try:
+            before = [signal.getsignal(number) for number in numbers]
+            for number in numbers:
+                with self.assertRaises(SystemExit) as raised, endedBySignals():
+                    signal.raise_signal(number)
+                self.assertEqual(raised.exception.code, 128 + number)
+                self.assertEqual([signal.getsignal(each) for each in numbers], before)
+        finally:
+            for number, handler in zip(numbers, usual, strict=True):
+                signal.signal(number, handler)
+
+    def test_ignored(self) -> None:
+        """A signal that the process ignores, as by C{nohup}, is still ignored."""
+        self.addCleanup(signal.signal, signal.SIGHUP, signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        with endedBySignals():
+            signal.raise_signal(signal.SIGHUP)
+
+    def test_otherThreads(self) -> None:
+        """In other threads, which receive no signals, nothing changes."""
+        seen: list[object] = []
+
+        def step() -> None:
+            with endedBySignals():
+                seen.append(signal.getsignal(signal.SIGTERM))
+
+        thread = threading.Thread(target=step)
+        thread.start()
+        thread.join()
+        self.assertEqual(seen, [signal.getsignal(signal.SIGTERM)])
+
+
+class Interrupting(io.StringIO):
+    """A terminal at which somebody presses Ctrl-C."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self, size: int | None = -1) -> str:
+        signal.raise_signal(signal.SIGINT)
+        return ""
+
+    def read(self, size: int | None = -1) -> str:
+        return self.readline()
+
+
+class TerminalTests(CommandTestCase):
+    def test_confirmation(self) -> None:
+        """Ctrl-C answers the prompt before a change, and ends the command."""
+        self.patch(sys, "stdin", Interrupting())
+        output = self.output("portstate", "9", "3", "disable")
+        self.assertIn("disable port 3 of lid 9? [y/N]", output.errors)
+        self.assertEqual(output.status, 130)
+
+    def test_decode(self) -> None:
+        """Ctrl-C ends the input of datagrams at a terminal."""
+        self.patch(sys, "stdin", Interrupting())
+        self.assertEqual(self.output("decode").status, 130)
+
+
+class PipeTests(CommandTestCase):
+    def named(self, content: bytes) -> str:
+        """Return the path of a pipe that contains this."""
+        reading, writing = os.pipe()
+        self.addCleanup(os.close, reading)
+        os.write(writing, content)
+        os.close(writing)
+        return f"/proc/self/fd/{reading}"
+
+    def test_snapshot(self) -> None:
+        """A snapshot may come from a pipe, as by the shell's process substitution."""
+        path = self.named(self.output("discover", "--json").out.encode())
+        self.assertEqual(len(loaded(path).nodes), 9)
+
+    def test_decode(self) -> None:
+        """Captures and hexadecimal text to decode may come from pipes."""
+        text = QUESTION.hex().encode()
+        self.assertIn("GET NodeInfo", self.output("decode", self.named(text)).out)
+        capture = Path(__file__).parents[2] / "vectors" / "smc-second.pcap"
+        expected = self.output("decode", str(capture)).out
+        self.assertIn("# connection 1", expected)
+        self.assertEqual(self.output("decode", self.named(capture.read_bytes())).out, expected)
+        path = self.named(b"no digits")
+        self.assertIn(f"{path} contains neither", str(self.output("decode", path).status))
