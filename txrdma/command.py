@@ -179,7 +179,8 @@ def _stoppedBySignals(reactor: Any) -> Iterator[None]:
     Stop the reactor by SIGINT, SIGTERM and SIGHUP unless they are ignored, and disregard further ones.
 
     The first signal determines the exit status of an interrupted command: 128 and its number, as in shells.
-    SIGINT is blocked until then: while the reactor starts, it would only be logged.
+    SIGINT is blocked until the reactor runs: while it starts, SIGINT would only be logged. A process that was
+    started with SIGINT blocked never receives it.
     """
     stopping: list[int] = []
 
@@ -195,10 +196,10 @@ def _stoppedBySignals(reactor: Any) -> Iterator[None]:
             stopping.append(number)
 
     def unblock() -> None:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     usual = signal.getsignal(signal.SIGHUP)
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
     reactor.addSystemEventTrigger("after", "startup", handle)
     try:
         yield

@@ -128,6 +128,8 @@ class CommandOptions(TableOptions):
             raise usage.UsageError(f"--listen {self['listen']}: {mistake}")
         if self["size"] and self["all"]:
             raise usage.UsageError("--size and --all exclude each other")
+        if self["csv"] == "-" and self["json"]:
+            raise usage.UsageError("--csv - and --json both use the standard output")
         if self["host"] and (self["local"] or self["listen"]):
             raise usage.UsageError(f"{self['host']} is the server, so there is no --local and no --listen")
         if self["local"] and (self["listen"] or self["compatible"]):

@@ -33,6 +33,7 @@ class ProcessTests(SynchronousTestCase):
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
             # A process in the background may have SIGINT ignored.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
@@ -59,6 +60,14 @@ class ProcessTests(SynchronousTestCase):
     def rows(self, text: str) -> Sequence[dict[str, str]]:
         """Return the rows of CSV output."""
         return list(csv.DictReader(io.StringIO(text)))
+
+    def test_interruptedAtTerminal(self) -> None:
+        """Ctrl-C, which a terminal sends to both processes of C{--local}, ends it as any other client."""
+        client, first = self.underWay("--local", "--test", "send")
+        os.killpg(client.pid, signal.SIGINT)
+        out, err = client.communicate(timeout=PATIENCE)
+        self.assertEqual((client.returncode, err), (130, ""))
+        self.checkUnfinished(first + out)
 
     def underWay(self, *words: str) -> tuple[subprocess.Popen[str], str]:
         """Start a client and wait for its second test; return it and its output."""

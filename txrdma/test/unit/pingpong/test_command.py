@@ -80,6 +80,7 @@ class OptionsTests(SynchronousTestCase):
             ("--compatible", "--test", "read"),
             ("--compatible", "--size", "1,2"),
             ("host", "another"),
+            ("host", "--csv", "-", "--json"),
             ("--nonsense",),
         ):
             self.assertRaises(UsageError, parsed, *words)
