@@ -44,7 +44,7 @@ class GroupRateLimiter:
             return None
         waiting: Deferred[None] = Deferred(self._waiting.remove)
         self._waiting.append(waiting)
-        self._timer.ensure(self._began + SPAN - now, self._next)
+        self._timer.ensure(max(0.0, self._began + SPAN - now), self._next)
         return waiting
 
     def _next(self) -> None:
