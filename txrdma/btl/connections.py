@@ -148,6 +148,8 @@ class ClientEndpoint:
             await self._stream.connect(exchange)
         except (ConnectError, DNSLookupError) as error:
             raise Refused(f"the TCP connection for the exchange failed: {error}") from error
+        except ValueError as error:
+            raise InvalidRequest(f"the endpoint of the exchange cannot be used: {error}") from error
         return await opening.answer
 
 

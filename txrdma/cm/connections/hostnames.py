@@ -88,6 +88,10 @@ def addressesOf(reactor: Any, host: str) -> Deferred[list[str]]:
     resolving = IReactorPluggableNameResolver(reactor, None)
     if resolving is None:
         return fail(HostUnknown(f"the reactor cannot resolve {host}: it has no resolver"))
+    try:
+        host.encode("idna")
+    except UnicodeError as error:  # for which Twisted's resolver never ends
+        return fail(HostUnknown(f"{host} is not a host name: {error}"))
     receiver = _Receiver(host)
     resolving.nameResolver.resolveHostName(receiver, host)
     return receiver.answer

@@ -32,7 +32,7 @@ from twisted.internet.testing import MemoryReactorClock
 from txrdma.btl import module as modules
 from txrdma.btl.connections import ClientEndpoint, connect, ServerEndpoint
 from txrdma.btl.stream.endpoints import StreamClientEndpoint
-from txrdma.error import RDMAError, Refused
+from txrdma.error import InvalidRequest, RDMAError, Refused
 from txrdma.messages.protocol import MessageProtocol
 from txrdma.test.support.streaming import StreamCase, StreamContract
 from txrdma.testing.protocols import MessageRecorder, Recorders
@@ -96,6 +96,14 @@ class StreamTests(StreamContract, StreamCase):
         await self.assertFailure(
             ClientEndpoint(reactor, unknown).connect(Recorders(MessageProtocol)), Refused
         )
+
+    async def test_invalidName(self) -> None:
+        """A name that cannot be that of a host is an error that the API documents."""
+        await self.assertFailure(
+            connect(reactor, "there..example", 7, Recorders(MessageProtocol)), InvalidRequest
+        )
+        stream = clientFromString(reactor, "btl:there..example:7").connect(Recorders())
+        await self.assertFailure(stream, ConnectError)
 
     async def test_cancelled(self) -> None:
         """An attempt that is cancelled while it resolves, connects, or negotiates has the same error."""

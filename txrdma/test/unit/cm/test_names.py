@@ -90,6 +90,13 @@ class NameTests(MessagingCase):
         client.transport.loseConnection()
         self.wait(lambda: client.lost)
 
+    def test_invalidNames(self) -> None:
+        """A name that no query can contain, such as one with an empty label, is unknown."""
+        for name in ("there..example", ".example", f"{64 * 'x'}.example", "\udc80"):
+            error = self.failureResultOf(addressesOf(self.resolving, name), HostUnknown)
+            self.assertIn("is not a host name", str(error.value))
+        self.assertEqual(self.resolving.asked, [])
+
     def test_namesAreResolvedAddressesAreNot(self) -> None:
         self.listenAt()
         asked = self.asking()
