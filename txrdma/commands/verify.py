@@ -39,6 +39,11 @@ def _parts(text: str) -> tuple[str, ...]:
     return names
 
 
+def _reports(prefix: str) -> tuple[Path, Path]:
+    """Return the files of a report, as JSON and as text."""
+    return Path(f"{prefix}.json"), Path(f"{prefix}.md")
+
+
 class CommandOptions(common.CommandOptions):
     """Options of C{txrdma verify}: the devices, and what is run."""
 
@@ -73,12 +78,24 @@ class CommandOptions(common.CommandOptions):
         self.checkRanges(
             ("port", 1, 255), ("to-port", 1, 255), ("tcp-port", 0, 65535), ("patience", 0.01, 1000)
         )
-        if not os.path.isdir(Path(self["output"]).parent):
-            raise usage.UsageError(f"--output {self['output']}: its folder does not exist")
+        if self["output"] != "-" and not self["serve"]:
+            self._checkOutput()
         if self["serve"] and (self["peer"] or self["to"] or self["parts"]):
             raise usage.UsageError("--serve is for one device, without --peer, --to and --parts")
         if self["peer"] and (self["to"] or self["parts"]):
             raise usage.UsageError("with --peer the other end is that host's, and there is one part")
+
+    def _checkOutput(self) -> None:
+        """Refuse a report that can't be written, before the run."""
+        for path in _reports(self["output"]):
+            if not os.path.isdir(path.parent):
+                raise usage.UsageError(f"--output {self['output']}: its folder does not exist")
+            if os.path.isdir(path):
+                raise usage.UsageError(f"--output {path}: a folder has this name")
+            if not os.access(path if os.path.exists(path) else path.parent, os.W_OK):
+                raise usage.UsageError(
+                    f"--output {self['output']}: there is no permission to write here; - is for none"
+                )
 
     def tasks(self) -> list[Task]:
         device = chosen(self["device"])
@@ -140,8 +157,8 @@ def _write(found: dict[str, Any], options: CommandOptions) -> None:
     else:
         _print(found)
     if options["output"] != "-":
-        for suffix, text in ((".json", json.dumps(found, indent=2) + "\n"), (".md", asMarkdown(found))):
-            path = Path(options["output"] + suffix)
+        texts = (json.dumps(found, indent=2) + "\n", asMarkdown(found))
+        for path, text in zip(_reports(options["output"]), texts, strict=True):
             path.write_text(text, encoding="utf-8")
             print(f"report: {path}", file=sys.stderr)
 

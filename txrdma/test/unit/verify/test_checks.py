@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -60,6 +61,24 @@ class OptionTests(SynchronousTestCase):
         for folder in ("/no/such", "/" + "x" * 300):
             with self.assertRaisesRegex(UsageError, "its folder does not exist"):
                 CommandOptions().parseOptions(["--output", f"{folder}/report"])
+
+    def test_unwritable(self) -> None:
+        """A report that can't be written is refused before the run, whose results it would lose."""
+        prefix = Path(self.mktemp())
+        prefix.with_name(f"{prefix.name}.md").mkdir()
+        with self.assertRaisesRegex(UsageError, "a folder has this name"):
+            CommandOptions().parseOptions(["--output", str(prefix)])
+        writable: list[str] = []
+        self.patch(os, "access", lambda path, mode: str(path) in writable)
+        with self.assertRaisesRegex(UsageError, "no permission to write here; - is for none"):
+            CommandOptions().parseOptions([])
+        CommandOptions().parseOptions(["--output", "-"])
+        CommandOptions().parseOptions(["--serve"])
+        prefix = Path(self.mktemp())
+        writable += [f"{prefix}.json", f"{prefix}.md"]
+        for path in writable:
+            Path(path).touch()
+        CommandOptions().parseOptions(["--output", str(prefix)])
 
 
 class MessageTests(SynchronousTestCase):
