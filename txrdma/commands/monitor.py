@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.python import usage
 
 from txrdma.commands.common.session import FabricOptions, opened
+from txrdma.commands.common.tables import consoleFor, needTables
 from txrdma.commands.common.values import count, seconds
 from txrdma.error import ResourceExhausted
 from txrdma.fabric.advice import Severity
@@ -47,8 +48,6 @@ class CommandOptions(FabricOptions):
 def prepare(options: CommandOptions) -> None:
     """Exit if C{rich} is needed but missing."""
     if not options["json"]:
-        from txrdma.commands.common.tables import needTables
-
         needTables()
 
 
@@ -111,18 +110,23 @@ def _toJSON(poller: FabricPoller) -> None:
 
 
 class _Screen:
-    """Shows the last round on a terminal."""
+    """Shows the last round on a terminal; elsewhere prints all rounds."""
 
     def __init__(self, links: int) -> None:
-        from rich.console import Console
         from rich.live import Live
 
         self._links = links
-        self._live = Live(console=Console(), auto_refresh=False)
-        self._live.start()
+        self._console = consoleFor()
+        self._live = Live(console=self._console, auto_refresh=False)
+        if self._console.is_terminal:
+            self._live.start()
 
     def __call__(self, poller: FabricPoller) -> None:
-        self._live.update(screenOf(poller, self._links), refresh=True)
+        screen = screenOf(poller, self._links)
+        if self._console.is_terminal:
+            self._live.update(screen, refresh=True)
+        else:
+            self._console.print(screen)
 
     def close(self) -> None:
         """Restore the terminal; the last round stays visible."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
 
@@ -34,13 +34,22 @@ def makeTable(*columns: str, title: str | None = None) -> Table:
     return table
 
 
-def show(what: RenderableType) -> None:
-    """Print a table or text by C{rich}, with colours on a terminal."""
+def consoleFor(width: int | None = None) -> Console:
+    """Return a console of C{rich}, which raises L{BrokenPipeError} as C{print} does, and does not exit."""
     from rich.console import Console
 
-    console = Console()
+    class OutputConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return OutputConsole(width=width)
+
+
+def show(what: RenderableType) -> None:
+    """Print a table or text by C{rich}, with colours on a terminal."""
+    console = consoleFor()
     if not console.is_terminal:
-        console = Console(width=200)  # a pipe has no width; do not wrap rows
+        console = consoleFor(width=200)  # a pipe has no width; do not wrap rows
     console.print(what)
 
 

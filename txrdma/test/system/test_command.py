@@ -357,7 +357,12 @@ class SignalTests(SynchronousTestCase):
 class DevicesTests(SynchronousTestCase):
     def test_closedPipe(self) -> None:
         """A closed pipe, as with C{head}, is not an error."""
-        for words in (("devices", "--json"), ("saquery", "--help")):
+        for words in (
+            ("devices", "--json"),
+            ("devices",),
+            ("saquery", "--help"),
+            ("monitor", "-d", "sim:fattree:2", "--interval", "0.1"),
+        ):
             reading, writing = os.pipe()
             os.close(reading)
             try:
