@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -53,31 +54,25 @@ class BlockingStepTests(SynchronousTestCase):
         self.assertEqual(seen, [signal.getsignal(signal.SIGTERM)])
 
 
-class Interrupting(io.StringIO):
-    """A terminal at which somebody presses Ctrl-C."""
-
-    def isatty(self) -> bool:
-        return True
-
-    def readline(self, size: int | None = -1) -> str:
-        signal.raise_signal(signal.SIGINT)
-        return ""
-
-    def read(self, size: int | None = -1) -> str:
-        return self.readline()
+def interrupting() -> Mock:
+    """Return a terminal at which somebody presses Ctrl-C."""
+    terminal = Mock(buffer=None)
+    for method in (terminal.read, terminal.readline):
+        method.side_effect = partial(signal.raise_signal, signal.SIGINT)
+    return terminal
 
 
 class TerminalTests(CommandTestCase):
     def test_confirmation(self) -> None:
         """Ctrl-C answers the prompt before a change, and ends the command."""
-        self.patch(sys, "stdin", Interrupting())
+        self.patch(sys, "stdin", interrupting())
         output = self.output("portstate", "9", "3", "disable")
         self.assertIn("disable port 3 of lid 9? [y/N]", output.errors)
         self.assertEqual(output.status, 130)
 
     def test_decode(self) -> None:
         """Ctrl-C ends the input of datagrams at a terminal."""
-        self.patch(sys, "stdin", Interrupting())
+        self.patch(sys, "stdin", interrupting())
         self.assertEqual(self.output("decode").status, 130)
 
 
