@@ -28,7 +28,7 @@ FILES_PER_TURN = 100
 class DemoOptions(usage.Options):
     """Command line options."""
 
-    synopsis = "[options]"
+    synopsis = "Usage: python -m txrdma.demo [options]"
     longdesc = (
         "Serves a folder with twistd web over smc: and downloads all of it in another process, the same "
         "over tcp:, and compares every file's SHA-256."

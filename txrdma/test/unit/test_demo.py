@@ -11,6 +11,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.demo import files
+from txrdma.demo.__main__ import DemoOptions
 from txrdma.demo.processes import Statuses
 from txrdma.demo.report import DemoRun
 
@@ -43,6 +44,12 @@ GOOD = DemoRun(
     near=[connection()],
     far=[connection(bytesReceived=10)],
 )
+
+
+class OptionTests(SynchronousTestCase):
+    def test_usage(self) -> None:
+        """The help begins with the command line."""
+        self.assertTrue(str(DemoOptions()).startswith("Usage: python -m txrdma.demo [options]\n"))
 
 
 class ComplaintTests(SynchronousTestCase):
