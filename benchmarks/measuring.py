@@ -169,16 +169,27 @@ def haveBytecode() -> None:
     compileall.compile_dir(Path(txrdma.__file__).parent, quiet=1)
 
 
+_BUSY: Final = """
+import os, threading
+
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(0))).start()
+while True:
+    pass
+"""
+"""CPU-bound program, which ends when the process that has its standard input ends, also by a signal."""
+
+
 @contextmanager
 def busyProcesses(count: int) -> Iterator[None]:
     """Run CPU-bound processes, which compete with the ends of a measurement for the processors."""
-    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    command = [sys.executable, "-c", _BUSY]
+    processes = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(count)]
     try:
         yield
     finally:
         for process in processes:
             process.kill()
-            process.wait()
+            process.communicate()
 
 
 def _user(orders: Orders) -> list[str]:

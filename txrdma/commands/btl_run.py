@@ -84,4 +84,5 @@ def reserved() -> Iterator[tuple[str, int]]:
 
 
 def _report(end: End) -> None:
-    print(f"txrdma btl-run: rank {end.rank} has failed: {end.text} (process {end.pid})", file=sys.stderr)
+    process = f" (process {end.pid})" if end.pid else ""
+    print(f"txrdma btl-run: rank {end.rank} has failed: {end.text}{process}", file=sys.stderr)

@@ -27,6 +27,9 @@ from txrdma.kit.rawfields import peek, span
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
 from txrdma.mad.layouts.values import LANES, PortCapability
 
+PortKey = tuple[GUID, int]
+"""Identity of a port in all sweeps: the GUID of its node, and the port number."""
+
 lidIn, lmcIn = peek(PortInfo, "lid"), peek(PortInfo, "lmc")
 _state, _physicalState = peek(PortInfo, "portState"), peek(PortInfo, "portPhysicalState")
 _width = peek(PortInfo, "linkWidthActive")

@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from txrdma.fabric.health import Finding
-from txrdma.fabric.model import Fabric
-from txrdma.fabric.tables import PortKey
+from txrdma.fabric.model import Fabric, PortKey
 from txrdma.iba.types import GUID
 from txrdma.kit.graphs import origins
 

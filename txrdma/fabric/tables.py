@@ -15,7 +15,7 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred
 
 from txrdma.fabric.health import Finding, hasLink
-from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.model import Fabric, Node, Port, PortKey
 from txrdma.fabric.routing import linearTable
 from txrdma.iba.path import MADEndPort
 from txrdma.iba.types import GUID
@@ -27,8 +27,6 @@ from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
 from txrdma.mad.vendor import MlxGeneralInfoExtended
-
-PortKey = tuple[GUID, int]
 
 MELLANOX: Final = 0x0002C9
 """Vendor ID of Mellanox, and of NVIDIA's InfiniBand devices."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from statistics import median
 from typing import Any, Final
@@ -73,6 +74,17 @@ class Received(Recorder):
 
 class _HalfCloseReceived(Received, HalfCloseRecorder):
     """Like L{Received}, on a connection that stays open when one direction is closed."""
+
+
+@contextmanager
+def _closing(connected: Any) -> Iterator[None]:
+    """Close the connection of a protocol at the end of a block; abort it if the block fails."""
+    try:
+        yield
+    except BaseException:
+        connected.transport.abortConnection()
+        raise
+    connected.transport.loseConnection()
 
 
 async def _before(end: Received, awaited: Deferred[Any]) -> None:
@@ -243,9 +255,9 @@ class Client:
         if calls != self._calls:
             raise Mismatch(f"the protocol got {', '.join(calls)}; over TCP {', '.join(self._calls)}")
         timer = await connectProtocol(endpoint, Timer(self._seconds))
-        times = await timer.done
+        with _closing(timer):
+            times = await timer.done
         self._measured(f"{kind}:", _SMALL, median(times) / 2 * 1e6, "us")
-        timer.transport.loseConnection()
         await self._bandwidth(kind, endpoint)
 
     async def _echoed(self, kind: str, endpoint: Any) -> list[str]:
@@ -253,13 +265,14 @@ class Client:
         recorder = await connectProtocol(endpoint, _HalfCloseReceived())
         used = servedBy(recorder.transport)
         data = Random(kind).randbytes(_ECHOED)
-        recorder.transport.write(ECHO + data[: _ECHOED // 2])
-        await _before(recorder, recorder.receiving(_ECHOED // 2))
-        recorder.transport.write(data[_ECHOED // 2 :])
-        recorder.transport.loseWriteConnection()
-        await _before(recorder, recorder.readEnded)
-        recorder.transport.loseConnection()
-        await recorder.lost
+        with _closing(recorder):
+            recorder.transport.write(ECHO + data[: _ECHOED // 2])
+            await _before(recorder, recorder.receiving(_ECHOED // 2))
+            recorder.transport.write(data[_ECHOED // 2 :])
+            recorder.transport.loseWriteConnection()
+            await _before(recorder, recorder.readEnded)
+            recorder.transport.loseConnection()
+            await recorder.lost
         if not used.startswith(_SERVED[kind]):
             raise Mismatch(f"served by {used} instead of {_SERVED[kind]}")
         if recorder.received != data:
@@ -270,16 +283,17 @@ class Client:
 
     async def _bandwidth(self, kind: str, endpoint: Any) -> None:
         recorder = await connectProtocol(endpoint, Received())
-        recorder.transport.write(SINK)
-        begun, count = time.perf_counter(), 0
-        while time.perf_counter() - begun < self._seconds:
-            count += 1
-            recorder.transport.write(_STEP_BYTES.to_bytes(8, "big"))
-            for _ in range(_STEP_BYTES // _CHUNK):
-                recorder.transport.write(bytes(_CHUNK))
-            await _before(recorder, recorder.receiving(count))
-        self._measured(f"{kind}:", _CHUNK, count * _STEP_BYTES / (time.perf_counter() - begun) / 1e6, "MB/s")
-        recorder.transport.loseConnection()
+        with _closing(recorder):
+            recorder.transport.write(SINK)
+            begun, count = time.perf_counter(), 0
+            while time.perf_counter() - begun < self._seconds:
+                count += 1
+                recorder.transport.write(_STEP_BYTES.to_bytes(8, "big"))
+                for _ in range(_STEP_BYTES // _CHUNK):
+                    recorder.transport.write(bytes(_CHUNK))
+                await _before(recorder, recorder.receiving(count))
+            seconds = time.perf_counter() - begun
+        self._measured(f"{kind}:", _CHUNK, count * _STEP_BYTES / seconds / 1e6, "MB/s")
 
     def _measured(self, over: str, size: int, value: float, unit: str) -> None:
         self._reporter.measured(Measured(over, size, value, unit))
@@ -291,12 +305,12 @@ class Client:
         endpoint = RDMAClientEndpoint(self._reactor, host, port, device)
         client: Any = await endpoint.connect(MessageFactory(_Counting))
         sent = [(bytes([number % 251]) * (number * 37), number) for number in range(_MESSAGES)]
-        for data, immediate in sent:
-            client.transport.sendMessage(data, immediate)
-        await client.done
+        with _closing(client):
+            for data, immediate in sent:
+                client.transport.sendMessage(data, immediate)
+            await client.done
         if client.messages != sent:
             raise Mismatch("echoed messages were changed or reordered")
-        client.transport.loseConnection()
 
     async def _verbs(self, kind: str, host: str, port: int) -> None:
         device = self._end.device

@@ -2,7 +2,7 @@
 The processes of a group: they start with their ranks and keys, and end together.
 
 If a process fails, the others notice it by their connections, and exit with an error. Those that have not
-exited after some seconds are terminated, and later killed.
+exited after some seconds are terminated, and later killed. A process that cannot be started has failed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ Seconds in which members must exit after one has failed; and until they are kill
 INTERRUPT_SECONDS: Final = 1.0
 """Seconds in which members must exit after an interrupt, which terminals send to all of them."""
 
+CANNOT_START: Final = 126
+"""Exit status of a process that could not be started, as shells report it."""
+
 LONGEST_LINE: Final = 64 << 10
 """Bytes of output that are collected before they are written as a line."""
 
@@ -37,7 +40,9 @@ class End(NamedTuple):
     """
     The end of a process.
 
-    @ivar status: the exit status as shells report it: 128 and the signal if a signal has ended the process.
+    @ivar pid: 0 for a process that could not be started.
+    @ivar status: the exit status as shells report it: 128 and the signal if a signal has ended the process;
+        L{CANNOT_START} for one that could not be started.
     """
 
     rank: int
@@ -143,6 +148,9 @@ class Launch:
         try:
             for rank in range(self._size):
                 self._start(rank, environment, nothing)
+        except OSError as error:
+            for missing in range(rank, self._size):
+                self._ended(End(missing, 0, CANNOT_START, f"its process cannot be started: {error}"))
         finally:
             os.close(nothing)
         await self._finished

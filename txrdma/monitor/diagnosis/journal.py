@@ -35,6 +35,9 @@ KINDS: Final = (
 MOST_CHANGES: Final = 10_000
 """Maximum number of changes in a journal; the oldest are dropped."""
 
+_END_OF_TIME: Final = 253_402_300_800
+"""Beginning of the year 10000, in seconds since 1970, which C{datetime} cannot represent."""
+
 
 @frozen
 class FabricEvent:
@@ -110,14 +113,18 @@ def readValid(rows: Iterable[Stored], read: Callable[[Stored], Read]) -> list[Re
     return found
 
 
+def isTime(value: object) -> bool:
+    """Return whether a stored value is a time in seconds since 1970; infinity and NaN are not."""
+    return isinstance(value, (float, int)) and 0 <= value < _END_OF_TIME
+
+
 def entryOf(event: FabricEvent) -> Entry:
     """Return the entry of a finding by its last event, or raise C{ValueError}."""
     match event.detail:
-        case [values, str(text), *times, int(number)] if number > 0:
-            match times:
-                case [float() | int() as first, float() | int() as last, float() | int() | None as clearedAt]:
-                    key = Key.fromStored(values)
-                    finding = Finding(key.kind, event.where, text, event.guid, event.port)
-                    advice = adviceOn(finding.kind)
-                    return Entry(key, finding, advice.severity, advice.text, first, last, clearedAt, number)
+        case [values, str(text), first, last, clearedAt, int(number)] if number > 0:
+            if isTime(first) and isTime(last) and (clearedAt is None or isTime(clearedAt)):
+                key = Key.fromStored(values)
+                finding = Finding(key.kind, event.where, text, event.guid, event.port)
+                advice = adviceOn(finding.kind)
+                return Entry(key, finding, advice.severity, advice.text, first, last, clearedAt, number)
     raise ValueError(f"{event.detail!r} is not a finding")

@@ -17,7 +17,7 @@ from math import inf
 from typing import Any, Final
 
 from txrdma.fabric.health import Finding
-from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.model import Fabric, Node, Port, PortKey
 from txrdma.fabric.rootcause import causesOfLoss
 from txrdma.fabric.texts import listed
 from txrdma.iba.types import GUID
@@ -25,7 +25,7 @@ from txrdma.iba.verbs import NodeType
 from txrdma.kit.values import record
 from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.monitor.diagnosis.journal import FabricEvent, readValid
-from txrdma.monitor.diagnosis.thresholds import forget, PortKey
+from txrdma.monitor.diagnosis.thresholds import forget
 
 FORGET_SECONDS: Final = 7 * 86400.0
 """Seconds until a missing node or link is forgotten."""

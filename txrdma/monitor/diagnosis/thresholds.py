@@ -15,15 +15,12 @@ from typing import Any, Final, TypeVar
 from txrdma.fabric.errorcorrection import wrongBits
 from txrdma.fabric.errorcounters import shownName, UNCORRECTABLE
 from txrdma.fabric.health import Finding
-from txrdma.fabric.model import Fabric, Port
+from txrdma.fabric.model import Fabric, Port, PortKey
 from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.fabric.rates import bitErrorRate
 from txrdma.fabric.rootcause import groupedByLink
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.tallies import Tallies, TallyLimit
-
-PortKey = tuple[GUID, int]
-"""Identity of a port in all sweeps: the GUID of its node, and the port number."""
 
 _Pick = Callable[[Sequence[int]], object]
 _HOUR: Final = 3600.0

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from txrdma.fabric.advice import Severity
 from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.findinglog import Entry, Key
+from txrdma.monitor.diagnosis.journal import isTime
 
 GRACE_SECONDS: Final = 900.0
 """Seconds after which a finding that a previous process has sent, and that is not found again, is cleared."""
@@ -81,11 +82,12 @@ class Alert:
                 "text": str(),
                 "advice": str(),
                 "guid": str() | None,
-                "firstSeen": float() | int(),
-                "clearedAt": float() | int() | None,
+                "firstSeen": firstSeen,
+                "clearedAt": clearedAt,
                 "times": int(),
             } if isinstance(isRaised, bool):
-                return cls(Key.fromStored(key), isRaised, finding)
+                if isTime(firstSeen) and (clearedAt is None or isTime(clearedAt)):
+                    return cls(Key.fromStored(key), isRaised, finding)
         raise ValueError(f"{finding!r} is not an alert")
 
     @property

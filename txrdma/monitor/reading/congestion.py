@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from txrdma.fabric.congestion import CONGESTED, Wait, waitShare
 from txrdma.fabric.health import Finding
-from txrdma.fabric.model import Node, Port
+from txrdma.fabric.model import Node, Port, PortKey
 from txrdma.fabric.portcounters import Meter
 from txrdma.iba.path import MADEndPort
 from txrdma.iba.types import GUID
@@ -20,7 +20,6 @@ from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.pma import PortRcvConCtrl, PortSamplesControl, PortVLXmitWaitCounters
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
-from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.reading.fec import NO_ATTRIBUTE
 from txrdma.monitor.reading.settings import RETRIES
 

@@ -21,7 +21,7 @@ from twisted.internet.interfaces import IReactorTime
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.errorcounters import countingPorts
 from txrdma.fabric.health import hasLink
-from txrdma.fabric.model import Node, Port
+from txrdma.fabric.model import Node, Port, PortKey
 from txrdma.fabric.portcounters import hasRestarted, intervalClock, Meter
 from txrdma.fabric.refreshing import withoutArrival
 from txrdma.iba.path import IBPath
@@ -37,7 +37,7 @@ from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.paths import toLID
 from txrdma.monitor.collecting.pool import CollectedCall, CollectorPool
-from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.reading.attributes import kindOf, ReadingKind
 from txrdma.monitor.reading.fec import NO_ATTRIBUTE
 from txrdma.monitor.reading.settings import PollerSettings, RETRIES

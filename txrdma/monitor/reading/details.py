@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from txrdma.fabric.errorcounters import countingPorts
-from txrdma.fabric.model import Node, Port
+from txrdma.fabric.model import Node, Port, PortKey
 from txrdma.fabric.portcounters import Meter
 from txrdma.iba.path import MADEndPort
 from txrdma.iba.types import GUID
@@ -20,7 +20,6 @@ from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
-from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.reading.fec import NO_ATTRIBUTE
 from txrdma.monitor.reading.settings import RETRIES
 

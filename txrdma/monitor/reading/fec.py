@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, Final
 
 from txrdma.fabric.errorcorrection import correctingPorts, formOf, namesOf, valuesOf
-from txrdma.fabric.model import Node, Port
+from txrdma.fabric.model import Node, Port, PortKey
 from txrdma.fabric.portcounters import CounterLayout, intervalClock, Meter
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GUID
@@ -24,7 +24,7 @@ from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
 from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
-from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, forget, PortKey
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, forget
 from txrdma.monitor.reading.settings import RETRIES
 
 _MOST_FAILURES: Final = 3

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from txrdma.iba.types import GUID
-from txrdma.monitor.diagnosis.journal import FabricEvent, readValid
+from txrdma.monitor.diagnosis.journal import FabricEvent, isTime, readValid
 from txrdma.monitor.series.database import Columns, Database
 from txrdma.monitor.series.level import Level
 
@@ -147,8 +147,8 @@ def _rowOf(event: FabricEvent) -> tuple[Any, ...]:
 def _eventOf(row: Sequence[Any]) -> FabricEvent:
     """Return the event of a row, or raise C{ValueError}."""
     at, kind, where, text, guid, port, subject, detail = row
-    match at, where, text, guid, port, detail:
-        case [float() | int(), str(), str(), str() | None, int() | None, str() | None]:
+    match where, text, guid, port, detail:
+        case [str(), str(), str() | None, int() | None, str() | None] if isTime(at):
             known = None if guid is None else GUID.fromString(guid)
             return FabricEvent(at, kind, where, text, known, port, subject, json.loads(detail or "null"))
     raise ValueError(f"{row!r} is not an event")

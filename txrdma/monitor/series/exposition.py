@@ -18,10 +18,9 @@ from zlib import compress, decompress
 from txrdma.fabric.errorcorrection import LANES
 from txrdma.fabric.linkspeeds import NOMINAL_GIGABITS
 from txrdma.fabric.metricnames import CAUSE_FAMILIES, CORRECTION_FAMILIES, FAMILIES, LANE_FAMILIES, METRICS
-from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.model import Fabric, Node, Port, PortKey
 from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.iba.types import GUID
-from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.reading.details import CAUSES
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -17,8 +17,8 @@ from twisted.logger import Logger
 
 from txrdma.error import RDMAError
 from txrdma.fabric.health import Finding
+from txrdma.fabric.model import PortKey
 from txrdma.monitor.diagnosis.journal import FabricEvent
-from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.series.historystore import free, HistoryStore, Point
 from txrdma.monitor.series.rows import Row
 from txrdma.monitor.supervisor import SupervisedLoop

@@ -21,10 +21,10 @@ from typing import Any, Final, NamedTuple
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.fabric.model import PortKey
 from txrdma.iba.types import GUID
 from txrdma.kit.lease import Lease, LEASE_TABLE
 from txrdma.monitor.diagnosis.journal import FabricEvent, MOST_CHANGES
-from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.series.database import Columns, Database, HistoryRefused, IN_USE, openDatabase
 from txrdma.monitor.series.eventtable import EventTable, MOST_STATES
 from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS, Level

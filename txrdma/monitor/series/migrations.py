@@ -7,11 +7,11 @@ Changed counters need none: see L{txrdma.monitor.series.historystore}.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from txrdma.iba.types import GUID
-from txrdma.monitor.diagnosis.journal import FabricEvent
+from txrdma.monitor.diagnosis.journal import entryOf, FabricEvent, isTime, KINDS, readValid
 from txrdma.monitor.series.database import Database
 
 _PRESENCE_KINDS: Final = {
@@ -20,71 +20,112 @@ _PRESENCE_KINDS: Final = {
     "links": "link-came",
     "links-gone": "link-gone",
 }
+_PORTS: Final = range(256)
+
+_Stored = tuple[Any, ...]
+"""Room, name and value of a row."""
+
+_Placed = tuple[tuple[float, ...], FabricEvent]
+"""Position of an event among those of its room, and the event."""
 
 
 def eventsOfVersion1(database: Database) -> list[FabricEvent]:
     """
     Return the state that version 1 has stored for the next process, as events; drop its table.
 
-    States that have no time in version 1 get that of the last roll-up or change.
+    States that have no time in version 1 get that of the last roll-up or change. Invalid rows are dropped and
+    logged.
     """
     if "remembered" not in database.tables():
         return []
-    rooms: dict[str, list[tuple[str, Any]]] = {}
-    for room, name, value in database.execute("SELECT room, name, value FROM remembered"):
-        rooms.setdefault(room, []).append((name, json.loads(value)))
+    rooms: dict[str, list[_Stored]] = {}
+    for row in database.execute("SELECT room, name, value FROM remembered"):
+        rooms.setdefault(row[0], []).append(tuple(row))
     ((until,),) = database.execute("SELECT coalesce(max(until), 0) FROM done")
-    now = max([float(until), *(value[1] for _name, value in rooms.get("changes", []))])
-    events = [event for room, convert in _ROOMS.items() for event in convert(room, rooms.get(room, []), now)]
+    changes = _converted(rooms.get("changes", ()), 0.0)
+    now = max([float(until), *(event.at for event in changes)])
+    states = [event for room in _ROOMS if room != "changes" for event in _converted(rooms.get(room, ()), now)]
     database.execute("DROP TABLE remembered")
-    return events
+    return changes + states
+
+
+def _converted(rows: Iterable[_Stored], now: float) -> list[FabricEvent]:
+    """Return the events of the rows of one room, in order."""
+
+    def convert(row: _Stored) -> _Placed:
+        room, name, value = row
+        if isinstance(name, str) and isinstance(value, str):
+            position, event = _ROOMS[room](room, name, json.loads(value), now)
+            isPort = event.port is None or (isinstance(event.port, int) and event.port in _PORTS)
+            if isPort and isTime(event.at):
+                return position, event
+        raise _invalid(row)
+
+    return [event for _position, event in sorted(readValid(rows, convert), key=lambda placed: placed[0])]
+
+
+def _invalid(stored: object) -> ValueError:
+    return ValueError(f"{stored!r} is not a state of version 1")
 
 
 def _guidOf(text: str | None) -> GUID | None:
     return None if text is None else GUID.fromString(text)
 
 
-_Rows = list[tuple[str, Any]]
+def _change(room: str, name: str, value: Any, now: float) -> _Placed:
+    match value:
+        case [int(number), at, kind, str(where), str(text), str() | None as guid, port] if kind in KINDS:
+            return (number,), FabricEvent(at, kind, where, text, _guidOf(guid), port)
+    raise _invalid(value)
 
 
-def _changes(room: str, rows: _Rows, now: float) -> Iterator[FabricEvent]:
-    for _name, (_number, at, kind, where, text, guid, port) in sorted(rows, key=lambda row: row[1][0]):
-        yield FabricEvent(at, kind, where, text, _guidOf(guid), port)
+def _finding(room: str, name: str, value: Any, now: float) -> _Placed:
+    match value:
+        case [
+            list(key),
+            [str(where), str(text), str() | None as guid, port],
+            firstSeen,
+            lastSeen,
+            clearedAt,
+            times,
+        ]:
+            kind, at = ("finding-raised", lastSeen) if clearedAt is None else ("finding-cleared", clearedAt)
+            detail = [key, text, firstSeen, lastSeen, clearedAt, times]
+            subject = json.dumps([*key, firstSeen])
+            event = FabricEvent(at, kind, where, "", _guidOf(guid), port, subject, detail)
+            entry = entryOf(event)
+            return (entry.clearedAt or 0.0, entry.firstSeen), event
+    raise _invalid(value)
 
 
-def _findings(room: str, rows: _Rows, now: float) -> Iterator[FabricEvent]:
-    for _name, (key, found, firstSeen, lastSeen, clearedAt, times) in sorted(
-        rows, key=lambda row: (row[1][4] or 0.0, row[1][2])
-    ):
-        where, text, guid, port = found
-        kind, at = ("finding-raised", lastSeen) if clearedAt is None else ("finding-cleared", clearedAt)
-        detail = [key, text, firstSeen, lastSeen, clearedAt, times]
-        subject = json.dumps([*key, firstSeen])
-        yield FabricEvent(at, kind, where, "", _guidOf(guid), port, subject, detail)
+def _presence(room: str, name: str, value: Any, now: float) -> _Placed:
+    place: Any = json.loads(name) if room.startswith("links") else [name, None]
+    match place, value:
+        case [str(guid), port, *_peer], [str(where), str(beyond), *gone]:
+            at, kind = gone[0] if gone else now, _PRESENCE_KINDS[room]
+            return (), FabricEvent(at, kind, where, "", GUID.fromString(guid), port, name, beyond)
+    raise _invalid(value)
 
 
-def _presence(room: str, rows: _Rows, now: float) -> Iterator[FabricEvent]:
-    for subject, (where, beyond, *gone) in rows:
-        guid, port, *_peer = json.loads(subject) if room.startswith("links") else (subject, None)
-        at = gone[0] if gone else now
-        yield FabricEvent(at, _PRESENCE_KINDS[room], where, "", _guidOf(guid), port, subject, beyond)
+def _alert(room: str, name: str, value: Any, now: float) -> _Placed:
+    match value:
+        case {"where": str(where)}:
+            return (), FabricEvent(now, "alert-raised", where, "", subject=name, detail=value)
+    raise _invalid(value)
 
 
-def _alerts(room: str, rows: _Rows, now: float) -> Iterator[FabricEvent]:
-    for subject, finding in rows:
-        yield FabricEvent(now, "alert-raised", finding["where"], "", subject=subject, detail=finding)
+def _notification(room: str, name: str, value: Any, now: float) -> _Placed:
+    match json.loads(name):
+        case [str(queue), int(number)]:
+            event = FabricEvent(now, "notification-queued", queue, "", subject=name, detail=value)
+            return (number,), event
+    raise _invalid(name)
 
 
-def _notifications(room: str, rows: _Rows, now: float) -> Iterator[FabricEvent]:
-    for subject, alert in sorted(rows, key=lambda row: json.loads(row[0])[1]):
-        queue, _number = json.loads(subject)
-        yield FabricEvent(now, "notification-queued", queue, "", subject=subject, detail=alert)
-
-
-_ROOMS: Final[dict[str, Callable[[str, _Rows, float], Iterator[FabricEvent]]]] = {
-    "changes": _changes,
-    "findings": _findings,
+_ROOMS: Final[dict[str, Callable[[str, str, Any, float], _Placed]]] = {
+    "changes": _change,
+    "findings": _finding,
     **dict.fromkeys(_PRESENCE_KINDS, _presence),
-    "told": _alerts,
-    "notifications": _notifications,
+    "told": _alert,
+    "notifications": _notification,
 }

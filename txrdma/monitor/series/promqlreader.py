@@ -16,9 +16,9 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.web.iweb import IAgent
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, PeerViolation
+from txrdma.fabric.model import PortKey
 from txrdma.kit.httprequests import fetch, SUCCESSES
 from txrdma.kit.promql import decodeMatrix, matcher, QueriedSeries
-from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.series.historystore import Point
 from txrdma.monitor.series.level import Level

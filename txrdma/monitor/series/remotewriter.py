@@ -8,9 +8,9 @@ from typing import Final
 from twisted.internet.interfaces import IReactorTime
 
 from txrdma.fabric.health import Finding
+from txrdma.fabric.model import PortKey
 from txrdma.kit.remotesender import CROWDED, RemoteRequest, RemoteSender
 from txrdma.kit.remotewrite import compressRequest, encodeLabel, encodeSample, encodeTime
-from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.series.history import BatchWriter, InThread
 from txrdma.monitor.series.remotesettings import METRIC

@@ -15,8 +15,8 @@ from txrdma.error import InvalidRequest
 from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
 from txrdma.fabric.errorcounters import UNCORRECTABLE
 from txrdma.fabric.metricnames import FAMILIES
+from txrdma.fabric.model import PortKey
 from txrdma.fabric.portcounters import CounterLayout, Meter
-from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.series.database import Columns
 
 _MOST: Final = 1 << 50

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
@@ -31,7 +31,10 @@ from txrdma.monitor.web.watch import Watch
 
 _ALIVE_SECONDS: Final = 15.0
 MOST_CONNECTIONS: Final = 2000
-"""Maximum number of connections; further ones are closed. Twice L{MOST_READERS}: these have one each."""
+"""
+Maximum number of connections; twice L{MOST_READERS}: these have one each. A further one replaces an idle one
+of the client with the most, or is closed.
+"""
 
 MOST_OF_CLIENT: Final = 1500
 """Maximum number of simultaneous connections per IPv4 address or IPv6 /64: a proxy on another host may have
@@ -190,7 +193,7 @@ class MonitorFactory(Site):
         self._isOpen = access.isOpen
         self._probes = {b"/healthz": _probe(livenessProblem), b"/readyz": _probe(readinessProblem)}
         self._connections = self._admitted = 0
-        self._clients: Counter[str] = Counter()
+        self._clients: dict[str, dict[Any, None]] = {}
         self._waiting: deque[_BodilessRequest] = deque()
         self._timer = Timer(reactor)
 
@@ -218,22 +221,47 @@ class MonitorFactory(Site):
     def buildProtocol(self, addr: IAddress | None) -> Any:
         """Protocol for another connection; None if there are too many, in total or from this client."""
         client = _clientOf(addr)
-        if self._connections >= MOST_CONNECTIONS or (client and self._clients[client] >= MOST_OF_CLIENT):
+        if client and len(self._clients.get(client, ())) >= MOST_OF_CLIENT:
+            return None
+        if self._connections >= MOST_CONNECTIONS and not self._makeSpace(client):
             return None
         protocol: Any = super().buildProtocol(addr)  # type: ignore[no-untyped-call]  # of Twisted's
 
         def connectionLost(reason: Failure) -> None:
-            self._connections -= 1
-            self._clients[client] -= 1
-            if not self._clients[client]:
-                del self._clients[client]
+            self._forget(client, protocol)
             del protocol.connectionLost  # a reference cycle
             protocol.connectionLost(reason)
 
         protocol.connectionLost = connectionLost
         self._connections += 1
-        self._clients[client] += 1
+        self._clients.setdefault(client, {})[protocol] = None
         return protocol
+
+    def _makeSpace(self, client: str) -> bool:
+        """
+        Abort the oldest idle connection of the client with the most; return whether there is one.
+
+        The client must have more than the new one then has; a local one never loses, and always gets one.
+        """
+        fewest = len(self._clients.get(client, ())) + 2 if client else 1
+        crowds = [(len(own), each) for each, own in self._clients.items() if each and len(own) >= fewest]
+        for _count, crowd in sorted(crowds, reverse=True):
+            for protocol in self._clients[crowd]:
+                channel = protocol._channel  # for which Twisted has no public name
+                if not getattr(channel, "requests", True):  # one of HTTP/2 has streams, and counts as busy
+                    self._forget(crowd, protocol)
+                    channel.transport.abortConnection()
+                    return True
+        return False
+
+    def _forget(self, client: str, protocol: Any) -> None:
+        """Count a connection no more, at its end or when it is aborted."""
+        ofClient = self._clients.get(client, {})
+        if protocol in ofClient:
+            self._connections -= 1
+            del ofClient[protocol]
+            if not ofClient:
+                del self._clients[client]
 
     def getResourceFor(self, request: Request) -> IResource:
         """Return the resource for a request, whose headers are set."""

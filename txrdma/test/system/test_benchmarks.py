@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +38,7 @@ from benchmarks.results import (
 from txrdma.mad.layouts.attributes import allAttributes
 from txrdma.test.support import CHECKOUT
 from txrdma.test.support.benchmarks import MISSING
-from txrdma.test.support.processes import printed
+from txrdma.test.support.processes import firstLine, printed, started
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -60,6 +61,37 @@ class PrivilegesTests(SynchronousTestCase):
             command = [*words, "sh", "-c", "id -u; id -G; ulimit -Sn; ulimit -l"]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             self.assertEqual(done.stdout.split(), ["65534", "65534", "1024", "8192"])
+
+
+BUSY = """
+from benchmarks.measuring import busyProcesses
+
+with busyProcesses(2):
+    print("begun", flush=True)
+    input()
+"""
+
+
+class BusyTests(SynchronousTestCase):
+    """CPU-bound processes beside the measured ones."""
+
+    def setUp(self) -> None:
+        if not (CHECKOUT / "benchmarks").is_dir():
+            raise SkipTest("the benchmarks are in a checkout only")
+
+    def kill(self, group: int) -> None:
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # all have ended
+
+    def test_terminated(self) -> None:
+        """They end with the process that has started them: then its output, which they inherit, ends."""
+        process = started(self, "-c", BUSY, before=["setsid"])
+        self.addCleanup(self.kill, process.pid)
+        self.assertEqual(firstLine(process), "begun")
+        process.terminate()
+        self.assertEqual(process.communicate(timeout=30), ("", None))
 
 
 class VerbsTests(SynchronousTestCase):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from io import StringIO
+from operator import not_
 from typing import Any
 
 from twisted.internet import reactor as theReactor
 from twisted.internet.endpoints import TCP4ServerEndpoint
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.internet.tcp import Connection
+from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from txrdma.testing.reactors import waitUntil
@@ -59,6 +62,29 @@ class Silent(Protocol):
         self.factory.open.append(self.transport)
 
 
+class Mute(StreamService):
+    """A server's connection, which does not answer if its number is the factory's C{mute} or a later one."""
+
+    factory: Any
+
+    def __init__(self) -> None:
+        super().__init__(set())
+
+    def connectionMade(self) -> None:
+        super().connectionMade()
+        self.factory.open.add(self)
+        self.factory.connections += 1
+        self._isMute = self.factory.connections >= self.factory.mute
+
+    def dataReceived(self, data: bytes) -> None:
+        if not self._isMute:
+            super().dataReceived(data)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        super().connectionLost(reason)
+        self.factory.open.discard(self)
+
+
 class ClosedTests(TestCase):
     """A server closes one connection, for example because it has too many, or does not answer."""
 
@@ -95,6 +121,15 @@ class ClosedTests(TestCase):
         """The check passes if no connection is closed."""
         check = await self.checked(await self.listen(Closing, connections=0, closes=0))
         self.assertEqual((check.outcome, check.text), (Outcome.PASSED, ""))
+
+    async def test_timeLimit(self) -> None:
+        """A check that fails at its time limit closes its connection."""
+        for mute in (1, 2, 3):
+            opened: set[Mute] = set()
+            port = await self.listen(Mute, connections=0, mute=mute, open=opened)
+            check = await self.checked(port, patience=0.01)
+            self.assertEqual((check.outcome, check.text.partition(":")[0]), (Outcome.FAILED, "TimeoutError"))
+            await waitUntil(reactor, partial(not_, opened))
 
     async def test_silent(self) -> None:
         """The check fails at its time limit if the server does not answer."""

@@ -8,19 +8,15 @@ C{txrdma/test/vectors/README.md} documents the origin of the lists.
 from __future__ import annotations
 
 import re
-import shutil
 import struct
-import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from twisted.trial.unittest import SkipTest
-
 from txrdma.kit.wire import Layout
+from txrdma.test.support.tshark import captureOf, ERF, ETHERNET, runTshark
 
 _PAYLOAD_AT = 14 + 20 + 8 + 12 + 8
 """Offset of the datagram in a packet: after Ethernet, IPv4, UDP, BTH and DETH."""
@@ -129,7 +125,7 @@ def tshark(datagrams: Sequence[bytes]) -> list[list[Place]]:
 
     @raise SkipTest: it is not installed.
     """
-    return _dissected([packetOf(datagram) for datagram in datagrams], _ETHERNET, _PAYLOAD_AT)
+    return _dissected([packetOf(datagram) for datagram in datagrams], ETHERNET, _PAYLOAD_AT)
 
 
 def tsharkLinks(packets: Sequence[bytes]) -> list[list[Place]]:
@@ -139,26 +135,13 @@ def tsharkLinks(packets: Sequence[bytes]) -> list[list[Place]]:
     @raise SkipTest: it is not installed.
     """
     records = [bytes(8) + struct.pack(">BBHHH", 21, 4, 16 + len(one), 0, len(one)) + one for one in packets]
-    return _dissected(records, _ERF, 0)
-
-
-_ETHERNET, _ERF = 1, 197
-"""Link types of capture files."""
+    return _dissected(records, ERF, 0)
 
 
 def _dissected(packets: Sequence[bytes], link: int, begin: int) -> list[list[Place]]:
-    program = shutil.which("tshark")
-    if program is None:
-        raise SkipTest("tshark is not installed")
-    with tempfile.NamedTemporaryFile(suffix=".pcap") as capture:
-        capture.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, link))
-        for packet in packets:
-            capture.write(struct.pack("<IIII", 0, 0, len(packet), len(packet)) + packet)
-        capture.flush()
-        done = subprocess.run(
-            [program, "-r", capture.name, "-T", "pdml"], capture_output=True, text=True, check=True
-        )
-    return [list(_shown(packet, begin)) for packet in ElementTree.fromstring(done.stdout)]
+    with captureOf(packets, link) as capture:
+        content = runTshark(capture, "-T", "pdml")
+    return [list(_shown(packet, begin)) for packet in ElementTree.fromstring(content)]
 
 
 def packetOf(datagram: bytes) -> bytes:

@@ -12,7 +12,7 @@ from twisted.trial.unittest import TestCase
 from txrdma.error import InvalidRequest
 from txrdma.fabric.errorcorrection import CORRECTED
 from txrdma.fabric.errorcounters import UNCORRECTABLE
-from txrdma.monitor.diagnosis.thresholds import PortKey
+from txrdma.fabric.model import PortKey
 from txrdma.monitor.series.historystore import Point
 from txrdma.monitor.series.rows import Row
 from txrdma.test.support.monitor.storecontract import correction, OTHER, PORT, reading

@@ -11,24 +11,25 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
 from txrdma.fabric.errorcounters import UNCORRECTABLE
+from txrdma.fabric.model import PortKey
 from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.iba.types import GUID
 from txrdma.kit.lease import Lease
 from txrdma.monitor.diagnosis.findinglog import FindingLog, Key
 from txrdma.monitor.diagnosis.journal import FabricEvent, Journal
 from txrdma.monitor.diagnosis.presence import Presence
-from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.events.memory import restoreState
 from txrdma.monitor.events.notificationqueue import QUEUED, restored
 from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.series import historystore
 from txrdma.monitor.series import rows as columns
-from txrdma.monitor.series.database import leaseOf
+from txrdma.monitor.series.database import leaseOf, openDatabase
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.level import DEFAULT_LEVELS, Level
 from txrdma.monitor.series.rows import ColumnFamily, CORRECTIONS, COUNTERS, Row, rowOf, TRAFFIC
@@ -231,6 +232,9 @@ class StoreContract(SynchronousTestCase):
         self.path = self.where()
         self.load(1)
         self.reopen()
+        self.assertVersion1Events()
+
+    def assertVersion1Events(self) -> None:
         findingLog, presence, journal = FindingLog(DEFAULT_RULES), Presence(), Journal()
         restoreState(self.store, findingLog, presence, journal, lambda kind: 0.0)
         lost = Key("sweep", "node-gone", "0000:0000:0010:0006", None)
@@ -251,6 +255,49 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual(Key(*json.loads(raised.subject)), lost)
         (queued,) = restored(self.store.states(QUEUED))["recorded"].values()
         self.assertEqual((queued.key, queued.isRaised, queued.finding), (lost, True, raised.detail))
+
+    def test_version1InvalidRows(self) -> None:
+        """Invalid rows of version 1 are dropped and logged; the others are migrated."""
+        self.path = self.where()
+        self.load(1)
+        link = '["0000:0000:0010:0000", 9, "0000:0000:0020:0000", 9]'
+        finding = '["sweep", "width", "leaf", 7]'
+        several = {
+            "changes": [
+                *(("7", "{"), ("8", "null"), ("9", "[9, 50.0]")),
+                ("10", '["x", 50.0, "link-gone", "a", "b", null, 1]'),
+                ("11", '[11, "today", "link-gone", "a", "b", null, 1]'),
+                ("12", '[12, 50.0, "link-gone", "a", "b", "node", 1]'),
+                ("13", '[13, 50.0, "link-gone", "a", "b", null, 18446744073709551616]'),
+                ("14", '[13, 50.0, "link-gone", "a", "b", null, 1.0]'),
+                ("15", '[15, Infinity, "link-gone", "a", "b", null, 1]'),
+                ("16", '[16, 50.0, "\\ud800", "a", "b", null, 1]'),
+            ],
+            "findings": [
+                ("f1", "[]"),
+                ("f2", f'[{finding}, ["leaf", "slow", null, 7], "today", 2.0, null, 1]'),
+                ("f3", f'[{finding}, ["leaf", "slow", null, 7], 1.0, NaN, null, 1]'),
+                ("f4", f'[{finding}, ["leaf", "slow", null], 1.0, 2.0, null, 1]'),
+                ("f5", '["width", ["leaf", "slow", null, 7], 1.0, 2.0, null, 1]'),
+            ],
+            "nodes": [("x", '["a", ""]'), ("0000:0000:0010:0009", '["a"]')],
+            "nodes-gone": [("0000:0000:0010:0009", '["a", "", "yesterday"]'), ("x", '["a", "", -Infinity]')],
+            "links": [("x", '["a", "b"]'), (link, "[]"), (link.replace("9", '"9"'), '["a", "b"]')],
+            "told": [("x", "[]"), ("y", '{"where": 1}')],
+            "notifications": [("x", "[]"), ('["mail"]', "[]"), ('["mail", "1"]', "[]")],
+        }
+        database = openDatabase(self.path)
+        self.addCleanup(database.close)
+        with database.transaction():
+            for room, rows in several.items():
+                for name, value in rows:
+                    database.execute("INSERT INTO remembered VALUES (?, ?, ?)", room, name, value)
+        with capturedLogs() as logged:
+            self.reopen()
+        self.assertVersion1Events()
+        lines = [formatEvent(one) for one in logged]
+        numbers = [int(line.partition(" invalid")[0]) for line in lines if " invalid" in line]
+        self.assertEqual(numbers, [len(rows) for rows in several.values()])
 
     def test_newerVersion(self) -> None:
         """A history of a newer version is refused and not changed."""

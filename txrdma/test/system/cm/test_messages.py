@@ -4,22 +4,16 @@ Messages of communication management, as tshark decodes them.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import tempfile
-from itertools import chain
-
-from twisted.trial.unittest import SkipTest, SynchronousTestCase
+from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace, serviceIDOf
-from txrdma.cm.layouts.messages import (
-    REQ,
-)
+from txrdma.cm.layouts.messages import REQ
 from txrdma.cm.layouts.paths import pathFor
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, QPN
 from txrdma.test.support.cm.messages import datagramOf, KINDS
 from txrdma.test.support.mad.oracles import packetOf
+from txrdma.test.support.tshark import captureOf, fieldsIn
 
 TSHARK_NAMES = [
     *("ConnectRequest", "MsgRcptAck", "ConnectReject", "ConnectReply", "ReadyToUse", "DisconnectRequest"),
@@ -39,7 +33,8 @@ class TsharkTests(SynchronousTestCase):
 
         @raise SkipTest: tshark is not installed.
         """
-        return tsharkFields([packetOf(datagram) for datagram in datagrams], "_ws.col.Info", *fields)
+        with captureOf(map(packetOf, datagrams)) as capture:
+            return fieldsIn(capture, ("_ws.col.Info", *fields))
 
     def test_names(self) -> None:
         """tshark decodes each of the eleven messages with its name."""
@@ -68,27 +63,3 @@ class TsharkTests(SynchronousTestCase):
         wanted = [0x11223344, 7174, 0x1234, 3, 4, 0xABCDE, 4000]
         self.assertEqual([int(text, 0) for text in found[:7]], wanted)
         self.assertEqual(found[7:], ["10.0.0.1", "10.0.0.2"])
-
-
-def tsharkFields(frames: list[bytes], *fields: str) -> list[list[str]]:
-    """
-    Return the values of fields that tshark finds in Ethernet frames.
-
-    @raise SkipTest: tshark is not installed.
-    """
-    program = shutil.which("tshark")
-    if program is None:
-        raise SkipTest("tshark is not installed")
-    with tempfile.NamedTemporaryFile(suffix=".pcap") as capture:
-        capture.write(bytes.fromhex("d4c3b2a1020004000000000000000000ffff000001000000"))
-        for each in frames:
-            capture.write(bytes(8) + len(each).to_bytes(4, "little") * 2 + each)
-        capture.flush()
-        wanted = list(chain.from_iterable(("-e", field) for field in fields))
-        done = subprocess.run(
-            [program, "-r", capture.name, "-T", "fields", *wanted],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    return [line.split("\t") for line in done.stdout.rstrip("\n").split("\n")]

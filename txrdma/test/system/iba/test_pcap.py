@@ -4,12 +4,10 @@ Captures of L{txrdma.iba.pcap} against tshark and scapy.
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from io import BytesIO
+from pathlib import Path
 
-from twisted.trial.unittest import SkipTest, SynchronousTestCase
+from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.captures import captured
 from txrdma.iba.headers import AETH, BTH, ImmDt, Opcode, RETH
@@ -18,6 +16,7 @@ from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import QPN, RKey
 from txrdma.test.support.captures import packets, raw
 from txrdma.test.support.iba.scapyroce import scapyRoCE
+from txrdma.test.support.tshark import fieldsIn
 from txrdma.test.unit.iba.test_pcap import HERE, HERE6, recorded, THERE, THERE6
 
 
@@ -26,19 +25,10 @@ class RoCECaptureTests(SynchronousTestCase):
 
     def tshark(self, content: bytes, *fields: str) -> list[list[str]]:
         """Return the fields of each packet of a capture file, decoded by tshark."""
-        program = shutil.which("tshark")
-        if program is None:
-            raise SkipTest("tshark is not installed")
-        path = self.mktemp()
-        with open(path, "wb") as file:
-            file.write(content)
-        command = [program, "-n", "-r", path, "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"]
-        command += ["-T", "fields", *(part for field in fields for part in ("-e", field))]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=120, env={**os.environ, "LC_ALL": "C.UTF-8"}
-        )
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return [line.split("\t") for line in done.stdout.splitlines()]
+        path = Path(self.mktemp())
+        path.write_bytes(content)
+        options = ("-n", "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE")
+        return fieldsIn(path, fields, *options)
 
     def test_scapy(self) -> None:
         """Scapy builds the same frame: checksums, lengths and ICRC are correct."""

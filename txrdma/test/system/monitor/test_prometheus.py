@@ -16,10 +16,10 @@ from twisted.trial.unittest import TestCase
 from twisted.web.client import Agent
 
 from txrdma.error import DeviceUnavailable
+from txrdma.fabric.model import PortKey
 from txrdma.kit import remotesender
 from txrdma.kit.remotesender import FULL, RemoteSender
 from txrdma.kit.spool import Spool
-from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.series import remotewriter
 from txrdma.monitor.series.history import BatchWriter
 from txrdma.monitor.series.historystore import Point

@@ -4,12 +4,8 @@ CLC messages of version 2, as tshark decodes them.
 
 from __future__ import annotations
 
-import shutil
 import struct
-import subprocess
-import tempfile
 from typing import Any
-from unittest import SkipTest
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -17,6 +13,7 @@ from txrdma.iba.types import GID, MACAddress
 from txrdma.smc.wire import clc
 from txrdma.test.support.captures import SMC_GO
 from txrdma.test.support.smc.clc import ends
+from txrdma.test.support.tshark import captureOf, fieldsIn
 
 
 class TsharkTests(SynchronousTestCase):
@@ -32,25 +29,12 @@ class TsharkTests(SynchronousTestCase):
 
         @raise SkipTest: tshark is not installed.
         """
-        program = shutil.which("tshark")
-        if program is None:
-            raise SkipTest("tshark is not installed")
         content = message.encode()
         tcp = struct.pack(">HHIIBBHHH", 40000, 5001, 1, 1, 0x50, 0x18, 1000, 0, 0) + content
         ip = struct.pack(">BBHHHBBHII", 0x45, 0, 20 + len(tcp), 0, 0, 64, 6, 0, 0x0A4D0001, 0x0A4D0002)
         packet = bytes.fromhex("0200000000010200000000020800") + ip + tcp
-        with tempfile.NamedTemporaryFile(suffix=".pcap") as capture:
-            capture.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
-            capture.write(struct.pack("<IIII", 0, 0, len(packet), len(packet)) + packet)
-            capture.flush()
-            wanted = [word for field in ("_ws.malformed", *fields) for word in ("-e", field)]
-            done = subprocess.run(
-                [program, "-r", capture.name, "-T", "fields", *wanted],
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-        malformed, *found = done.stdout.rstrip("\n").split("\t")
+        with captureOf([packet]) as capture:
+            ((malformed, *found),) = fieldsIn(capture, ("_ws.malformed", *fields))
         self.assertEqual(malformed, "")
         return found
 

@@ -4,15 +4,14 @@ Dissected captures of SMC.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections import Counter
 from functools import lru_cache
 
-from twisted.trial.unittest import SkipTest, SynchronousTestCase
+from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.test.support import VECTORS
 from txrdma.test.support.smc.dissect import explained, packets, SMC
+from txrdma.test.support.tshark import fieldsIn
 
 FIELDS = ("frame.protocols", "tcp.payload", "_ws.col.Info", "infiniband.reth.dmalen", "infiniband.bth.opcode")
 
@@ -20,13 +19,7 @@ FIELDS = ("frame.protocols", "tcp.payload", "_ws.col.Info", "infiniband.reth.dma
 @lru_cache
 def reference(name: str) -> list[dict[str, str]]:
     """Return the fields of each packet of a capture as tshark decodes them; it takes a second to start."""
-    program = shutil.which("tshark")
-    if program is None:
-        raise SkipTest("tshark is not installed")
-    command = [program, "-r", str(VECTORS / f"{name}.pcap"), "-T", "fields"]
-    command += [word for field in FIELDS for word in ("-e", field)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return [dict(zip(FIELDS, line.split("\t"), strict=True)) for line in done.stdout.splitlines()]
+    return [dict(zip(FIELDS, row, strict=True)) for row in fieldsIn(VECTORS / f"{name}.pcap", FIELDS)]
 
 
 class WitnessTests(SynchronousTestCase):

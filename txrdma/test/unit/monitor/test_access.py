@@ -232,6 +232,25 @@ class BoundTests(SiteTestCase):
         for connection in local:
             connection.close()
 
+    def test_fair(self) -> None:
+        """A client gets a connection in place of an idle one of a client that has more."""
+        self.patch(site, "MOST_CONNECTIONS", 5)
+        build = self.site.factory.buildProtocol
+        crowd = [Connection(self.site.factory, addressOf("10.0.0.1")) for _ in range(4)]
+        crowd[0].ask("/api/v1/events")
+        others = [Connection(self.site.factory, addressOf(f"10.0.0.{number}")) for number in (2, 3, 4)]
+        self.assertEqual([each.transport.disconnected for each in crowd], [False, True, True, False])
+        self.assertIsNone(build(addressOf("10.0.0.2")))  # it would have as many
+        others.append(Connection(self.site.factory, addressOf("10.0.0.5")))
+        self.assertTrue(crowd[3].transport.disconnected)
+        self.assertIsNone(build(addressOf("10.0.0.6")))  # each has one
+        local = Connection(self.site.factory, addressOf("127.0.0.1"))
+        self.assertEqual([each.transport.disconnected for each in others].count(True), 1)
+        self.assertFalse(crowd[0].transport.disconnected)
+        for connection in (*crowd, *others, local):
+            connection.close()
+        self.assertEqual((self.site.factory._clients, self.site.factory._connections), ({}, 0))
+
 
 class OpenTests(SiteTestCase):
     def test_names(self) -> None:

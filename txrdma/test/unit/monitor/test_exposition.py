@@ -11,10 +11,9 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.metricnames import FAMILIES
-from txrdma.fabric.model import Fabric
+from txrdma.fabric.model import Fabric, PortKey
 from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.iba.types import GUID
-from txrdma.monitor.diagnosis.thresholds import PortKey
 from txrdma.monitor.series import exposition
 from txrdma.monitor.series.exposition import CounterExposition, exposed, fabricFamilies, labels, PIECE
 from txrdma.test.support.mad.simulated import FabricTestCase

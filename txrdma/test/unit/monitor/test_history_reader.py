@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, maybeDeferred
 
-from txrdma.monitor.diagnosis.thresholds import PortKey
+from txrdma.fabric.model import PortKey
 from txrdma.monitor.series.historystore import HistoryStore, Point
 from txrdma.monitor.series.rows import Row
 from txrdma.test.support.monitor import readercontract

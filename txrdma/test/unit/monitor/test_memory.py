@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import inf, nan
 
 from twisted.internet.defer import maybeDeferred
 from twisted.logger import capturedLogs, formatEvent
@@ -227,15 +228,25 @@ class InvalidRowTests(SynchronousTestCase):
                 ("f2", ["nonsense"]),
                 ("f3", [[*key, 1], "it is slow", 1.0, 2.0, None, 1]),
                 ("f4", [key, "it is slow", "yesterday", 2.0, None, 1]),
+                *(
+                    (f"first {at}", [key, "it is slow", at, 2.0, None, 1])
+                    for at in (inf, nan, -1.0, 10**400, 253402300800)
+                ),
+                ("last", [key, "it is slow", 1.0, nan, None, 1]),
                 ("f5", [key, "it is slow", 1.0, 2.0, None, 0]),
             ],
-            "finding-cleared": [("f6", [key, "it is slow", 1.0, 2.0, "today", 1])],
+            "finding-cleared": [
+                ("f6", [key, "it is slow", 1.0, 2.0, "today", 1]),
+                ("f7", [key, "it is slow", 1.0, 2.0, inf, 1]),
+            ],
             "alert-raised": [
                 ("alert", finding),
                 (["sweep", "width", ["leaf"], 7], finding),
                 (["sweep", "width", "other", 7], None),
                 (["sweep", "width", "another", 7], incomplete),
                 (["sweep", "width", "a third", 7], {**finding, "firstSeen": "yesterday"}),
+                (["sweep", "width", "a fourth", 7], {**finding, "firstSeen": nan}),
+                (["sweep", "width", "a fifth", 7], {**finding, "clearedAt": inf}),
             ],
             "notification-queued": [
                 ("mail", [key, True, finding]),
@@ -268,7 +279,14 @@ class InvalidRowTests(SynchronousTestCase):
     def test_damaged(self) -> None:
         """Rows that are no events."""
         damages = (
-            *("detail = '{'", "guid = '0xyz'", "at = 'yesterday'", "at = NULL", "port = 'seven'"),
+            *(
+                "detail = '{'",
+                "guid = '0xyz'",
+                "at = 'yesterday'",
+                "at = NULL",
+                "at = 9e999",
+                "port = 'seven'",
+            ),
             *("text = x'ff'", "place = NULL"),
         )
         database = self.store._database

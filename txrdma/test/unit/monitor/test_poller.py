@@ -16,7 +16,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.fabric import health
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding
-from txrdma.fabric.model import Fabric
+from txrdma.fabric.model import Fabric, PortKey
 from txrdma.interfaces import IMADPort
 from txrdma.kit.rawfields import poke
 from txrdma.mad.agent import MADAgent
@@ -30,7 +30,7 @@ from txrdma.monitor.diagnosis.findinglog import FindingEvent, FindingLog, Raised
 from txrdma.monitor.diagnosis.journal import Journal
 from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.tallies import TallyLimit
-from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, PortKey
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.reading import poller
 from txrdma.monitor.reading.poller import DEFAULT_RULES, FabricPoller
 from txrdma.monitor.reading.settings import PollerSettings

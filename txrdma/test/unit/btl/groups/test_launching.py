@@ -134,15 +134,26 @@ class LaunchTests(SynchronousTestCase):
         self.successResultOf(self.running)
         self.assertEqual(self.failures[0].status, 3)
 
-    def test_interruptBeforeStart(self) -> None:
-        """An interrupt ends the started processes although another one could not be started."""
+    def test_cannotStart(self) -> None:
+        """If a process cannot be started, this is reported as its failure, and the started ones are ended."""
         self.patch(ProcessReactor, "mostProcesses", 1)
         self.launch()
-        self.failureResultOf(self.running, OSError)
-        self.launched.interrupt()
-        self.reactor.advance(INTERRUPT_SECONDS)
+        self.assertEqual(self.failures, [End(1, 0, 126, "its process cannot be started: no more processes")])
+        self.reactor.advance(GRACE_SECONDS)
         self.reactor.advance(GRACE_SECONDS)
         self.assertEqual([each.signals for each in self.processes], [["TERM", "KILL"]])
+        self.assertNoResult(self.running)
+        self.processes[0].end(signal=9)
+        self.successResultOf(self.running)
+        self.assertEqual(self.launched.failed, self.failures[0])
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_cannotStartAny(self) -> None:
+        """If the first process cannot be started, the launch ends at once."""
+        self.patch(ProcessReactor, "mostProcesses", 0)
+        self.launch()
+        self.successResultOf(self.running)
+        self.assertEqual([end.rank for end in self.failures], [0])
 
     def test_interrupt(self) -> None:
         """After an interrupt, processes that still run are terminated sooner."""
