@@ -116,10 +116,12 @@ def _rmppReceiver(raw: bytes) -> None:
             raise AssertionError("the message is longer than the limit")
 
 
+_MESSAGE = bytes(number & 0xFF for number in range(3000))
+
+
 def _rmppSender(raw: bytes) -> None:
     """A sender sends only segments of its message, whatever is acknowledged, and ends."""
-    message = bytes(number & 0xFF for number in range(3000))
-    sender = Sender(message, _SEGMENT_BYTES, 20, 0.0)
+    sender = Sender(_MESSAGE, _SEGMENT_BYTES, 20, 0.0)
     now = 0.0
     for packet in _split(raw):
         now += 0.01
@@ -131,7 +133,7 @@ def _rmppSender(raw: bytes) -> None:
             return
         for segment in sender.outgoing(now):
             begin = _SEGMENT_BYTES * (segment.header.data1 - 1)
-            if not segment.data or segment.data != message[begin : begin + _SEGMENT_BYTES]:
+            if not segment.data or segment.data != _MESSAGE[begin : begin + _SEGMENT_BYTES]:
                 raise AssertionError(f"segment {segment.header.data1} is not part of the message")
     for _ in range(100):
         deadline = sender.deadline()
@@ -260,15 +262,18 @@ class _Handler:
         return request.payload
 
 
+# An OUI belongs to the vendor classes from 0x30 on only.
+_SERVED = (*((number, 0) for number in (1, 0x81, 3, 4, 5, 6, 7, 9, 0x10, 0x12, 0x21, 0x32)), (0x32, 0x001405))
+
+
 def _server(raw: bytes) -> None:
     """A server accepts any datagram, and sends only responses and RMPP packets."""
     clock, port = Clock(), _Port()
     agent = MADAgent(clock, port)  # type: ignore[arg-type]  # not declared an implementer
     server = MADServer(agent)
     server.listen(lambda notice, path: None)
-    for managementClass in (1, 0x81, 3, 4, 5, 6, 7, 9, 0x10, 0x12, 0x21, 0x32):
-        for oui in (0x001405, 0):
-            server.handle(managementClass, _Handler(), (1, 2, 3, 0x12, 0x13, 0x14, 0x15), oui)  # type: ignore[arg-type]
+    for managementClass, oui in _SERVED:
+        server.handle(managementClass, _Handler(), (1, 2, 3, 0x12, 0x13, 0x14, 0x15), oui)  # type: ignore[arg-type]
     for datagram in _split(raw):
         qpn = QPN(0 if datagram[1:2] in (b"\x01", b"\x81") else 1)
         agent.received(datagram, IBPath(slid=LID(2), dlid=LID(1), sqpn=qpn, dqpn=qpn))

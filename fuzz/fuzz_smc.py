@@ -5,6 +5,7 @@ Fuzz targets of SMC-R: CLC, LLC and CDC messages, and the state machines that re
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from harness import decoder, Target
 
@@ -51,12 +52,16 @@ def _llcAndCDCMessages() -> Iterator[bytes]:
             yield message
 
 
+_CUTS = (*range(13), 40, 41, 100, 200)
+"""Where the bytes of a client are divided: each byte of a header and of an eyecatcher arrives alone."""
+
+
 def _handshake(raw: bytes) -> None:
     """A server whose client does not speak SMC passes on all bytes that it received."""
     server = ServerHandshake(0.0, peerID=bytes(8), announced=False)
     received = b""
-    for byte in raw:
-        server.received(bytes((byte,)), 0.0)
+    for begin, end in pairwise((*_CUTS, max(len(raw), _CUTS[-1]))):
+        server.received(raw[begin:end], 0.0)
     server.expired(100.0)
     for event in server.events():
         if isinstance(event, FellBack) and event.reason is not clc.Diagnosis.PEERNOSMC:

@@ -247,8 +247,8 @@ class MonitorFactory(Site):
         crowds = [(len(own), each) for each, own in self._clients.items() if each and len(own) >= fewest]
         for _count, crowd in sorted(crowds, reverse=True):
             for protocol in self._clients[crowd]:
-                channel = protocol._channel  # for which Twisted has no public name
-                if not getattr(channel, "requests", True):  # one of HTTP/2 has streams, and counts as busy
+                channel = getattr(protocol, "_channel", None)
+                if channel and not getattr(channel, "requests", True):  # HTTP/2, with streams, counts as busy
                     self._forget(crowd, protocol)
                     channel.transport.abortConnection()
                     return True
