@@ -140,9 +140,9 @@ def runOnTCP(
         # The transport provides ITransport, but IProtocol has no types for that.
         callWithContext({"system": transport.logstr}, protocol.makeConnection, cast(Any, transport))
     except BaseException:
-        if role == Role.CLIENT.value:
-            raise
         _log.failure("Unhandled error in makeConnection")  # Twisted's TCP ports leave the connection open
+        if role == Role.CLIENT.value:  # its reactors disconnect clients; but here a shared signal may call
+            transport.connectionLost(Failure())
     if waiting is not None:
         waiting.deliver()
 

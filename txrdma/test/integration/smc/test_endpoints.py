@@ -254,6 +254,32 @@ class TroubleTests(EndsTestCase):
             protocol.transport.abortConnection()
             await protocol.lost
 
+    async def test_exceptionInConnectionMadeEndsOneConnectionOnly(self) -> None:
+        """
+        A client whose C{connectionMade} raises on plain TCP is disconnected, as with TCP, and others that
+        wait for the same listener connect.
+        """
+
+        class Broken(Recorder):
+            def connectionMade(self) -> None:
+                super().connectionMade()
+                raise ZeroDivisionError
+
+        _, port = await self.serve("tcp:0:interface=127.0.0.1")
+        squatter = await reactor_listenUNIX(listenerName(TCPAddress("127.0.0.1", port)))
+        self.addCleanup(squatter.stopListening)
+        self.patch(announcing, "ANSWER_SECONDS", 0.1)
+        broken = Recorders(Broken)
+        endpoints = [clientFromString(reactor, f"smc:127.0.0.1:{port}") for _ in range(2)]
+        endpoints[0].connect(broken)
+        other: Any = await endpoints[1].connect(Recorders())
+        self.addCleanup(self._disconnect, other)
+        self.assertEqual(other.smc.mode, "TCP")
+        (protocol,) = broken.protocols
+        await protocol.lost
+        protocol.reason.trap(ZeroDivisionError)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
     async def test_cancelledAsSoonAsConnectReturns(self) -> None:
         factory, port = await self.serve()
         for host in ("127.0.0.1", "localhost", r"\:\:1"):
@@ -465,6 +491,9 @@ async def reactor_listenUNIX(name: str) -> Any:
     class Liar(Protocol):
         def dataReceived(self, data: bytes) -> None:
             assert self.transport is not None
-            self.transport.write(b"expected 1 %d\n" % os.geteuid())
+            for line in data.splitlines():
+                if line.startswith(b"connecting "):
+                    number = int(line.split()[1])
+                    self.transport.write(b"expected %d %d\n" % (number, os.geteuid()))
 
     return reactor.listenUNIX(name, Factory.forProtocol(Liar))
