@@ -344,6 +344,7 @@ class LinkGroup:
         if until is not None and until <= now:
             self._linkFlows.expired(now)
             self._keyFlows.next(now)
+        self._discountPause(now)
         for link in core.active:
             test = self._testTime(link) if link.state == "active" else None
             if test is not None and test <= now:
@@ -351,6 +352,20 @@ class LinkGroup:
         idle = self._idleTime()
         if idle is not None and idle <= now:
             self.shutdown(now)
+
+    def _discountPause(self, now: float) -> None:
+        """
+        Count no time as silence of the peer in which this end could not probe it: its process was suspended,
+        or the clock has jumped.
+        """
+        active = self._core.active
+        due = min((each for link in active if (each := self._testTime(link)) is not None), default=now)
+        late = now - due
+        if late > self._timing.response:
+            for link in active:
+                link.lastReceivedAt = min(link.lastReceivedAt + late, now)
+                if link.testedAt is not None:
+                    link.testedAt = min(link.testedAt + late, now)
 
     def _testTime(self, link: LinkLife) -> float | None:
         if self._core.state != "active" or not self._timing.testIdle or self.isWatched:

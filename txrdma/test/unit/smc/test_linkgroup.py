@@ -361,6 +361,26 @@ class IdleTests(SynchronousTestCase):
         text = "the peer has answered no TEST LINK for too long"
         self.assertEqual(events, [GroupEnded(llc.DeleteReason.LOST_PATH, text)])
 
+    def test_timeInWhichNothingRanIsNoSilence(self) -> None:
+        """After a jump of the clock, or a suspension, the peer is probed as after an ordinary idle time."""
+        for before in ((), (30.0, 105.0)):
+            server = alone(Role.SERVER)
+            server.add(object(), 0.0)
+            for now in before:
+                server.expired(now)
+            server.outgoing()
+            server.expired(1e6)
+            self.assertEqual((server.state, server.events()), ("active", []))
+            [request] = answers(server)
+            self.assertIsInstance(request.body, llc.TestLink)
+            asked = [1e6]
+            while not server.events():
+                now = server.deadline() or 0.0
+                server.expired(now)
+                asked += [now] * len(server.outgoing())
+            self.assertGreaterEqual(now, 1e6 + 7000.0)
+            self.assertGreater(len(asked), 90)
+
     def test_sharedMemoryConfirmsSeveralBuffers(self) -> None:
         for shares, reported in ((False, 1), (True, 3)):
             pair = Pair()
