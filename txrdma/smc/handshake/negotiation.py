@@ -48,6 +48,7 @@ from txrdma.smc.stream.transport import PromptTransport, SMCTransport
 from txrdma.smc.terms.offer import Candidate, Role
 from txrdma.smc.terms.options import LOCAL_DEVICE, Options
 from txrdma.smc.wire.clc import Diagnosis, LateCLCFilter
+from txrdma.streams.transport import logName
 from txrdma.unix.sockets import isSameUser
 
 _log = Logger()
@@ -364,9 +365,11 @@ class Negotiation(Protocol):
         """Build the user's protocol; return the reason if its factory has declined or raised."""
         try:
             protocol = self._build()
+            if protocol is not None:
+                logName(protocol)  # its transport can't be made if that raises
         except Exception:
             if self.role is Role.SERVER:  # a client's Deferred fails instead
-                _log.failure("Unhandled error in buildProtocol")
+                _log.failure("Unhandled error while building a protocol")
             return Failure()
         return Failure(NoProtocol()) if protocol is None else protocol
 

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from twisted.internet.defer import Deferred, gatherResults
@@ -20,6 +21,7 @@ from twisted.internet.error import (
     ConnectionDone,
     ConnectionRefusedError,
 )
+from twisted.internet.interfaces import ILoggingContext
 from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.internet.task import deferLater
 from twisted.internet.testing import EventLoggingObserver
@@ -327,6 +329,26 @@ class TroubleTests(EndsTestCase):
         factory.buildProtocol = real
         second = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual(second.smc.mode, "SMC-R")
+
+    async def test_connectionWhoseLogPrefixRaisesIsClosed(self) -> None:
+        """A protocol whose C{logPrefix} raises gets no connection, which is closed, as with TCP."""
+
+        @implementer(ILoggingContext)
+        class Nameless(Recorder):
+            def logPrefix(self) -> str:
+                raise ZeroDivisionError
+
+        for keys in ("", ":version=2:ueid=A"):  # SMC-R, and a fallback to TCP
+            factory, port = await self.serve(f"smc:127.0.0.1:0{keys}", Nameless)
+            client = await self.connect(f"smc:127.0.0.1:{port}")
+            await client.lost
+            self.assertFalse(factory.protocols[0].made.called)
+            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+            factory, port = await self.serve(f"smc:127.0.0.1:0{keys}")
+            accepted = factory.next()
+            connecting = clientFromString(reactor, f"smc:127.0.0.1:{port}").connect(Recorders(Nameless))
+            await self.assertFailure(connecting, ZeroDivisionError)
+            await (await accepted).lost
 
     async def test_endedConnectionsLeaveNoDescriptors(self) -> None:
         factory, port = await self.serve(kind=Echo)
