@@ -37,14 +37,14 @@ class GroupRateLimiter:
     def wait(self) -> Deferred[None] | None:
         """Request admission; return None if admitted at once, otherwise a Deferred that fires in order."""
         now = self._reactor.seconds()
-        if not self._waiting and now >= self._began + SPAN:
+        if not self._waiting and not 0 <= now - self._began < SPAN:  # negative: the clock was set back
             self._began, self._count = now, 0
         if not self._waiting and self._count < AT_ONCE:
             self._count += 1
             return None
         waiting: Deferred[None] = Deferred(self._waiting.remove)
         self._waiting.append(waiting)
-        self._timer.ensure(max(0.0, self._began + SPAN - now), self._next)
+        self._timer.ensure(min(max(0.0, self._began + SPAN - now), SPAN), self._next)
         return waiting
 
     def _next(self) -> None:

@@ -35,7 +35,11 @@ class SilentPeers:
 
     def isSilent(self, peer: Hashable, now: float) -> bool:
         """Return whether SMC must not be tried with a peer now."""
-        return now < self._until.get(peer, now)
+        return self._isFuture(self._until.get(peer, now), now)
+
+    def _isFuture(self, until: float, now: float) -> bool:
+        """Return whether a silence continues; not if the clock was set back since it began."""
+        return 0 < until - now < SPAN + 1.0  # one more second, since times are rounded
 
     def query(self, peer: Hashable, now: float) -> None:
         """Record that a connection tries SMC; if the peer was silent, others wait for the result."""
@@ -56,7 +60,7 @@ class SilentPeers:
     def remaining(self, now: float) -> Iterator[tuple[Hashable, float]]:
         """Yield the silent peers, and the seconds until each may be tried again."""
         for peer, until in self._until.items():
-            if now < until:
+            if self._isFuture(until, now):
                 yield peer, until - now
 
 

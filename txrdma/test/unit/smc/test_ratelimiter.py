@@ -55,3 +55,18 @@ class GroupRateLimiterTests(SynchronousTestCase):
         assert first is not None and second is not None
         clock.advance(0)
         self.assertEqual((self.successResultOf(first), self.successResultOf(second)), (None, None))
+
+    def test_callersAreAdmittedAfterClockWasSetBack(self) -> None:
+        """After a step of the clock to the past, callers wait no longer than an interval."""
+        clock = Clock()
+        clock.advance(3600)
+        limiter = GroupRateLimiter(clock)
+        for _ in range(AT_ONCE):
+            self.assertIs(limiter.wait(), None)
+        clock.advance(-3600)
+        for _ in range(AT_ONCE):
+            self.assertIs(limiter.wait(), None)
+        late = limiter.wait()
+        assert late is not None
+        clock.advance(SPAN)
+        self.assertTrue(late.called)

@@ -29,6 +29,11 @@ class SilenceTests(SynchronousTestCase):
         self.assertFalse(self.silent.timedOut("a", SPAN + 2.0))
         self.assertTrue(self.silent.isSilent("a", 2 * SPAN))
 
+    def test_silenceIsNotExtendedByClockThatIsSetBack(self) -> None:
+        self.silent.timedOut("a", 3600.0)
+        self.assertFalse(self.silent.isSilent("a", 3598.0 - SPAN))
+        self.assertEqual(list(self.silent.remaining(0.0)), [])
+
     def test_answerEndsSilence(self) -> None:
         self.silent.timedOut("a", 0.0)
         self.silent.query("a", SPAN)
