@@ -55,7 +55,8 @@ class RoundTrip:
         """Take a sample, if everything before C{oldest} includes the measured packet."""
         if self._end is not None and oldest >= self._end:
             self._end = None
-            self._measured(min(now - self._at, LONGEST_TIMEOUT))
+            if now >= self._at:  # otherwise the clock was set back
+                self._measured(min(now - self._at, LONGEST_TIMEOUT))
 
     def rewound(self) -> None:
         """Stop measuring: an acknowledgement of a resent packet is ambiguous (Karn's rule)."""

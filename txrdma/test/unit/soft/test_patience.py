@@ -108,6 +108,13 @@ class RoundTripTests(SynchronousTestCase):
         self.assertEqual(self.measure(1e6), LONGEST_TIMEOUT)
         self.assertLess(self.measure(*[0.001] * 50), 0.02)
 
+    def test_clockThatIsSetBackMeasuresNothing(self) -> None:
+        for samples in ((), (0.001,) * 50):
+            self.setUp()
+            usual, expected = self.measure(*samples), self.trip.expected
+            self.assertEqual(self.measure(-3600.0), usual)
+            self.assertEqual(self.trip.expected, expected)
+
 
 class PatienceTests(SynchronousTestCase):
     """L{RetryTimer} gives up when the attributes require it, with any round trip."""
