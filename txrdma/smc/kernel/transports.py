@@ -117,6 +117,7 @@ class KernelConnection(Connection):
 
     def _pollLater(self) -> None:
         """Schedule another C{doWrite}: the kernel has no event for unsent bytes."""
+        cancelCall(self._poll)  # more bytes may have been written meanwhile
         self._poll = cast(IReactorTime, self.reactor).callLater(self._delay, self.startWriting)
         self._delay = min(2 * self._delay, _MAX_POLL)
 

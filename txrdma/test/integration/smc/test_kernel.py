@@ -76,6 +76,24 @@ class StandInTests(StreamContract, TestCase):
         there.transport.resumeProducing()
         await self.until(lambda: there.hasEnded)
 
+    async def test_writesWhileClosingLeaveNoDelayedCall(self) -> None:
+        """Bytes written after C{loseConnection}, while the kernel sends, cause no call after the end."""
+        here, there = await self.pair()
+        there.transport.pauseProducing()
+        self.patch(transports, "unsent", lambda connected: 1)
+        self.patch(transports, "_MAX_POLL", 60.0)
+        transport = here.transport
+        transport._delay = 50.0
+        transport.loseConnection()
+        await self.until(lambda: transport._poll is not None)
+        first = transport._poll
+        transport.write(b"more")
+        await self.until(lambda: transport._poll is not first)
+        self.assertFalse(first.active())
+        transport.abortConnection()
+        await self.until(lambda: here.lost is not None)
+        self.assertFalse(transport._poll.active())
+
     async def test_socketErrorAbortsStream(self) -> None:
         here, there = await self.pair()
 
