@@ -262,6 +262,16 @@ class EndTests(EndsTestCase):
         one.reason.trap(ConnectionLost)
         other.reason.trap(ConnectionDone)
 
+    async def test_pausedWriterAnswersAbort(self) -> None:
+        """A peer's abort is answered, so that the peer frees its ring, even by a paused end that writes."""
+        one, other = await self.pair()
+        other.transport.pauseProducing()
+        other.transport.write(bytes(20_000_000))
+        await one.receiving(1)
+        one.transport.abortConnection()
+        await gatherResults([one.lost, other.lost])
+        await waitUntil(reactor, lambda: not any(group.flows for group in groups.everyGroup()))
+
     async def test_protocolThatRaisesIsLostInOrderForPeer(self) -> None:
         class Broken(Recorder):
             def dataReceived(self, data: bytes) -> None:
