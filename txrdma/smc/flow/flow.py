@@ -482,7 +482,7 @@ class Flow:
         if backlog:
             if self.peerState & ENDS or queue.isOver:
                 self.owner.peerHasClosed()  # drops the backlog or aborts; both end in another flush
-                if mustSend and not self.isDirty and not queue.isOver:
+                if mustSend and not (self.backlog or self.isDirty or queue.isOver):
                     self.touch()  # the peer waits for the answer to its abort, which nothing else sends again
                 return
             # The number of bytes that may be sent now is limited by the staging memory of adapters here, and
