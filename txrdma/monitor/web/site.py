@@ -8,6 +8,7 @@ from functools import partial
 from hashlib import sha256
 from io import BytesIO
 from ipaddress import ip_address
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +40,14 @@ of the client with the most, or is closed.
 MOST_OF_CLIENT: Final = 1500
 """Maximum number of simultaneous connections per IPv4 address or IPv6 /64: a proxy on another host may have
 one for each of the L{MOST_READERS}, and those of requests. Loopback, where a proxy may be, is exempt."""
+
+MOST_CLOSING: Final = 100
+"""Maximum number of replaced connections, beyond the others, that still send their last response; the oldest
+are aborted."""
+
+SEARCH_SECONDS: Final = 0.1
+"""Seconds for which further connections are refused at once after a search for an idle one has found none: it
+may take two milliseconds."""
 
 MOST_AT_ONCE: Final = 25
 """Maximum number of requests per reactor iteration, each of which takes up to half a millisecond."""
@@ -194,6 +203,9 @@ class MonitorFactory(Site):
         self._probes = {b"/healthz": _probe(livenessProblem), b"/readyz": _probe(readinessProblem)}
         self._connections = self._admitted = 0
         self._clients: dict[str, dict[Any, None]] = {}
+        self._closing: dict[Any, None] = {}
+        self._searched = (-inf, 0)
+        self._seconds = reactor.seconds
         self._waiting: deque[_BodilessRequest] = deque()
         self._timer = Timer(reactor)
 
@@ -229,6 +241,7 @@ class MonitorFactory(Site):
 
         def connectionLost(reason: Failure) -> None:
             self._forget(client, protocol)
+            self._closing.pop(protocol, None)
             del protocol.connectionLost  # a reference cycle
             protocol.connectionLost(reason)
 
@@ -239,23 +252,36 @@ class MonitorFactory(Site):
 
     def _makeSpace(self, client: str) -> bool:
         """
-        Abort the oldest idle connection of the client with the most; return whether there is one.
+        Close the oldest idle connection of the client with the most; return whether there is one.
 
         The client must have more than the new one then has; a local one never loses, and always gets one.
         """
         fewest = len(self._clients.get(client, ())) + 2 if client else 1
-        crowds = [(len(own), each) for each, own in self._clients.items() if each and len(own) >= fewest]
-        for _count, crowd in sorted(crowds, reverse=True):
+        at, fewestThen = self._searched
+        if fewest >= fewestThen and 0 <= self._seconds() - at < SEARCH_SECONDS:  # the clock may be set
+            return False
+        crowds = [each for each, own in self._clients.items() if each and len(own) >= fewest]
+        for crowd in sorted(crowds, key=lambda each: len(self._clients[each]), reverse=True):
             for protocol in self._clients[crowd]:
                 channel = getattr(protocol, "_channel", None)
                 if channel and not getattr(channel, "requests", True):  # HTTP/2, with streams, counts as busy
                     self._forget(crowd, protocol)
-                    channel.transport.abortConnection()
+                    self._close(protocol)
                     return True
+        self._searched = self._seconds(), fewest
         return False
 
+    def _close(self, protocol: Any) -> None:
+        """Close an idle connection when its client has its last response; abort the oldest of too many."""
+        self._closing[protocol] = None
+        protocol._channel.loseConnection()
+        if len(self._closing) > MOST_CLOSING:
+            oldest = next(iter(self._closing))
+            del self._closing[oldest]
+            oldest._channel.transport.abortConnection()
+
     def _forget(self, client: str, protocol: Any) -> None:
-        """Count a connection no more, at its end or when it is aborted."""
+        """Count a connection no more, at its end or when it is replaced."""
         ofClient = self._clients.get(client, {})
         if protocol in ofClient:
             self._connections -= 1

@@ -176,6 +176,7 @@ BOUNDS: Final = {
     "monitor.web.events.MOST_READERS": "monitor.EventHub.readers",
     "monitor.web.scrapes.MOST_SCRAPES": "monitor.Scrapes._scrapes",
     "monitor.web.searches.MOST_RESULTS": "monitor.Searches._results",
+    "monitor.web.site.MOST_CLOSING": "monitor.MonitorFactory._closing",
     "monitor.web.site.MOST_CONNECTIONS": """
         monitor.MonitorFactory._waiting,_clients monitor._Scrape.scrapers monitor._Shared.waiting
     """,

@@ -54,6 +54,11 @@ class Connection:
         self.protocol.connectionLost(Failure(ConnectionLost()))
 
     @property
+    def isEnding(self) -> bool:
+        """Whether the site closes or has aborted the connection."""
+        return self.transport.disconnecting or self.transport.disconnected
+
+    @property
     def answer(self) -> Answer:
         """Return the response so far."""
         head, _, body = self.transport.value().partition(b"\r\n\r\n")

@@ -239,17 +239,54 @@ class BoundTests(SiteTestCase):
         crowd = [Connection(self.site.factory, addressOf("10.0.0.1")) for _ in range(4)]
         crowd[0].ask("/api/v1/events")
         others = [Connection(self.site.factory, addressOf(f"10.0.0.{number}")) for number in (2, 3, 4)]
-        self.assertEqual([each.transport.disconnected for each in crowd], [False, True, True, False])
+        self.assertEqual([each.isEnding for each in crowd], [False, True, True, False])
         self.assertIsNone(build(addressOf("10.0.0.2")))  # it would have as many
         others.append(Connection(self.site.factory, addressOf("10.0.0.5")))
-        self.assertTrue(crowd[3].transport.disconnected)
+        self.assertTrue(crowd[3].isEnding)
         self.assertIsNone(build(addressOf("10.0.0.6")))  # each has one
         local = Connection(self.site.factory, addressOf("127.0.0.1"))
-        self.assertEqual([each.transport.disconnected for each in others].count(True), 1)
-        self.assertFalse(crowd[0].transport.disconnected)
+        self.assertEqual([each.isEnding for each in others].count(True), 1)
+        self.assertFalse(crowd[0].isEnding)
         for connection in (*crowd, *others, local):
             connection.close()
         self.assertEqual((self.site.factory._clients, self.site.factory._connections), ({}, 0))
+        self.assertEqual(self.site.factory._closing, {})
+
+    def test_responseOfIdle(self) -> None:
+        """An idle connection that is replaced first sends its last response, but few do so at a time."""
+        self.patch(site, "MOST_CONNECTIONS", 3)
+        self.patch(site, "MOST_CLOSING", 1)
+        crowd = [Connection(self.site.factory, addressOf("10.0.0.1")) for _ in range(3)]
+        crowd[0].protocol.dataReceived(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        others = [Connection(self.site.factory, addressOf("10.0.0.2"))]
+        transport = crowd[0].transport
+        self.assertEqual(crowd[0].answer.code, 200)
+        self.assertEqual((transport.disconnecting, transport.disconnected), (True, False))
+        self.assertIsNone(transport.producer)  # so that it is disconnected when all is sent
+        others.append(Connection(self.site.factory, addressOf("10.0.0.3")))
+        self.assertTrue(transport.disconnected)
+        for connection in (*crowd, *others):
+            connection.close()
+        self.assertEqual(self.site.factory._closing, {})
+
+    def test_allBusy(self) -> None:
+        """After a search without an idle connection, further clients are refused without one for a while."""
+        self.patch(site, "MOST_CONNECTIONS", 2)
+        crowd = [Connection(self.site.factory, addressOf("10.0.0.1")) for _ in range(2)]
+        for connection in crowd:
+            connection.protocol.dataReceived(b"GET /healthz HTTP/1.1\r\n")
+        self.assertIsNone(self.site.factory.buildProtocol(addressOf("10.0.0.2")))
+        crowd[0].protocol.dataReceived(b"Host: localhost\r\n\r\n")
+        self.assertIsNone(self.site.factory.buildProtocol(addressOf("10.0.0.3")))
+        local = Connection(self.site.factory, addressOf("127.0.0.1"))
+        self.assertTrue(crowd[0].isEnding)
+        local.close()
+        again = Connection(self.site.factory, addressOf("10.0.0.1"))
+        self.clock.advance(site.SEARCH_SECONDS)
+        other = Connection(self.site.factory, addressOf("10.0.0.3"))
+        self.assertTrue(again.isEnding)
+        for connection in (*crowd, again, other):
+            connection.close()
 
 
 class OpenTests(SiteTestCase):
