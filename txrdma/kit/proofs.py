@@ -41,6 +41,7 @@ from twisted.python.failure import Failure
 from txrdma.error import Refused
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.refusals import Refusal
 
 _rateLimited = RateLimitedLogger(Logger())
 
@@ -284,9 +285,9 @@ class _ServerFactory(Factory):
         self._reactor, self._factory, self._terms = reactor, factory, terms
         self._unproved = 0
 
-    def buildProtocol(self, addr: IAddress | None) -> ServerProver | None:
+    def buildProtocol(self, addr: IAddress | None) -> ServerProver | Refusal:
         if self._unproved >= MOST_UNPROVED:
-            return None
+            return Refusal()
         self._unproved += 1
         prover = ServerProver(self._reactor, self._factory, addr, *self._terms)
         prover.proved.addBoth(self._ended, addr)

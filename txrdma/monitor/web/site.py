@@ -20,6 +20,7 @@ from twisted.web.server import GzipEncoderFactory, Request, Site
 
 from txrdma.fabric.metricnames import METRICS
 from txrdma.kit.delayedcalls import Timer
+from txrdma.kit.refusals import Refusal
 from txrdma.kit.webaccess import AccessControl, clientNetworkOf, isLocalName
 from txrdma.monitor.process import ProcessMeasures
 from txrdma.monitor.web.events import EventHub
@@ -231,12 +232,12 @@ class MonitorFactory(Site):
             self.admit(request)
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """Protocol for another connection; None if there are too many, in total or from this client."""
+        """Protocol of another connection; it closes one of too many, in total or of this client."""
         client = _clientOf(addr)
         if client and len(self._clients.get(client, ())) >= MOST_OF_CLIENT:
-            return None
+            return Refusal()
         if self._connections >= MOST_CONNECTIONS and not self._makeSpace(client):
-            return None
+            return Refusal()
         protocol: Any = super().buildProtocol(addr)  # type: ignore[no-untyped-call]  # of Twisted's
 
         def connectionLost(reason: Failure) -> None:

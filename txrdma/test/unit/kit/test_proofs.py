@@ -167,12 +167,13 @@ class ProofTests(SynchronousTestCase):
         """Clients beyond a limit are closed, until others have proved their ranks or are disconnected."""
         factory = _ServerFactory(self.clock, self.factory, (0, KEYS[0], self.admit))
         provers = [factory.buildProtocol(ADDRESS) for _ in range(MOST_UNPROVED)]
-        self.assertIsNone(factory.buildProtocol(ADDRESS))
+        refused = StringTransport()
+        factory.buildProtocol(ADDRESS).makeConnection(refused)
+        self.assertTrue(refused.disconnected)
         first = provers[0]
-        assert first is not None
         first.makeConnection(StringTransport())
         first.connectionLost()
-        self.assertIsNotNone(factory.buildProtocol(ADDRESS))
+        self.assertIsInstance(factory.buildProtocol(ADDRESS), ServerProver)
 
     def test_cancel(self) -> None:
         client = self.client(2, 0, KEYS[0][2])

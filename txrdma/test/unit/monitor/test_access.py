@@ -12,7 +12,11 @@ from typing import Any
 from twisted.cred.credentials import UsernamePassword
 from twisted.cred.error import UnauthorizedLogin
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.interfaces import IAddress
+from twisted.internet.protocol import Factory
+from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs
+from twisted.trial.unittest import SkipTest
 from twisted.web import http
 
 from txrdma.error import InvalidRequest
@@ -33,6 +37,7 @@ from txrdma.sim.clock import SimulatedClock
 from txrdma.tap.monitor import MonitorService
 from txrdma.test.support.monitor.fetching import Connection
 from txrdma.test.unit.monitor.test_rest import SiteTestCase
+from txrdma.testing.streams.certificate import makeCertificate
 
 TOKEN = "0123456789abcdef-token"
 PATHS = ("/", "/nodes", "/metrics", "/api/v1/nodes", "/api/v1/events", "/static/monitor.css", "/nothing")
@@ -200,27 +205,46 @@ class BoundTests(SiteTestCase):
         self.assertEqual(connection.answer.code, 200)
         connection.close()
 
+    def assertRefused(self, address: IAddress | None) -> None:
+        """Assert that the site closes a connection from this address."""
+        self.assertTrue(Connection(self.site.factory, address).transport.disconnected)
+
+    def test_refusedOverTLS(self) -> None:
+        """A refused connection with TLS is closed at once, too."""
+        try:
+            from twisted.internet.ssl import PrivateCertificate
+            from twisted.protocols.tls import TLSMemoryBIOFactory
+        except ImportError:
+            raise SkipTest("pyOpenSSL is not installed") from None
+        self.patch(site, "MOST_CONNECTIONS", 0)
+        context = PrivateCertificate.loadPEM(makeCertificate()).options()
+        factory = Factory()  # unlike a site, without ALPN, for which old Twisted needs old pyOpenSSL
+        self.patch(factory, "buildProtocol", self.site.factory.buildProtocol)
+        secured = TLSMemoryBIOFactory(context, False, factory, self.clock)
+        transport = StringTransport()
+        secured.buildProtocol(addressOf("10.0.0.1")).makeConnection(transport)
+        self.assertTrue(transport.disconnected)
+
     def test_connections(self) -> None:
         """The number of connections is limited; when one ends, another is accepted."""
         self.patch(site, "MOST_CONNECTIONS", 3)
         connections = [Connection(self.site.factory) for _ in range(3)]
-        self.assertIsNone(self.site.factory.buildProtocol(None))
+        self.assertRefused(None)
         connections.pop().close()
         connections.append(Connection(self.site.factory))
-        self.assertIsNone(self.site.factory.buildProtocol(None))
+        self.assertRefused(None)
         for connection in connections:
             connection.close()
 
     def test_oneClient(self) -> None:
         """A client, or network of IPv6, cannot use up all connections; a proxy on the same host may."""
         self.patch(site, "MOST_OF_CLIENT", 2)
-        build = self.site.factory.buildProtocol
         for others in (("10.0.0.1", "10.0.0.1"), ("2001:db8::1", "2001:db8::2"), ("::ffff:10.0.0.2",) * 2):
             first, *connections = (Connection(self.site.factory, addressOf(host)) for host in others)
-            self.assertIsNone(build(addressOf(others[0])))
+            self.assertRefused(addressOf(others[0]))
             first.close()
             connections.append(Connection(self.site.factory, addressOf(others[0])))
-            self.assertIsNone(build(addressOf(others[1])))
+            self.assertRefused(addressOf(others[1]))
             for connection in (*connections, Connection(self.site.factory, addressOf("10.0.0.3"))):
                 connection.close()
         self.assertEqual(self.site.factory._clients, {})
@@ -235,15 +259,14 @@ class BoundTests(SiteTestCase):
     def test_fair(self) -> None:
         """A client gets a connection in place of an idle one of a client that has more."""
         self.patch(site, "MOST_CONNECTIONS", 5)
-        build = self.site.factory.buildProtocol
         crowd = [Connection(self.site.factory, addressOf("10.0.0.1")) for _ in range(4)]
         crowd[0].ask("/api/v1/events")
         others = [Connection(self.site.factory, addressOf(f"10.0.0.{number}")) for number in (2, 3, 4)]
         self.assertEqual([each.isEnding for each in crowd], [False, True, True, False])
-        self.assertIsNone(build(addressOf("10.0.0.2")))  # it would have as many
+        self.assertRefused(addressOf("10.0.0.2"))  # it would have as many
         others.append(Connection(self.site.factory, addressOf("10.0.0.5")))
         self.assertTrue(crowd[3].isEnding)
-        self.assertIsNone(build(addressOf("10.0.0.6")))  # each has one
+        self.assertRefused(addressOf("10.0.0.6"))  # each has one
         local = Connection(self.site.factory, addressOf("127.0.0.1"))
         self.assertEqual([each.isEnding for each in others].count(True), 1)
         self.assertFalse(crowd[0].isEnding)
@@ -275,9 +298,9 @@ class BoundTests(SiteTestCase):
         crowd = [Connection(self.site.factory, addressOf("10.0.0.1")) for _ in range(2)]
         for connection in crowd:
             connection.protocol.dataReceived(b"GET /healthz HTTP/1.1\r\n")
-        self.assertIsNone(self.site.factory.buildProtocol(addressOf("10.0.0.2")))
+        self.assertRefused(addressOf("10.0.0.2"))
         crowd[0].protocol.dataReceived(b"Host: localhost\r\n\r\n")
-        self.assertIsNone(self.site.factory.buildProtocol(addressOf("10.0.0.3")))
+        self.assertRefused(addressOf("10.0.0.3"))
         local = Connection(self.site.factory, addressOf("127.0.0.1"))
         self.assertTrue(crowd[0].isEnding)
         local.close()
