@@ -21,6 +21,7 @@ from twisted.internet.task import react
 from twisted.python import usage
 from twisted.python.failure import Failure
 
+from txrdma.commands.common.interruption import StopHandler
 from txrdma.commands.common.options import BaseOptions, discardOutput, INTERRUPTED, IReactor
 from txrdma.commands.common.registry import command, COMMANDS, FABRICS, GROUPS
 from txrdma.error import MalformedDevice, RDMAError
@@ -185,9 +186,10 @@ def _stoppedBySignals(reactor: Any) -> Iterator[None]:
     stopping: list[int] = []
 
     def handle() -> None:
+        handler = StopHandler(reactor, stop)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, lambda number, _: reactor.callFromThread(stop, number))
+                signal.signal(number, handler)
         unblock()
 
     def stop(number: int) -> None:

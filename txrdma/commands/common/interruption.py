@@ -9,7 +9,27 @@ from contextlib import contextmanager, ExitStack
 from types import FrameType
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorCore
+from twisted.internet.interfaces import IReactorCore, IReactorThreads
+
+
+class StopHandler:
+    """
+    Handler of the signals that stop a command: calls a function in the reactor's next iteration.
+
+    @ivar pending: signals for which the function has not been called yet.
+    """
+
+    def __init__(self, reactor: IReactorThreads, stop: Callable[[int], object]) -> None:
+        self._reactor, self._stop = reactor, stop
+        self.pending: list[int] = []
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.pending.append(number)
+        self._reactor.callFromThread(self._handle, number)
+
+    def _handle(self, number: int) -> None:
+        self.pending.remove(number)
+        self._stop(number)
 
 
 @contextmanager
@@ -17,7 +37,8 @@ def endedBySignals() -> Iterator[None]:
     """
     End the command by SIGINT, SIGTERM or SIGHUP during a step that blocks the reactor.
 
-    Such a step reads from a terminal, or a file that may be a pipe whose writer does not write.
+    Such a step reads from a terminal, or a file that may be a pipe whose writer does not write. It does not
+    begin if the reactor has not handled an earlier signal yet.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -30,6 +51,8 @@ def endedBySignals() -> Iterator[None]:
                 if usual not in (signal.SIG_IGN, None):
                     restoring.callback(signal.signal, number, usual)
                     signal.signal(number, end)
+                    if isinstance(usual, StopHandler) and usual.pending:
+                        raise SystemExit(128 + usual.pending[0])
         yield
 
 

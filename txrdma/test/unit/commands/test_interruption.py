@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.commands.common.interruption import endedBySignals
+from txrdma.commands.common.interruption import endedBySignals, StopHandler
 from txrdma.commands.common.sweeping import loaded
 from txrdma.test.support.mad.command_decode import QUESTION
 from txrdma.test.support.mad.commanding import CommandTestCase
@@ -33,6 +33,21 @@ class BlockingStepTests(SynchronousTestCase):
         finally:
             for number, handler in zip(numbers, usual, strict=True):
                 signal.signal(number, handler)
+
+    def test_pending(self) -> None:
+        """A signal that the reactor has not handled yet, as one during its start, ends the next such step."""
+        reactor, stopped = Mock(), list[int]()
+        handler = StopHandler(reactor, stopped.append)
+        self.addCleanup(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, handler))
+        signal.raise_signal(signal.SIGTERM)
+        with self.assertRaises(SystemExit) as raised, endedBySignals():
+            self.fail("the step began")
+        self.assertEqual((raised.exception.code, stopped), (143, []))
+        self.assertIs(signal.getsignal(signal.SIGTERM), handler)
+        ((call, *arguments),) = (made.args for made in reactor.callFromThread.call_args_list)
+        call(*arguments)  # in the reactor's next iteration
+        with endedBySignals():
+            self.assertEqual(stopped, [signal.SIGTERM])
 
     def test_ignored(self) -> None:
         """A signal that the process ignores, as by C{nohup}, is still ignored."""
