@@ -88,11 +88,19 @@ class CommandOptions(common.CommandOptions):
     def _checkOutput(self) -> None:
         """Refuse a report that can't be written, before the run."""
         for path in _reports(self["output"]):
-            if not os.path.isdir(path.parent):
+            file = Path(os.path.realpath(path))
+            if not os.path.isdir(file.parent):
                 raise usage.UsageError(f"--output {self['output']}: its folder does not exist")
-            if os.path.isdir(path):
+            if os.path.isdir(file):
                 raise usage.UsageError(f"--output {path}: a folder has this name")
-            if not os.access(path if os.path.exists(path) else path.parent, os.W_OK):
+            written = file
+            try:
+                file.stat()
+            except FileNotFoundError:
+                written = file.parent
+            except OSError as error:
+                raise usage.UsageError(f"--output {path}: {error.strerror}") from error
+            if not os.access(written, os.W_OK):
                 raise usage.UsageError(
                     f"--output {self['output']}: there is no permission to write here; - is for none"
                 )

@@ -68,6 +68,12 @@ class OptionTests(SynchronousTestCase):
         prefix.with_name(f"{prefix.name}.md").mkdir()
         with self.assertRaisesRegex(UsageError, "a folder has this name"):
             CommandOptions().parseOptions(["--output", str(prefix)])
+        with self.assertRaisesRegex(UsageError, "File name too long"):
+            CommandOptions().parseOptions(["--output", 300 * "x"])
+        missing = Path(self.mktemp())
+        missing.with_name(f"{missing.name}.json").symlink_to("/no/such/folder")
+        with self.assertRaisesRegex(UsageError, "its folder does not exist"):
+            CommandOptions().parseOptions(["--output", str(missing)])
         writable: list[str] = []
         self.patch(os, "access", lambda path, mode: str(path) in writable)
         with self.assertRaisesRegex(UsageError, "no permission to write here; - is for none"):
@@ -75,7 +81,7 @@ class OptionTests(SynchronousTestCase):
         CommandOptions().parseOptions(["--output", "-"])
         CommandOptions().parseOptions(["--serve"])
         prefix = Path(self.mktemp())
-        writable += [f"{prefix}.json", f"{prefix}.md"]
+        writable += [os.path.realpath(f"{prefix}.{kind}") for kind in ("json", "md")]
         for path in writable:
             Path(path).touch()
         CommandOptions().parseOptions(["--output", str(prefix)])
