@@ -105,7 +105,7 @@ def readValid(rows: Iterable[Stored], read: Callable[[Stored], Read]) -> list[Re
     for row in rows:
         try:
             found.append(read(row))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # the latter for JSON with many brackets
             errors.append(str(error))
     if errors:
         values = {"number": len(errors), "first": errors[0]}

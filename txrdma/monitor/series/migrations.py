@@ -41,9 +41,9 @@ def eventsOfVersion1(database: Database) -> list[FabricEvent]:
     rooms: dict[str, list[_Stored]] = {}
     for row in database.execute("SELECT room, name, value FROM remembered"):
         rooms.setdefault(row[0], []).append(tuple(row))
-    ((until,),) = database.execute("SELECT coalesce(max(until), 0) FROM done")
     changes = _converted(rooms.get("changes", ()), 0.0)
-    now = max([float(until), *(event.at for event in changes)])
+    rolledUp = [until for (until,) in database.execute("SELECT until FROM done") if isTime(until)]
+    now = float(max([0, *rolledUp, *(event.at for event in changes)]))
     states = [event for room in _ROOMS if room != "changes" for event in _converted(rooms.get(room, ()), now)]
     database.execute("DROP TABLE remembered")
     return changes + states

@@ -272,6 +272,7 @@ class StoreContract(SynchronousTestCase):
                 ("14", '[13, 50.0, "link-gone", "a", "b", null, 1.0]'),
                 ("15", '[15, Infinity, "link-gone", "a", "b", null, 1]'),
                 ("16", '[16, 50.0, "\\ud800", "a", "b", null, 1]'),
+                ("17", 100_000 * "["),
             ],
             "findings": [
                 ("f1", "[]"),
@@ -292,6 +293,7 @@ class StoreContract(SynchronousTestCase):
             for room, rows in several.items():
                 for name, value in rows:
                     database.execute("INSERT INTO remembered VALUES (?, ?, ?)", room, name, value)
+            database.execute("INSERT INTO done VALUES (?, ?)", "level", 1 << 60)
         with capturedLogs() as logged:
             self.reopen()
         self.assertVersion1Events()

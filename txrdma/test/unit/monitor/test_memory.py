@@ -287,7 +287,7 @@ class InvalidRowTests(SynchronousTestCase):
                 "at = 9e999",
                 "port = 'seven'",
             ),
-            *("text = x'ff'", "place = NULL"),
+            *("text = x'ff'", "place = NULL", f"detail = '{100_000 * '['}'"),
         )
         database = self.store._database
         for number, damage in enumerate(damages):
