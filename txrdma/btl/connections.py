@@ -34,6 +34,7 @@ from txrdma.error import InvalidRequest, MalformedDevice, RDMAError, Refused, Re
 from txrdma.kit.cancelling import cancellable
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.refusals import Refusal
 from txrdma.messages.interfaces import (
     IMessageClientEndpoint,
     IMessageProtocolFactory,
@@ -269,14 +270,14 @@ class _Accepting(Factory):
         self.silent: dict[_Waiting, None] = {}
         self.waiting: dict[_Waiting, None] = {}
 
-    def buildProtocol(self, addr: IAddress | None) -> _Waiting | None:
+    def buildProtocol(self, addr: IAddress | None) -> _Waiting | Refusal:
         waiting = _Waiting(self, self._reactor, addr)
         others = len(self.silent) + len(self.waiting)
         if (
             self._opening + others >= MOST_OPENING + MOST_WAITING
             or self._othersOf[waiting.host] >= MOST_WAITING_PER_ADDRESS
         ):
-            return None
+            return Refusal()
         self.silent[waiting] = None
         self._othersOf[waiting.host] += 1
         return waiting

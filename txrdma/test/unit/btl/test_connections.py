@@ -14,7 +14,7 @@ from unittest import mock
 from unittest.mock import Mock
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.testing import AccumulatingProtocol
+from twisted.internet.testing import AccumulatingProtocol, StringTransport
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 
@@ -710,9 +710,10 @@ class ExchangeTests(HostsCase):
             ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], port, 50e-6)
             accepted = accepting.buildProtocol(None)
             if number == 6:
-                self.assertIs(accepted, None)
+                refused = StringTransport()
+                accepted.makeConnection(refused)
+                self.assertTrue(refused.disconnected)
                 break
-            assert accepted is not None
             opening = connections.PeerOpening(
                 self.hosts[0], self.hosts[0].device, Recorders(TagRecorder), True
             )
