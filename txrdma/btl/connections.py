@@ -265,6 +265,7 @@ class _Accepting(Factory):
     def __init__(self, reactor: Any, device: DeviceSpecs, factory: IMessageProtocolFactory) -> None:
         self._reactor, self._device, self._factory = reactor, device, factory
         self._opening = 0
+        self._isBeginning = False
         self._openingOf = Counter[Any]()  # by IP address
         self._othersOf = Counter[Any]()  # clients without an exchange, by IP address
         self.silent: dict[_Waiting, None] = {}
@@ -298,14 +299,22 @@ class _Accepting(Factory):
 
     def _beginNext(self) -> None:
         """Begin exchanges up to the limits, of all clients and of one address."""
-        while self._opening < MOST_OPENING:
-            for first in self.waiting:
-                if self._openingOf[first.host] < MOST_OPENING_PER_ADDRESS:
-                    break
-            else:
-                return
-            self.left(first)
-            first.begin(self._begin(first.peer, first.host))
+        if self._isBeginning:
+            return  # an exchange has failed at once: the loop goes on, without recursion
+        self._isBeginning = True
+        try:
+            while self._opening < MOST_OPENING and (first := self._next()) is not None:
+                self.left(first)
+                first.begin(self._begin(first.peer, first.host))
+        finally:
+            self._isBeginning = False
+
+    def _next(self) -> _Waiting | None:
+        """Return the first client whose address has less than its share of the exchanges."""
+        for each in self.waiting:
+            if self._openingOf[each.host] < MOST_OPENING_PER_ADDRESS:
+                return each
+        return None
 
     def _begin(self, peer: IAddress | None, host: str | None) -> PeerConnection:
         self._opening += 1

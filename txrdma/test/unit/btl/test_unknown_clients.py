@@ -193,6 +193,29 @@ class SilentTests(HostsCase):
         self.pause(0.1)
         self.assertIn(b"the peer speaks version 5, not 6", answer.data)
 
+    def test_manyInvalid(self) -> None:
+        """Clients whose queued introductions are all invalid are rejected, however many there are."""
+        accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
+        introduction = self.introduction(self.hosts[0])
+        first: list[MemoryTCP] = []
+        for number in range(connections.MOST_OPENING_PER_ADDRESS):
+            first.append(self.client(accepting, AccumulatingProtocol(), "192.0.2.66", 40_000 + number))
+            first[-1].write(introduction.encode())
+        self.pause(0.01)
+        others = [AccumulatingProtocol() for _each in range(1000)]
+        for number, protocol in enumerate(others):
+            client = self.client(accepting, protocol, "192.0.2.66", 41_000 + number)
+            client.write(introduction.replace(version=5).encode())
+        self.pause(0.1)
+        self.assertEqual(len(accepting.waiting), 1000)
+        with capturedLogs() as events:
+            first[0].abortConnection()
+            self.pause(1.0)
+        failures = [each for each in events if each["log_level"] is LogLevel.critical]
+        self.assertEqual(failures, [])
+        self.assertEqual((len(accepting.waiting), accepting._opening), (0, len(first) - 1))
+        self.assertEqual({bytes(each.data) for each in others if b"version 5" not in each.data}, set())
+
     def test_oneAddress(self) -> None:
         """Clients of one address cannot use all exchanges; those beyond a number are closed."""
         self.patch(connections, "MOST_OPENING_PER_ADDRESS", 2)
