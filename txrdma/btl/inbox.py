@@ -124,14 +124,13 @@ class Inbox:
         there = self._sender(tag)
         there.flow.receive(len(data))
         requests = there.requests
-        while requests and not there.messages:
+        if requests and not there.messages and requests[0].fits(len(data)):
             request = requests.popleft()
-            if request.fits(len(data)):
-                self._handled(tag, there, len(data))
-                request.fire(data)
-                return
+            self._handled(tag, there, len(data))
             request.fire(data)
+            return
         self._queue(there, [bytes(data)], len(data))
+        self._serve(tag, there)  # after it is queued: an errback may set a handler, which gets it
 
     def addMany(self, tag: int, messages: list[memoryview]) -> None:
         """

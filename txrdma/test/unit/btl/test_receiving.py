@@ -82,6 +82,18 @@ class ReceiveTests(HostsCase):
         self.failureResultOf(server.transport.receive(WAITED, bytearray(4)), InvalidRequest)
         self.assertEqual(self.outcome(server.transport.receive(WAITED)), b"again")
 
+    def test_tooLongForHandler(self) -> None:
+        """A program that learns that a message does not fit can set a handler, which gets that message."""
+        client, server = self.connected()
+        taken: list[bytes] = []
+        early = server.transport.receive(WAITED, bytearray(4))
+        handler = lambda data: taken.append(bytes(data))  # noqa: E731
+        early.addErrback(lambda _: server.transport.setHandler(WAITED, handler))
+        for data in (b"five!", b"further"):
+            self.outcome(client.transport.send(WAITED, data))
+        self.assertEqual(taken, [b"five!", b"further"])
+        self.assertEqual(server.transport._inbox._bytes, 0)
+
     def test_many(self) -> None:
         """All messages that have arrived are received at once."""
         client, server = self.connected()
