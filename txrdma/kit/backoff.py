@@ -20,7 +20,7 @@ class BackOff(Generic[Name]):
         """
         self._longest = mostSeconds
         self.change(firstSeconds)
-        self._silent: dict[Name, tuple[int, float]] = {}
+        self._silent: dict[Name, tuple[int, float, float]] = {}  # times, since when, and for how long
 
     def change(self, firstSeconds: float) -> None:
         """Change the pause after the first missing answer."""
@@ -36,15 +36,15 @@ class BackOff(Generic[Name]):
         return iter(self._silent)
 
     def isDue(self, name: Name, now: float) -> bool:
-        """Return whether a peer may be queried now."""
-        known = self._silent.get(name)
-        return known is None or now >= known[1]
+        """Return whether a peer may be queried now; also if the clock was set back since it was silent."""
+        times, since, wait = self._silent.get(name, (0, now, 0.0))
+        return not since <= now < since + wait
 
     def silent(self, name: Name, now: float) -> float:
         """Record that a peer did not answer; return the seconds until it may be queried again."""
-        times = self._silent.get(name, (0, 0.0))[0]
+        times = self.times(name)
         wait = min(self._most, self._first * (1 << min(times, _MOST_DOUBLINGS)))
-        self._silent[name] = (times + 1, now + wait)
+        self._silent[name] = (times + 1, now, wait)
         return wait
 
     def answered(self, name: Name) -> None:
@@ -61,4 +61,4 @@ class BackOff(Generic[Name]):
 
     def times(self, name: Name) -> int:
         """Return the number of consecutive requests that a peer did not answer."""
-        return self._silent.get(name, (0, 0.0))[0]
+        return self._silent.get(name, (0, 0.0, 0.0))[0]

@@ -95,7 +95,7 @@ class RemoteSender:
         self._inThread = inThread
         self._queue: deque[RemoteRequest] = deque()
         self._backOff: BackOff[str] = BackOff(FIRST_PAUSE, LONGEST_PAUSE)
-        self._notBefore = float("-inf")
+        self._retryAfter = (0.0, 0.0)  # time of the last failure, and seconds that the receiver asked to wait
 
     @property
     def waiting(self) -> int:
@@ -163,8 +163,9 @@ class RemoteSender:
         self._spool.close()
 
     def _isDue(self) -> bool:
-        now = self._reactor.seconds()
-        return now >= self._notBefore and self._backOff.isDue("", now)
+        now, (since, seconds) = self._reactor.seconds(), self._retryAfter
+        isPausing = since <= now < since + seconds  # not if the clock was set back
+        return not isPausing and self._backOff.isDue("", now)
 
     def _oldest(self) -> SpoolRecord | RemoteRequest | None:
         if self._spool.records:
@@ -217,7 +218,7 @@ class RemoteSender:
         self.problem = why
         now = self._reactor.seconds()
         self._backOff.silent("", now)
-        self._notBefore = now + retryAfter
+        self._retryAfter = now, retryAfter
 
 
 def _textOf(answer: HTTPAnswer) -> str:

@@ -144,6 +144,14 @@ class SenderTests(SynchronousTestCase):
             self.assertEqual(self.receiver.taken(), [self.receiver.number])
         self.assertEqual(self.receiver.sender.lost, {})
 
+    def test_clockSetBack(self) -> None:
+        """After a failure requests are sent again although the system's clock was set back by an hour."""
+        for answer in (AWAY, Prepared(429, headers={"Retry-After": "120"})):
+            self.receiver.add()
+            self.sent(answer)
+            self.receiver.clock.rightNow -= 3600.0
+            self.assertTrue(self.sent())
+
     def test_retryAfter(self) -> None:
         """A receiver can request a pause, within bounds; dates and invalid texts are ignored."""
         for text, seconds in (
