@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from math import inf
 from secrets import randbits
 from typing import Any, Final, Protocol, Union
 
@@ -28,7 +29,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.types import GID, MACAddress, MTU, QPN
 from txrdma.iba.verbs import AddressVector, Buffer, usualGID
 from txrdma.interfaces import IAddressHandle, IVerbsDevice
-from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.delayedcalls import cancelCall, isPending
 from txrdma.kit.logs import lacksDescriptors
 from txrdma.kit.values import frozen
 from txrdma.verbs.devices import DeviceSpec, sharedDevice
@@ -256,7 +257,7 @@ class ModulePort:
         self._isBusy = self._isClosed = self.isBroken = self._reportsPlaced = False
         self._later: IDelayedCall | None = None
         self._timer: IDelayedCall | None = None
-        self._timerAt = 0.0
+        self._timerAt = self._latest = self._setBack = 0.0
         self._touched: dict[Program, Peer] = {}
         self._unneeded: deque[tuple[tuple[int, ...], list[IAddressHandle]]] = deque()
         self._channels: list[Channel] = []
@@ -356,7 +357,7 @@ class ModulePort:
                     addresses.append(None if address is None else sourceOf(address.gid, address.qpns[each]))
             peer = self.core.addPeer(
                 *(name, sender, addresses, *sequences),
-                *(_Route(handles, peerAddresses, program), self._reactor.seconds()),
+                *(_Route(handles, peerAddresses, program), self.seconds()),
                 mtu=MTU.fitting(most).bytes,
                 allowance=allowance,
             )
@@ -391,7 +392,19 @@ class ModulePort:
                 handle.close()
 
     def seconds(self) -> float:
-        return float(self._reactor.seconds())
+        """
+        Return the time for the core in seconds: that of the reactor, but it stands still when the system's
+        clock is set back. Otherwise lost packets would be sent again when the clock has caught up.
+        """
+        now = self._reactor.seconds() + self._setBack
+        if now < self._latest:
+            self._setBack += self._latest - now
+            now = self._latest
+            self._timerAt = inf  # the reactor makes delayed calls later by that
+            if self._later is not None and isPending(self._later):
+                self._later.reset(0)
+        self._latest = now
+        return float(now)
 
     # Reactor iterations
 
@@ -410,7 +423,7 @@ class ModulePort:
         channel, head, payload = packet
         address, qpn = peer.context.destinations[channel]
         credits = self._channels[channel].sendFast(address, qpn, head, payload)
-        core.sentFast(peer, channel, tag, payload, context, self._reactor.seconds(), credits)
+        core.sentFast(peer, channel, tag, payload, context, self.seconds(), credits)
         if not self._isBusy:
             self.soon()  # for the timer; a call of C{turn} in progress handles it
         return True
@@ -421,7 +434,7 @@ class ModulePort:
         together.
         """
         if self.core.isFull and not self._isClosed:
-            self._send(self._reactor.seconds(), True)
+            self._send(self.seconds(), True)
         if not self._isBusy and self._later is None and not self._isClosed:
             self._later = self._reactor.callLater(0, self._laterTurn)
 
@@ -440,7 +453,7 @@ class ModulePort:
         self._isBusy = True
         core = self.core
         try:
-            now = self._reactor.seconds()
+            now = self.seconds()
             packets, isReported = 0, True
             while (isReported or core.hasEvents) and not self._isClosed:
                 isReported = self._reportEvents()
@@ -461,7 +474,7 @@ class ModulePort:
             core.completed(channel.number, left)
             self._closeHandles()
         if packets:
-            now = self._reactor.seconds()
+            now = self.seconds()
             number, received = channel.number, core.received
             if len(packets) > 1 or self._isBusy or not self._receiveFast(number, *packets[0], now):
                 for source, packet, codepoint in packets:
@@ -567,7 +580,7 @@ class ModulePort:
         self._timer = None
         self.poll()
         if not self._isClosed:
-            self.core.expired(self._reactor.seconds())
+            self.core.expired(self.seconds())
             self.turn()
 
     def _stopTimers(self) -> None:
@@ -578,7 +591,7 @@ class ModulePort:
     def _broken(self, number: int, failure: Failure) -> None:
         """Stop using a port, because its completions can no longer be read."""
         self.isBroken = True
-        self.core.losePort(number, failure.getErrorMessage(), self._reactor.seconds())
+        self.core.losePort(number, failure.getErrorMessage(), self.seconds())
         self.turn()
 
 
