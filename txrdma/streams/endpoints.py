@@ -29,7 +29,7 @@ from txrdma.messages.interfaces import (
 )
 from txrdma.messages.transport import protocolFor
 from txrdma.streams.connection import Declining, MessageEndT, MessageStreamTransport
-from txrdma.streams.transport import Address
+from txrdma.streams.transport import Address, logName
 
 _log = Logger()
 
@@ -75,6 +75,7 @@ class StreamAttempt(Generic[MessageEndT]):
         protocol = protocolFor(self._factory, peer)
         if protocol is None:
             raise NoProtocol
+        logName(protocol)  # the transport can't be made if that raises
         self.protocol = protocol
 
     def makeTransport(self, end: MessageEndT) -> MessageStreamTransport[MessageEndT]:

@@ -60,6 +60,13 @@ class Named(Recorder):
         return "a name"
 
 
+class Unnamed(Recorder):
+    """Raises when it is asked for its log prefix."""
+
+    def logPrefix(self) -> str:
+        raise ZeroDivisionError
+
+
 class StreamCase(TestCase):
     """A server and a client; after both have ended, nothing of them remains."""
 
@@ -209,6 +216,15 @@ class StreamContract(Base):
         self.assertEqual(
             found, ["Recorder,client", f"a name,0,{host}", "Recorder,client", f"a name,1,{host}"]
         )
+
+    async def test_raisingLogPrefix(self) -> None:
+        """An attempt whose protocol's C{logPrefix} raises fails, and its factory is stopped."""
+        there = (await self.listen()).next()
+        failing = Recorders(Unnamed)
+        endpoint = clientFromString(reactor, self.clientString(self.ports[-1].getHost().port))
+        await self.assertFailure(endpoint.connect(failing), ZeroDivisionError)
+        self.assertEqual((failing.starts, failing.stops), (1, 1))
+        await (await there).lost
 
     async def test_cancelledWhileMade(self) -> None:
         """An attempt that C{buildProtocol} cancels leaves no connection."""
