@@ -29,10 +29,11 @@ class MessageFlow:
         these, reported to the peer.
     """
 
-    __slots__ = ("acknowledged", "handled", "received", "reported", "sent")
+    __slots__ = ("_longest", "acknowledged", "handled", "received", "reported", "sent")
 
     def __init__(self) -> None:
         self.sent = self.acknowledged = self.received = self.handled = self.reported = 0
+        self._longest = 0  # of the received messages since all were reported
 
     def maySend(self, length: int) -> bool:
         """Return whether a message of this length may be sent now."""
@@ -54,10 +55,12 @@ class MessageFlow:
 
     def receive(self, length: int) -> None:
         """Count a received message. Raises L{PeerViolation} if the message exceeds the window."""
-        waiting = self.received - self.reported
-        if waiting >= WINDOW // 2 and waiting + length + MESSAGE > WINDOW:
+        waiting, counted = self.received - self.reported, length + MESSAGE
+        self._longest = max(self._longest, counted) if waiting else counted
+        # The longest message may have been sent last, and have overtaken the others as an urgent one.
+        if waiting + counted > WINDOW and waiting + counted - self._longest >= WINDOW // 2:
             raise PeerViolation(f"a message of {length} bytes exceeds the window")
-        self.received += length + MESSAGE
+        self.received += counted
 
     def handle(self, length: int) -> None:
         """Count a message that the local application has handled."""

@@ -107,6 +107,31 @@ class ReceiveTests(HostsCase):
         client.transport.post(WAITED, b"last")
         self.assertEqual(self.outcome(waiting), [b"last"])
 
+    def test_lateReport(self) -> None:
+        """A report of received messages may arrive after that of the handler that was set then."""
+        client, server = self.connected()
+        self.outcome(client.transport.send(WAITED, bytes(WINDOW // 2)))
+        self.pause(0.1)
+        self.world.network.drop(lambda packet: True, 1)
+        self.outcome(server.transport.receive(WAITED))  # is reported
+        self.pause(1e-6)
+        taken: list[bytes] = []
+        server.transport.setHandler(WAITED, lambda data: taken.append(bytes(data)))
+        self.pause(1.0)
+        self.outcome(client.transport.send(WAITED, b"further"))
+        self.assertEqual(taken, [b"further"])
+
+    def test_urgentAfterShort(self) -> None:
+        """A long urgent message may overtake a short one that the window has admitted before."""
+        client, server = self.connected()
+        client.transport.post(TAG, bytes(1 << 20))
+        client.transport.post(WAITED, b"short")
+        long = client.transport.sendPriority(WAITED, bytes(2 * WINDOW))
+        self.outcome(long)
+        self.pause(0.1)
+        found = [self.outcome(server.transport.receive(WAITED)) for _each in range(2)]
+        self.assertEqual(list(map(len, found)), [2 * WINDOW, 5])
+
     def test_cancelled(self) -> None:
         """A cancelled request loses no message and releases its buffer."""
         client, server = self.connected()
