@@ -104,10 +104,21 @@ class Outbox:
         if window is None:
             raise PeerViolation(f"the peer has received messages of tag {tag}, which were not sent")
         window.flow.acknowledge(total)
+        self._admit(window)
+
+    def _admit(self, window: _Window) -> None:
+        """Send waiting messages as far as the window has room."""
         waiting = window.waiting
         while waiting and window.flow.maySend(len(waiting[0].data)):
             window.flow.send(len(waiting[0].data))
             self._sendNext(waiting)
+
+    def withdrawn(self, tag: int, length: int) -> None:
+        """Note that a message with a tag, which the window has admitted, is not sent after all."""
+        window = self._windows.get(tag)
+        if window is not None:
+            window.flow.withdraw(length)
+            self._admit(window)
 
     def unlimit(self, tag: int) -> None:
         """Send all messages of a tag, now and later, because the peer has a handler for it."""

@@ -210,16 +210,28 @@ class BTLMessageTransport(MessageTransport):
                 self._outbox.send(tag, each, batch, False)
 
     def _sendTagged(self, tag: int, data: AnyBuffer, isUrgent: bool) -> Deferred[None]:
-        outcome: Deferred[None] = Deferred(lambda _: self._recall(done))
+        data = octets(data)
+        length = len(data)
+        outcome: Deferred[None] = Deferred(lambda _: self._recall(done, tag, length))
         done = partial(_fire, outcome)
         self.post(tag, data, done, isUrgent)
         return outcome
 
-    def _recall(self, done: Done) -> None:
-        """Withdraw a message of which nothing was sent."""
-        if self._lifeline is not None and (self._outbox.recall(done) or self._peer.recall(done)):
-            self._resume()
-            self._proceed()
+    def _recall(self, done: Done, tag: int | None = None, length: int = 0) -> None:
+        """
+        Withdraw a message or a put of which nothing was sent.
+
+        @param tag: the tag of the message, which has this length; None for a put.
+        """
+        if self._lifeline is None:
+            return
+        if not self._outbox.recall(done):
+            if not self._peer.recall(done):
+                return
+            if tag is not None and self._peer.state == OPEN:  # else the others are not sent
+                self._outbox.withdrawn(tag, length)
+        self._resume()
+        self._proceed()
 
     def ready(self) -> Deferred[None]:
         """

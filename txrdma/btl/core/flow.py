@@ -43,6 +43,10 @@ class MessageFlow:
     def send(self, length: int) -> None:
         self.sent += length + MESSAGE
 
+    def withdraw(self, length: int) -> None:
+        """Take back the count of a message that is not sent after all."""
+        self.sent -= length + MESSAGE
+
     def acknowledge(self, handled: int) -> None:
         """
         Process a report of the peer. Older reports are ignored.

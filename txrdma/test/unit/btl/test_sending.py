@@ -95,6 +95,21 @@ class ReadyTests(HostsCase):
         self.assertNothingLeft()
 
 
+class WithdrawnTests(HostsCase):
+    def test_window(self) -> None:
+        """Messages that are cancelled before they are sent use nothing of the window of their tag."""
+        client, server = self.connected()
+        for isUrgent in (False, True):
+            client.transport.post(TAG, bytes(1 << 20))  # the others wait for it
+            send = client.transport.sendPriority if isUrgent else client.transport.send
+            sent = [send(WAITED, bytes(1 << 20)) for _ in range(6)]
+            for each in sent:
+                each.cancel()
+                self.failureResultOf(each, CancelledError)
+            self.outcome(client.transport.send(WAITED, bytes(2 << 20)))
+            self.assertEqual(len(self.outcome(server.transport.receive(WAITED))), 2 << 20)
+
+
 class BufferTests(HostsCase):
     def test_changed(self) -> None:
         """A buffer that fits into a packet may be changed and resized while its message is queued."""
