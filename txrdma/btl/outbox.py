@@ -87,7 +87,7 @@ class Outbox:
         """Count messages that may all be sent now, and return True; else return False."""
         window = self._windows.setdefault(tag, _Window())
         length = sum(map(len, messages)) + (len(messages) - 1) * MESSAGE
-        if window.waiting or not window.flow.maySend(length):
+        if window.waiting or not window.flow.mayHold(length):
             return False
         window.flow.send(length)
         return True

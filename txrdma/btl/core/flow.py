@@ -40,6 +40,10 @@ class MessageFlow:
         waiting = self.sent - self.acknowledged
         return waiting < WINDOW // 2 or waiting + length + MESSAGE <= WINDOW
 
+    def mayHold(self, length: int) -> bool:
+        """Return whether the window has room for several messages of this length in all."""
+        return self.sent - self.acknowledged + length + MESSAGE <= WINDOW
+
     def send(self, length: int) -> None:
         self.sent += length + MESSAGE
 

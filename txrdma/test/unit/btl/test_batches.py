@@ -93,6 +93,16 @@ class BatchTests(HostsCase):
         self.wait(lambda: nested)
         self.assertEqual(nested, [b"five"])
 
+    def test_longMessages(self) -> None:
+        """Messages of a batch that exceed the window of their tag wait, whatever their length."""
+        client, server = self.connected()
+        messages = [bytes([number]) * (3 << 20) for number in range(3)]
+        batch = client.transport.sendMany(WAITED, messages)
+        self.pause(1.0)
+        self.assertNoResult(batch)
+        self.assertEqual([self.outcome(server.transport.receive(WAITED)) for _each in messages], messages)
+        self.outcome(batch)
+
     def test_badCalls(self) -> None:
         """Batches with an invalid message are refused as a whole, and an empty one arrives at once."""
         client, server = self.connected()
