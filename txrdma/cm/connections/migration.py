@@ -42,7 +42,7 @@ class PathMigration:
         self._isArmed = self._isOver = self._isProbing = False
         self._refusal: RDMAError | None = None
         self._probe = 0
-        self._arming: Deferred[CMPath] | None = None
+        self._arming: list[Deferred[CMPath]] = []
         self.former: CMPath | None = None
 
     def choose(self, route: str, path: IBPath | CMPath | None, primary: CMPath) -> CMPath | Deferred[CMPath]:
@@ -151,10 +151,12 @@ class PathMigration:
             return path
 
         def cancel(_: Deferred[CMPath]) -> None:
-            self._arming = None
+            if arming in self._arming:
+                self._arming.remove(arming)
 
-        self._arming = Deferred(cancel)
-        return self._arming.addCallback(lambda _: path)
+        arming: Deferred[CMPath] = Deferred(cancel)
+        self._arming.append(arming)
+        return arming.addCallback(lambda _: path)
 
     def completed(self, identifier: int, path: CMPath) -> None:
         """
@@ -165,13 +167,15 @@ class PathMigration:
         if identifier != self._probe:
             return
         self._isProbing = False
-        arming, self._arming = self._arming, None
-        if arming is not None:
-            arming.callback(path)
+        arming, self._arming = self._arming, []
+        for each in arming:
+            if not each.called:  # cancelled by a callback of another one
+                each.callback(path)
 
     def end(self) -> None:
-        """Fail the Deferred of C{whenArmed}, since the connection has ended."""
+        """Fail the Deferreds of C{whenArmed}, since the connection has ended."""
         self._isOver = True
-        arming, self._arming = self._arming, None
-        if arming is not None:
-            arming.errback(DeviceUnavailable("the connection ended before the alternate path was armed"))
+        arming, self._arming = self._arming, []
+        for each in arming:
+            if not each.called:
+                each.errback(DeviceUnavailable("the connection ended before the alternate path was armed"))

@@ -31,7 +31,8 @@ BOUNDS: Final = {
         cm.Adapter.followers
         cm.ConnectionManager._handlers,_services,_resolving cm.Dispatcher._peerToPeer,_questions,_listeners
         cm.EndMappings._writes,_waiting cm.KernelManager._handlers cm.Mappings.orders,_own
-        cm.SendQueue.waiting cm.Sending._waiting cm.ServiceClaims._claims cm._Receiver._found
+        cm.PathMigration._arming cm.SendQueue.waiting cm.Sending._waiting cm.ServiceClaims._claims
+        cm._Receiver._found
         fabric.NodeNames.names fabric.Thresholds.limits mad.MADSchedule._waiting,_outstanding
         mad.MADServer._handlers,_listeners mad.PortWatch._listeners,_polling mad.Registrations._known
         mad.Runner.running,wanting,_sources,_ready mad.SATransactor._lids mad.Servers._servers

@@ -261,6 +261,24 @@ class MigrationTests(TwoPortCase):
         client.transport.sendMessage(b"x")
         self.assertEqual(self.result(loading), pathFor(self.path(1)))
 
+    def test_loadedAgainBeforeArmed(self) -> None:
+        """Both loads complete if the first one is armed only after the migration to its path."""
+        client, server = self.connected(TERMS, TERMS)
+        self.patch(sendqueue, "OVERHEAD", 0)
+        first = client.transport.loadAlternatePath(self.path(1))
+        self.wait(lambda: client.transport.alternate is not None)
+        for end in (client, server):
+            end.transport.sendMessage(b"in both directions")
+        self.pause(0.1)
+        self.cut(0)
+        client.transport.sendMessage(b"by the other path")
+        self.wait(lambda: client.paths and server.paths)
+        self.assertNoResult(first)
+        self.mend(0)
+        self.patch(sendqueue, "OVERHEAD", 4)
+        self.assertEqual(self.result(client.transport.loadAlternatePath(self.path(0))), pathFor(self.path(0)))
+        self.assertEqual(self.successResultOf(first), pathFor(self.path(1)))
+
     def test_connectionEndFailsArming(self) -> None:
         client, _server = self.connected()
         loading = client.transport.loadAlternatePath(self.path(1))
