@@ -41,7 +41,8 @@ class QueueTests(SynchronousTestCase):
         notifier = Notifier(self.clock, AT_ONCE, channels or (self.channel,), memory)
         notifier.restore(formerAlerts(self.store), (), ())
         notifier.start()
-        self.addCleanup(notifier.stop)
+        self.addCleanup(self.clock.advance, STOP_SECONDS)
+        self.addCleanup(notifier.stop)  # which waits for a message in progress
         return notifier
 
     def raised(self, notifier: Notifier, *names: str) -> None:
