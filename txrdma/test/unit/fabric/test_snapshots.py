@@ -34,7 +34,7 @@ from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net, NetFileError, parseNet
 from txrdma.test.support.mad.simulated import FabricTestCase
 
-BYTES_PER_PORT = 265 if sysconfig.get_config_var("Py_GIL_DISABLED") else 250
+BYTES_PER_PORT = 280 if sysconfig.get_config_var("Py_GIL_DISABLED") else 250
 """
 Largest memory in bytes for each port, including hosts, switches and their names. Numbers and strings of
 free-threaded builds are larger by 16 bytes.
