@@ -4,6 +4,7 @@ The monitor's service on a simulated fabric.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -165,7 +166,7 @@ class StartTests(SynchronousTestCase):
     def test_taken(self) -> None:
         """A port in use ends C{twistd} and the command with a message."""
         with socket.create_server(("127.0.0.1", 0)) as taken:
-            self.unheard(taken.getsockname()[1], "Address already in use")
+            self.unheard(taken.getsockname()[1], os.strerror(errno.EADDRINUSE))  # musl has another text
 
     def unheard(self, number: int, why: str) -> None:
         config = parseConfig(f'port = "sim:fattree:4"\nweb.listen = "tcp:{number}:interface=127.0.0.1"')
