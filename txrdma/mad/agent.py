@@ -110,6 +110,7 @@ class MADAgent(RPCs):
         self._rateLimited = RateLimitedLogger(_log, clock=reactor.seconds)
         self._timer: IDelayedCall | None = None
         self._timerAt = inf
+        self._latest, self._setBack = -inf, 0.0
         self._closed = ""
         self._checked: dict[tuple[str, type[Attribute]], RPC] = {}
         self._servers = Servers()
@@ -251,7 +252,7 @@ class MADAgent(RPCs):
         try:
             if self._closed:
                 raise DeviceUnavailable(self._closed)
-            first = core.ask(call, path, self.reactor.seconds(), timeoutSeconds)
+            first = core.ask(call, path, self._seconds(), timeoutSeconds)
         except WireError as error:
             call.failed(InvalidRequest(str(error)))
             return
@@ -316,7 +317,7 @@ class MADAgent(RPCs):
         """
         if self._closed:
             return
-        self._core.answer(datagram, path, message, self.reactor.seconds())
+        self._core.answer(datagram, path, message, self._seconds())
         for packet, destination, _seconds in self._core.outgoing():
             self.port.send(packet, destination)
         self._reschedule()
@@ -324,14 +325,14 @@ class MADAgent(RPCs):
     # IMADReceiver
 
     def received(self, datagram: bytes, envelope: object) -> None:
-        call = self._core.received(datagram, envelope, self.reactor.seconds())
+        call = self._core.received(datagram, envelope, self._seconds())
         if call is not None:
             call.answered(call.answer)
         else:
             self._turn()
 
     def undeliverable(self, datagram: bytes, reason: str) -> None:
-        self._core.undeliverable(datagram, reason, self.reactor.seconds())
+        self._core.undeliverable(datagram, reason, self._seconds())
         self._turn()
 
     def portLost(self, reason: str) -> None:
@@ -424,8 +425,22 @@ class MADAgent(RPCs):
             return
         self._stopTimer()
         self._timerAt = deadline
-        seconds = deadline - self.reactor.seconds()
+        seconds = deadline - self._seconds()
         self._timer = self.reactor.callLater(max(0.0, seconds), self._due if seconds > 0 else self._expired)
+
+    def _seconds(self) -> float:
+        """
+        Return the time for the core: that of the reactor, but it stands still when the system's clock is set
+        back. Otherwise calls in progress would not time out until the clock has caught up.
+        """
+        now = self.reactor.seconds() + self._setBack
+        if now < self._latest:
+            self._setBack += self._latest - now
+            now = self._latest
+            self._timerAt = inf  # the reactor makes delayed calls later by that
+            self._reschedule()
+        self._latest = now
+        return now
 
     def _stopTimer(self) -> None:
         cancelCall(self._timer)
@@ -438,7 +453,7 @@ class MADAgent(RPCs):
     def _expired(self) -> None:
         self._timer, self._timerAt = None, inf
         try:
-            self._core.expired(self.reactor.seconds())
+            self._core.expired(self._seconds())
         except Exception:
             _log.failure("while {port} processed timeouts", port=self.port.name)
             self._timerAt = -inf  # no earlier timer: the deadline may still be in the past

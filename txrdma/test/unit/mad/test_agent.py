@@ -23,7 +23,7 @@ from txrdma.mad.layouts.baseboard import BKeyInfo
 from txrdma.mad.layouts.congestion import CongestionInfo
 from txrdma.mad.layouts.messages import ClassPortInfo, MADRequest, MADStatus, Notice
 from txrdma.mad.layouts.pma import PortCounters
-from txrdma.mad.layouts.sa import NodeRecord, PathRecord
+from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord, PathRecord
 from txrdma.mad.layouts.smp import (
     MulticastForwardingTable,
     NodeInfo,
@@ -393,6 +393,32 @@ class PatienceTests(WiredTestCase):
         self.clock.callLater(timer.getTime(), self.agent.received, received, TO_2)
         self.clock.advance(3.0 + timer.getTime())
         self.assertEqual(self.successResultOf(call).responseTimeValue, 8)
+
+    def test_clockSetBack(self) -> None:
+        """When the system's clock is set back, calls and transfers end in time as long as others are made."""
+        self.clock.advance(3600.0)
+        for wasUsed in (False, True):
+            if wasUsed:
+                self.clock.rightNow -= 1800.0
+            silent = self.agent.PerformanceGet(PortCounters, TO_2, timeoutSeconds=0.5)
+            transfer = self.agent.SubnAdmGetMulti(MultiPathRecord(), TO_2, timeoutSeconds=0.5)
+            self.clock.rightNow -= 1800.0
+            other = self.agent.PerformanceGet(PortCounters, TO_2, timeoutSeconds=0.2)
+            self.assertFalse(silent.called or transfer.called or other.called)
+            pass_(self.clock, 1.0)
+            for call in (silent, transfer, other):
+                self.failureResultOf(call, MADTimeoutError)
+
+    def test_clockSetBackBeforeAnswer(self) -> None:
+        """An answer shows that the clock was set back, too: it sets the timer of the other calls again."""
+        self.clock.advance(3600.0)
+        silent = self.agent.PerformanceGet(PortCounters, TO_2, timeoutSeconds=0.5)
+        answered = self.agent.PerformanceGet(ClassPortInfo, TO_2, timeoutSeconds=0.5)
+        self.clock.rightNow -= 1800.0
+        self.agent.received(answer(self.wire.sent[-1][1]), TO_2)
+        self.successResultOf(answered)
+        pass_(self.clock, 1.0)
+        self.failureResultOf(silent, MADTimeoutError)
 
     def test_class(self) -> None:
         usual = self.patience(TO_2)
