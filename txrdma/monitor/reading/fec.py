@@ -146,7 +146,7 @@ class CorrectionReader:
         if who.nodeGUID == guid:
             self._thresholds.corrected(portKey, meter, now)
         else:  # the LID is another node's by now
-            del self.meters[portKey]
+            self.meters.pop(portKey, None)  # a sweep may have forgotten it meanwhile
 
     async def _formOf(
         self, port: Port, rpcs: RPCs, path: IBPath, options: Mapping[str, Any]

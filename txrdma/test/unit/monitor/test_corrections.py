@@ -344,6 +344,27 @@ class FindingTests(CorrectionTestCase):
         self.successResultOf(done)
         self.assertNotIn(at, self.poller.corrections.meters)
 
+    def test_otherNodeAfterSweep(self) -> None:
+        """While a node is read, a sweep may find that it has left the fabric: another node has its LID."""
+        node, theirs = self.fabric.node("h00001"), self.fabric.node("h00002").guid
+        whose = self.fabric.sma._gets[0x0011]
+
+        def other(port: Any, modifier: int) -> bytes:
+            if port.node is not node:
+                return whose(port, modifier)
+            self.poller.corrections.keep(())
+            return whose(port, modifier).replace(node.guid.raw, theirs.raw)
+
+        self.fabric.sma._gets[0x0011] = other
+        self.fabric.setCounters("h00001", 1, portFECUncorrectableBlockCtr=5)
+        known = self.sweptFabric.nodes[node.guid]
+        done = Deferred.fromCoroutine(
+            self.poller.corrections.read(known, self.agent, self.agent.port.endPort, 0.5)
+        )
+        self.pump(1.0)
+        self.assertIsNone(self.successResultOf(done))
+        self.assertNotIn((node.guid, 1), self.poller.corrections.meters)
+
 
 class ToldTests(SynchronousTestCase):
     """Error correction in configuration, thresholds and Prometheus."""
