@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import date, datetime
 from functools import partial
 from typing import Final
@@ -143,10 +144,11 @@ def severity(value: object) -> Severity:
 
 def timestamp(value: object) -> float:
     """Return a time in seconds since 1970; without a time zone it is the host's local time."""
-    if isinstance(value, datetime):
-        return value.timestamp()
-    if isinstance(value, date):
-        return datetime(value.year, value.month, value.day).timestamp()
+    with suppress(ValueError, OverflowError):  # of local times in the first and the last year of datetime
+        if isinstance(value, datetime):
+            return value.timestamp()
+        if isinstance(value, date):
+            return datetime(value.year, value.month, value.day).timestamp()
     raise InvalidValue("a date or a time, as 2026-12-24T18:00:00Z, without quotes")
 
 

@@ -140,6 +140,15 @@ class ConfigTests(SynchronousTestCase):
             self.assertTrue(str(error).isprintable(), text[:20])
             self.assertIn("my.toml", str(error))
 
+    def test_ends(self) -> None:
+        """Times that no time zone can have are mistakes, too; the last day is a time without an end."""
+        for text in ("0001-01-01", "0001-01-01T00:00:00"):
+            lines = f"[alerts.silences.works]\nuntil = {text}"
+            error = self.assertRaises(InvalidRequest, parseConfig, lines, "my.toml")
+            self.assertIn("line 2: alerts.silences.works.until: is a date or a time", str(error))
+        (silence,) = parseConfig("[alerts.silences.works]\nuntil = 9999-12-31").alerts.silences
+        self.assertGreater(silence.until, 2.5e11)
+
     def test_longLine(self) -> None:
         """Parsing a long line that is not a table header takes no longer than others."""
         began = time.process_time()
