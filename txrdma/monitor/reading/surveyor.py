@@ -96,6 +96,7 @@ class Surveyor:
             await self._survey()
         except DeviceUnavailable as error:  # which the poller reports, and follows
             _log.debug("no survey: {error}", error=error)
+            self._surveyed = -1  # survey soon after the port has returned
             return False
         return True
 

@@ -373,6 +373,17 @@ class SurveyTests(PollerTestCase):
         self.pump(300.0)
         self.assertGreater(self.surveyor.surveys, 0)
 
+    def test_portLost(self) -> None:
+        """A survey that the loss of the local port has ended is repeated soon after the port's return."""
+        self.fabric.wire.latencySeconds = 0.05
+        self.started()
+        self.surveyor.change(6 * 3600.0)
+        self.pump(120.02)
+        self.assertEqual(self.surveyor.surveys, 0)
+        self.agent.portLost("it is pulled out")
+        self.pump(300.0)
+        self.assertEqual(self.surveyor.surveys, 1)
+
     def test_stop(self) -> None:
         """A stopped survey leaves no delayed calls."""
         self.fabric.wire.latencySeconds = 0.05
