@@ -359,8 +359,10 @@ class MADAgent(RPCs):
         """Resume after the port was opened again."""
         self._closed = ""
         self._use(port)
-        self._registrations.renew(port)
-        self._watch.notify(PortReturned(port.endPort))
+        if not self._closed:  # else it was lost at once
+            self._registrations.renew(port)
+        if not self._closed:
+            self._watch.notify(PortReturned(port.endPort))
 
     def _end(self, reason: str) -> None:
         if self._closed:

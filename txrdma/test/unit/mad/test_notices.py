@@ -22,6 +22,7 @@ from txrdma.mad.layouts import sa
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
+from txrdma.mad.portwatch import PortLost, PortReturned
 from txrdma.mad.server import MADServer
 from txrdma.mad.subscription import Subscription
 from txrdma.test.support.mad.pairs import Answers, pass_, TO_1, TO_2, Wire, WiredPort
@@ -301,6 +302,28 @@ class SubscriptionTests(SynchronousTestCase):
         self.manager.SubnAdmReport(Notice(isGeneric=True, trapNumber=64), TO_1)
         pass_(self.clock, 1, 0.1)
         self.assertEqual(self.reports, [64])
+        agent.close()
+
+    def test_lostAtOnce(self) -> None:
+        """Listeners get no notice of the return of a port that is lost again while it is started or used."""
+        events: list[type] = []
+
+        def reopen() -> WiredPort:
+            port = WiredPort(self.wire, 1)
+            reopened.append(port)
+            if len(reopened) == 1:
+                self.patch(port, "start", lambda receiver: receiver.portLost("at once"))
+            elif len(reopened) == 2:
+                self.patch(port, "serve", lambda *what: agent.portLost("by use"))
+            return port
+
+        reopened: list[WiredPort] = []
+        agent = MADAgent(self.clock, self.wire.ports[0], timeoutSeconds=0.5, reopen=reopen)
+        agent.register(ManagementClass.SUBN_ADM, (Method.REPORT,))
+        agent.watch(lambda event: events.append(type(event)))
+        agent.portLost("the device is gone")
+        pass_(self.clock, 30, 0.5)
+        self.assertEqual((events, len(reopened)), ([PortLost, PortLost, PortLost, PortReturned], 3))
         agent.close()
 
     def test_returnFails(self) -> None:
