@@ -93,8 +93,9 @@ def levels(fabric: Fabric, joined: Iterable[tuple[GUID, GUID]]) -> dict[GUID, in
     """Level of each switch; None if the fabric is not a fat tree."""
     beside: dict[GUID, list[GUID]] = {node.guid: [] for node in fabric.switches()}
     for one, other in joined:
-        beside[one].append(other)
-        beside[other].append(one)
+        if one in beside and other in beside:  # one may have been removed during a pause
+            beside[one].append(other)
+            beside[other].append(one)
     level = distances((node.guid for node in fabric.switches() if _hosts(node)), beside.__getitem__)
     if len(level) < len(beside):
         return None
@@ -109,7 +110,7 @@ def _hosts(node: Node) -> list[Node]:
 def _natural(node: Node) -> tuple[list[tuple[int, str]], bytes]:
     """Order of names in which 10 comes after 9."""
     parts = _DIGITS.split(node.description[:64])
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts], node.guid.raw
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts], node.guid.raw
 
 
 def positions(
@@ -121,11 +122,13 @@ def positions(
     """
     rows: dict[int, list[GUID]] = {}
     for node in sorted(fabric.switches(), key=_natural):
-        rows.setdefault(level[node.guid], []).append(node.guid)
+        if node.guid in level:  # it may have been added during a pause
+            rows.setdefault(level[node.guid], []).append(node.guid)
     below: dict[GUID, list[GUID]] = {}
     for one, other in joined:
-        upper, lower = (one, other) if level[one] > level[other] else (other, one)
-        below.setdefault(upper, []).append(lower)
+        if one in level and other in level:
+            upper, lower = (one, other) if level[one] > level[other] else (other, one)
+            below.setdefault(upper, []).append(lower)
     found: dict[GUID, float] = {}
     first: dict[GUID, GUID] = {}  # leads to the first switch of a part that hangs together, in some steps
 

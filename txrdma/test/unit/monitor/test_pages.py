@@ -261,6 +261,17 @@ class TopologyTests(PageTestCase):
         less |= {ends: ports for ends, ports in list(joined.items())[::2] if names["spine0000"] in ends}
         self.assertEqual(completed(positions(fabric, level, less)), position)
 
+    def test_changedMeanwhile(self) -> None:
+        """A switch may be removed or added while the topology is made in pieces."""
+        self.started(60.0)
+        fabric = self.sweptFabric
+        joined, (gone, *_others) = completed(bundles(fabric)), fabric.switches()
+        del fabric.nodes[gone.guid]
+        level = levels(fabric, joined)
+        assert level is not None
+        fabric.nodes[gone.guid] = gone
+        self.assertEqual(completed(positions(fabric, level, joined)).keys(), level.keys())
+
     def test_ring(self) -> None:
         """A fabric with links within a level is not a tree and is drawn with a free layout."""
         self.started(60.0)

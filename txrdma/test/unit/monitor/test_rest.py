@@ -265,6 +265,14 @@ class RESTTests(SiteTestCase):
         (edge,) = reported["edges"]
         self.assertHas(edge, links=2, down=0, load=0.0)
 
+    def test_topologyNames(self) -> None:
+        """Names may contain any characters, such as digits that are not decimal ones."""
+        self.fabric.node("left").description = "left 10\N{SUPERSCRIPT TWO}"
+        self.fabric.node("right").description = "left 9\N{SUPERSCRIPT TWO}"
+        self.started()
+        names = [node["name"] for node in self.get("/api/v1/topology").json["nodes"]]
+        self.assertEqual(names, ["left 9\N{SUPERSCRIPT TWO}", "left 10\N{SUPERSCRIPT TWO}"])
+
     def test_wrong(self) -> None:
         """An invalid request is refused with a reason; the interface is read-only."""
         self.started()
