@@ -543,6 +543,7 @@ class CounterReader:
 
         The round reads the other nodes, and then fails. If the management port is lost, it fails at once.
         """
+        self._running.pop(visit, None)  # it may have made no call that can be cancelled
         if isinstance(error, DeviceUnavailable):
             done = self._done
             self._stop()
@@ -550,5 +551,4 @@ class CounterReader:
                 done.errback(error)
         else:
             self._error = self._error or error
-            self._running.pop(visit, None)
             self._fill()

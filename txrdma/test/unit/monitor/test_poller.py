@@ -17,6 +17,8 @@ from txrdma.fabric import health
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, PortKey
+from txrdma.iba.path import IBPath
+from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort
 from txrdma.kit.rawfields import poke
 from txrdma.mad.agent import MADAgent
@@ -376,6 +378,24 @@ class PollerTests(PollerTestCase):
         self.pump(60.0)
         self.assertEqual([each[:2] for each in self.output()], [("cleared", "port-lost")])
         self.assertEqual(self.rate("left", 2), 0.0)
+
+    def test_portLostInFirstRound(self) -> None:
+        """Rounds continue after the first request of the first one has shown that the port is lost."""
+        port, lost = self.agent.port, DeviceUnavailable("the device is gone")
+        usual = port.send
+
+        def send(datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
+            if self.poller.rounds.isRunning:
+                self.agent.portLost(str(lost))
+                raise lost
+            usual(datagram, path, answerWithin)
+
+        self.patch(port, "send", send)
+        self.started()
+        self.assertIsNot(self.agent.port, port)
+        self.pump(60.0)
+        self.assertGreater(self.poller.statistics.turns, 0)
+        self.assertTrue(self.poller.meters)
 
     def test_ownCable(self) -> None:
         """The loss of the local cable does not make other nodes lost."""
