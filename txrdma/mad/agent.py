@@ -318,8 +318,13 @@ class MADAgent(RPCs):
         if self._closed:
             return
         self._core.answer(datagram, path, message, self._seconds())
-        for packet, destination, _seconds in self._core.outgoing():
-            self.port.send(packet, destination)
+        try:
+            for packet, destination, _seconds in self._core.outgoing():
+                self.port.send(packet, destination)
+        except Exception:
+            if message is not None:
+                self._core.withdraw(datagram, path)
+            raise
         self._reschedule()
 
     # IMADReceiver

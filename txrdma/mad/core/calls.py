@@ -205,6 +205,10 @@ class Calls:
             self._long.send(datagram, message, path, now)
             self._flush()
 
+    def withdraw(self, datagram: bytes, path: IBPath) -> None:
+        """Cancel the RMPP transfer of an answer that could not be sent: it must not follow another answer."""
+        self._long.withdraw(datagram, path)
+
     def forget(self, call: Call) -> None:
         """Cancel a call without an event, because its Deferred was cancelled."""
         self._transactions.end(call)

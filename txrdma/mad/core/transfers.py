@@ -265,6 +265,10 @@ class RMPPTransfers:
         elif outgoing is not None and not outgoing.sender.isDone:
             self._control(outgoing, header)
 
+    def withdraw(self, template: bytes, path: IBPath) -> None:
+        """Cancel the transfer of an answer without notifying its receiver."""
+        self._outgoing.pop(self._keyOfSent(template, path), None)
+
     def deadline(self) -> float | None:
         """Time at which to call L{expired}, or an earlier one; None for never."""
         if not self._incoming and not self._outgoing:

@@ -218,6 +218,18 @@ class HandlerTests(ServerTestCase):
         self.patch(self.other, "answer", fail)
         self.assertEqual(self.status(self.agent.SubnAdmGetTable(NodeRecord, TO_2)), MADStatus.BUSY)
 
+    def test_noRoomInPort(self) -> None:
+        """A table that the port cannot send is answered with BUSY; it is not sent after that."""
+        self.serve(lambda request: [NodeRecord()] * 100, SA, (Method.GET_TABLE,))
+        self.wire.ports[1].failing = [ResourceExhausted("no room")]
+        self.assertEqual(self.status(self.agent.SubnAdmGetTable(NodeRecord, TO_2)), MADStatus.BUSY)
+        before = len(self.wire.sent)
+        pass_(self.clock, 60.0, 0.1)
+        self.assertEqual(len(self.wire.sent), before)
+        table = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
+        pass_(self.clock, 0.1)
+        self.assertEqual(len(self.successResultOf(table)), 100)
+
     def test_refusal(self) -> None:
 
         def refuse(request: MADRequest) -> object:
