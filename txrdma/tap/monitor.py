@@ -328,6 +328,9 @@ class MonitorService(ListeningService):
                 if self._isSure():
                     await duty.files.update(self.poller)
             self.poller.report("notifications", duty.findings())
+        else:  # a standby has neither: the active monitor reports its own
+            self.poller.report("history", ())
+            self.poller.report("notifications", ())
         with step("updating pages"):
             self.site.hub.fabricChanged()
 

@@ -270,6 +270,22 @@ class TakeoverTests(StandbyTestCase):
         assert second.service._duty is not None and second.service._duty.writer is not None
         self.assertFalse(second.service._duty.writer.loop.problem)
 
+    def test_suspendedWithProblem(self) -> None:
+        """A monitor that has become the standby does not show the problems of its former history for ever."""
+        self.withRows()
+        world, first, _second = self.pair()
+        assert first.service._duty is not None and first.service._duty.writer is not None
+        found = [Finding("history-stopped", "history", "the disk is full")]
+        self.patch(first.service._duty.writer, "findings", lambda: found)
+        world.run(5.0)
+        self.assertEqual(self.foundOf(first), [("history-stopped", "history")])
+        first.isSuspended = True
+        world.run(LEASE_SECONDS + 2 * RENEW_SECONDS)
+        first.isSuspended = False
+        world.run(10.0)
+        self.assertEqual(self.active(), [False, True])
+        self.assertEqual(self.foundOf(first), [])
+
     def test_suspendedWithAlert(self) -> None:
         """An alert that waits in a suspended monitor is sent by the other one, and not again later."""
         self.withRows()
