@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from txrdma.error import InvalidRequest
+from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AsyncEventKind, Completion, CompletionOpcode, Operation, SendRequest, Status
 from txrdma.soft.core.route import Route
@@ -43,7 +43,11 @@ class UnopenedLane(Route):
 
     @property
     def direct(self) -> object | None:
-        return self.open().lane.direct
+        """The lane; None if there is no memory for it now, and requests can only be posted."""
+        try:
+            return self.open().lane.direct
+        except ResourceExhausted:
+            return None
 
     def open(self) -> SharedQueuePair:
         """

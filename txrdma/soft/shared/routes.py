@@ -78,16 +78,16 @@ class _ConnectedProcess(PeerProcess):
         self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[Doorbell], int]] = {}
         self._peerDoorbells = PeerDoorbells()
 
-    def connect(self, owner: SoftQueuePair, destination: QPN) -> Route | None:
+    def connect(self, owner: SoftQueuePair, destination: QPN) -> Route:
         """
         Connect a local queue pair that is ready to receive; it gets a lane when either end sends.
 
-        @return: None if the process is found to have ended.
+        @raise DeviceUnavailable: no message can be sent to the process, for example because it has ended.
         """
         for queue in (owner.sendQueue, owner.receiveQueue):
             self.doorbellNumber(queue.channel)  # raises if the channel is closed
         if self.isLost:  # nothing would fail the route any more
-            return None
+            raise DeviceUnavailable(f"{self.name[0]} port {self.name[1]} was lost while a message was sent")
         unopened = UnopenedLane(owner, destination, self._open, self._closed)
         if (destination, owner.number) in self._invitations:  # the peer has sent already
             return self._open(unopened).lane
@@ -539,6 +539,12 @@ class SharedMemoryPort(RoutePort):
         return peer if peer is not None and peer.lines else None
 
     def _connect(self, name: tuple[str, int]) -> _ConnectedProcess | None:
+        """
+        The process that has a device of this name; None if there is none.
+
+        @raise RDMAError: there is one, but it cannot be reached now. To use UDP instead would not help, as
+            that process waits for the queue pair in shared memory.
+        """
         known = self._known(name)
         if known is not None:
             return known
@@ -548,7 +554,7 @@ class SharedMemoryPort(RoutePort):
         peer = self.peer(name)
         self._link(line, peer)
         if line.isClosed:
-            return None
+            raise DeviceUnavailable(f"{name[0]} port {name[1]} was lost while the first message was sent")
         peer.lines.append(line)
         return peer
 

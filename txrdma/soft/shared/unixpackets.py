@@ -21,6 +21,7 @@ from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IReadWriteDescriptor
 from twisted.python.failure import Failure
 
+from txrdma.error import ResourceExhausted
 from txrdma.kit.delayedcalls import Timer
 from txrdma.soft.shared._rendezvous import LONGEST, meetingName, rendezvousName
 from txrdma.unix.socketdirectory import DirectoryListener, SocketDirectory
@@ -39,6 +40,7 @@ _CROWDED_SECONDS: Final = 0.1
 
 
 NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
+_EXHAUSTED: Final = (*NO_DESCRIPTORS, errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
 """Errors of system calls for lack of descriptors."""
 
 
@@ -100,7 +102,11 @@ class Rendezvous(Protocol):
         """Listen by the name of this IP address and UDP port; raises OSError if it is in use."""
 
     def connect(self, address: str, port: int) -> Line | None:
-        """Connect to the process with that device; None without one of this user."""
+        """
+        Connect to the process with that device; None without one of this user.
+
+        @raise ResourceExhausted: there may be one, but no descriptor or memory is left.
+        """
 
     def ring(self, doorbell: int) -> None:
         """Ring a doorbell of a peer."""
@@ -130,8 +136,12 @@ class UnixRendezvous:
     def connect(self, address: str, port: int) -> Line | None:
         try:
             sock = connectTo(socket.SOCK_SEQPACKET, rendezvousName(address, port))
-        except OSError:
-            return None  # there is no process, or no descriptor is left
+        except OSError as error:
+            if error.errno in _EXHAUSTED:
+                raise ResourceExhausted(
+                    f"no UNIX socket to the process at {address} port {port}: {error}"
+                ) from error
+            return None  # there is no process
         if isSameUser(peerOf(sock).user):
             return PacketSocket(self._reactor, sock)
         sock.close()

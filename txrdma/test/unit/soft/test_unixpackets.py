@@ -14,6 +14,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.error import ResourceExhausted
 from txrdma.soft.shared import unixpackets
 from txrdma.soft.shared.unixpackets import PacketSocket, UnixRendezvous
 
@@ -129,10 +130,12 @@ class ScarceTests(SynchronousTestCase):
         self.line.setReading(True)
         self.assertEqual(self.reactor.getReaders(), [])
 
-    def test_noPeerIsFoundWithoutDescriptorForSocket(self) -> None:
+    def test_peerIsNotTakenForMissingWithoutDescriptorForSocket(self) -> None:
+        """Else one end would use UDP, and the other shared memory."""
 
         def refuse(*_: object) -> None:
             raise OSError(errno.EMFILE, "test")
 
         self.patch(socket, "socket", refuse)
-        self.assertIsNone(UnixRendezvous(self.reactor).connect("127.0.0.1", 9))
+        with self.assertRaises(ResourceExhausted):
+            UnixRendezvous(self.reactor).connect("127.0.0.1", 9)
