@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from txrdma.btl.core.flow import MESSAGE, MessageFlow
-from txrdma.btl.core.peer import Peer
+from txrdma.btl.core.peer import OPEN, Peer
 from txrdma.btl.wire import HEADER_LENGTH
 from txrdma.error import PeerViolation
 from txrdma.iba.verbs import Buffer
@@ -107,9 +107,9 @@ class Outbox:
         self._admit(window)
 
     def _admit(self, window: _Window) -> None:
-        """Send waiting messages as far as the window has room."""
+        """Send waiting messages as far as the window has room, unless the connection closes."""
         waiting = window.waiting
-        while waiting and window.flow.maySend(len(waiting[0].data)):
+        while waiting and self._peer.state == OPEN and window.flow.maySend(len(waiting[0].data)):
             window.flow.send(len(waiting[0].data))
             self._sendNext(waiting)
 
@@ -133,12 +133,13 @@ class Outbox:
         self._send(*message)
 
     def recall(self, context: object) -> bool:
-        """Remove the message with this context. Return whether it was found."""
+        """Remove the message with this context, and send others that fit. Return whether it was found."""
         for window in self._windows.values():
             for message in window.waiting:
                 if message.context is context:
                     window.waiting.remove(message)
                     self.bytes -= len(message.data)
+                    self._admit(window)  # shorter ones after it may fit
                     return True
         return False
 

@@ -109,6 +109,18 @@ class WithdrawnTests(HostsCase):
             self.outcome(client.transport.send(WAITED, bytes(2 << 20)))
             self.assertEqual(len(self.outcome(server.transport.receive(WAITED))), 2 << 20)
 
+    def test_first(self) -> None:
+        """A message that fits into the window is sent when a longer one before it is cancelled."""
+        client, _server = self.connected()
+        self.outcome(client.transport.send(WAITED, bytes(3 << 20)))
+        long = client.transport.send(WAITED, bytes(2 << 20))
+        short = client.transport.send(WAITED, b"short")
+        self.pause(1.0)
+        self.assertNoResult(short)
+        long.cancel()
+        self.failureResultOf(long, CancelledError)
+        self.outcome(short, 1.0)
+
 
 class BufferTests(HostsCase):
     def test_changed(self) -> None:
