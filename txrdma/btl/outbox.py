@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from txrdma.btl.core.flow import MESSAGE, MessageFlow
-from txrdma.btl.core.peer import Peer
+from txrdma.btl.core.peer import OPEN, Peer
 from txrdma.btl.wire import HEADER_LENGTH
 from txrdma.error import PeerViolation
 from txrdma.iba.verbs import Buffer
@@ -32,12 +32,17 @@ class _Waiting(NamedTuple):
 
 
 class _Window:
-    """The window of one tag, and the messages that wait for it."""
+    """
+    The window of one tag, and the messages that wait for it.
 
-    __slots__ = ("flow", "waiting")
+    @ivar urgent: number of waiting messages that are urgent, which are the first ones.
+    """
+
+    __slots__ = ("flow", "urgent", "waiting")
 
     def __init__(self) -> None:
         self.flow = MessageFlow()
+        self.urgent = 0
         self.waiting: deque[_Waiting] = deque()
 
 
@@ -61,7 +66,7 @@ class Outbox:
         self, tag: int, data: Buffer, context: object, isUrgent: bool = False, key: int | None = None
     ) -> None:
         """
-        Send a message of a limited tag, or queue it; an urgent one is queued before the others.
+        Send a message of a limited tag, or queue it; urgent ones are queued before the others.
 
         @param data: if it does not fit into a packet, it must not change while it is queued.
         @param key: the tag whose window and order the message shares; None for its own tag.
@@ -70,7 +75,7 @@ class Outbox:
         window = self._windows.get(number)
         if window is None:
             window = self._windows[number] = _Window()
-        if window.flow.maySend(len(data)) and (isUrgent or not window.waiting):
+        if window.flow.maySend(len(data)) and not (window.urgent if isUrgent else window.waiting):
             window.flow.send(len(data))
             self._send(tag, data, context, isUrgent)
             return
@@ -79,7 +84,8 @@ class Outbox:
         message = _Waiting(tag, data, context, isUrgent)
         self.bytes += len(data)
         if isUrgent:
-            window.waiting.appendleft(message)
+            window.waiting.insert(window.urgent, message)
+            window.urgent += 1
         else:
             window.waiting.append(message)
 
@@ -107,11 +113,11 @@ class Outbox:
         self._admit(window)
 
     def _admit(self, window: _Window) -> None:
-        """Send waiting messages as far as the window has room."""
+        """Send waiting messages as far as the window has room, unless the connection closes."""
         waiting = window.waiting
-        while waiting and window.flow.maySend(len(waiting[0].data)):
+        while waiting and self._peer.state == OPEN and window.flow.maySend(len(waiting[0].data)):
             window.flow.send(len(waiting[0].data))
-            self._sendNext(waiting)
+            self._sendNext(window)
 
     def withdrawn(self, tag: int, length: int) -> None:
         """Note that a message with a tag, which the window has admitted, is not sent after all."""
@@ -125,20 +131,23 @@ class Outbox:
         self.unlimited.add(tag)
         window = self._windows.pop(tag, None)
         while window is not None and window.waiting:
-            self._sendNext(window.waiting)
+            self._sendNext(window)
 
-    def _sendNext(self, waiting: deque[_Waiting]) -> None:
-        message = waiting.popleft()
+    def _sendNext(self, window: _Window) -> None:
+        message = window.waiting.popleft()
+        window.urgent -= message.isUrgent
         self.bytes -= len(message.data)
         self._send(*message)
 
     def recall(self, context: object) -> bool:
-        """Remove the message with this context. Return whether it was found."""
+        """Remove the message with this context, and send others that fit. Return whether it was found."""
         for window in self._windows.values():
             for message in window.waiting:
                 if message.context is context:
                     window.waiting.remove(message)
+                    window.urgent -= message.isUrgent
                     self.bytes -= len(message.data)
+                    self._admit(window)  # shorter ones after it may fit
                     return True
         return False
 

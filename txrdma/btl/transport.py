@@ -228,7 +228,7 @@ class BTLMessageTransport(MessageTransport):
         if not self._outbox.recall(done):
             if not self._peer.recall(done):
                 return
-            if tag is not None and self._peer.state == OPEN:  # else the others are not sent
+            if tag is not None:
                 self._outbox.withdrawn(tag, length)
         self._resume()
         self._proceed()

@@ -114,7 +114,8 @@ class PathMigration:
             self._refusal = None
         except RDMAError as error:
             _log.warn("{pair} cannot migrate to its alternate path: {error}", pair=pair, error=error)
-            self._isProbing, self._refusal = False, error
+            self._isProbing = bool(self._arming)  # of an earlier path
+            self._refusal = error
 
     @property
     def isDue(self) -> bool:

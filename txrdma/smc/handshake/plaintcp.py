@@ -73,7 +73,7 @@ class _Leftover:
             self._transport.doRead()
         except BaseException:
             _log.failure("Unhandled Error")  # the reactor's message
-            self._transport.connectionLost(Failure())
+            _disconnect(self._transport)
 
     def _doRead(self) -> Exception | None:
         transport = self._transport
@@ -142,9 +142,16 @@ def runOnTCP(
     except BaseException:
         _log.failure("Unhandled error in makeConnection")  # Twisted's TCP ports leave the connection open
         if role == Role.CLIENT.value:  # its reactors disconnect clients; but here a shared signal may call
-            transport.connectionLost(Failure())
+            _disconnect(transport)
     if waiting is not None:
         waiting.deliver()
+
+
+def _disconnect(transport: Connection) -> None:
+    """End a connection by the current exception, as reactors do; C{connectionLost} may raise another one."""
+    reason = Failure()
+    with _log.failuresHandled("Unhandled Error"):
+        transport.connectionLost(reason)
 
 
 def _holdPresence(transport: Connection) -> None:

@@ -259,12 +259,16 @@ class TroubleTests(EndsTestCase):
     async def test_exceptionInConnectionMadeEndsOneConnectionOnly(self) -> None:
         """
         A client whose C{connectionMade} raises on plain TCP is disconnected, as with TCP, and others that
-        wait for the same listener connect.
+        wait for the same listener connect; also if its C{connectionLost} raises.
         """
 
         class Broken(Recorder):
             def connectionMade(self) -> None:
                 super().connectionMade()
+                raise ZeroDivisionError
+
+            def connectionLost(self, reason: Failure = connectionDone) -> None:
+                super().connectionLost(reason)
                 raise ZeroDivisionError
 
         _, port = await self.serve("tcp:0:interface=127.0.0.1")
@@ -280,7 +284,7 @@ class TroubleTests(EndsTestCase):
         (protocol,) = broken.protocols
         await protocol.lost
         protocol.reason.trap(ZeroDivisionError)
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
 
     async def test_cancelledAsSoonAsConnectReturns(self) -> None:
         factory, port = await self.serve()

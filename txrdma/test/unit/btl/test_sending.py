@@ -109,6 +109,34 @@ class WithdrawnTests(HostsCase):
             self.outcome(client.transport.send(WAITED, bytes(2 << 20)))
             self.assertEqual(len(self.outcome(server.transport.receive(WAITED))), 2 << 20)
 
+    def test_first(self) -> None:
+        """A message that fits into the window is sent when a longer one before it is cancelled."""
+        client, _server = self.connected()
+        self.outcome(client.transport.send(WAITED, bytes(3 << 20)))
+        long = client.transport.send(WAITED, bytes(2 << 20))
+        short = client.transport.send(WAITED, b"short")
+        self.pause(1.0)
+        self.assertNoResult(short)
+        long.cancel()
+        self.failureResultOf(long, CancelledError)
+        self.outcome(short, 1.0)
+
+
+class PriorityTests(HostsCase):
+    def test_order(self) -> None:
+        """Urgent messages that wait for the window of their tag overtake the others, but not each other."""
+        client, server = self.connected()
+        long = bytes(3 << 20)
+        self.outcome(client.transport.send(WAITED, b"first" + long))
+        client.transport.post(WAITED, b"usual" + long)
+        cancelled = client.transport.sendPriority(WAITED, b"never" + long)
+        for data in (b"one", b"two" + long, b"three"):
+            client.transport.post(WAITED, data, None, True)
+        cancelled.addErrback(lambda failure: failure.trap(CancelledError))
+        cancelled.cancel()
+        found = [self.outcome(server.transport.receive(WAITED))[:3] for _each in range(5)]
+        self.assertEqual(found, [b"fir", b"one", b"two", b"thr", b"usu"])
+
 
 class BufferTests(HostsCase):
     def test_changed(self) -> None:

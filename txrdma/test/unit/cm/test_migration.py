@@ -11,6 +11,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
@@ -261,8 +262,8 @@ class MigrationTests(TwoPortCase):
         client.transport.sendMessage(b"x")
         self.assertEqual(self.result(loading), pathFor(self.path(1)))
 
-    def test_loadedAgainBeforeArmed(self) -> None:
-        """Both loads complete if the first one is armed only after the migration to its path."""
+    def migratedBeforeArmed(self) -> tuple[MessageRecorder, Deferred[Any]]:
+        """Return a client that has migrated, and its load, for which no write could be posted yet."""
         client, server = self.connected(TERMS, TERMS)
         self.patch(sendqueue, "OVERHEAD", 0)
         first = client.transport.loadAlternatePath(self.path(1))
@@ -275,6 +276,21 @@ class MigrationTests(TwoPortCase):
         self.wait(lambda: client.paths and server.paths)
         self.assertNoResult(first)
         self.mend(0)
+        return client, first
+
+    def test_refusedBeforeArmed(self) -> None:
+        """A load completes although the device refuses a further one before the first one is armed."""
+        client, first = self.migratedBeforeArmed()
+        refuseMigration(self, client)
+        self.failure(client.transport.loadAlternatePath(self.path(0)), InvalidRequest)
+        self.assertNoResult(first)
+        self.patch(sendqueue, "OVERHEAD", 4)
+        client.transport.sendMessage(b"x")
+        self.assertEqual(self.result(first), pathFor(self.path(1)))
+
+    def test_loadedAgainBeforeArmed(self) -> None:
+        """Both loads complete if the first one is armed only after the migration to its path."""
+        client, first = self.migratedBeforeArmed()
         self.patch(sendqueue, "OVERHEAD", 4)
         self.assertEqual(self.result(client.transport.loadAlternatePath(self.path(0))), pathFor(self.path(0)))
         self.assertEqual(self.successResultOf(first), pathFor(self.path(1)))
