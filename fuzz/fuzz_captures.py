@@ -78,7 +78,7 @@ def _decodeFile(content: bytes) -> None:
     """C{txrdma decode} finds datagrams in any input, or raises InvalidRequest."""
     with redirect_stderr(StringIO()):
         try:
-            for found in decode._inFile(BytesIO(content), Explanation()):
+            for found in decode._inFile(BytesIO(content), Explanation(), "input"):
                 dumped(found.inside.datagram, 3)
         except InvalidRequest:
             pass
