@@ -45,7 +45,10 @@ else:
     print("found later")
 """
 
-LIGHT = {f"txrdma.commands{name}" for name in ("", ".common", ".common.options", ".common.registry")}
+LIGHT = {
+    f"txrdma.commands{name}"
+    for name in ("", ".common", ".common.interruption", ".common.options", ".common.registry")
+}
 
 SMC: dict[str, object] = {
     "mode": "SMC-R",

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import (
     AsyncEventKind,
@@ -102,7 +103,7 @@ class DescriptorTests(NeighbourCase):
         self.assertIs(end.qp.state, QPState.RTS)
         self.exchange(end)
 
-    def test_processThatDiesInDiscoveryIsNotFound(self) -> None:
+    def test_processThatDiesInDiscoveryIsUnavailable(self) -> None:
         device, other = self.open(), self.open()
         port: Any = other.ports[0].routes[0]
 
@@ -113,7 +114,8 @@ class DescriptorTests(NeighbourCase):
         self.patch(unixpackets, "peerOf", peerOf)
         here: Any = device.ports[0].routes[0]
         name = (other.ports[0].address, other.ports[0].udpPort)
-        self.assertIsNone(here._connect(name))
+        with self.assertRaises(DeviceUnavailable):
+            here._connect(name)
         self.assertEqual((here._peers, here._links), ({}, {}))
 
 
