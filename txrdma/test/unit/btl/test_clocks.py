@@ -16,6 +16,7 @@ class SetBackTests(HostsCase):
         for call in self.world.clock.calls:
             if getattr(getattr(call.func, "__self__", None), "_host", None) is host:
                 call.delay(seconds)
+        self.world.clock.calls.sort(key=lambda call: call.getTime())
 
     def test_lost(self) -> None:
         """A message that is lost before or after the clock is set back is sent again soon."""
