@@ -43,7 +43,7 @@ class UnopenedLane(Route):
 
     @property
     def direct(self) -> object | None:
-        """The lane; None if there is no memory for it now, and requests can only be posted."""
+        """The opened lane, for writing without requests; None while there is no memory to open it."""
         try:
             return self.open().lane.direct
         except ResourceExhausted:

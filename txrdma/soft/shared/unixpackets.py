@@ -40,8 +40,10 @@ _CROWDED_SECONDS: Final = 0.1
 
 
 NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
-_EXHAUSTED: Final = (*NO_DESCRIPTORS, errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
 """Errors of system calls for lack of descriptors."""
+
+_EXHAUSTED: Final = (*NO_DESCRIPTORS, errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
+"""Errors of a connect that do not mean that nobody listens; EAGAIN: too many connections wait there."""
 
 
 class MessageReceiver(Protocol):
