@@ -23,10 +23,10 @@ _PRESENCE_KINDS: Final = {
 _PORTS: Final = range(256)
 
 _Stored = tuple[Any, ...]
-"""Room, name and value of a row."""
+"""A row of version 1: the kind of state (in the column C{room}), its name, and its value as JSON."""
 
 _Placed = tuple[tuple[float, ...], FabricEvent]
-"""Position of an event among those of its room, and the event."""
+"""Position of an event among those of its kind of state, and the event."""
 
 
 def eventsOfVersion1(database: Database) -> list[FabricEvent]:
