@@ -11,6 +11,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import sys
 from typing import Final
 
@@ -19,8 +20,13 @@ SIZE_SEALS: Final = 0x06
 
 PLAIN: Final = 128
 """
-Mappings of descriptors from this number on keep no descriptor, which costs two system calls, and which PyPy
-can't do.
+Mappings of descriptors from this number on, or from a quarter of the process's limit, keep no descriptor.
+This costs two system calls, and PyPy can't do it.
+"""
+
+SPARE: Final = 16
+"""
+The number of descriptors that L{sealedMemory} can leave to others, at most a quarter of the process's limit.
 """
 
 
@@ -31,14 +37,28 @@ def mapped(descriptor: int, length: int, isWritable: bool = True) -> mmap.mmap:
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if isWritable else 0)
     if sys.version_info >= (3, 13):
         return mmap.mmap(descriptor, length, prot=protection, trackfd=False)
-    if descriptor < PLAIN or sys.implementation.name == "pypy":
+    if descriptor < min(PLAIN, _limit() // 4) or sys.implementation.name == "pypy":
         return mmap.mmap(descriptor, length, prot=protection)
     from txrdma.unix._overlay import overlaid
 
     return overlaid(descriptor, length, protection)
 
 
-def sealedMemory(name: str, length: int, seals: int = 0) -> tuple[int, mmap.mmap]:
+def _limit() -> int:
+    """The maximum number of descriptors of this process."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit
+
+
+def _checkSpare(descriptor: int) -> None:
+    """Raise OSError if less than L{SPARE} numbers follow a new descriptor, which has the least free one."""
+    limit = _limit()
+    spare = min(SPARE, limit // 4)
+    if descriptor >= limit - spare:
+        raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)} (the last {spare} of {limit} are reserved)")
+
+
+def sealedMemory(name: str, length: int, seals: int = 0, isSparing: bool = False) -> tuple[int, mmap.mmap]:
     """
     Make a memfd whose size is sealed, since access would raise SIGBUS if a peer could shrink it.
 
@@ -46,11 +66,15 @@ def sealedMemory(name: str, length: int, seals: int = 0) -> tuple[int, mmap.mmap
 
     @param seals: further seals, which affect other mappings only; a kernel that does not support them omits
         them.
+    @param isSparing: whether to leave L{SPARE} descriptors to others, for example to those who share the
+        memory with another process.
     @return: descriptor and mapping.
     @raise OSError: there is not enough memory, or no descriptor.
     """
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
+        if isSparing:
+            _checkSpare(descriptor)
         os.fchmod(descriptor, 0o600)
         os.ftruncate(descriptor, length)
         mapping = mapped(descriptor, length)

@@ -209,7 +209,7 @@ class KeyTable:
         descriptor: int | None = None
         try:
             if sys.platform == "linux" and not whyNoSharedMemory():
-                descriptor, mapping = sealedMemory("txrdma", validOffset + PAGE)
+                descriptor, mapping = sealedMemory("txrdma", validOffset + PAGE, isSparing=True)
             else:
                 mapping = mmap.mmap(-1, validOffset + PAGE)
         except (OSError, ValueError, OverflowError) as error:

@@ -4,8 +4,10 @@ Tests for L{txrdma.unix.mapping}.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+import resource
 import sys
 from unittest import mock, skipIf
 
@@ -28,6 +30,41 @@ class HighDescriptorTests(SynchronousTestCase):
         finally:
             os.close(descriptor)
         self.assertEqual(mapping[:9], b"\0\0\0hello\0")
+
+
+class SpareDescriptorTests(SynchronousTestCase):
+    """Memory that leaves the last descriptors of a process to others."""
+
+    def allocate(self, free: int) -> int:
+        """Make memory in a process that can have this number of descriptors more; return its descriptor."""
+        self.free = os.dup(0)
+        os.close(self.free)
+        self.patch(resource, "getrlimit", lambda which: (self.free + free, self.free + free))
+        descriptor, mapping = sealedMemory("txrdma test", mmap.PAGESIZE, isSparing=True)
+        self.addCleanup(closeMapping, mapping)
+        self.addCleanup(os.close, descriptor)
+        return descriptor
+
+    def test_lastDescriptorsAreReserved(self) -> None:
+        self.patch(mappings, "SPARE", 2)
+        error = self.assertRaises(OSError, self.allocate, 2)
+        self.assertEqual(error.errno, errno.EMFILE)
+        self.assertIn("the last 2 of", str(error))
+        left = os.dup(0)
+        os.close(left)
+        self.assertEqual(left, self.free)
+
+    def test_memoryMayTakeTheDescriptorBeforeThem(self) -> None:
+        self.patch(mappings, "SPARE", 2)
+        self.assertEqual(self.allocate(3), self.free)
+
+    def test_processesWithoutLimit(self) -> None:
+        self.patch(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        descriptor, mapping = sealedMemory("txrdma test", mmap.PAGESIZE, isSparing=True)
+        os.close(descriptor)
+        mapping[0] = 1
+        mapping.close()
+        self.assertTrue(mapping.closed)
 
 
 class OtherUserTests(SynchronousTestCase):
