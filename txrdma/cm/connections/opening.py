@@ -47,12 +47,14 @@ from txrdma.cm.terms import (
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceExhausted, WireError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.kit.values import replace
 from txrdma.mad.layouts.values import PathMTU
 from txrdma.messages.interfaces import IMessageProtocolFactory
 from txrdma.messages.transport import protocolFor
 
 _log = Logger()
+_rateLimited = RateLimitedLogger(_log)
 
 REQ_PRIVATE_BYTES: Final = 92
 """Bytes of private data in a REQ."""
@@ -511,7 +513,12 @@ class ServiceListening:
             if not isinstance(error, RDMAError):
                 _log.failure("{listener}: buildProtocol failed", listener=self)
             elif not isinstance(error, Rejection):
-                _log.warn("{listener} can't accept a connection: {error}", listener=self, error=error)
+                _rateLimited.warn(
+                    (self.serviceID, type(error)),
+                    "{listener} can't accept a connection: {error}",
+                    listener=self,
+                    error=error,
+                )
             reject(connection, error)
         finally:
             release()

@@ -247,7 +247,7 @@ class Announcements:
         """Do nothing: the socket needs no preparation."""
 
     def begin(self, address: TCPAddress) -> None:
-        purpose = f"to announce a connection to {address}"
+        purpose = f"the announcement of connections to {address}"
         try:
             self._listener = LocalListener(
                 self.reactor,

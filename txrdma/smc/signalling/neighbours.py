@@ -219,7 +219,7 @@ class NeighbourAnnouncements(Announcements):
     def beginNeighbours(self, address: TCPAddress) -> None:
         """Listen for processes of other network namespaces in the directory."""
         name = listenersAt(address.port) + secrets.token_hex(8)
-        purpose = f"to announce a connection to {address} from another network namespace"
+        purpose = f"the announcement of connections to {address} from another network namespace"
         try:
             self._neighbourListener = DirectoryListener(
                 self.reactor, self._directory, socket.SOCK_STREAM, name, self._met, purpose, _BACKLOG
