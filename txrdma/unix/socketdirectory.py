@@ -22,7 +22,16 @@ from typing import Final
 from twisted.logger import Logger
 
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.unix.sockets import connectTo, isSameUser, LocalListener, peerOf, Reactor, SO_PEERCRED, unmapped
+from txrdma.unix.sockets import (
+    connectTo,
+    EXHAUSTED,
+    isSameUser,
+    LocalListener,
+    peerOf,
+    Reactor,
+    SO_PEERCRED,
+    unmapped,
+)
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
@@ -146,11 +155,14 @@ class SocketDirectory:
         Connect to the process with a name. If the process has ended, its name is removed.
 
         @return: a non-blocking socket; None if there is no process, or it is not permitted.
+        @raise OSError: there may be one, but no descriptor or memory is left; see L{EXHAUSTED}.
         """
         before = self._identityOf(name)
         try:
             connected = connectTo(kind, self._in(name))
         except OSError as error:
+            if error.errno in EXHAUSTED:
+                raise
             isRefused = error.errno == errno.ECONNREFUSED
             if isRefused and before is not None and self._identityOf(name) == before:
                 self.withdraw(name)

@@ -39,6 +39,9 @@ _AT_ONCE: Final = 32
 _GONE: Final = (errno.ECONNABORTED, errno.EPERM, errno.EINTR)
 """Errors of accept that concern one connection only."""
 
+EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
+"""Errors of a connect that do not mean that nobody listens; EAGAIN: too many connections wait there."""
+
 ASIDE: Final = 1.0
 """Seconds for which a listener pauses when accept fails for lack of descriptors or memory."""
 

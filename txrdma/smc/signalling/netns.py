@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -128,9 +129,10 @@ class _Search:
     def begin(self) -> bool:
         """Query the listeners; return whether there are any."""
         for name in sorted(self._names)[:_MOST_ASKED]:
-            connection = self._directory.connect(socket.SOCK_STREAM, name)
-            if connection is not None:
-                self._candidates.append(_Candidate(self, connection))
+            with suppress(OSError):  # no descriptor is left
+                connection = self._directory.connect(socket.SOCK_STREAM, name)
+                if connection is not None:
+                    self._candidates.append(_Candidate(self, connection))
         if self._candidates:
             self._timer.start(_AGAIN, self._again)
         return bool(self._candidates)

@@ -25,7 +25,7 @@ from twisted.logger import Logger, LogLevel
 from txrdma.error import DeviceUnavailable, ProtectionError, RDMAError, WireError
 from txrdma.iba.types import GID, QPN, ROCE_PORT
 from txrdma.iba.verbs import AsyncEventKind, QPKind
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import lacksDescriptors, RateLimitedLogger
 from txrdma.soft.core.doorbellpage import DOORBELL_BYTES
 from txrdma.soft.core.netdev import portOfQueuePair, udpPort
 from txrdma.soft.core.queuepair import SoftQueuePair
@@ -55,7 +55,7 @@ from txrdma.soft.shared._unopened import UnopenedLane
 from txrdma.soft.shared.datagrams import DatagramLink, SharedDatagrams
 from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.sharedqueuepair import SharedQueuePair, SharingReactor
-from txrdma.soft.shared.unixpackets import Line, NO_DESCRIPTORS, Rendezvous, UnixRendezvous
+from txrdma.soft.shared.unixpackets import Line, Rendezvous, UnixRendezvous
 from txrdma.unix.sockets import Reactor
 
 _log = Logger()
@@ -182,7 +182,7 @@ class _ConnectedProcess(PeerProcess):
         except (OSError, ValueError) as error:
             for doorbell in doorbells:
                 doorbell.release()
-            if not isinstance(error, OSError) or error.errno not in NO_DESCRIPTORS:
+            if not lacksDescriptors(error):
                 raise
             self.refuse(parsed)
             return
@@ -218,7 +218,7 @@ class _ConnectedProcess(PeerProcess):
                 self._port.datagrams.join(datagramLink, descriptors[0], doorbells.pop())
                 return
             except OSError as error:
-                if error.errno not in NO_DESCRIPTORS:
+                if not lacksDescriptors(error):
                     raise
         for doorbell in doorbells or ():
             doorbell.release()
@@ -240,7 +240,7 @@ class _ConnectedProcess(PeerProcess):
             try:
                 self._peerDoorbells.add(parsed.number, descriptors, self.isTrusted)
             except OSError as error:
-                if error.errno not in NO_DESCRIPTORS:
+                if not lacksDescriptors(error):
                     raise
                 self.send(parsed.replace(kind=RendezvousKind.DOORBELL_LOST).encode())
         elif parsed.kind is RendezvousKind.DOORBELL_CLOSED:

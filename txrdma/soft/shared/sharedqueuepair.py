@@ -20,7 +20,7 @@ from txrdma.error import ResourceExhausted
 from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import AsyncEventKind, Operation, SendRequest
 from txrdma.kit.delayedcalls import cancelCall, isPending
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import lacksDescriptors, RateLimitedLogger
 from txrdma.soft.core.pieces import part, scatter
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared._doorbells import Doorbell
@@ -40,7 +40,7 @@ from txrdma.soft.shared._rendezvous import (
     RendezvousKind,
 )
 from txrdma.soft.shared.peerprocess import PeerProcess
-from txrdma.soft.shared.unixpackets import NO_DESCRIPTORS, Rendezvous
+from txrdma.soft.shared.unixpackets import Rendezvous
 from txrdma.unix.mapping import closeMapping
 
 _log = Logger()
@@ -301,7 +301,7 @@ class SharedQueuePair:
             try:
                 mapping, region = mapRegion(reply, descriptors[0])
             except OSError as error:
-                if error.errno not in NO_DESCRIPTORS:
+                if not lacksDescriptors(error):
                     raise
                 self.descriptorsLost(reply.rkey)
                 return

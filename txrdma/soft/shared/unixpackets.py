@@ -23,9 +23,18 @@ from twisted.python.failure import Failure
 
 from txrdma.error import ResourceExhausted
 from txrdma.kit.delayedcalls import Timer
+from txrdma.kit.logs import lacksDescriptors
 from txrdma.soft.shared._rendezvous import LONGEST, meetingName, rendezvousName
 from txrdma.unix.socketdirectory import DirectoryListener, SocketDirectory
-from txrdma.unix.sockets import connectTo, Credentials, isSameUser, LocalListener, peerOf, Reactor
+from txrdma.unix.sockets import (
+    connectTo,
+    Credentials,
+    EXHAUSTED,
+    isSameUser,
+    LocalListener,
+    peerOf,
+    Reactor,
+)
 
 _NO_SIGNAL: Final[int] = getattr(socket, "MSG_NOSIGNAL", 0x4000)  # PyPy's socket does not have it
 
@@ -37,13 +46,6 @@ _LATER: Final = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
 
 _CROWDED_SECONDS: Final = 0.1
 """Seconds until a message is sent again after ETOOMANYREFS (too many descriptors in flight)."""
-
-
-NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
-"""Errors of system calls for lack of descriptors."""
-
-_EXHAUSTED: Final = (*NO_DESCRIPTORS, errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
-"""Errors of a connect that do not mean that nobody listens; EAGAIN: too many connections wait there."""
 
 
 class MessageReceiver(Protocol):
@@ -139,10 +141,8 @@ class UnixRendezvous:
         try:
             sock = connectTo(socket.SOCK_SEQPACKET, rendezvousName(address, port))
         except OSError as error:
-            if error.errno in _EXHAUSTED:
-                raise ResourceExhausted(
-                    f"no UNIX socket to the process at {address} port {port}: {error}"
-                ) from error
+            if error.errno in EXHAUSTED:
+                raise _exhausted(address, port, error) from error
             return None  # there is no process
         if isSameUser(peerOf(sock).user):
             return PacketSocket(self._reactor, sock)
@@ -150,6 +150,10 @@ class UnixRendezvous:
         return None
 
     ring = staticmethod(ring)
+
+
+def _exhausted(address: str, port: int, error: OSError) -> ResourceExhausted:
+    return ResourceExhausted(f"no UNIX socket to the process at {address} port {port}: {error}")
 
 
 class DirectoryRendezvous(UnixRendezvous):
@@ -169,7 +173,10 @@ class DirectoryRendezvous(UnixRendezvous):
         )
 
     def connect(self, address: str, port: int) -> Line | None:
-        connected = self._directory.connect(socket.SOCK_SEQPACKET, meetingName(address, port))
+        try:
+            connected = self._directory.connect(socket.SOCK_SEQPACKET, meetingName(address, port))
+        except OSError as error:
+            raise _exhausted(address, port, error) from error
         return None if connected is None else PacketSocket(self._reactor, connected)
 
 
@@ -304,7 +311,7 @@ class PacketSocket:
         try:
             os.close(os.dup(self._socket.fileno()))
         except OSError as error:
-            return error.errno in NO_DESCRIPTORS
+            return lacksDescriptors(error)
         return False
 
     def connectionLost(self, reason: Failure) -> None:

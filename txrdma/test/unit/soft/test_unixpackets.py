@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import ResourceExhausted
 from txrdma.soft.shared import unixpackets
-from txrdma.soft.shared.unixpackets import PacketSocket, UnixRendezvous
+from txrdma.soft.shared.unixpackets import DirectoryRendezvous, PacketSocket, UnixRendezvous
 
 
 class MessageReceiver:
@@ -137,5 +137,6 @@ class ScarceTests(SynchronousTestCase):
             raise OSError(errno.EMFILE, "test")
 
         self.patch(socket, "socket", refuse)
-        with self.assertRaises(ResourceExhausted):
-            UnixRendezvous(self.reactor).connect("127.0.0.1", 9)
+        for rendezvous in (UnixRendezvous(self.reactor), DirectoryRendezvous(self.reactor, self.mktemp())):
+            with self.assertRaises(ResourceExhausted):
+                rendezvous.connect("127.0.0.1", 9)
