@@ -376,6 +376,13 @@ def printUnexplained(ended: list[Ended]) -> None:
         )
 
 
+def printSkips(ended: list[Ended]) -> None:
+    """Print why tests were skipped, by reason, the most frequent one first."""
+    reasons = Counter(" ".join(each.text.split()) for each in ended if each.outcome == "skipped")
+    for reason, count in reasons.most_common():
+        print(f"{count} skipped: {reason or 'no reason is given'}")
+
+
 def misplaced(ended: Ended) -> str:
     """Return why a test does not belong to its group, unit or integration; empty if it does."""
     group = ended.test.removeprefix("txrdma.test.").partition(".")[0]
@@ -440,6 +447,7 @@ def main(arguments: list[str]) -> int:
     results = [each for _, each in run.ended]
     printSlowest(results, options.slowest)
     printUnexplained(results)
+    printSkips(results)
     counts = progress.counts
     progress.print_(f"{progress.line()}; log in {log.name}")
     print(f"{label}{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")

@@ -77,6 +77,14 @@ class RunTests(SynchronousTestCase):
             self.assertEqual(self.last(HEAD + test), (status, counts), test)
         self.assertEqual(self.last("import nonsense")[0], 1)
 
+    def test_reasonsOfSkippedTests(self) -> None:
+        tests = "\n  ".join(
+            f"@unittest.skip({reason!r})\n  def test_{name}(self): pass"
+            for name, reason in (("a", "no tshark"), ("b", "no gdb"), ("c", "no gdb"))
+        )
+        _, output = self.run_(HEAD + tests)
+        self.assertIn("2 skipped: no gdb\n1 skipped: no tshark\n", output)
+
     def test_brokenWorker(self) -> None:
         """If workers cannot start, the run fails and ends."""
         tools = Path(self.mktemp()).absolute()
