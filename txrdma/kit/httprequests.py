@@ -23,8 +23,11 @@ SUCCESSES: Final = range(200, 300)
 """Status codes of requests that have succeeded."""
 
 _AGENT: Final = {"User-Agent": "txrdma"}
-_FAILURES: Final = (*(OSError, ConnectError, ConnectionClosed, ResponseFailed, RequestTransmissionFailed),)
-"""Errors of names, connections, TLS and malformed answers."""
+_FAILURES: Final = (
+    *(OSError, ConnectError, ConnectionClosed, ResponseFailed, RequestTransmissionFailed),
+    ValueError,
+)
+"""Errors of names, connections, TLS and malformed answers; invalid URLs and names are a C{ValueError}."""
 
 
 class HTTPAnswer(NamedTuple):

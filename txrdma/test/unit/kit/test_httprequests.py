@@ -67,6 +67,7 @@ class FetchTests(SynchronousTestCase):
         nameless = ResponseNeverReceived([Failure(OSError())])
         for error, text in (
             *((ConnectionRefusedError(), "refused"), (wrapped, "reset"), (nameless, "OSError")),
+            (ValueError("invalid hostname: a_b"), "invalid hostname: a_b"),
         ):
             failure = self.failureResultOf(self.fetched(error), DeviceUnavailable)
             self.assertIn(text, failure.getErrorMessage())

@@ -126,6 +126,14 @@ class SenderTests(SynchronousTestCase):
         self.assertEqual(receiver.taken(), list(range(1, 721)))
         self.assertEqual((sender.waiting, sender.sent, sender.problem), (0, 7200, ""))
 
+    def test_invalidName(self) -> None:
+        """If the receiver's name is invalid, requests wait on disk, as for an unreachable receiver."""
+        for _ in range(3):
+            self.receiver.add()
+            self.assertFalse(self.sent(ValueError("invalid hostname: my_engine")))
+        self.assertEqual(len(self.receiver.spool.records), 3)
+        self.assertIn("my_engine", self.receiver.sender.problem)
+
     def test_busy(self) -> None:
         """A request is repeated if the receiver is busy or answers with a server error."""
         for answer in (
