@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import date, datetime
 from functools import partial
 from typing import Final
+from urllib.parse import urlsplit
 
 from txrdma.error import InvalidRequest
 from txrdma.fabric.advice import ADVICE, Severity
@@ -17,6 +18,9 @@ from txrdma.fabric.metricnames import METRICS
 _YEAR: Final = 365 * 86400.0
 _MOST: Final = 1_000_000
 _LEAST_DAYS: Final = 0.05
+_HOST: Final = re.compile(r"([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.(?!$)|\.?$))+")
+"""Names of hosts (RFC 1123); Twisted refuses others, such as those with C{_}."""
+
 _USED_LABELS: Final = ("__name__", "column", "guid", "port")
 _METRICS: Final = {name.lower(): name for name in METRICS}
 _SEVERITIES: Final = {severity.name.lower(): severity for severity in Severity}
@@ -160,7 +164,23 @@ def lineOfText(value: object) -> str:
     return text
 
 
-url: Final = matching(r"https?://[^/\s]+.*", "a URL, as http://host:9093/api/v2/alerts")
+def url(value: object) -> str:
+    """Check a URL of HTTP, as far as it can be checked without a connection."""
+    text = _anyURL(value)
+    with suppress(ValueError):  # of an invalid address or port
+        parts = urlsplit(text.replace("{fabric}", "x"))
+        if "@" in parts.netloc:
+            raise InvalidValue("a URL without name and password: an authorization-file can have them")
+        host = parts.hostname or ""
+        if parts.port != 0 and (":" in host or _HOST.fullmatch(host)):
+            return text
+    raise InvalidValue(
+        "a URL with a name of letters, digits, - and dots or an address, and a port up to 65535, "
+        "as http://host:9093/api/v2/alerts"
+    )
+
+
+_anyURL: Final = matching(r"https?://[^/\s]+[!-~]*", "a URL, as http://host:9093/api/v2/alerts")
 databaseURL: Final = matching(r".*://.*", "a URL, as postgresql+psycopg://user@host/fabric")
 webhookFormat: Final = matching("alertmanager|webhook", "'alertmanager' or 'webhook'")
 mailAddress: Final = matching(r"[^\s@,]+@[^\s@,]+", "an address of mail, as fabric@example.org")

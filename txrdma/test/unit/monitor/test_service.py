@@ -239,6 +239,33 @@ class ConfigTests(SynchronousTestCase):
                 self.assertIn(why, str(error))
                 self.assertNotIn("beyond this host", str(error))
 
+    def test_urls(self) -> None:
+        """URLs that no request can be sent to are refused at the start, with the reason."""
+        for url in (
+            *("http://engine", "https://engine.example.org.:443/a?b=c", "http://127.0.0.1:9090/"),
+            *("http://E-1/", "http://[::1]:9090/x", "http://{fabric}.example.org/{fabric}"),
+        ):
+            self.assertEqual(parseConfig(f'alerts.webhooks.a.url = "{url}"').webhooks[0][1], url)
+        for url, why in {
+            "ftp://engine/": "a URL, as",
+            "http:///x": "a URL, as",
+            "http://engine/a b": "a URL, as",
+            "http://engine/ä": "a URL, as",
+            "http://my_engine:9090/": "a URL with a name of letters, digits, - and dots",
+            "http://engine:99999/": "a port up to 65535",
+            "http://engine:0/": "a port up to 65535",
+            "http://engine:http/": "a port up to 65535",
+            "http://[::1/": "an address",
+            "http://a..b/": "a URL with a name",
+            "http://-a/": "a URL with a name",
+            f"http://{'a' * 64}/": "a URL with a name",
+            "http://?x": "a URL with a name",
+            "http://me:secret@engine/": "a URL without name and password",
+        }.items():
+            error = self.assertRaises(InvalidRequest, parseConfig, f'alerts.webhooks.a.url = "{url}"')
+            self.assertIn("line 1: alerts.webhooks.a.url: is ", str(error))
+            self.assertIn(why, str(error))
+
     def test_authorization(self) -> None:
         """The Authorization header of a webhook is in a separate file, on one line."""
         path = self.mktemp()
