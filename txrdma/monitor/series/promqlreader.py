@@ -75,6 +75,7 @@ class PromQLReader:
 
     async def _series(self, portKey: PortKey, counter: str, begin: int, end: int, level: str) -> list[Point]:
         family, now = familyOf(counter), int(self._wallSeconds())
+        end = min(end, now + 1)
         index = self._levelAt(level, now - begin)
         step = self._levels[index].stepSeconds
         if step:
@@ -103,7 +104,7 @@ class PromQLReader:
 
     async def _answer(self, path: str, values: Mapping[str, object]) -> list[QueriedSeries]:
         settings = self._settings
-        body = urlencode({**values, "timeout": f"{settings.timeoutSeconds:g}s", "nocache": 1}).encode()
+        body = urlencode({**values, "timeout": settings.timeoutSeconds, "nocache": 1}).encode()
         headers = {**settings.allHeaders, "Content-Type": "application/x-www-form-urlencoded"}
         url = f"{settings.queryURL.rstrip('/')}/api/v1/{path}"
         answer = await fetch(

@@ -72,9 +72,15 @@ class ReaderTests(SynchronousTestCase):
         given = parameters(request)
         columns = "seconds|portXmitData|peakXmit"
         self.assertEqual(given["query"], f'infiniband_history{{column=~"{columns}",{WHERE}}}[100s]')
-        self.assertEqual((float(given["time"]), given["timeout"]), (NOW - 0.5, "10s"))
+        self.assertEqual((float(given["time"]), given["timeout"]), (NOW - 0.5, "10.0"))
         for name, value in (("X-Scope-OrgID", "us"), ("Authorization", "Bearer abc")):
             self.assertEqual(request.headers.getRawHeaders(name), [value])
+
+    def test_future(self) -> None:
+        """A time that ends long after the present has the readings until now, by one query."""
+        self.successResultOf(self.asked(-100, 10**11, "readings"))
+        (request,) = self.agent.requests
+        self.assertTrue(parameters(request)["query"].endswith("}[101s]"))
 
     def test_minutes(self) -> None:
         """Minutes are sums that end before the next minute, and the highest of its peaks."""
