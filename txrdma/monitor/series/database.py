@@ -193,6 +193,8 @@ class SQLite(Database):
                 self._connection: Final = undo.enter_context(
                     closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False))
                 )
+                # Other programs may have stored texts that are not UTF-8.
+                self._connection.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 self._connection.execute("PRAGMA synchronous = NORMAL")
             except (OSError, sqlite3.OperationalError) as error:

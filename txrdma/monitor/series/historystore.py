@@ -203,7 +203,8 @@ class HistoryStore:
     def _arrange(self, database: Database, tables: list[str], family: ColumnFamily, level: Level) -> None:
         """Add or rename columns, so that the tables of a level have the columns of this release."""
         head = family.head + level.name
-        periods = {name: int(name[len(head) + 1 :]) for name in tables if name.startswith(f"{head}_")}
+        numbers = {name: re.fullmatch(rf"{head}_([0-9]+)", name) for name in tables}
+        periods = {name: int(number[1]) for name, number in numbers.items() if number is not None}
         for name in ([head] if head in tables else []) + list(periods):  # the partitioned table first
             database.change(name, family.columns, RENAMED)
         self._known[head] = sorted(periods.values())

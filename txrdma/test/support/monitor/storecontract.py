@@ -301,6 +301,15 @@ class StoreContract(SynchronousTestCase):
         numbers = [int(line.partition(" invalid")[0]) for line in lines if " invalid" in line]
         self.assertEqual(numbers, [len(rows) for rows in several.values()])
 
+    def test_otherTables(self) -> None:
+        """Tables of an operator, such as copies, are ignored, whatever their names begin with."""
+        with self.store._transaction():
+            for name in ("readings_backup", "minutes_", "hours_1_2"):
+                self.store._database.make(name, {"a": int}, ("a",))
+        self.reopen()
+        self.store.write([reading(100, 7)], 100)
+        self.assertEqual(len(self.store.series(PORT, "portXmitData", 0, 200, "readings")), 1)
+
     def test_newerVersion(self) -> None:
         """A history of a newer version is refused and not changed."""
         with self.store._transaction():

@@ -230,6 +230,18 @@ class DiskTests(SynchronousTestCase):
         self.assertRaises(ValueError, HistoryStore, self.mktemp())
         self.assertEqual(len(closed), 1)
 
+    def test_notUnicode(self) -> None:
+        """Texts that are not UTF-8, as another program may have written them, do not prevent reading."""
+        path: str = self.mktemp()
+        store = HistoryStore(path)
+        store.append([FabricEvent(1.0, "node-came", "leaf", "it is there")])
+        with store._transaction():
+            store._database.execute("UPDATE events SET place = CAST(? AS TEXT)", b"le\xffaf")
+        store.close()
+        store = HistoryStore(path)
+        self.addCleanup(store.close)
+        self.assertEqual([one.where for one in store.changes()], ["le\\xffaf"])
+
     def test_full(self) -> None:
         """A batch that does not fit is not stored at all; writing continues when there is space."""
         store = HistoryStore(self.mktemp())
