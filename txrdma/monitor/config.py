@@ -140,6 +140,8 @@ def _merged(common: Any, own: Any, fabric: str) -> Any:
     value = common if own is None else own
     if isinstance(value, dict):
         return {key: _merged(None, one, fabric) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_merged(None, one, fabric) for one in value]
     return value.replace("{fabric}", fabric) if isinstance(value, str) else value
 
 

@@ -61,6 +61,26 @@ class ConfigTests(SynchronousTestCase):
             settings = fabric.settings
             self.assertEqual((settings.intervalSeconds, settings.settleSeconds), (interval, 0.1))
 
+    def test_namedInLists(self) -> None:
+        """The name of a fabric is inserted in lists of texts, too."""
+        path = self.mktemp()
+        Path(path).write_text("secret\n")
+        text = f"""
+            [poll]
+            collectors = ["tcp:{{fabric}}-reader:9316", "tcp:reader:9316"]
+            collector-key-file = "{path}"
+            [alerts.mail]
+            host = "mail"
+            from = "monitor@example.org"
+            to = ["{{fabric}}@example.org"]
+            [fabrics.north]
+            [fabrics.south]
+            """
+        for fabric in parseConfig(text).fabrics:
+            self.assertEqual(fabric.collectors, (f"tcp:{fabric.fabric}-reader:9316", "tcp:reader:9316"))
+            assert fabric.mail is not None
+            self.assertEqual(fabric.mail.receivers, (f"{fabric.fabric}@example.org",))
+
     def test_without(self) -> None:
         """Without sections there is one fabric, which has no name."""
         config = parseConfig('port = "sim:fattree:4"')
