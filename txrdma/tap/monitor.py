@@ -364,6 +364,9 @@ class MonitorService(ListeningService):
             return False
         finally:
             self._notifier.ready("")
+        if config.fabrics:
+            _log.error("adding sections of fabrics needs a restart: the configuration was not read again")
+            return False
         for name in _FIXED:
             if getattr(config, name) != getattr(self._first, name):
                 _log.warn("{name} has changed, which needs a restart", name=name)

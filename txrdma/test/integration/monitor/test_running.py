@@ -15,7 +15,7 @@ from typing import Any
 from twisted.internet import reactor as theReactor
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
-from twisted.logger import capturedLogs
+from twisted.logger import capturedLogs, formatEvent
 from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
@@ -164,6 +164,18 @@ class ReloadTests(TestCase):
         self.assertTrue(service.reload())
         self.assertTrue(fetchable("other-other-other"))  # a removed line does not give access to everybody
         self.assertFalse(fetchable("first-first-first"))
+
+    def test_sections(self) -> None:
+        """A file with sections of several fabrics, which need a restart, is not applied to the only one."""
+        text = 'port = "sim:fattree:4"\n[web]\nlisten = ""\n[poll]\ninterval = 1\n'
+        service = MonitorService(reactor, parseConfig(text))
+        self.addCleanup(service.stopService)
+        sections = text.replace("1", "2") + "[files]\nslurm = '{fabric}'\n[fabrics.north]\n"
+        service.reloadBy(lambda: parseConfig(sections))
+        with capturedLogs() as logs:
+            self.assertFalse(service.reload())
+        self.assertIn("needs a restart", formatEvent(logs[-1]))
+        self.assertEqual((service.config.settings.intervalSeconds, service.config.files.slurm), (1.0, ""))
 
     def test_changedBack(self) -> None:
         """Settings that need a restart are reported while they differ from the running ones."""
