@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from hmac import compare_digest
 from ipaddress import ip_address, IPv6Address
@@ -288,7 +289,7 @@ def _lines(path: str) -> list[tuple[int, bytes]]:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_mode & _OTHERS:
                 raise InvalidRequest(f"{path}: everybody on this host can read it: chmod o= {path}")
-            lines = file.read().splitlines()
+            lines = file.read().removeprefix(BOM_UTF8).splitlines()
     except OSError as error:
         raise InvalidRequest(f"{path}: {error.strerror}") from error
     stripped = [(number, line.strip()) for number, line in enumerate(lines, 1)]

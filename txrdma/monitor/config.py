@@ -202,7 +202,7 @@ def secretIn(path: str, name: str) -> str:
     if not path:
         return ""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             isShared = bool(os.fstat(file.fileno()).st_mode & _OTHERS)
             secret = file.read().strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -34,6 +34,8 @@ def string(value: object) -> str:
     """Check a text."""
     if not isinstance(value, str):
         raise InvalidValue("a text")
+    if "\0" in value:
+        raise InvalidValue("a text without NUL")
     return value
 
 

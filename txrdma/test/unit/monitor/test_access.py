@@ -89,6 +89,13 @@ class AccessTests(SiteTestCase):
             for path in PATHS[:-1]:
                 self.assertEqual(self.code(path, Authorization=header), 200, (path, header))
 
+    def test_byteOrderMark(self) -> None:
+        """Files of tokens and users may begin with a byte order mark."""
+        tokens, users = self.file(f"\ufeff{TOKEN}\n"), self.file("\ufeffalice:secret\n")
+        self.site = MonitorSite(self.clock, self.watch, access=readAccess(tokens, users))
+        for header in (f"Bearer {TOKEN}", basic("alice", "secret")):
+            self.assertEqual(self.code("/metrics", Authorization=header), 200)
+
     def test_wrong(self) -> None:
         """Wrong or malformed tokens and passwords are refused."""
         for header in (

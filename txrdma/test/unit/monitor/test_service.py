@@ -266,12 +266,21 @@ class ConfigTests(SynchronousTestCase):
             self.assertIn("line 1: alerts.webhooks.a.url: is ", str(error))
             self.assertIn(why, str(error))
 
+    def test_null(self) -> None:
+        """A text with a NUL, which no path can contain, is a mistake of its key."""
+        for key in ("history.file", "web.tokens", "files.slurm", "alerts.log"):
+            error = self.assertRaises(InvalidRequest, parseConfig, f'{key} = "a\\u0000b"')
+            self.assertIn(f"line 1: {key}: is a text without NUL, not", str(error))
+
     def test_authorization(self) -> None:
         """The Authorization header of a webhook is in a separate file, on one line."""
         path = self.mktemp()
         text = f'alerts.webhooks.a = {{ url = "http://x/", authorization-file = "{path}" }}'
         Path(path).write_text("Bearer abc\n")
-        self.assertEqual(parseConfig(text).webhooks, (("a", "http://x/", "alertmanager", "Bearer abc"),))
+        expected = (("a", "http://x/", "alertmanager", "Bearer abc"),)
+        self.assertEqual(parseConfig(text).webhooks, expected)
+        Path(path).write_text("\ufeffBearer abc\r\n")  # as some editors write it
+        self.assertEqual(parseConfig(text).webhooks, expected)
         for content in ("", "one\ntwo\n"):
             Path(path).write_text(content)
             error = self.assertRaises(InvalidRequest, parseConfig, text)
