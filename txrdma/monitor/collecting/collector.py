@@ -13,7 +13,13 @@ from typing import Any, Final
 
 from zope.interface import implementer
 
-from twisted.internet.interfaces import IAddress, IPushProducer, IReactorTime, IStreamServerEndpoint
+from twisted.internet.interfaces import (
+    IAddress,
+    IPushProducer,
+    IReactorTime,
+    IStreamServerEndpoint,
+    ITCPTransport,
+)
 from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.python.failure import Failure
 
@@ -139,6 +145,8 @@ class CollectorProtocol(MessageConnection):
 
     def connectionMade(self) -> None:
         """Wait for the settings; the monitor has proved that it has the key."""
+        if ITCPTransport.providedBy(self.transport):
+            self.transport.setTcpKeepAlive(True)  # its host may die while nothing is sent
         self.transport.registerProducer(self, True)
 
     def pauseProducing(self) -> None:

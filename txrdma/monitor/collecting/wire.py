@@ -62,6 +62,8 @@ _STATUS_BYTES: Final = 2
 _VERSION: Final = 2
 """Version of these messages, the first byte of the settings; version 1 had none."""
 
+_MOST_MILLISECONDS: Final = 0xFFFFFFFF
+
 _SETTINGS: Final = Struct(">BIB")
 _REQUEST: Final = Struct(">IHBH")
 _RESULT: Final = Struct(">IBI")
@@ -98,7 +100,7 @@ class Result(NamedTuple):
 
 def encodeSettings(timeoutSeconds: float, retries: int) -> bytes:
     """Return the time to wait for each answer, and the number of retries."""
-    return _SETTINGS.pack(_VERSION, round(timeoutSeconds * 1000), retries)
+    return _SETTINGS.pack(_VERSION, min(round(timeoutSeconds * 1000), _MOST_MILLISECONDS), retries)
 
 
 def decodeSettings(data: bytes) -> tuple[float, int]:

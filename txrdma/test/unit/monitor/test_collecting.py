@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from zope.interface import implementer
+from zope.interface import directlyProvides, implementer
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionRefusedError
@@ -16,6 +16,7 @@ from twisted.internet.interfaces import (
     IProtocolFactory,
     IStreamClientEndpoint,
     IStreamServerEndpoint,
+    ITCPTransport,
 )
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
@@ -315,6 +316,25 @@ class CollectorTests(FabricTestCase):
         connection: Any = self.factory.buildProtocol(None)
         connection.makeConnection(transport)
         return connection
+
+    def test_deadMonitor(self) -> None:
+        """TCP finds monitors whose host has died between two rounds: they would count for ever."""
+
+        class KeptTransport(StringTransport):
+            keepAlive = False
+
+            def setTcpKeepAlive(self, enabled: bool) -> None:
+                self.keepAlive = enabled
+
+        transport = KeptTransport()
+        directlyProvides(transport, ITCPTransport)
+        self.connected(transport)
+        self.assertTrue(transport.keepAlive)
+
+    def test_longTimeout(self) -> None:
+        """A timeout beyond 49 days, which a message cannot contain, becomes the longest one."""
+        seconds, _retries = wire.decodeSettings(wire.encodeSettings(365 * 86400.0, 2))
+        self.assertEqual(seconds, 4_294_967.295)
 
     def messages(self) -> list[bytes]:
         """Return the messages that the collector has sent since the last call."""
