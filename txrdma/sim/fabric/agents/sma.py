@@ -165,7 +165,7 @@ class SubnetManagementAgents:
 
     @staticmethod
     def _description(port: SimulatedPort, modifier: int) -> bytes:
-        return port.node.description.encode()[:64].ljust(64, b"\0")
+        return port.node.description.encode("utf-8", "surrogateescape")[:64].ljust(64, b"\0")
 
     @staticmethod
     def _nodeInfo(port: SimulatedPort, modifier: int) -> bytes:

@@ -110,7 +110,7 @@ class SARecords:
 
     @staticmethod
     def _node(port: SimulatedPort) -> Iterator[bytes]:
-        described = port.node.description.encode()[:64].ljust(64, b"\0")
+        described = port.node.description.encode("utf-8", "surrogateescape")[:64].ljust(64, b"\0")
         yield _lid(port) + bytes(2) + nodeInfoAt(port) + described
 
     @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from hypothesis import example, given, settings
@@ -220,6 +221,16 @@ class StringTests(SynchronousTestCase):
         wire = fabricOf(port).wire
         self.assertEqual((port.port.number, wire.latencySeconds, wire.loss), (2, 0.25, 0.5))
         self.assertIsNone(fabricOf(port).manager)
+
+    def test_notUnicode(self) -> None:
+        """Names in a net file may have any bytes, as those of nodes, and are sent unchanged."""
+        name = self.mktemp()
+        Path(name).write_bytes(TWO_SWITCHES.encode() + b'Hca 1 "lonely" # "m\xfcller"\n')
+        port = self.open(f"sim:{name}:node=lonely")
+        agent = MADAgent(self.clock, port)
+        described = agent.SubnGet(smp.NodeDescription, route())
+        self.clock.advance(0.0)
+        self.assertEqual(self.successResultOf(described).nodeString.rstrip(b"\0"), b"m\xfcller")
 
     def test_faults(self) -> None:
         """Fabric strings may contain hanging nodes, varying delays and changing counters."""
