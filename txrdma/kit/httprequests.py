@@ -9,10 +9,16 @@ from zope.interface import implementer
 
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.error import ConnectError, ConnectionClosed
-from twisted.internet.interfaces import IConsumer, IReactorTime
+from twisted.internet.interfaces import IConsumer, IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import connectionDone, Protocol
 from twisted.python.failure import Failure
-from twisted.web.client import RequestTransmissionFailed, ResponseDone, ResponseFailed
+from twisted.web.client import (
+    Agent,
+    HTTPConnectionPool,
+    RequestTransmissionFailed,
+    ResponseDone,
+    ResponseFailed,
+)
 from twisted.web.http import PotentialDataLoss
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IBodyProducer
@@ -28,6 +34,36 @@ _FAILURES: Final = (
     ValueError,
 )
 """Errors of names, connections, TLS and malformed answers; invalid URLs and names are a C{ValueError}."""
+
+
+@implementer(IStreamClientEndpoint)
+class _QuietEndpoint:
+    """An endpoint that does not log the start and the end of each connection's factory."""
+
+    def __init__(self, endpoint: IStreamClientEndpoint) -> None:
+        self._endpoint = endpoint
+
+    def connect(self, protocolFactory: Any) -> Deferred[Any]:
+        protocolFactory.noisy = False
+        return self._endpoint.connect(protocolFactory)
+
+
+class _QuietPool(HTTPConnectionPool):
+    """A pool of connections that are not logged."""
+
+    def getConnection(self, key: object, endpoint: IStreamClientEndpoint) -> Any:
+        """Return a Deferred of a connection to an endpoint."""
+        return super().getConnection(key, _QuietEndpoint(endpoint))
+
+
+def quietAgent(reactor: Any, connectSeconds: float | None = None) -> Agent:
+    """
+    Return an agent for L{fetch} that logs no connections.
+
+    @param connectSeconds: time limit for connecting; None for that of Twisted.
+    """
+    pool = _QuietPool(reactor, persistent=False)  # type: ignore[no-untyped-call]  # of Twisted's
+    return Agent(reactor, connectTimeout=connectSeconds, pool=pool)
 
 
 class HTTPAnswer(NamedTuple):

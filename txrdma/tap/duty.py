@@ -16,10 +16,10 @@ from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
-from twisted.web.client import Agent
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.fabric.health import Finding
+from txrdma.kit.httprequests import quietAgent
 from txrdma.kit.lease import Lease
 from txrdma.kit.remotesender import RemoteSender
 from txrdma.kit.spool import Spool
@@ -88,7 +88,7 @@ def remoteWriterOf(reactor: Any, settings: RemoteSettings, inThread: InThread) -
         requireTLS("remote-write")
     spool = Spool(settings.spill, settings.mostOctets)
     sender = RemoteSender(
-        *(reactor, Agent(reactor), settings.url, settings.allHeaders, settings.timeoutSeconds),
+        *(reactor, quietAgent(reactor), settings.url, settings.allHeaders, settings.timeoutSeconds),
         *(spool, inThread),
     )
     return RemoteWriter(reactor, sender, settings.labels, inThread)

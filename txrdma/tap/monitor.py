@@ -18,13 +18,13 @@ from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.interfaces import IAddress, IListeningPort, IStreamClientEndpoint, IStreamServerEndpoint
 from twisted.logger import Logger
-from twisted.web.client import Agent
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.fabric.cabling import cableFindings, readCables
 from txrdma.fabric.health import Finding, locatedFindings
 from txrdma.fabric.portcounters import intervalClock
 from txrdma.interfaces import IMADPort
+from txrdma.kit.httprequests import quietAgent
 from txrdma.kit.lease import RENEW_SECONDS
 from txrdma.kit.listening import isLoopback
 from txrdma.kit.webaccess import AccessControl, readAccess
@@ -220,7 +220,7 @@ class MonitorService(ListeningService):
             undo.pop_all()
         engine = None
         if config.remote is not None and config.remote.queryURL:
-            engine = PromQLReader(reactor, Agent(reactor), config.remote, config.levels, reactor.seconds)
+            engine = PromQLReader(reactor, quietAgent(reactor), config.remote, config.levels, reactor.seconds)
         self._watch = Watch(
             *(self.poller, agent, None, reactor.seconds), engine=engine, fabric=config.fabric, fabrics=fabrics
         )

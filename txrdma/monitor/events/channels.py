@@ -22,10 +22,9 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from twisted.mail.smtp import ESMTPSenderFactory
-from twisted.web.client import Agent
 
 from txrdma.error import DeviceUnavailable
-from txrdma.kit.httprequests import fetch, SUCCESSES
+from txrdma.kit.httprequests import fetch, quietAgent, SUCCESSES
 from txrdma.kit.values import frozen
 from txrdma.monitor.events.alerts import Alert
 
@@ -157,7 +156,7 @@ class WebhookChannel(AlertChannel):
         self._receiver = name
         self._url = url
         self._reactor = reactor
-        self._agent = Agent(reactor, connectTimeout=POST_SECONDS)
+        self._agent = quietAgent(reactor, POST_SECONDS)
 
     def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
         """Post alerts; fails with L{DeviceUnavailable} if the response is not a success."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionLost, ConnectionRefusedError
 from twisted.internet.task import Clock
-from twisted.internet.testing import StringTransport
+from twisted.internet.testing import MemoryReactorClock, StringTransport
+from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.client import ResponseDone, ResponseNeverReceived
@@ -13,10 +16,28 @@ from twisted.web.http import PotentialDataLoss
 from twisted.web.http_headers import Headers
 
 from txrdma.error import DeviceUnavailable
-from txrdma.kit.httprequests import _BodyReader, fetch, HTTPAnswer
+from txrdma.kit.httprequests import _BodyReader, fetch, HTTPAnswer, quietAgent
 from txrdma.test.support.httpagents import Answer, Prepared, PreparedAgent
 
 HEADERS = {"X-One": "1"}
+
+
+class AgentTests(SynchronousTestCase):
+    def test_quiet(self) -> None:
+        """Connections are not logged: programs that run for years send a request every few seconds."""
+        for url in ("http://127.0.0.1/a", "http://127.0.0.1:8080/a"):
+            clock = MemoryReactorClock()
+            with capturedLogs() as logs:
+                fetching = fetch(quietAgent(clock, 3.0), clock, url, HEADERS, 5.0, 10)
+                (_host, _port, factory, timeout, _address) = clock.tcpClients[0]
+                factory.doStart()
+                protocol: Any = factory.buildProtocol(None)
+                transport = StringTransport()
+                protocol.makeConnection(transport)
+                protocol.dataReceived(b"HTTP/1.1 204 OK\r\n\r\n")
+                factory.doStop()
+            self.assertIn(b"GET /a HTTP/1.1", transport.value())
+            self.assertEqual((self.successResultOf(fetching).code, timeout, logs), (204, 3.0, []))
 
 
 class FetchTests(SynchronousTestCase):
