@@ -31,6 +31,8 @@ from txrdma.smc.wire.clc import Message, SMCD, SMCR
 _SEGMENT: Final = 200
 _OVERHEAD: Final = 20
 _MOST_SEGMENTS: Final = 1 << 16
+_MOST_TEXT: Final = 1 << 22
+"""Largest number of bytes of hexadecimal text that are read: a datagram has a thousand, devices no end."""
 
 
 class Found(NamedTuple):
@@ -193,7 +195,7 @@ def _found(arguments: tuple[str, ...], smc: Explanation) -> Iterator[Found]:
     if path != "-" and os.path.exists(path) and not os.path.isdir(path):
         try:
             with open(path, "rb") as file:
-                yield from _inFile(file if file.seekable() else BytesIO(file.read()), smc, path)
+                yield from _inFile(file if file.seekable() else _readable(file), smc, path)
         except OSError as error:
             raise InvalidRequest(f"{path}: {error.strerror}") from error
     elif arguments and arguments != ("-",):
@@ -204,15 +206,23 @@ def _found(arguments: tuple[str, ...], smc: Explanation) -> Iterator[Found]:
 
 def _standardInput() -> BinaryIO:
     raw = getattr(sys.stdin, "buffer", None)
-    return BytesIO(sys.stdin.read().encode() if raw is None else raw.read())
+    return BytesIO(sys.stdin.read().encode()) if raw is None else _readable(raw)
+
+
+def _readable(file: BinaryIO) -> BinaryIO:
+    """Return what a pipe contains; only the beginning if it is no capture."""
+    content = file.read(_MOST_TEXT + 1)
+    return BytesIO(content + file.read() if isCapture(content[:4]) else content)
 
 
 def _inFile(file: BinaryIO, smc: Explanation, name: str) -> Iterator[Found]:
     start = file.read(4)
     file.seek(0)
     if not isCapture(start):
-        content = file.read().decode("utf-8", "replace")
-        yield Found("", inBytes(_bytes(content, f"{name} contains neither packets nor hexadecimal")))
+        content, complaint = file.read(_MOST_TEXT + 1), f"{name} contains neither packets nor hexadecimal"
+        if len(content) > _MOST_TEXT:
+            raise InvalidRequest(complaint)
+        yield Found("", inBytes(_bytes(content.decode("utf-8", "replace"), complaint)))
         return
     packets = captured(file)
     number = 0

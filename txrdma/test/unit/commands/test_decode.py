@@ -54,6 +54,19 @@ class HexTests(CommandTestCase):
         Path(path).write_text("no digits")
         self.assertIn(f"{path} contains neither", str(self.output("decode", path).status))
 
+    def test_endless(self) -> None:
+        """Of a file or a pipe that does not end only the beginning is read."""
+
+        class Endless(io.BytesIO):
+            def read(self, size: int | None = -1, /) -> bytes:
+                assert size is not None and size > 0
+                return b"0" * size
+
+        self.patch(sys, "stdin", io.TextIOWrapper(Endless()))
+        for arguments, name in (((), "standard input"), (("/dev/zero",), "/dev/zero")):
+            output = self.output("decode", *arguments)
+            self.assertIn(f"{name} contains neither packets nor hexadecimal", str(output.status))
+
     def test_json(self) -> None:
         [reported] = self.output("decode", QUESTION.hex(), "--json").json
         self.assertEqual(list(reported), ["where", "front", "frame", "attribute", "fields", "records"])
