@@ -8,6 +8,7 @@ from txrdma.commands.common.interruption import endedBySignals
 from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.session import nodeNames, opened
 from txrdma.commands.common.sweeping import loaded, swept
+from txrdma.commands.common.values import fileName
 from txrdma.commands.errors import counted, ThresholdOptions
 from txrdma.fabric.advice import adviceOn
 from txrdma.fabric.cabling import cableFindings, readCables
@@ -36,7 +37,9 @@ class CommandOptions(ThresholdOptions):
         ["no-tables", None, "Do not read forwarding tables, P_Keys, virtual lanes and firmware."],
         ["quiet", "q", "Print nothing if there are no findings."],
     ]
-    optParameters = [["topology", None, "", "File of the expected cables, in the format of ibnetdiscover."]]
+    optParameters = [
+        ["topology", None, "", "File of the expected cables, in the format of ibnetdiscover.", fileName]
+    ]
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:

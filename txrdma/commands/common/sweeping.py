@@ -17,7 +17,7 @@ from txrdma.commands.common.interruption import endedBySignals
 from txrdma.commands.common.options import INTERRUPTED
 from txrdma.commands.common.progress import ProgressBar
 from txrdma.commands.common.session import FabricOptions, nodeNames, opened, Session
-from txrdma.commands.common.values import count
+from txrdma.commands.common.values import count, fileName
 from txrdma.error import InvalidRequest
 from txrdma.fabric.discovery import MAX_OUTSTANDING, Sweep
 from txrdma.fabric.excess import MOST_HOPS, MOST_NODES
@@ -45,8 +45,11 @@ class SweepOptions(FabricOptions):
         ["hops", None, None, "Maximum number of hops. [default: 63]", count],
         ["nodes", None, MOST_NODES, "Maximum number of nodes; further ones are left out.", count],
         ["from", None, "", "Begin at the switch at the end of this directed route, not at the local port."],
-        ["load", None, "", "Read a snapshot (JSON, text or net file) instead of querying the fabric."],
-        ["save", None, "", "Write a snapshot of the fabric to this file."],
+        [
+            *("load", None, "", "Read a snapshot (JSON, text or net file) instead of querying the fabric."),
+            fileName,
+        ],
+        ["save", None, "", "Write a snapshot of the fabric to this file.", fileName],
     ]
 
     def postOptions(self) -> None:

@@ -29,6 +29,13 @@ def count(text: str) -> int:
     return value
 
 
+def fileName(text: str) -> str:
+    """Check the name of a file; raise C{ValueError} for an empty one, as of an unset variable of a shell."""
+    if not text:
+        raise ValueError("expected the name of a file")
+    return text
+
+
 def unsigned(width: int) -> Callable[[str], int]:
     """Return a parser of whole numbers from 0 on that have at most C{width} bits, such as 10 or 0xA."""
 

@@ -9,8 +9,10 @@ from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
+from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.command import TxrdmaOptions
 from txrdma.commands.common.progress import ProgressBar
 from txrdma.error import InvalidRequest
 from txrdma.fabric import nodenames
@@ -100,6 +102,12 @@ class SnapshotTests(CommandTestCase):
             path.write_text(text)
             output = self.output("check", "--load", str(path), device="")
             self.assertEqual((output.out, output.status), ("", f"txrdma check: snapshot {path}: no nodes"))
+
+    def test_nameless(self) -> None:
+        """An empty name of a file, as of an unset variable of a shell, is refused: nothing is sent."""
+        for option in ("--load", "--save", "--topology"):
+            error = self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["check", f"{option}="])
+            self.assertIn(f"{option} : expected the name of a file", str(error))
 
     def test_byteOrderMark(self) -> None:
         """Snapshots may begin with a byte order mark, as some editors write it."""
