@@ -23,6 +23,8 @@ from txrdma.monitor.diagnosis.findinglog import Cleared, Entry, FindingEvent, Ke
 
 _log = Logger()
 
+_PORTS: Final = range(256)
+
 Stored = TypeVar("Stored")
 Read = TypeVar("Read")
 
@@ -116,6 +118,11 @@ def readValid(rows: Iterable[Stored], read: Callable[[Stored], Read]) -> list[Re
 def isTime(value: object) -> bool:
     """Return whether a stored value is a time in seconds since 1970; infinity and NaN are not."""
     return isinstance(value, (float, int)) and 0 <= value < _END_OF_TIME
+
+
+def isPort(value: object) -> bool:
+    """Return whether a stored value is a number that a port may have."""
+    return isinstance(value, int) and value in _PORTS
 
 
 def entryOf(event: FabricEvent) -> Entry:

@@ -24,7 +24,7 @@ from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
 from txrdma.kit.values import record
 from txrdma.mad.layouts.smp import NodeInfo
-from txrdma.monitor.diagnosis.journal import FabricEvent, readValid
+from txrdma.monitor.diagnosis.journal import FabricEvent, isPort, readValid
 from txrdma.monitor.diagnosis.thresholds import forget
 
 FORGET_SECONDS: Final = 7 * 86400.0
@@ -41,9 +41,6 @@ _PIECE: Final = 1000
 
 _FEWEST: Final = 2
 """Minimum number of common nodes for which two models count as the same fabric."""
-
-_PORTS: Final = range(256)
-"""Numbers that a port may have."""
 
 _MOST_HOST_PORTS: Final = 2
 """A node with more links counts as a switch: the events do not have its type."""
@@ -314,7 +311,7 @@ def _stateOf(event: FabricEvent) -> tuple[GUID | Link, FabricEvent]:
         if event.kind.startswith("node"):
             return GUID.fromString(event.subject), event
         match json.loads(event.subject):
-            case [str(guid), int(port), str(peer), int(peerPort)] if port in _PORTS and peerPort in _PORTS:
+            case [str(guid), port, str(peer), peerPort] if isPort(port) and isPort(peerPort):
                 return ((GUID.fromString(guid), port), (GUID.fromString(peer), peerPort)), event
     raise ValueError(f"{event!r} is not the state of a node or link")
 

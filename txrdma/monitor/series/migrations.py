@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from txrdma.iba.types import GUID
-from txrdma.monitor.diagnosis.journal import entryOf, FabricEvent, isTime, KINDS, readValid
+from txrdma.monitor.diagnosis.journal import entryOf, FabricEvent, isPort, isTime, KINDS, readValid
 from txrdma.monitor.series.database import Database
 
 _PRESENCE_KINDS: Final = {
@@ -20,7 +20,6 @@ _PRESENCE_KINDS: Final = {
     "links": "link-came",
     "links-gone": "link-gone",
 }
-_PORTS: Final = range(256)
 
 _Stored = tuple[Any, ...]
 """A row of version 1: the kind of state (in the column C{room}), its name, and its value as JSON."""
@@ -56,8 +55,7 @@ def _converted(rows: Iterable[_Stored], now: float) -> list[FabricEvent]:
         room, name, value = row
         if isinstance(name, str) and isinstance(value, str):
             position, event = _ROOMS[room](room, name, json.loads(value), now)
-            isPort = event.port is None or (isinstance(event.port, int) and event.port in _PORTS)
-            if isPort and isTime(event.at):
+            if (event.port is None or isPort(event.port)) and isTime(event.at):
                 return position, event
         raise _invalid(row)
 
