@@ -53,7 +53,7 @@ class Database:
     @ivar connections: number of connections so far; another monitor may have written between two of them.
     """
 
-    _errors: type[Exception]
+    _errors: tuple[type[Exception], ...]
     _begins: str  # this and the following are statements of each kind of database
     _tables: str
     _columns: str
@@ -79,7 +79,7 @@ class Database:
                 yield
                 self.execute("COMMIT")
             except BaseException:
-                with suppress(self._errors):
+                with suppress(*self._errors):
                     self.execute("ROLLBACK")
                 raise
         except self._errors as error:
@@ -174,7 +174,8 @@ class SQLite(Database):
     missing, but the file is always consistent.
     """
 
-    _errors = sqlite3.Error
+    # If a damaged schema is not UTF-8, neither is the text of SQLite's error.
+    _errors = (sqlite3.Error, UnicodeDecodeError)
     _begins = "BEGIN IMMEDIATE"
     _tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
     _columns = "SELECT name FROM pragma_table_info(?)"
@@ -199,8 +200,8 @@ class SQLite(Database):
                 self._connection.execute("PRAGMA synchronous = NORMAL")
             except (OSError, sqlite3.OperationalError) as error:
                 raise DeviceUnavailable(str(error)) from error
-            except sqlite3.Error as error:
-                raise HistoryRefused(str(error)) from error
+            except self._errors as error:
+                raise HistoryRefused(f"the file is damaged, or of another program: {error}") from error
             undo.pop_all()
 
     def version(self) -> int:
@@ -261,7 +262,7 @@ class PostgreSQL(Database):
         import psycopg
 
         self._psycopg: Final = psycopg
-        self._errors = psycopg.Error
+        self._errors = (psycopg.Error,)
         self._connection: psycopg.Connection | None = None
 
     def _connect(self) -> None:
@@ -270,7 +271,7 @@ class PostgreSQL(Database):
 
     def _begin(self) -> None:
         if self._connection is not None:
-            with suppress(self._errors):
+            with suppress(*self._errors):
                 super()._begin()
                 return
             self.close()

@@ -165,7 +165,10 @@ class HistoryStore:
         try:
             with self._database.transaction():
                 if self._database.connections != self._connections:
-                    self._prepare(self._database)
+                    try:
+                        self._prepare(self._database)
+                    except (TypeError, ValueError) as error:
+                        raise HistoryRefused(f"its contents are invalid: {error}") from error
                 yield
         except BaseException as error:
             self._connections = 0  # cached numbers may not be in the database

@@ -447,7 +447,7 @@ class StoreContract(SynchronousTestCase):
                 return execute(statement, *values)
             if next(areCommitted):
                 execute(statement)
-            raise database._errors("the connection is lost")
+            raise database._errors[0]("the connection is lost")
 
         for last in (3, 4, 5, 5):
             patched = self.patch(database, "execute", failing)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
@@ -17,7 +18,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.series import history
-from txrdma.monitor.series.database import SQLite
+from txrdma.monitor.series.database import HistoryRefused, SQLite
 from txrdma.monitor.series.eventtable import EventTable
 from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.series.historystore import HistoryStore
@@ -227,8 +228,17 @@ class DiskTests(SynchronousTestCase):
 
         self.patch(EventTable, "prepare", prepare)
         self.patch(SQLite, "close", closing)
-        self.assertRaises(ValueError, HistoryStore, self.mktemp())
+        error = self.assertRaises(HistoryRefused, HistoryStore, self.mktemp())
+        self.assertIn("its contents are invalid: they are invalid", str(error))
         self.assertEqual(len(closed), 1)
+
+    def test_damagedSchema(self) -> None:
+        """A file that is damaged is refused, whatever it contains in place of the names of its tables."""
+        path: str = self.mktemp()
+        HistoryStore(path).close()
+        content = Path(path).read_bytes()
+        Path(path).write_bytes(content.replace(b"tableportsports", b"table\xadorts\xadorts"))
+        self.assertRaises(HistoryRefused, HistoryStore, path)
 
     def test_notUnicode(self) -> None:
         """Texts that are not UTF-8, as another program may have written them, do not prevent reading."""
