@@ -83,7 +83,7 @@ SCHEMA: Final[Mapping[str, Any]] = {
         "severity": ("least", values.severity),
         "log": string,
         "mail": {
-            "host": string,
+            "host": values.host,
             "port": wholeNumber(1, 65535),
             "from": ("sender", values.mailAddress),
             "to": ("receivers", values.mailAddresses),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import date, datetime
 from functools import partial
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -166,6 +167,23 @@ def lineOfText(value: object) -> str:
     return text
 
 
+def _isHost(text: str) -> bool:
+    """Return whether a text is an IP address, or a name that Twisted accepts."""
+    try:
+        ip_address(text.partition("%")[0])
+    except ValueError:
+        return _HOST.fullmatch(text) is not None
+    return True
+
+
+def host(value: object) -> str:
+    """Check the name or the address of a host."""
+    text = string(value)
+    if not _isHost(text.replace("{fabric}", "x")):
+        raise InvalidValue("a name of letters, digits, - and dots, or an address of a host")
+    return text
+
+
 def url(value: object) -> str:
     """Check a URL of HTTP, as far as it can be checked without a connection."""
     text = _anyURL(value)
@@ -173,8 +191,7 @@ def url(value: object) -> str:
         parts = urlsplit(text.replace("{fabric}", "x"))
         if "@" in parts.netloc:
             raise InvalidValue("a URL without name and password: an authorization-file can have them")
-        host = parts.hostname or ""
-        if parts.port != 0 and (":" in host or _HOST.fullmatch(host)):
+        if parts.port != 0 and _isHost(parts.hostname or ""):
             return text
     raise InvalidValue(
         "a URL with a name of letters, digits, - and dots or an address, and a port up to 65535, "
@@ -185,7 +202,9 @@ def url(value: object) -> str:
 _anyURL: Final = matching(r"https?://[^/\s]+[!-~]*", "a URL, as http://host:9093/api/v2/alerts")
 databaseURL: Final = matching(r".*://.*", "a URL, as postgresql+psycopg://user@host/fabric")
 webhookFormat: Final = matching("alertmanager|webhook", "'alertmanager' or 'webhook'")
-mailAddress: Final = matching(r"[^\s@,]+@[^\s@,]+", "an address of mail, as fabric@example.org")
+mailAddress: Final = matching(
+    r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9.{}-]+", "an address of mail in ASCII, as fabric@example.org"
+)
 labelName: Final = matching(
     rf"(?!({'|'.join(_USED_LABELS)})$)[A-Za-z_][A-Za-z0-9_]*",
     f"is a name of letters, digits and _, and not one of {', '.join(_USED_LABELS)}",

@@ -266,6 +266,32 @@ class ConfigTests(SynchronousTestCase):
             self.assertIn("line 1: alerts.webhooks.a.url: is ", str(error))
             self.assertIn(why, str(error))
 
+    def test_mail(self) -> None:
+        """Names and addresses that Twisted cannot send mail to are refused at the start."""
+        usual = {"host": '"mail.example.org"', "from": '"a@b"', "to": '["c@d", "{fabric}.x+y@example.org"]'}
+        for key, values in {
+            "host": ("mail", "127.0.0.1", "::1", "mail.example.org.", "{fabric}-mail"),
+            "from": ("fabric_1@example.org", "o'neil@b", "a.b-c/d=e@b-c"),
+        }.items():
+            for value in values:
+                given = {**usual, key: f'"{value}"'}
+                mail = parseConfig(
+                    "".join(f"alerts.mail.{name} = {one}\n" for name, one in given.items())
+                ).mail
+                assert mail is not None
+                self.assertIn(value, (mail.host, mail.sender))
+        for key, values in {
+            "host": ("", "my_mail", "a..b", "mail example", "mail:25", "ä_b"),
+            "from": ("ä@b", "a@ö", "a@[127.0.0.1]", "a;b@c", "x:y@c", "<a@b>", "a@b@c", "a@", "a@b_c"),
+        }.items():
+            for value in values:
+                given = {**usual, key: f'"{value}"'}
+                text = "".join(f"alerts.mail.{name} = {one}\n" for name, one in given.items())
+                error = self.assertRaises(InvalidRequest, parseConfig, text)
+                self.assertIn(f": alerts.mail.{key}: is ", str(error))
+        error = self.assertRaises(InvalidRequest, parseConfig, 'alerts.mail.to = ["ä@b"]')
+        self.assertIn("alerts.mail.to: is an address of mail", str(error))
+
     def test_null(self) -> None:
         """A text with a NUL, which no path can contain, is a mistake of its key."""
         for key in ("history.file", "web.tokens", "files.slurm", "alerts.log"):
