@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.pages import notFound
-from twisted.web.resource import IResource, Resource
+from twisted.web.resource import IResource
 from twisted.web.server import Request
 from twisted.web.template import Tag
 
@@ -20,7 +20,7 @@ from txrdma.kit.webaccess import AccessControl
 from txrdma.monitor.process import ProcessMeasures
 from txrdma.monitor.web.html import failed, flattened, sendPage
 from txrdma.monitor.web.layout import badge, head, health, Part, table, tags
-from txrdma.monitor.web.rest import answerLater, answerREST, ReadOnly, sendJSON
+from txrdma.monitor.web.rest import answerLater, answerREST, Folder, ReadOnly, sendJSON
 from txrdma.monitor.web.routes import overview
 from txrdma.monitor.web.scrapes import Scrapes
 from txrdma.monitor.web.site import AllPaths, MonitorFactory, MonitorSite, putCommon
@@ -49,7 +49,7 @@ class FabricsSite:
         @param process: measures the process.
         """
         self._sites = sites
-        root = Resource()
+        root = Folder()  # type: ignore[no-untyped-call]  # of Twisted's
         root.putChild(
             b"", ReadOnly(lambda request: answerLater(request, self._sendOverview(request), failed))
         )
@@ -109,7 +109,7 @@ class FabricsSite:
         return sendJSON(request, 200, {"rows": rows})
 
 
-class _Fabrics(Resource):
+class _Fabrics(Folder):
     """C{/fabrics/NAME}: the whole site of a fabric."""
 
     def __init__(self, sites: Mapping[str, MonitorSite]) -> None:

@@ -47,10 +47,20 @@ class ReadOnly(Resource):
         self._answer = answer
 
     def render(self, request: Request) -> bytes | int:
-        if request.method in (b"GET", b"HEAD"):
+        if request.method == b"HEAD":
+            answer = self._answer(request)
+            return b"" if isinstance(answer, bytes) else answer  # Twisted logs bodies that it drops
+        if request.method == b"GET":
             return self._answer(request)
         request.setHeader("Allow", "GET, HEAD")
         return sendJSON(request, 405, {"error": "this can only be read"})
+
+
+class Folder(Resource):
+    """A resource that has only children."""
+
+    def render(self, request: Request) -> bytes:
+        return sendText(request, 404, "There is nothing here.")
 
 
 def answerLater(

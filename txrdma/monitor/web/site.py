@@ -26,7 +26,7 @@ from txrdma.monitor.process import ProcessMeasures
 from txrdma.monitor.web.events import EventHub
 from txrdma.monitor.web.html import answerPage
 from txrdma.monitor.web.metrics import Metrics
-from txrdma.monitor.web.rest import answerREST, ReadOnly, sendText
+from txrdma.monitor.web.rest import answerREST, Folder, ReadOnly, sendText
 from txrdma.monitor.web.scrapes import Scrapes
 from txrdma.monitor.web.searches import Searches
 from txrdma.monitor.web.watch import Watch
@@ -108,7 +108,7 @@ def _compressed(resource: Resource) -> EncodingResourceWrapper:
 
 def putCommon(root: Resource, api: Resource, metrics: Resource) -> None:
     """Add REST, metrics, style, scripts and files for other programs to the root of a site."""
-    versions = Resource()
+    versions = Folder()  # type: ignore[no-untyped-call]  # of Twisted's
     versions.putChild(b"v1", api)
     root.putChild(b"api", versions)
     for name in ("static", "files"):

@@ -150,6 +150,12 @@ class ServiceTests(SynchronousTestCase):
     def get(self, path: str, **heads: str) -> Answer:
         return fetch(self.service.site.factory, path, **heads)
 
+    def test_folders(self) -> None:
+        """Paths with nothing but others below them are not there."""
+        for path in ("/fabrics", "/fabrics/", "/api"):
+            for method in ("GET", "HEAD"):
+                self.assertEqual(fetch(self.service.site.factory, path, method).code, 404, path)
+
     def test_pages(self) -> None:
         """The first page lists the fabrics, whose pages are below their paths, with links to each other."""
         text = self.get("/").text

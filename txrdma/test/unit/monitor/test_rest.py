@@ -9,6 +9,7 @@ from typing import Any
 
 from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.task import deferLater
+from twisted.logger import capturedLogs
 
 from txrdma.fabric.routing import Hop
 from txrdma.monitor.diagnosis.findinglog import FindingEvent
@@ -62,6 +63,7 @@ class EngineTests(SiteTestCase):
 
     def setUp(self) -> None:
         super().setUp()
+        self.clock.advance(1000.0)
         self.engine = PreparedAgent()
         settings = RemoteSettings("http://engine/write", "spill", queryURL="http://engine")
         seconds = self.clock.seconds
@@ -84,6 +86,7 @@ class EngineTests(SiteTestCase):
         self.engine.usual = ConnectionRefusedError()
         answer = self.get(f"{self.path}?begin=90&end=110")
         self.assertEqual((answer.code, "refused" in answer.json["error"]), (503, True))
+        self.clock.advance(1e6)
         answer = self.get(f"{self.path}?begin=0&end=1000000000&resolution=readings")
         self.assertEqual((answer.code, "coarser" in answer.json["error"]), (400, True))
 
@@ -287,6 +290,26 @@ class RESTTests(SiteTestCase):
         for path in ("nodes", "events"):
             answer = fetch(self.site.factory, f"/api/v1/{path}", "POST")
             self.assertEqual((answer.code, answer.heads["allow"]), (405, "GET, HEAD"))
+
+    def test_folders(self) -> None:
+        """Paths with nothing but others below them are not there."""
+        for path in ("/api", "/api/", "/api/v2"):
+            self.assertEqual(self.get(path).code, 404, path)
+            self.assertEqual(fetch(self.site.factory, path, "HEAD").code, 404, path)
+
+    def test_headOnly(self) -> None:
+        """A HEAD request, as load balancers send it, gets no body, and logs nothing."""
+        self.started()
+        for path, code in {
+            **dict.fromkeys(("/healthz", "/api/v1/nodes", "/metrics", "/static/monitor.css", "/nodes"), 200),
+            **dict.fromkeys(("/static/nothing", "/api/v1/events/1", "/nothing"), 404),
+        }.items():
+            with capturedLogs() as logs:
+                connection = Connection(self.site.factory)
+                connection.ask(path, "HEAD")
+            self.assertEqual((connection.answer.code, logs), (code, []), path)
+            self.assertTrue(connection.transport.value().endswith(b"\r\n\r\n"), path)
+            self.clock.advance(0.0)
 
     def test_description(self) -> None:
         """The description contains each route and every schema that it refers to."""
