@@ -75,7 +75,7 @@ class PromQLReader:
 
     async def _series(self, portKey: PortKey, counter: str, begin: int, end: int, level: str) -> list[Point]:
         family, now = familyOf(counter), int(self._wallSeconds())
-        end = min(end, now + 1)
+        end = min(end, now + _READINGS_SECONDS)  # the writer's clock may be ahead
         index = self._levelAt(level, now - begin)
         step = self._levels[index].stepSeconds
         if step:

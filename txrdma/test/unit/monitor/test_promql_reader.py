@@ -77,10 +77,9 @@ class ReaderTests(SynchronousTestCase):
             self.assertEqual(request.headers.getRawHeaders(name), [value])
 
     def test_future(self) -> None:
-        """A time that ends long after the present has the readings until now, by one query."""
+        """A time that ends long after the present needs few queries."""
         self.successResultOf(self.asked(-100, 10**11, "readings"))
-        (request,) = self.agent.requests
-        self.assertTrue(parameters(request)["query"].endswith("}[101s]"))
+        self.assertEqual(len(self.agent.requests), 2)
 
     def test_minutes(self) -> None:
         """Minutes are sums that end before the next minute, and the highest of its peaks."""
