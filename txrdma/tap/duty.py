@@ -6,7 +6,7 @@ samples for a time series engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.util import find_spec
 from itertools import islice
@@ -156,6 +156,7 @@ class Duty:
         self._isSure = isSure
         self._channels = channelsOf(reactor, config)
         self.files = MaintainedFiles(reactor, config.files)
+        self._store: HistoryStore | None = None
         self._unsure: list[Row] = []
         self._alerts = FormerAlerts({}, {})
         self._findingLog, self._presence, self._journal = FindingLog(config.rules), Presence(), Journal()
@@ -174,6 +175,7 @@ class Duty:
                 undo.callback(lease.release)
                 store = HistoryStore(config.history, config.levels, lease=lease, events=config.events)
                 undo.callback(store.close)
+                self._store = store
                 self._restore(store)
                 self.writer = HistoryWriter(reactor, store, self._threads.named("history"), reactor.seconds)
             if config.remote is not None:
@@ -196,6 +198,17 @@ class Duty:
             if self._config.standby:
                 raise
             _log.warn("findings of the former process are unknown: {why}", why=str(error))
+
+    def detach(self) -> None:
+        """Close the history until L{attach} or L{start}: see L{HistoryStore.detach}."""
+        if self._store is not None:
+            self._store.detach()
+
+    def attach(self) -> None:
+        """Open the history again, if that is possible now."""
+        if self._store is not None:
+            with suppress(DeviceUnavailable):  # the writer tries again, and reports it
+                self._store.attach()
 
     def begin(self) -> None:
         """Take over: report how the fabric differs from its former state. Nothing is sent before L{start}."""

@@ -217,6 +217,7 @@ class MonitorService(ListeningService):
             if self._duty is not None:
                 duty.open(self._lease)
                 duty.begin()
+                duty.detach()  # twistd may fork
             undo.pop_all()
         engine = None
         if config.remote is not None and config.remote.queryURL:
@@ -401,6 +402,12 @@ class MonitorService(ListeningService):
         else:
             port.addCallbacks(listens, bound.errback)
         return bound
+
+    def privilegedStartService(self) -> None:
+        """Open the history again after C{twistd} has forked, and start listening."""
+        if self._duty is not None:
+            self._duty.attach()
+        super().privilegedStartService()
 
     def startService(self) -> None:
         """

@@ -345,6 +345,12 @@ def _fileOf(where: str) -> str:
     return rest.partition("/")[2] if kind == "sqlite" else ""
 
 
+def absolute(where: str) -> str:
+    """Return the path or URL of a database so that it does not depend on the folder of the process."""
+    path = _fileOf(where)
+    return os.path.abspath(path) if path else where
+
+
 def openDatabase(where: str, lease: Lease | None = None) -> Database:
     """Open the database of a history at a path or URL, or raise L{DeviceUnavailable}."""
     path = _fileOf(where)

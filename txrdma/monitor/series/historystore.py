@@ -25,7 +25,7 @@ from txrdma.fabric.model import PortKey
 from txrdma.iba.types import GUID
 from txrdma.kit.lease import Lease, LEASE_TABLE
 from txrdma.monitor.diagnosis.journal import FabricEvent, MOST_CHANGES
-from txrdma.monitor.series.database import Columns, Database, HistoryRefused, IN_USE, openDatabase
+from txrdma.monitor.series.database import absolute, Columns, Database, HistoryRefused, IN_USE, openDatabase
 from txrdma.monitor.series.eventtable import EventTable, MOST_STATES
 from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS, Level
 from txrdma.monitor.series.migrations import eventsOfVersion1
@@ -127,7 +127,7 @@ class HistoryStore:
         self._last: dict[int, int] = {}
         self._since: int | None = None
         self._fullAt = -_FULL_SECONDS
-        self._where = where
+        self._where = absolute(where)
         self._name = f"history {_shown(where)}"
         self._lease = lease
         self._connections = 0
@@ -135,8 +135,7 @@ class HistoryStore:
         self._sizes: dict[str, int] = {}
         self._opened: Database | None = None
         try:
-            with self._transaction():
-                pass
+            self.attach()
         except Exception as error:
             mayRecover = isinstance(error, DeviceUnavailable) and not isinstance(error, HistoryRefused)
             if lease is None or not mayRecover:
@@ -211,6 +210,23 @@ class HistoryStore:
         for name in ([head] if head in tables else []) + list(periods):  # the partitioned table first
             database.change(name, family.columns, RENAMED)
         self._known[head] = sorted(periods.values())
+
+    def detach(self) -> None:
+        """
+        Close the database until L{attach}, or the next call that needs it; the lease remains.
+
+        The process may fork in between. Otherwise SQLite's locks would be lost, and the next program that
+        closes the file would delete the log of transactions, to which this process would continue to write.
+        """
+        database, self._opened = self._opened, None
+        self._connections = 0
+        if database is not None:
+            database.close()
+
+    def attach(self) -> None:
+        """Open the database again, or raise L{DeviceUnavailable}."""
+        with self._transaction():
+            pass
 
     def close(self) -> None:
         """Close the database, and end the lease. Idempotent."""

@@ -59,6 +59,11 @@ class _Engine(Resource):
         return b""
 
 
+def openFiles() -> list[str]:
+    """Return the paths of all files that this process has open."""
+    return [os.path.realpath(descriptor) for descriptor in Path("/proc/self/fd").iterdir()]
+
+
 class StartTests(SynchronousTestCase):
     """Failed starts: each ends with a message, and leaves nothing open."""
 
@@ -94,6 +99,27 @@ class StartTests(SynchronousTestCase):
         self.addCleanup(HistoryStore(path, lease=leaseOf(path)).close)
         output = self.refused(f'port = "sim:fattree:4"\n[web]\nlisten = ""\n[history]\nfile = "{path}"')
         self.assertIn("another monitor", output)
+
+    def test_daemon(self) -> None:
+        """
+        The history is closed when twistd forks and changes its folder, and is opened again before it drops
+        its privileges: SQLite's locks would be lost, and another program that reads the file would delete
+        transactions in use.
+        """
+        path = self.mktemp()
+        config = parseConfig(f'port = "sim:fattree:4"\nweb.listen = ""\nhistory.file = "{path}"')
+        absolute = os.path.realpath(path)
+        service = MonitorService(reactor, config)
+        self.addCleanup(service._agent.close)
+        duty = service._duty
+        assert duty is not None and duty.writer is not None
+        self.addCleanup(duty.writer._store.close)
+        self.assertNotIn(absolute, openFiles())
+        self.assertIn(f"{absolute}-owner", openFiles())
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir("/")
+        service.privilegedStartService()
+        self.assertIn(absolute, openFiles())
 
     def test_spillInUse(self) -> None:
         """A second monitor with the same spill is refused, and does not lock its history."""
