@@ -8,6 +8,7 @@ never see part of it.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from itertools import islice
@@ -155,6 +156,10 @@ class MaintainedFiles:
         try:
             beside.unlink(missing_ok=True)
             with beside.open("x", encoding="utf-8", errors="replace") as file:  # which follows no link
+                with suppress(FileNotFoundError):
+                    former = os.lstat(path)
+                    if stat.S_ISREG(former.st_mode):
+                        os.fchmod(file.fileno(), stat.S_IMODE(former.st_mode))
                 file.write(text)
             os.replace(beside, path)
             self._written[path] = text

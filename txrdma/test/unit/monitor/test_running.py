@@ -4,6 +4,7 @@ Running a monitor: reloading, systemd, files for schedulers, and the terminal.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,31 @@ class FileTests(PollerTestCase):
         self.assertEqual([line.partition(":")[0] for line in lines], ["b\tsymbol-errors", "c\tnode-gone"])
         self.assertIn("SwitchName=right Nodes=b\n", paths["slurm"].read_text())
         self.assertEqual(sorted(path.name for path in folder.iterdir()), ["names", "slurm", "unfit"])
+
+    def test_rights(self) -> None:
+        """A file keeps the rights that an operator has given it, whatever the umask of the monitor."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        path, other = folder / "unfit", folder / "other"
+        files = MaintainedFiles(self.clock, FileSettings(unfit=str(path)))
+        self.started()
+        self.addCleanup(os.umask, os.umask(0o077))
+        self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
+        self.assertEqual(path.stat().st_mode & 0o777, 0o600)
+        path.chmod(0o664)
+        self.fabric.cut("c")
+        self.pump(30.0)
+        self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
+        self.assertIn("node-gone", path.read_text())
+        self.assertEqual(path.stat().st_mode & 0o777, 0o664)
+        path.unlink()
+        other.write_text("")
+        other.chmod(0o666)
+        path.symlink_to("other")
+        self.fabric.heal("c")
+        self.pump(90.0)
+        self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
+        self.assertEqual((path.is_symlink(), path.stat().st_mode & 0o777), (False, 0o600))
 
     def test_links(self) -> None:
         """A link that another user of the folder has put at the temporary file's path is not followed."""
