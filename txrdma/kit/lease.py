@@ -38,6 +38,17 @@ _WAIT_SECONDS: Final = 3
 """Seconds to wait for an unreachable server, or for the end of a transaction of the former holder."""
 
 
+def connectionLimits(seconds: int) -> dict[str, int]:
+    """
+    Return the parameters of a PostgreSQL connection that ends this long after its server is unreachable.
+
+    Without them, the wait for an answer ends after two hours if the server's host dies meanwhile.
+    """
+    probes = 3
+    keepalives = {"keepalives_idle": seconds, "keepalives_interval": max(1, seconds // probes)}
+    return {"tcp_user_timeout": seconds * 1000, **keepalives, "keepalives_count": probes}
+
+
 Execute = Callable[..., Any]
 """Executes a statement in a transaction, with a value for each question mark, and returns its rows."""
 
@@ -175,7 +186,7 @@ class RowLease(Lease):
     def _connect(self) -> Any:
         import psycopg
 
-        waits = {"connect_timeout": _WAIT_SECONDS, "tcp_user_timeout": _WAIT_SECONDS * 1000}
+        waits = {"connect_timeout": _WAIT_SECONDS, **connectionLimits(_WAIT_SECONDS)}
         settings = {**waits, **self._settings, "application_name": self.name}
         connection = psycopg.connect(**settings, autocommit=True)
         connection.execute(f"SET lock_timeout = '{_WAIT_SECONDS}s'")

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager, ExitStack, suppress
 from typing import Any, Final
 
 from txrdma.error import DeviceUnavailable
-from txrdma.kit.lease import FileLease, Lease, RowLease
+from txrdma.kit.lease import connectionLimits, FileLease, Lease, RowLease
 
 
 class HistoryRefused(DeviceUnavailable):
@@ -39,6 +39,9 @@ _OWNER: Final = "-owner"
 
 _CONNECT_SECONDS: Final = 10
 """Seconds to wait for a connection to PostgreSQL, where the URL has no C{connect_timeout}."""
+
+_UNREACHABLE_SECONDS: Final = 15
+"""Seconds after which a connection to an unreachable PostgreSQL ends."""
 
 
 def _quoted(names: Iterable[str]) -> str:
@@ -258,7 +261,8 @@ class PostgreSQL(Database):
         """@raise HistoryRefused: psycopg is not installed, or the URL is invalid."""
         super().__init__(lease)
         name = {} if lease is None else {"application_name": lease.name}
-        self._settings: Final = {"connect_timeout": _CONNECT_SECONDS, **_settingsOf(url), **name}
+        waits = {"connect_timeout": _CONNECT_SECONDS, **connectionLimits(_UNREACHABLE_SECONDS)}
+        self._settings: Final = {**waits, **_settingsOf(url), **name}
         import psycopg
 
         self._psycopg: Final = psycopg

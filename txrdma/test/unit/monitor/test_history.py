@@ -16,13 +16,15 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID
+from txrdma.kit.lease import LEASE_SECONDS
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.series import history
-from txrdma.monitor.series.database import HistoryRefused, SQLite
+from txrdma.monitor.series.database import HistoryRefused, leaseOf, PostgreSQL, SQLite
 from txrdma.monitor.series.eventtable import EventTable
 from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.rows import COUNTERS, Row
+from txrdma.test.support.extras import needs
 from txrdma.test.support.monitor.storecontract import reading
 
 
@@ -273,3 +275,27 @@ class DiskTests(SynchronousTestCase):
         store._database.execute("PRAGMA max_page_count = 1000000")
         store.write(rows(at), at * 1000 + 500)
         self.assertEqual(len(store.series(portKey, "portXmitPkts", 0, 1 << 40, "readings")), 500 * at)
+
+
+class ConnectionTests(SynchronousTestCase):
+    """Connections to PostgreSQL, which is not there."""
+
+    def test_unreachable(self) -> None:
+        """Connections end soon after the server's host has died, unless the URL has other limits."""
+        needs("psycopg", "postgres")
+        import psycopg
+
+        connected: list[dict[str, Any]] = []
+
+        def connect(**settings: Any) -> None:
+            connected.append(settings)
+            raise psycopg.OperationalError("it is not there")
+
+        self.patch(psycopg, "connect", connect)
+        url = "postgresql://a@db/x?keepalives_count=7"
+        self.assertRaises(DeviceUnavailable, PostgreSQL(url).transaction().__enter__)
+        self.assertRaises(DeviceUnavailable, leaseOf(url).attempt)
+        for settings, most in zip(connected, (60, LEASE_SECONDS), strict=True):
+            self.assertLessEqual(settings["keepalives_idle"], most)
+            self.assertLessEqual(settings["tcp_user_timeout"], most * 1000)
+            self.assertEqual(settings["keepalives_count"], "7")
