@@ -30,6 +30,7 @@ from txrdma.iba.types import GID, MACAddress, MTU, QPN
 from txrdma.iba.verbs import AddressVector, Buffer, usualGID
 from txrdma.interfaces import IAddressHandle, IVerbsDevice
 from txrdma.kit.delayedcalls import cancelCall, isPending
+from txrdma.kit.forwardclock import ForwardClock
 from txrdma.kit.logs import lacksDescriptors
 from txrdma.kit.values import frozen
 from txrdma.verbs.devices import DeviceSpec, sharedDevice
@@ -243,6 +244,7 @@ class ModulePort:
     @ivar core: the module itself; call L{soon} after its methods.
     @ivar ports: its ports; C{port}: the first one.
     @ivar isBroken: whether a channel has failed, so that new peers need another module.
+    @ivar seconds: returns the time for the core, which never goes back, in seconds.
     """
 
     def __init__(
@@ -257,7 +259,8 @@ class ModulePort:
         self._isBusy = self._isClosed = self.isBroken = self._reportsPlaced = False
         self._later: IDelayedCall | None = None
         self._timer: IDelayedCall | None = None
-        self._timerAt = self._latest = self._setBack = 0.0
+        self._timerAt = 0.0
+        self.seconds = ForwardClock(reactor, self._setBack).seconds
         self._touched: dict[Program, Peer] = {}
         self._unneeded: deque[tuple[tuple[int, ...], list[IAddressHandle]]] = deque()
         self._channels: list[Channel] = []
@@ -391,20 +394,11 @@ class ModulePort:
             for handle in unneeded.popleft()[1]:
                 handle.close()
 
-    def seconds(self) -> float:
-        """
-        Return the time for the core in seconds: that of the reactor, but it stands still when the system's
-        clock is set back. Otherwise lost packets would be sent again when the clock has caught up.
-        """
-        now = self._reactor.seconds() + self._setBack
-        if now < self._latest:
-            self._setBack += self._latest - now
-            now = self._latest
-            self._timerAt = inf  # the reactor makes delayed calls later by that
-            if self._later is not None and isPending(self._later):
-                self._later.reset(0)
-        self._latest = now
-        return float(now)
+    def _setBack(self) -> None:
+        """Let the timers be set again, because the reactor's are late: the system's clock was set back."""
+        self._timerAt = inf
+        if self._later is not None and isPending(self._later):
+            self._later.reset(0)
 
     # Reactor iterations
 

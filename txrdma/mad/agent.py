@@ -25,6 +25,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
 from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.forwardclock import ForwardClock
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.mad.core.calls import Calls, Dropped, Event, Requested
 from txrdma.mad.core.frames import Keys, NO_KEYS
@@ -110,7 +111,7 @@ class MADAgent(RPCs):
         self._rateLimited = RateLimitedLogger(_log, clock=reactor.seconds)
         self._timer: IDelayedCall | None = None
         self._timerAt = inf
-        self._latest, self._setBack = -inf, 0.0
+        self._seconds = ForwardClock(reactor, self._setBack).seconds
         self._closed = ""
         self._checked: dict[tuple[str, type[Attribute]], RPC] = {}
         self._servers = Servers()
@@ -435,19 +436,10 @@ class MADAgent(RPCs):
         seconds = deadline - self._seconds()
         self._timer = self.reactor.callLater(max(0.0, seconds), self._due if seconds > 0 else self._expired)
 
-    def _seconds(self) -> float:
-        """
-        Return the time for the core: that of the reactor, but it stands still when the system's clock is set
-        back. Otherwise calls in progress would not time out until the clock has caught up.
-        """
-        now = self.reactor.seconds() + self._setBack
-        if now < self._latest:
-            self._setBack += self._latest - now
-            now = self._latest
-            self._timerAt = inf  # the reactor makes delayed calls later by that
-            self._reschedule()
-        self._latest = now
-        return now
+    def _setBack(self) -> None:
+        """Set the timer again, because the reactor's is late: the system's clock was set back."""
+        self._timerAt = inf
+        self._reschedule()
 
     def _stopTimer(self) -> None:
         cancelCall(self._timer)

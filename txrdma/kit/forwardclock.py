@@ -1,0 +1,40 @@
+"""
+A clock for protocol cores: the time of a reactor, but never decreasing.
+
+Twisted's reactors use the system time. Without this clock, a core whose deadlines were computed before the
+system time was set back by an hour would retransmit nothing for an hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from twisted.internet.interfaces import IReactorTime
+
+
+class ForwardClock:
+    """
+    The time of a reactor, in seconds, which stands still when the system time is set back, and continues from
+    there. When the system time is set forward, so is the clock.
+    """
+
+    __slots__ = ("_ahead", "_latest", "_reactor", "_setBack")
+
+    def __init__(self, reactor: IReactorTime, setBack: Callable[[], None] = lambda: None) -> None:
+        """
+        @param setBack: called by L{seconds} when the system time was set back: the delayed calls of the
+            reactor are late by that.
+        """
+        self._reactor, self._setBack = reactor, setBack
+        self._latest, self._ahead = -inf, 0.0
+
+    def seconds(self) -> float:
+        """Return the time in seconds."""
+        now = self._reactor.seconds() + self._ahead
+        if now < self._latest:
+            self._ahead += self._latest - now
+            now = self._latest
+            self._setBack()
+        self._latest = now
+        return now

@@ -1,0 +1,37 @@
+"""L{txrdma.kit.forwardclock}: a clock that never goes back."""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.kit.forwardclock import ForwardClock
+
+
+class ForwardClockTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.reactor = Clock()
+        self.reactor.advance(7200.0)
+        self.seen: list[float] = []
+        self.clock = ForwardClock(self.reactor, lambda: self.seen.append(self.clock.seconds()))
+        self.assertEqual(self.clock.seconds(), 7200.0)
+
+    def test_setBack(self) -> None:
+        """The clock stands still when the system time is set back, reports that once, and then goes on."""
+        for number in (1, 2):
+            self.reactor.rightNow -= 3600.0
+            self.assertEqual(self.clock.seconds(), 7200.0)
+            self.assertEqual(self.seen, [7200.0] * number)
+        self.reactor.advance(5.0)
+        self.assertEqual(self.clock.seconds(), 7205.0)
+        self.assertEqual(len(self.seen), 2)
+
+    def test_setForward(self) -> None:
+        """The clock follows a system time that is set forward, or that returns to the former time."""
+        self.reactor.rightNow += 3600.0
+        self.assertEqual(self.clock.seconds(), 10800.0)
+        self.reactor.rightNow -= 3600.0
+        self.assertEqual(self.clock.seconds(), 10800.0)
+        self.reactor.rightNow += 3600.0
+        self.assertEqual(self.clock.seconds(), 14400.0)
+        self.assertEqual(self.seen, [10800.0])
