@@ -43,6 +43,7 @@ from txrdma.iba.path import IBPath, SUBNET_TIMEOUT
 from txrdma.iba.types import GUID
 from txrdma.interfaces import IMADHandler
 from txrdma.kit.delayedcalls import Timer
+from txrdma.kit.forwardclock import ForwardClock
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import frame
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
@@ -83,7 +84,7 @@ class ConnectionManager:
     A connection manager on one port, or on several ports of one device.
 
     @ivar guid: the CA GUID in REQs and REPs; random by default, and so different for each process.
-    @ivar seconds: returns the time by the reactor's clock, in seconds.
+    @ivar seconds: returns the time by the reactor's clock, which never goes back here, in seconds.
     """
 
     def __init__(self, server: MADServer, guid: GUID | None = None, others: Sequence[MADServer] = ()) -> None:
@@ -99,7 +100,7 @@ class ConnectionManager:
         self._agent: MADAgent = server.agent
         self._agents = [server.agent, *(other.agent for other in others)]
         self._reactor = self._agent.reactor
-        self.seconds = self._reactor.seconds
+        self.seconds = ForwardClock(self._reactor).seconds
         self._core = self._makeCore()
         self._connections: dict[Managed, CMConnection] = {}
         self._handlers: dict[Listener, EventHandler] = {}

@@ -125,6 +125,37 @@ class ConnectionTests(PortCase):
         self.wait(lambda: ConnectionRejected in self.kinds(0))
         self.assertEqual(self.made[0].state, "ESTABLISHED")
 
+    def test_clockSetBack(self) -> None:
+        """A lost REQ, DREQ or SIDR_REQ is sent again soon although the system's clock was set back."""
+        self.clock.advance(7200.0)
+        self.host.listen(SERVICE, self.hostEvent)
+        self.host.serve(SERVICE + 1, lambda _request: SIDRREP())
+        asked: list[Deferred[SIDRREP]] = []
+        connected: list[CMConnection] = []
+
+        def checkSetBack(isBefore: bool, ask: Callable[[], None], isDone: Callable[[], bool]) -> None:
+            self.clock.rightNow -= 0.0 if isBefore else 1800.0
+            self.network.partition(*self.addresses)
+            ask()
+            self.pause(0.01)
+            self.network.heal()
+            self.clock.rightNow -= 1800.0 if isBefore else 0.0
+            self.result(self.client.resolve(SERVICE + 1, self.way), 5.0)
+            self.wait(isDone, 5.0)
+
+        for isBefore in (True, False):
+            checkSetBack(
+                isBefore,
+                lambda: asked.append(self.client.resolve(SERVICE + 1, self.way)),
+                lambda: asked[-1].called,
+            )
+            checkSetBack(
+                isBefore,
+                lambda: connected.append(self.connect()),
+                lambda: connected[-1].state == "ESTABLISHED",
+            )
+            checkSetBack(isBefore, lambda: connected[-1].disconnect(), lambda: connected[-1].state == "FREE")
+
     def test_failingHandlerLosesItsConnection(self) -> None:
         self.host.listen(SERVICE, Mock(side_effect=RuntimeError("no")))
         self.connect()
