@@ -70,8 +70,8 @@ _CLASS_PORT_INFO: Final = ClassPortInfo(
 
 _CLOSED: Final = "the communication manager is closed"
 
-SIDRHandler = Callable[[SIDRREQ], SIDRREP]
-"""A function that answers SIDR_REQs; the manager sets the ids."""
+SIDRHandler = Callable[[SIDRREQ, IBPath], SIDRREP]
+"""A function that answers SIDR_REQs: called with the request and the path of the answer."""
 
 
 def _doNothing() -> None:
@@ -398,7 +398,7 @@ class ConnectionManager:
         response = SIDRREP(status=SIDRStatus.SERVICE_ID_NOT_SUPPORTED)
         if handler is not None:
             try:
-                response = handler(event.request)
+                response = handler(event.request, managed.path)
                 checkFits(response)
             except Exception:
                 _log.failure("The handler of a datagram service failed at {request}", request=event.request)

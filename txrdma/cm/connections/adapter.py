@@ -388,8 +388,12 @@ class Adapter:
 
     def usualGID(self) -> GID:
         """The GID of port 1 that most peers can reach."""
+        return self.usualGIDs()[0]
+
+    def usualGIDs(self) -> list[GID]:
+        """The GID that most peers can reach, of each port that has one."""
         self._refresh()
-        return self._tables[0][usualGID(self._tables[0])].gid
+        return [table[usualGID(table)].gid for table in self._tables if table]
 
     def sourceGID(self, destination: GID | None) -> GID:
         """

@@ -1,5 +1,5 @@
 """
-Datagram services at ports of RDMA CM's UDP port space, with one queue pair for all peers.
+Datagram services at ports of RDMA CM's UDP port space, with one queue pair at each port of the device.
 
 Follows InfiniBand Architecture vol. 1, 12.11 (service ID resolution) and annex A11. Datagrams may be lost or
 reordered; each fits into one packet.
@@ -7,7 +7,6 @@ reordered; each fits into one packet.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from secrets import randbelow
 from typing import Any, Final, overload, TYPE_CHECKING, TypeVar
@@ -17,9 +16,9 @@ from zope.interface import implementer
 from twisted.internet.defer import CancelledError, Deferred, execute, succeed
 from twisted.internet.interfaces import IAddress, IListeningPort
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
-from txrdma.cm.connections.adapter import Adapter, heldAdapter, SharedCompletionQueue
+from txrdma.cm.connections.adapter import Adapter, heldAdapter
+from txrdma.cm.connections.datagramqueues import DatagramQueuePair, QKEY
 from txrdma.cm.connections.endpoints import followUser, LIFE_TIME, within
 from txrdma.cm.connections.hostnames import addressesOf
 from txrdma.cm.connections.opening import firstFree
@@ -28,26 +27,10 @@ from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace, serviceIDOf
 from txrdma.cm.layouts.messages import SIDRREP, SIDRREQ, SIDRStatus
 from txrdma.cm.layouts.rejectinfo import redirectedPath
 from txrdma.cm.terms import MessageAddress
-from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
+from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, MULTICAST_QPN, QPN
-from txrdma.iba.verbs import (
-    Access,
-    AddressVector,
-    Capacity,
-    Completion,
-    CompletionOpcode,
-    Operation,
-    QPAttributes,
-    QPKind,
-    QPState,
-    ReceiveRequest,
-    Segment,
-    SendRequest,
-    Status,
-)
-from txrdma.interfaces import IAddressHandle, IMulticast
-from txrdma.mad.ports.verbsport import grhFields
+from txrdma.interfaces import IMulticast
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
 from txrdma.messages.memory import octets
 from txrdma.messages.protocol import MessageFactory
@@ -61,22 +44,10 @@ _log = Logger()
 
 _ProtocolT = TypeVar("_ProtocolT")
 
-QKEY: Final = 0x01234567
-"""The Q_Key of all queue pairs of RDMA CM's UDP port space."""
-
-RECEIVES: Final = 128
-"""Posted receives: datagrams beyond them are lost until the protocol has handled some."""
-
-SENDS: Final = 64
-"""Outstanding sends."""
-
-_HANDLES: Final = 4 * SENDS
-_GRH: Final = 40
 _HOPS: Final = 64
 _FIRST_PORT: Final = 0xC000
 _SIDR_REP_BYTES: Final = 136
 _SIDR_REQ_BYTES: Final = 180
-_RECEIVE: Final = 1 << 16
 
 
 @implementer(IAddress)
@@ -87,12 +58,17 @@ class DatagramPeer:
     @ivar gid: the GID of its port.
     @ivar qpn: the number of the queue pair; C{qkey}: its Q_Key.
     @ivar privateData: private data of a service's SIDR_REP, without zeros at the end; empty for other peers.
+    @ivar localPort: number of the local port at which its datagrams arrive, and from which datagrams are sent
+        to it; 0 for that of the route. It is not compared.
     """
 
-    __slots__ = ("gid", "privateData", "qkey", "qpn")
+    __slots__ = ("gid", "localPort", "privateData", "qkey", "qpn")
 
-    def __init__(self, gid: GID, qpn: QPN, qkey: int = QKEY, privateData: bytes = b"") -> None:
+    def __init__(
+        self, gid: GID, qpn: QPN, qkey: int = QKEY, privateData: bytes = b"", localPort: int = 0
+    ) -> None:
         self.gid, self.qpn, self.qkey, self.privateData = gid, qpn, qkey, privateData
+        self.localPort = localPort
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DatagramPeer) and (self.gid, self.qpn) == (other.gid, other.qpn)
@@ -142,57 +118,45 @@ class DatagramProtocol:
 
 class DatagramTransport:
     """
-    A queue pair of unreliable datagrams, for one protocol.
+    Queue pairs of unreliable datagrams, one for each of several ports of a device, for one protocol.
 
     @ivar peer: the resolved service; None at the service itself.
-    @ivar longest: largest length of a datagram in bytes: the payload of one packet.
+    @ivar longest: largest length of a datagram in bytes that fits into one packet at each port.
     @ivar dropped: number of datagrams that were not sent because too many sends were outstanding.
     """
 
-    def __init__(self, adapter: Adapter, source: GID, protocol: DatagramProtocol) -> None:
+    def __init__(self, adapter: Adapter, sources: Sequence[GID], protocol: DatagramProtocol) -> None:
         """
-        @param source: the GID of the local port.
+        @param sources: GIDs of the local ports, one of each.
         @raise RDMAError: the device has too few resources.
         """
         self.peer: DatagramPeer | None = None
         self.dropped = 0
         self._adapter, self._protocol = adapter, protocol
         self._release = adapter.hold()
-        self._shared: SharedCompletionQueue | None = None
-        self._handles: OrderedDict[GID, IAddressHandle] = OrderedDict()
-        self._free = list(range(SENDS))
+        self.isOpen = True
+        self._queuePairs: list[DatagramQueuePair] = []
         self._undo: list[Callable[[], None]] = []
         try:
-            port, self._index = adapter.requireGID(source)
-            self._port = port
-            self.longest = int(adapter.mtuOf(port).bytes)
-            self._stride = self.longest + _GRH
-            self._shared = adapter.reserve(SENDS + RECEIVES)
-            memory = adapter.domain.allocateMemory((SENDS + RECEIVES) * self._stride, Access.LOCAL_WRITE)
-            self._memory = memory
-            self._undo.append(memory.close)
-            queue, capacity = self._shared.queue, Capacity(SENDS, RECEIVES, 1, 1)
-            self._pair = adapter.domain.createQueuePair(QPKind.UD, queue, queue, capacity)
-            self._undo.append(self._pair.close)
-            adapter.attach(self._shared, self._pair, self)
-            self._pair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=port, qkey=QKEY))
-            self._post(range(RECEIVES))
-            self._pair.modify(QPAttributes(state=QPState.RTR))
-            self._pair.modify(QPAttributes(state=QPState.RTS, sqPSN=0))
+            for source in sources:
+                self._queuePairs.append(DatagramQueuePair(adapter, source, self))
         except BaseException:
             self._close()
             raise
+        self.longest = min(each.longest for each in self._queuePairs)
 
     def __repr__(self) -> str:
         return f"<DatagramTransport {self.qpn:#x}>"
 
     @property
     def qpn(self) -> QPN:
-        return self._pair.number
+        """The number of the queue pair at the first port."""
+        return self._queuePairs[0].number
 
-    @property
-    def isOpen(self) -> bool:
-        return self._shared is not None
+    def qpnAt(self, gid: GID | None) -> QPN:
+        """Return the number of the queue pair at the port with a GID; of the first one if no port has it."""
+        found = None if gid is None else self._adapter.findGID(gid)
+        return (self._at(found[0] if found else 0) or self._queuePairs[0]).number
 
     def write(self, data: AnyBuffer, peer: DatagramPeer | None = None) -> None:
         """
@@ -204,33 +168,28 @@ class DatagramTransport:
         data, to = octets(data), peer or self.peer
         if to is None:
             raise InvalidRequest("a datagram of a service needs a receiver")
-        if len(data) > self.longest:
-            raise InvalidRequest(f"a datagram has at most {self.longest} bytes, not {len(data)}")
-        if self._shared is None:
-            return
-        if not self._free:
-            self._shared.poll()  # some may have completed
-        if not self._free or self._shared is None:
+        queuePair = self._queuePairTo(to)
+        if len(data) > queuePair.longest:
+            raise InvalidRequest(f"a datagram has at most {queuePair.longest} bytes, not {len(data)}")
+        if self.isOpen and not queuePair.write(data, to.gid, to.qpn, to.qkey) and self.isOpen:
             self.dropped += 1
-            return
-        slot = self._free.pop()
-        begin = slot * self._stride
-        self._memory.view[begin : begin + len(data)] = data
-        segments = (Segment(self._memory.address + begin, len(data), self._memory.lkey),) if data else ()
-        request = SendRequest(slot, Operation.SEND, segments)
-        request.remoteQPN, request.remoteQKey = to.qpn, to.qkey
-        try:
-            request.address = self._handleTo(to.gid)
-            self._pair.postSend([request])
-        except RDMAError:
-            self._free.append(slot)
-            raise
+
+    def _at(self, port: int) -> DatagramQueuePair | None:
+        return next((each for each in self._queuePairs if each.port == port), None)
+
+    def _queuePairTo(self, peer: DatagramPeer) -> DatagramQueuePair:
+        """Return the queue pair at the port from which datagrams are sent to a peer."""
+        if len(self._queuePairs) == 1 or not self.isOpen:
+            return self._queuePairs[0]
+        adapter = self._adapter
+        port = peer.localPort or adapter.requireGID(adapter.sourceGID(peer.gid))[0]
+        return self._at(port) or self._queuePairs[0]
 
     def joinGroup(self, group: str) -> Deferred[DatagramPeer]:
         """
-        Also receive the datagrams to an IP multicast group.
+        Also receive the datagrams to an IP multicast group, at the first port of its IP version.
 
-        @param group: an IPv4 or IPv6 address, of the same version as the port's.
+        @param group: an IPv4 or IPv6 address, of the same version as a port's.
         @return: fires with the group, to which L{write} sends; fails with L{InvalidRequest} if the port
             cannot join the group or the device has no multicast, or another L{RDMAError}.
         """
@@ -238,11 +197,19 @@ class DatagramTransport:
 
     def _joinGroup(self, group: str) -> DatagramPeer:
         peer = groupOf(group)
-        multicast = None if self._shared is None else IMulticast(self._pair, None)
+        multicast = self._multicast(peer)
         if multicast is None:
             raise InvalidRequest(f"{self!r} can't join {group}: it is closed, or its device has no multicast")
         multicast.attachMulticast(peer.gid)
         return peer
+
+    def _multicast(self, group: DatagramPeer) -> IMulticast | None:
+        """Return the queue pair that is a member of a group, or may be; set the port of the group."""
+        isMapped = group.gid.isMapped
+        fitting = [each for each in self._queuePairs if each.gid.isMapped == isMapped]
+        chosen = (fitting or self._queuePairs)[0]
+        group.localPort = chosen.port
+        return chosen.multicast
 
     def leaveGroup(self, group: str) -> Deferred[None]:
         """
@@ -254,7 +221,7 @@ class DatagramTransport:
 
     def _leaveGroup(self, group: str) -> None:
         peer = groupOf(group)
-        multicast = None if self._shared is None else IMulticast(self._pair, None)
+        multicast = self._multicast(peer)
         if multicast is not None:
             multicast.detachMulticast(peer.gid)
 
@@ -272,90 +239,31 @@ class DatagramTransport:
             raise
 
     def loseConnection(self) -> None:
-        """Close the queue pair, stop the protocol, and end its service, if it has one. Idempotent."""
+        """Close the queue pairs, stop the protocol, and end its service, if it has one. Idempotent."""
         if self._close():
             try:
                 self._protocol.stopProtocol()
             except Exception:
                 _log.failure("{transport}: an exception in the program", transport=self)
 
-    # Completions: see L{txrdma.cm.connections.adapter.CompletionHandler}
-
-    def completed(self, batch: Sequence[Completion]) -> None:
-        for completion in batch:
-            if self._shared is None:
-                return
-            if completion.status is not Status.SUCCESS:
-                _log.warn(
-                    "{transport} is closed, since a request failed: {status}",
-                    transport=self,
-                    status=completion.status,
-                )
-                self.loseConnection()
-            elif completion.opcode is CompletionOpcode.RECEIVE:
-                self._received(completion)
-            else:
-                self._free.append(completion.identifier)
-
-    def pathChanged(self) -> None:
-        """Do nothing: datagrams have no alternate paths."""
-
-    def broken(self, failure: Failure) -> None:
-        """Close, since completions could not be read or handled."""
-        self.loseConnection()
-
-    def _received(self, completion: Completion) -> None:
-        slot = completion.identifier - _RECEIVE
-        begin = (SENDS + slot) * self._stride
-        grh = bytes(self._memory.view[begin : begin + _GRH])
-        data = bytes(self._memory.view[begin + _GRH : begin + completion.length])
-        self._post((slot,))
-        if completion.hasGRH:  # always on RoCE
-            peer = DatagramPeer(grhFields(grh)[0], completion.sourceQPN)
-            try:
-                self._protocol.datagramReceived(data, peer)
-            except Exception:
-                _log.failure("{transport}: an exception in the program", transport=self)
-                self.loseConnection()
-
-    def _post(self, slots: Sequence[int]) -> None:
-        address, lkey, stride = self._memory.address, self._memory.lkey, self._stride
-        requests = []
-        for slot in slots:
-            begin = (SENDS + slot) * stride
-            self._memory.view[begin] = 0  # clear an old GRH: an IPv4 header overwrites only its second half
-            requests.append(ReceiveRequest(_RECEIVE + slot, (Segment(address + begin, stride, lkey),)))
-        self._pair.postReceive(requests)
-
-    def _handleTo(self, gid: GID) -> IAddressHandle:
-        handle = self._handles.get(gid)
-        if handle is not None:
-            self._handles.move_to_end(gid)
-            return handle
-        if len(self._handles) >= _HANDLES:
-            self._handles.popitem(last=False)[1].close()
-        # The port may have addresses of several networks.
-        port, index = self._adapter.requireGID(self._adapter.sourceGID(gid))
-        if port != self._port:
-            index = self._index
-        address = AddressVector(gid, sgidIndex=index, port=self._port, hopLimit=_HOPS)
-        handle = self._handles[gid] = self._adapter.domain.createAddressHandle(address)
-        return handle
+    def received(self, data: bytes, source: GID, qpn: QPN, port: int) -> None:
+        """Pass a datagram on to the protocol: see L{DatagramOwner}."""
+        try:
+            self._protocol.datagramReceived(data, DatagramPeer(source, qpn, localPort=port))
+        except Exception:
+            _log.failure("{transport}: an exception in the program", transport=self)
+            self.loseConnection()
 
     def _close(self) -> bool:
         """Close everything; return whether it was open."""
-        shared, self._shared = self._shared, None
-        pair = getattr(self, "_pair", None)
+        wasOpen, self.isOpen = self.isOpen, False
         for close in reversed(self._undo):
             close()
         self._undo.clear()
-        for handle in self._handles.values():
-            handle.close()
-        self._handles.clear()
-        if shared is not None:
-            self._adapter.detach(shared, pair, SENDS + RECEIVES)
+        for each in self._queuePairs:
+            each.close()
         self._release()
-        return shared is not None
+        return wasOpen
 
 
 @implementer(IMessageClientEndpoint)
@@ -428,7 +336,7 @@ class DatagramClientEndpoint:
             protocol = _protocolOf(factory, peer)
             if answer.called:
                 raise CancelledError
-            transport = DatagramTransport(adapter, source, protocol)
+            transport = DatagramTransport(adapter, [source], protocol)
         transport.peer = peer
         transport.begin()
         if answer.called:
@@ -475,7 +383,7 @@ class DatagramGroupEndpoint:
         device = softDeviceTo(group) if self._device is None else self._device
         with heldAdapter(self._reactor, device) as adapter:
             protocol = _protocolOf(factory, self._peer)
-            transport = DatagramTransport(adapter, adapter.sourceGID(self._peer.gid), protocol)
+            transport = DatagramTransport(adapter, [adapter.sourceGID(self._peer.gid)], protocol)
         try:
             transport.peer = transport._joinGroup(group)
         except BaseException:
@@ -511,7 +419,7 @@ class _Serving:
         self._serviceID, end = firstFree(number, lambda each: adapter.own.serve(each, self._answered))
         try:
             self._protocol = makeProtocol()
-            self._transport = DatagramTransport(adapter, self._gid, self._protocol)
+            self._transport = DatagramTransport(adapter, adapter.usualGIDs(), self._protocol)
         except BaseException:
             end()
             raise
@@ -558,10 +466,10 @@ class _Serving:
     def getHost(self) -> MessageAddress:
         return MessageAddress(self._gid, self._serviceID, self._gid.ip or "", self._serviceID & 0xFFFF)
 
-    def _answered(self, request: SIDRREQ) -> SIDRREP:
+    def _answered(self, request: SIDRREQ, path: IBPath) -> SIDRREP:
         return SIDRREP(
             status=SIDRStatus.VALID,
-            qpn=self._transport.qpn,
+            qpn=self._transport.qpnAt(path.sgid),
             qkey=QKEY,
             privateData=self._protocol.answer.ljust(_SIDR_REP_BYTES, b"\0"),
         )

@@ -63,6 +63,7 @@ BOUNDS: Final = {
         btl.Channel._receives,_refused btl.DevicePort.channels btl.ModulePort._channels,ports
         btl.Outbox.unlimited btl.PeerConnection._local btl.ReceiveBuffer._orders,_free
         btl._Route.destinations cm.Adapter._tables,_gidIndexes,_attributes,_ports cm.DatagramTransport._undo
+        cm.DatagramTransport._queuePairs cm.DatagramQueuePair._undo
         cm.Dispatcher.counters cm.KernelManager.counters cm.Managed.names cm.Mappings._peers
         cm.Part.requests cm.ReceiveMemory._pools cm.Sending._targets fabric.Counted.errors,data,details
         fabric.Node._guids mad.MADAgent._checked mad.SATransactor._nodes mad.Timeouts._known
@@ -130,7 +131,7 @@ BOUNDS: Final = {
     "btl.requests.MOST_CALLS": """
         btl.Answerer._waiting,_lengths,_running btl.Requests._queued,_sent,_outcomes
     """,
-    "cm.connections.datagrams._HANDLES": "cm.DatagramTransport._handles",
+    "cm.connections.datagramqueues.HANDLES": "cm.DatagramQueuePair._handles",
     "cm.core.dispatcher.BACKLOG": "cm.Listener.waiting",
     "cm.core.dispatcher.MOST_QUESTIONS": "cm.Dispatcher._asked",
     "fabric.creditloops.MOST_PATHS": "fabric.Lanes.levels",

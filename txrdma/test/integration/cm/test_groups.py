@@ -12,11 +12,11 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SkipTest, TestCase
 
+from txrdma.cm.connections.datagramqueues import QKEY
 from txrdma.cm.connections.datagrams import (
     DatagramGroupEndpoint,
     DatagramPeer,
     DatagramProtocol,
-    QKEY,
 )
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.headers import Opcode

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from txrdma.cm.connections.datagramqueues import QKEY
 from txrdma.cm.connections.datagrams import (
     DatagramClientEndpoint,
     DatagramGroupEndpoint,
     DatagramPeer,
     DatagramProtocol,
     DatagramServerEndpoint,
-    QKEY,
 )
 from txrdma.cm.terms import Terms
 from txrdma.messages.protocol import MessageFactory

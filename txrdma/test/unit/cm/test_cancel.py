@@ -12,11 +12,11 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.adapter import adapterOf
+from txrdma.cm.connections.datagramqueues import SENDS
 from txrdma.cm.connections.datagrams import (
     DatagramClientEndpoint,
     DatagramProtocol,
     DatagramServerEndpoint,
-    SENDS,
 )
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint
 from txrdma.cm.layouts.messages import SIDRREP
@@ -199,7 +199,7 @@ class ServiceTests(CancelCase):
 
     def test_resolve(self) -> None:
         here, there = (adapterOf(self.clock, device).own for device in self.devices)
-        end = there.serve(SERVICE, lambda question: SIDRREP(qpn=QPN(7), qkey=1))
+        end = there.serve(SERVICE, lambda question, path: SIDRREP(qpn=QPN(7), qkey=1))
         self.everywhere(lambda: here.resolve(SERVICE, self.path()), lambda found: None)
         end()
         self.part()
@@ -276,6 +276,6 @@ class ServiceTests(CancelCase):
         )
         for _ in range(SENDS + 1):
             self.assertRaises(InvalidRequest, client.transport.write, b"lost")
-        self.assertEqual((len(client.transport._free), client.transport.dropped), (SENDS, 0))
+        self.assertEqual((len(client.transport._queuePairs[0]._free), client.transport.dropped), (SENDS, 0))
         lose(client)
         self.part()

@@ -10,23 +10,23 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 
 from txrdma.cm.connections.adapter import Adapter, adapterOf
+from txrdma.cm.connections.datagramqueues import HANDLES, QKEY, RECEIVES, SENDS
 from txrdma.cm.connections.datagrams import (
-    _HANDLES,
     DatagramClientEndpoint,
     DatagramGroupEndpoint,
     DatagramPeer,
     DatagramProtocol,
     DatagramServerEndpoint,
-    QKEY,
-    RECEIVES,
-    SENDS,
 )
 from txrdma.cm.errors import PeerSilent, Rejected
 from txrdma.cm.layouts.ipcm import IPAddresses
 from txrdma.cm.layouts.messages import RejectReason, SIDRREP, SIDRREQ, SIDRStatus
-from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
+from txrdma.error import DeviceUnavailable, InvalidRequest, Refused, ResourceExhausted
+from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, QPN
+from txrdma.iba.verbs import QPKind
 from txrdma.messages.protocol import MessageFactory
+from txrdma.soft.device import SoftProtectionDomain
 from txrdma.test.support.cm.messaging import MessagingCase
 
 
@@ -113,7 +113,7 @@ class DatagramTests(MessagingCase):
         adapter = adapterOf(self.clock, self.devices[1])
         release = adapter.hold()
 
-        def answered(request: SIDRREQ) -> SIDRREP:
+        def answered(request: SIDRREQ, path: IBPath) -> SIDRREP:
             received.append(request.privateData)
             return SIDRREP(status=SIDRStatus.REJECTED)
 
@@ -202,7 +202,7 @@ class DatagramTests(MessagingCase):
         client = self.result(self.asking())
         for number in range(10 * RECEIVES):
             client.transport.write(b"%d" % number)
-        self.wait(lambda: len(client.transport._free) == SENDS)
+        self.wait(lambda: len(client.transport._queuePairs[0]._free) == SENDS)
         self.pause(0.1)
         arrived = len(self.service.received)
         self.assertGreater(arrived, 0)
@@ -224,14 +224,15 @@ class DatagramTests(MessagingCase):
         """A service that has answered many hosts retains the address handles of the latest ones."""
         self.listening()
         transport: Any = self.service.transport
-        gids = [GID.fromIP(f"10.1.{number >> 8}.{number & 255}") for number in range(_HANDLES + 2)]
-        oldest = transport._handleTo(gids[0])
+        (queuePair,) = transport._queuePairs
+        gids = [GID.fromIP(f"10.1.{number >> 8}.{number & 255}") for number in range(HANDLES + 2)]
+        oldest = queuePair._handleTo(gids[0])
         for gid in (*gids[:-1], gids[1], gids[-1]):
-            self.wait(lambda: transport._free)
+            self.wait(lambda: queuePair._free)
             transport.write(b"answer", DatagramPeer(gid, QPN(7)))
-        self.assertEqual(list(transport._handles), [*gids[3:-1], gids[1], gids[-1]])
-        self.assertIsNot(transport._handleTo(gids[0]), oldest)
-        self.assertEqual(len(transport._handles), _HANDLES)
+        self.assertEqual(list(queuePair._handles), [*gids[3:-1], gids[1], gids[-1]])
+        self.assertIsNot(queuePair._handleTo(gids[0]), oldest)
+        self.assertEqual(len(queuePair._handles), HANDLES)
         self.assertNothingLeft()
 
     def test_serviceThatCloses(self) -> None:
@@ -261,6 +262,85 @@ class DatagramTests(MessagingCase):
         self.patch(Adapter, "own", property(Mock(side_effect=InvalidRequest("a test's"))))
         service = DatagramServerEndpoint(self.clock, 7471, self.devices[1])
         self.failureResultOf(service.listen(MessageFactory(DatagramRecorder)), InvalidRequest)
+        self.assertNothingLeft()
+
+
+class SeveralPortTests(MessagingCase):
+    """A datagram service at all ports of a device."""
+
+    addresses = (("10.0.1.1", "10.0.2.1"), ("10.0.1.2", "10.0.2.2"))
+
+    def test_eachPort(self) -> None:
+        """Clients of each address are answered by the queue pair of its port."""
+        service = DatagramRecorder()
+        self.listenAt(MessageFactory(lambda: service), DatagramServerEndpoint)
+        peers: list[Any] = []
+        for address in self.addresses[1]:
+            client = self.result(
+                self.connectTo(MessageFactory(DatagramRecorder), DatagramClientEndpoint, host=address)
+            )
+            peers.append(client.transport.peer)
+            client.transport.write(b"to " + address.encode())
+            self.wait(lambda: service.received)
+            data, sender = service.received.pop()
+            self.assertEqual(data.decode(), f"to {address}")
+            service.transport.write(b"answer", sender)
+            self.wait(lambda c=client: c.received)  # type: ignore[misc]  # a lambda
+            self.assertEqual(client.received, [(b"answer", client.transport.peer)])
+            client.transport.loseConnection()
+        self.assertEqual([peer.gid.ip for peer in peers], list(self.addresses[1]))
+        self.assertNotEqual(peers[0].qpn, peers[1].qpn)
+        self.assertNothingLeft()
+
+    def test_route(self) -> None:
+        """A service sends to a queue pair that has sent nothing from the port of the route to it."""
+        service, receiver = DatagramRecorder(), DatagramRecorder()
+        port = self.listenAt(MessageFactory(lambda: receiver), DatagramServerEndpoint)
+        self.devices.reverse()
+        self.listenAt(MessageFactory(lambda: service), DatagramServerEndpoint)
+        for number, address in enumerate(self.addresses[1]):
+            gid = GID.fromIP(address)
+            qpn = receiver.transport.qpnAt(gid)
+            service.transport.write(b"hello", DatagramPeer(gid, qpn))
+            self.wait(lambda: receiver.received)
+            _data, sender = receiver.received.pop()
+            self.assertEqual((sender.gid.ip, sender.localPort), (self.addresses[0][number], number + 1))
+        port.stopListening()
+        self.assertNothingLeft()
+
+    def test_failsAlone(self) -> None:
+        """A service for which the device has too few resources at its last port leaves nothing open."""
+        made: list[Any] = []
+        create = SoftProtectionDomain.createQueuePair
+
+        def createQueuePair(domain: Any, kind: QPKind, *args: Any) -> Any:
+            if kind is QPKind.UD:
+                if made:
+                    raise ResourceExhausted("a test's")
+                made.append(None)
+            return create(domain, kind, *args)
+
+        self.patch(SoftProtectionDomain, "createQueuePair", createQueuePair)
+        endpoint = DatagramServerEndpoint(self.clock, 7471, self.devices[1])
+        self.failureResultOf(endpoint.listen(MessageFactory(DatagramRecorder)), ResourceExhausted)
+        self.assertNothingLeft()
+
+    def test_group(self) -> None:
+        """A service joins a group at one port, and sends to the group from there."""
+        services = [DatagramRecorder(), DatagramRecorder()]
+        for service in services:
+            self.listenAt(MessageFactory(iter([service]).__next__), DatagramServerEndpoint)
+            self.devices.reverse()
+        group = [self.successResultOf(service.transport.joinGroup("239.1.2.3")) for service in services][0]
+        services[0].transport.write(b"to all", group)
+        self.pause(0.1)
+        for service in services:
+            ((data, sender),) = service.received
+            self.assertEqual((data, sender.gid.ip, sender.localPort), (b"to all", "10.0.1.2", 1))
+        self.successResultOf(services[1].transport.leaveGroup("239.1.2.3"))
+        services[0].transport.write(b"to oneself", group)
+        self.pause(0.1)
+        self.assertEqual([len(service.received) for service in services], [2, 1])
         self.assertNothingLeft()
 
 

@@ -163,15 +163,15 @@ class NetworkTests(MessagingCase):
         """A datagram service answers from the address of the client's network, if its port has several."""
         port = self.listenAt(MessageFactory(DatagramProtocol), DatagramServerEndpoint)
         transport, network = port._transport, GID.fromIP("10.0.1.2")
-        adapter = transport._adapter
+        adapter, queuePair = transport._adapter, transport._queuePairs[0]
         self.patch(adapter, "sourceGID", {GID.fromIP("10.0.1.1"): network}.__getitem__)
-        self.patch(adapter, "requireGID", {network: (transport._port, 7)}.__getitem__)
+        self.patch(adapter, "requireGID", {network: (queuePair.port, 7)}.__getitem__)
         with patch.object(adapter.domain, "createAddressHandle", side_effect=RDMAError) as create:
             self.assertRaises(
                 RDMAError, transport.write, b"", DatagramPeer(GID.fromIP("10.0.1.1"), transport.qpn)
             )
         ((address,), _) = create.call_args
-        self.assertEqual((address.sgidIndex, address.port), (7, transport._port))
+        self.assertEqual((address.sgidIndex, address.port), (7, queuePair.port))
         self.assertNothingLeft()
 
     def test_sourceOfCommand(self) -> None:

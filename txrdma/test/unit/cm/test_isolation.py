@@ -114,7 +114,7 @@ class ManagerTests(PortCase):
         self.wait(lambda: self.made[0].state in ("TIMEWAIT", "FREE"))
 
     def test_tooLongServiceAnswerIsLogged(self) -> None:
-        self.host.serve(SERVICE, lambda question: SIDRREP(privateData=bytes(137)))
+        self.host.serve(SERVICE, lambda question, path: SIDRREP(privateData=bytes(137)))
         self.assertRaises(InvalidRequest, self.client.resolve, SERVICE, self.way, bytes(217))
         error = self.failure(self.client.resolve(SERVICE, self.way), Refused)
         self.assertEqual(error.status, SIDRStatus.REJECTED)

@@ -129,7 +129,7 @@ class ConnectionTests(PortCase):
         """A lost REQ, DREQ or SIDR_REQ is sent again soon although the system's clock was set back."""
         self.clock.advance(7200.0)
         self.host.listen(SERVICE, self.hostEvent)
-        self.host.serve(SERVICE + 1, lambda _request: SIDRREP())
+        self.host.serve(SERVICE + 1, lambda _request, _path: SIDRREP())
         asked: list[Deferred[SIDRREP]] = []
         connected: list[CMConnection] = []
 

@@ -117,9 +117,9 @@ class ServiceTests(RedirectedCase):
         port = self.listenAt(MessageFactory(lambda: DatagramRecorder(b"welcome")), DatagramServerEndpoint)
         left, answered = list(advices), port._answered
 
-        def answer(request: Any) -> SIDRREP:
+        def answer(request: Any, path: IBPath) -> SIDRREP:
             if not left:
-                response: SIDRREP = answered(request)
+                response: SIDRREP = answered(request, path)
                 return response
             raw = informationFor(SIDRStatus.REDIRECT, redirection(left.pop(0)))
             return SIDRREP(
