@@ -107,6 +107,11 @@ class Life(MachineCore, Generic[CompletionT]):
         return self._stateName == _DRAINING and (self._hasClosed if self.isPaused else not self._inbox)
 
     @property
+    def isLeft(self) -> bool:
+        """True if the peer has closed, while the program has not."""
+        return self._stateName == _DRAINING and not self._hasClosed
+
+    @property
     def hasArrived(self) -> bool:
         """True if the peer has sent something that waits."""
         return any(kind not in (LifeEventKind.REQUEST, LifeEventKind.FAILURE) for kind, _ in self._inbox)

@@ -119,7 +119,7 @@ class RDMATransport(RequestTransport):
 
     # More attributes than fit into a dictionary whose keys are shared by all instances.
     __slots__ = (
-        *("_bytesBefore", "_bytesTrimmed", "_credits", "_farewell", "_host", "_isAnnounced"),
+        *("_bytesBefore", "_bytesTrimmed", "_credits", "_farewell", "_hasDropped", "_host", "_isAnnounced"),
         *("_isProcessing", "_keepalive", "_life", "_memory", "_migration", "_pair", "_peer", "_pkey"),
         *("_posted", "_reader", "_regions", "_release", "_requester", "_sends", "_shared", "adapter"),
         *("agreed", "completed", "connection", "failed", "protocol", "terms"),
@@ -144,7 +144,7 @@ class RDMATransport(RequestTransport):
         self._reader: LongMessageReader | None = None  # from the first long message of the peer on
         self._isAnnounced = False  # the next SEND is the name of a long message
         self._life: Life[Completion] = Life()
-        self._isProcessing = False
+        self._isProcessing = self._hasDropped = False
         self._bytesBefore = self._bytesTrimmed = 0  # received at the last probe, and when memory was trimmed
         self._farewell = b""
         self._keepalive: Keepalive | None = None
@@ -390,7 +390,7 @@ class RDMATransport(RequestTransport):
 
     def _reasonOfEnd(self) -> Exception:
         """The reason for C{connectionLost} after the exchange of DREQ and DREP."""
-        if not self._isIdle:
+        if self._hasDropped or not self._isIdle:
             return ConnectionLost("the peer closed the connection, and may not have received everything")
         return ConnectionDone()
 
@@ -612,6 +612,7 @@ class RDMATransport(RequestTransport):
     def _ask(self, asked: Request) -> int:
         """Queue a request; return its number, or 0 after the end."""
         if not self._life.isOpen:
+            self._hasDropped = self._hasDropped or (self._life.isLeft and asked.data is not None)
             return 0
         identifier = self._sends.ask(asked)
         self._proceed()

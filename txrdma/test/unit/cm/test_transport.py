@@ -387,6 +387,23 @@ class EndTests(MessagingCase):
         server.lost[0].trap(ConnectionLost)
         self.assertNothingLeft()
 
+    def test_sentAfterPeerClosed(self) -> None:
+        """An end that sends when its peer has closed learns of the loss, unless it has closed as well."""
+        for closes, reason in ((False, ConnectionLost), (True, ConnectionDone)):
+            client, server = self.connected()
+            server.transport.pauseProducing()
+            client.transport.sendMessage(b"unread")
+            client.transport.loseConnection()
+            self.wait(lambda c=client: c.lost)  # type: ignore[misc]  # a lambda
+            if closes:
+                server.transport.loseConnection()
+            server.transport.sendMessage(b"in vain")
+            server.transport.resumeProducing()
+            self.wait(lambda s=server: s.lost)  # type: ignore[misc]  # a lambda
+            self.assertEqual(server.messages, [] if closes else [(b"unread", None)])
+            server.lost[0].trap(reason)
+        self.assertNothingLeft()
+
     def test_nothingIsPostedForClosedPeer(self) -> None:
         """Once the peer has closed in order, neither requests nor receives are posted."""
         client, server = self.connected()
