@@ -260,7 +260,8 @@ class ModulePort:
         self._later: IDelayedCall | None = None
         self._timer: IDelayedCall | None = None
         self._timerAt = 0.0
-        self.seconds = ForwardClock(reactor, self._setBack).seconds
+        self._clock = ForwardClock(reactor, self._setBack)
+        self.seconds = self._clock.seconds
         self._touched: dict[Program, Peer] = {}
         self._unneeded: deque[tuple[tuple[int, ...], list[IAddressHandle]]] = deque()
         self._channels: list[Channel] = []
@@ -557,10 +558,11 @@ class ModulePort:
         timer = self._timer
         if deadline is None:
             return
+        delay = max(0.0, deadline - now) + self._clock.margin
         if timer is None or not timer.active():  # trial may have cancelled all calls
-            self._timer = self._reactor.callLater(max(0.0, deadline - now), self._expired)
+            self._timer = self._reactor.callLater(delay, self._expired)
         elif self._timerAt > deadline:  # the call itself is some microseconds later
-            timer.reset(max(0.0, deadline - now))
+            timer.reset(delay)
         else:
             return
         self._timerAt = deadline

@@ -100,7 +100,8 @@ class ConnectionManager:
         self._agent: MADAgent = server.agent
         self._agents = [server.agent, *(other.agent for other in others)]
         self._reactor = self._agent.reactor
-        self.seconds = ForwardClock(self._reactor).seconds
+        self._clock = ForwardClock(self._reactor)
+        self.seconds = self._clock.seconds
         self._core = self._makeCore()
         self._connections: dict[Managed, CMConnection] = {}
         self._handlers: dict[Listener, EventHandler] = {}
@@ -440,7 +441,8 @@ class ConnectionManager:
         if deadline is None:
             self._timer.stop()
         else:
-            self._timer.ensure(max(0.0, deadline - self.seconds()), self._expired)
+            delay = max(0.0, deadline - self.seconds()) + self._clock.margin
+            self._timer.ensure(delay, self._expired)
 
     def _expired(self) -> None:
         try:

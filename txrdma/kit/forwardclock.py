@@ -9,17 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
+from typing import Final
 
 from twisted.internet.interfaces import IReactorTime
+
+_MARGIN: Final = 1e-6
 
 
 class ForwardClock:
     """
     The time of a reactor, in seconds, which stands still when the system time is set back, and continues from
     there. When the system time is set forward, so is the clock.
+
+    @ivar margin: seconds to add to the delay until a deadline. Sums are rounded when the system time was set
+        back, so that a delayed call would be made again and again shortly before the deadline.
     """
 
-    __slots__ = ("_ahead", "_latest", "_reactor", "_setBack")
+    __slots__ = ("_ahead", "_latest", "_reactor", "_setBack", "margin")
 
     def __init__(self, reactor: IReactorTime, setBack: Callable[[], None] = lambda: None) -> None:
         """
@@ -27,13 +33,14 @@ class ForwardClock:
             reactor are late by that.
         """
         self._reactor, self._setBack = reactor, setBack
-        self._latest, self._ahead = -inf, 0.0
+        self._latest, self._ahead, self.margin = -inf, 0.0, 0.0
 
     def seconds(self) -> float:
         """Return the time in seconds."""
         now = self._reactor.seconds() + self._ahead
         if now < self._latest:
             self._ahead += self._latest - now
+            self.margin = _MARGIN
             now = self._latest
             self._setBack()
         self._latest = now

@@ -111,7 +111,8 @@ class MADAgent(RPCs):
         self._rateLimited = RateLimitedLogger(_log, clock=reactor.seconds)
         self._timer: IDelayedCall | None = None
         self._timerAt = inf
-        self._seconds = ForwardClock(reactor, self._setBack).seconds
+        self._clock = ForwardClock(reactor, self._setBack)
+        self._seconds = self._clock.seconds
         self._closed = ""
         self._checked: dict[tuple[str, type[Attribute]], RPC] = {}
         self._servers = Servers()
@@ -434,7 +435,8 @@ class MADAgent(RPCs):
         self._stopTimer()
         self._timerAt = deadline
         seconds = deadline - self._seconds()
-        self._timer = self.reactor.callLater(max(0.0, seconds), self._due if seconds > 0 else self._expired)
+        call = self._due if seconds > 0 else self._expired
+        self._timer = self.reactor.callLater(max(0.0, seconds) + self._clock.margin, call)
 
     def _setBack(self) -> None:
         """Set the timer again, because the reactor's is late: the system's clock was set back."""

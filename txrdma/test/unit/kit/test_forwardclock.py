@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -35,3 +37,20 @@ class ForwardClockTests(SynchronousTestCase):
         self.reactor.rightNow += 3600.0
         self.assertEqual(self.clock.seconds(), 14400.0)
         self.assertEqual(self.seen, [10800.0])
+
+    def test_margin(self) -> None:
+        """After the delay until a deadline, with the margin, the clock has reached the deadline."""
+        random = Random(1)
+        self.assertEqual(self.clock.margin, 0.0)
+        for start in (1e3, 1.7e9):
+            for _ in range(1000):
+                self.reactor.rightNow = start + random.random()
+                self.clock.seconds()
+                self.reactor.rightNow -= 900.0 * random.random()
+                deadline = self.clock.seconds() + random.random()
+                call = self.reactor.callLater(
+                    deadline - self.clock.seconds() + self.clock.margin, lambda: None
+                )
+                self.reactor.rightNow = call.getTime()
+                self.assertGreaterEqual(self.clock.seconds(), deadline)
+                call.cancel()
