@@ -400,6 +400,8 @@ class Dispatcher:
     def _crossing(self, request: REQ, path: IBPath) -> Managed | None:
         """A peer-to-peer connection attempt of this end that this REQ may match."""
         for managed in self._peerToPeer:
+            if request.localCAGUID == self.guid and request.localCommID == managed.key:
+                continue  # its own REQ: the peer is another attempt of this manager
             isService = request.serviceID == managed.connection.opening.request.serviceID
             if isService and (managed.path.dgid, managed.path.dlid) == (path.sgid, path.slid):
                 return managed

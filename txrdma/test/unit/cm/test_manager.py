@@ -226,6 +226,20 @@ class PeerToPeerTests(ManagerCase):
         self.world.run(until=10.0)
         self.assertEqual((self.eventNames(self.server), self.eventNames(self.client)), (ACCEPTED, OPENED))
 
+    def test_oneManager(self) -> None:
+        """Two ends of one manager connect to each other, whichever of them has the higher queue pair number."""
+        for numbers in ((1, 2), (2, 1)):
+            self.begin(World())
+            for number in numbers:
+                self.client.connect(self.client, isPeerToPeer=True, localQPN=QPN(number))
+            self.world.run(until=5.0)
+            connections = list(dict.fromkeys(managed.connection for managed, _ in self.client.happened))
+            states = [
+                (each.opening.isActive, each.state, each.opening.request.localQPN) for each in connections
+            ]
+            self.assertEqual(sorted(states), [(False, "ESTABLISHED", 2), (True, "ESTABLISHED", 2)])
+            self.assertEqual(connections[0].remoteCommID, connections[1].localCommID)
+
     def test_unansweredPeerTimesOut(self) -> None:
         self.client.connect(self.server, isPeerToPeer=True)
         self.world.run()
