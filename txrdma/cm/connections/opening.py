@@ -126,7 +126,7 @@ class Attempt:
         """
         self._adapter, self._naming, self._factory = adapter, naming, factory
         self._path, self._isPeerToPeer = path, isPeerToPeer
-        self._isOvertaken = self._isRedirected = False
+        self._isRedirected = False
         assert path.sgid is not None  # set by endpoints
         self._port, _index = adapter.requireGID(path.sgid)
         if alternate is not None:
@@ -172,6 +172,7 @@ class Attempt:
 
     def _ask(self, request: REQ) -> None:
         adapter, transport = self._adapter, self._transport
+        self._request, self._isOvertaken = request, False
         connection = adapter.manager.connect(
             *(request, self._path, self._handleEvent),
             isPeerToPeer=self._isPeerToPeer,
@@ -206,7 +207,7 @@ class Attempt:
         """
         if self.answer.called:
             return False
-        request, old = connection.request, self._transport
+        request, old = self._request, self._transport  # that of the connection may be the peer's
         if rejection.reason == RejectReason.INVALID_PATH_MTU:
             wanted = informationOf(rejection)
             if not isinstance(wanted, int) or not PathMTU.MTU_256 <= wanted < request.pathMTU:

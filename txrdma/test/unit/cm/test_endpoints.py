@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from secrets import randbelow
 from typing import Any, cast
 from unittest.mock import Mock, patch
 
@@ -26,6 +27,7 @@ from txrdma.cm.connections.endpoints import (
     RDMAServerEndpoint,
     USUAL,
 )
+from txrdma.cm.core import opening as openings
 from txrdma.cm.errors import Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.terms import KEEPALIVE, LONGEST
@@ -36,6 +38,8 @@ from txrdma.iba.types import GID, MTU
 from txrdma.mad.layouts.values import Rate
 from txrdma.mad.resolvers import StaticPathResolver
 from txrdma.messages.protocol import MessageFactory
+from txrdma.soft import device as softdevice
+from txrdma.soft.core.recent import RecentNumbers
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.protocols import MessageRecorder, Recorders
 
@@ -335,6 +339,41 @@ class PeerToPeerTests(MessagingCase):
                     for target, device, data in zip(targets, self.devices, (b"first", b"second"), strict=True)
                 )
                 self.meet(delay, *endpoints)
+        self.assertNothingLeft()
+
+    def test_staleQueuePair(self) -> None:
+        """An end that gave up its REQ asks again if its queue pair's number is still in use at the peer."""
+        client, server = self.connected()
+        number = client.transport.qpn
+        beside = self.result(self.again())  # so that the devices remain open
+        self.closed(client, server)
+        numbers = [number]  # as if the device reused numbers immediately
+        self.devices[0]._oldNumbers = RecentNumbers(1)
+        self.patch(softdevice, "randbelow", lambda most: numbers.pop() if numbers else randbelow(most))
+        guid = adapters.adapterOf(self.clock, self.devices[0]).own.guid
+        self.patch(
+            openings, "_rank", lambda each: 0 if each.localQPN == number else 1 + (each.localCAGUID == guid)
+        )
+        first, second = (
+            IBClientEndpoint(self.clock, 7, each, device, privateData=data, isPeerToPeer=True)
+            for each, device, data in zip(self.bothPaths(), self.devices, (b"first", b"second"), strict=True)
+        )
+        self.meet(0.0, first, second)
+        self.assertEqual(numbers, [])
+        beside.transport.loseConnection()
+        self.assertNothingLeft()
+
+    def test_oneAddress(self) -> None:
+        """Both ends may be at the same address of one device, whichever queue pair number is higher."""
+        for _ in range(6):
+            self.meet(
+                0.0,
+                *(
+                    RDMAClientEndpoint(self.clock, "10.0.1.1", 7471, self.devices[0], privateData=data,
+                                       isPeerToPeer=True)
+                    for data in (b"first", b"second")
+                ),
+            )  # fmt: skip
         self.assertNothingLeft()
 
     def test_unusableRequest(self) -> None:
