@@ -227,7 +227,7 @@ class PeerToPeerTests(ManagerCase):
         self.assertEqual((self.eventNames(self.server), self.eventNames(self.client)), (ACCEPTED, OPENED))
 
     def test_oneManager(self) -> None:
-        """Two ends of one manager connect to each other, whichever of them has the higher queue pair number."""
+        """Two ends of one manager connect to each other, whichever has the higher queue pair number."""
         for numbers in ((1, 2), (2, 1)):
             self.begin(World())
             for number in numbers:
