@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import Buffer, SendRequest
 from txrdma.kit.values import replace
 
@@ -13,6 +14,26 @@ ATOMIC_LENGTH: Final = 8
 """Bytes that an atomic operation changes (IBA 9.4.5)."""
 
 _64_BITS: Final = (1 << 64) - 1
+
+
+def inlineLength(inline: Sequence[Buffer]) -> int:
+    """
+    Return the number of bytes of inline data; a view of words has more than its length.
+
+    @raise InvalidRequest: a piece is not a bytes-like object.
+    """
+    try:
+        return sum([len(piece) if type(piece) is bytes else memoryview(piece).nbytes for piece in inline])
+    except TypeError as error:
+        raise InvalidRequest(f"inline data: {error}") from error
+
+
+def viewOf(piece: Buffer) -> memoryview:
+    """Return a view of the bytes of any buffer; they are copied only if they are not contiguous."""
+    view = memoryview(piece)
+    if view.format == "B" and view.ndim == 1 and view.contiguous:
+        return view
+    return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
 
 
 def part(pieces: Sequence[memoryview], start: int, length: int) -> list[memoryview]:

@@ -42,7 +42,7 @@ from txrdma.kit.values import replace
 from txrdma.soft.core.completion import SoftCompletionQueue
 from txrdma.soft.core.directdatagrams import DirectDatagramRoute, DirectDatagrams
 from txrdma.soft.core.memory import Domain, KeyTable
-from txrdma.soft.core.pieces import copied
+from txrdma.soft.core.pieces import copied, inlineLength
 from txrdma.soft.core.route import Route
 from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
 from txrdma.soft.core.transitions import checkMigration, transition
@@ -146,8 +146,7 @@ class SoftQueuePair:
         count = len(requests)
         if self.state is not _RTS or self.kind is not QPKind.RC:
             if self.state is _RTS and self._arePlainDatagrams(requests) and count <= self.free:
-                self.free -= count
-                self._route.post(requests)  # type: ignore[union-attr]  # there is a route in RTS
+                self._postToRoute(requests)
             else:
                 self._postUnusual(requests)
             return
@@ -159,13 +158,14 @@ class SoftQueuePair:
             if inline:
                 if request.operation > _LAST_INLINE or request.segments:
                     raise _malformed(request, self._maxSegments)
-                if (len(inline[0]) if len(inline) == 1 else sum(map(len, inline))) > self._maxInline:
+                piece = inline[0]
+                plain = type(piece) is bytes and len(inline) == 1
+                if (len(piece) if plain else inlineLength(inline)) > self._maxInline:
                     raise InvalidRequest(f"more than {self._maxInline} bytes inline")
             elif request.operation > _LAST or len(request.segments) > self._maxSegments:
                 if not _isAtomic(request):
                     raise _malformed(request, self._maxSegments)
-        self.free -= count
-        self._route.post(requests)  # type: ignore[union-attr]  # there is a route in RTS
+        self._postToRoute(requests)
 
     def postReceive(self, requests: Sequence[ReceiveRequest]) -> None:
         receives = self.receives
@@ -185,6 +185,15 @@ class SoftQueuePair:
         elif self._route is not None:
             self._route.receivesPosted()
 
+    def _postToRoute(self, requests: Sequence[SendRequest]) -> None:
+        count = len(requests)
+        self.free -= count
+        try:
+            self._route.post(requests)  # type: ignore[union-attr]  # there is a route in RTS
+        except BaseException:  # a field of a request has a wrong type: none is posted
+            self.free = min(self.free + count, self.capacity.maxSend)
+            raise
+
     def _postUnusual(self, requests: Sequence[SendRequest]) -> None:
         """Post datagrams that need checks, or in states other than RTS."""
         if self._closed or self.state in (_RESET, _INIT, _RTR):
@@ -197,11 +206,12 @@ class SoftQueuePair:
             return
         if len(requests) > self.free:
             raise QueueFull(f"{len(requests)} requests for {self.free} free places in the send queue")
-        self.free -= len(requests)
         if self.state is _SQD:
-            self._held += map(copied, requests)
+            held = [copied(request) for request in requests]
+            self.free -= len(held)
+            self._held += held
         else:
-            self._postDatagrams(requests)
+            self._postToRoute(requests)
 
     def _postDatagrams(self, requests: Sequence[SendRequest]) -> None:
         if self.state is _RTS and self._route is not None:
@@ -219,7 +229,7 @@ class SoftQueuePair:
             if request.operation is not Operation.SEND or address is None or address.address.port != port:
                 return False
             if inline:
-                if request.segments or sum(map(len, inline)) > most:
+                if request.segments or inlineLength(inline) > most:
                     return False
             elif len(request.segments) > self._maxSegments:
                 return False
@@ -229,7 +239,7 @@ class SoftQueuePair:
         if request.inline:
             if request.operation > _LAST_INLINE or request.segments:
                 raise _malformed(request, self._maxSegments)
-            if sum(map(len, request.inline)) > self._maxInline:
+            if inlineLength(request.inline) > self._maxInline:
                 raise InvalidRequest(f"more than {self._maxInline} bytes inline")
         elif request.operation > _LAST or len(request.segments) > self._maxSegments:
             if not _isAtomic(request):

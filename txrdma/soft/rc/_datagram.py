@@ -30,7 +30,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft.core.pieces import gathered, scatter
+from txrdma.soft.core.pieces import gathered, scatter, viewOf
 from txrdma.soft.rc._packets import (
     BTH_LENGTH,
     Event,
@@ -107,7 +107,7 @@ def _retained(inline: Sequence[Buffer]) -> tuple[bytes, Buffer | None]:
             type(body) is memoryview and type(body.obj) is bytes and body.format == "B" and body.ndim == 1
         ):
             return bytes(head), body
-    return b"", b"".join(inline) if inline else None
+    return b"", b"".join([viewOf(piece) for piece in inline]) if inline else None
 
 
 class Datagrams:
@@ -147,9 +147,10 @@ class Datagrams:
 
     def post(self, requests: Sequence[SendRequest], now: float) -> None:
         """Queue datagrams, each of which has an address."""
+        posted: list[_Posted] = []
         for request in requests:
             assert request.address is not None
-            self._posted.append(
+            posted.append(
                 _Posted(
                     request.identifier,
                     request.address.address,
@@ -162,6 +163,7 @@ class Datagrams:
                     tuple(request.segments),
                 )
             )
+        self._posted += posted  # all are valid: the list is refused as a whole
 
     def write(
         self, requests: Sequence[SendRequest], laneTo: Callable[[AddressVector, int], DatagramLane | None]

@@ -173,13 +173,16 @@ class Requester:
         """Queue requests behind earlier ones."""
         if self._entries is NO_ENTRIES:
             self._entries = deque()
-        entries, mtu, end = self._entries, self._mtu, self._end
+        posted: list[RequestEntry] = []
+        mtu, end = self._mtu, self._end
         for request in requests:
             entry = RequestEntry(request, end, mtu)
             if entry.answered and self._maxRDAtomic == 0:
                 entry.error = Status.LOC_QP_OP_ERR
-            entries.append(entry)
+            posted.append(entry)
             end = entry.end
+        # All are valid: the list is refused as a whole.
+        self._entries += posted
         self._end = end
 
     def received(self, run: Incoming, now: float) -> None:

@@ -34,7 +34,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft.core.pieces import ATOMIC_LENGTH, copied
+from txrdma.soft.core.pieces import ATOMIC_LENGTH, copied, viewOf
 from txrdma.soft.shared._atomics import Atomics, packed
 from txrdma.soft.shared._layout import (
     ATOMIC_BYTES,
@@ -316,7 +316,7 @@ class LaneSender:
 
     def _gather(self, request: SendRequest) -> list[memoryview]:
         if request.inline:
-            return [memoryview(piece).cast("B") for piece in request.inline]
+            return [viewOf(piece) for piece in request.inline]
         local, domain = self._owner.keys.local, self._owner.domain
         write = request.operation > _LAST_OUTWARD
         return [local(domain, segment, write) for segment in request.segments]

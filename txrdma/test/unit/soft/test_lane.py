@@ -104,6 +104,15 @@ class LaneTests(LanesTestCase):
                 self.assertEqual(one.flushed, [(3, CompletionOpcode.SEND)], case)
                 self.assertEqual(ok(other.received), [0], case)
 
+    def test_spreadInlineBytesAreSent(self) -> None:
+        """Inline views whose bytes are not contiguous are sent like others."""
+        self.other.receive(0, (0, 64))
+        spread = memoryview(bytes(range(32)))[::2]
+        self.one.post(SendRequest(1, Operation.SEND_WITH_IMMEDIATE, inline=(spread,)))
+        self.turn()
+        self.assertEqual((ok(self.one.sent), ok(self.other.received)), ([1], [0]))
+        self.assertEqual(bytes(self.other.memory.view[:16]), bytes(spread))
+
     def test_negativeLengthFailsAndWritesNothing(self) -> None:
         for operation in (Operation.RDMA_WRITE, Operation.RDMA_WRITE_WITH_IMMEDIATE):
             self.setUp()  # a failed request ends the queue pair

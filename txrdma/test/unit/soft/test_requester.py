@@ -347,6 +347,30 @@ class LossTests(RequesterCase):
         self.expire()
         self.assertEqual(self.ended(), [(1, Status.LOC_PROT_ERR)])
 
+    def test_listWithMalformedRequestIsNotPosted(self) -> None:
+        """A request with a field of a wrong type raises, and no request of its list gets a PSN."""
+        wrong: Any = self.request(Operation.SEND, 1, 2)
+        wrong.remoteAddress = None
+        self.assertRaises(TypeError, self.requester.post, [self.request(Operation.SEND, 1, 1), wrong], 0.0)
+        self.assertEqual(psns(self.send(1, 3)), [PSN])
+        self.deliver(ack(PSN))
+        self.assertEqual(self.ended(), [(3, Status.SUCCESS)])
+
+    def test_anyViewOfBytesIsSentInline(self) -> None:
+        content = bytes(range(256)) * 2
+        spread = bytes(word for byte in content for word in (byte, 0))
+        views = (
+            memoryview(content).cast("b"),
+            memoryview(content).cast("B", (512, 1)),
+            memoryview(spread)[::2],
+        )
+        for view in views:
+            requester = self.requester = self.make(psn=PSN)
+            requester.post([SendRequest(1, Operation.SEND, inline=[view])], self.now)
+            runs = requester.outgoing(self.now)
+            self.assertEqual([memoryview(run.payload).format for run in runs], ["B", "B"])
+            self.assertEqual(b"".join(run.payload for run in runs), content)
+
 
 class NotReadyTests(RequesterCase):
     """A request is retried after an RNR NAK and its delay (IBA 9.7.5.2.8)."""
