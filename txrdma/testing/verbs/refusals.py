@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, replace
+from typing import Any
 
 from txrdma.error import InvalidRequest, RDMAError, ResourceExhausted
 from txrdma.iba.types import MTU, QPN
@@ -24,7 +25,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.testing.verbs.ends import End, EVERYTHING, PATIENT, QKEY, TwoEnds
+from txrdma.testing.verbs.ends import End, EVERYTHING, PATIENT, QKEY, TwoEnds, USUAL
 
 
 class TransitionContract(TwoEnds):
@@ -257,6 +258,23 @@ class PostingContract(TwoEnds):
             self.runUntilCompleted(bob, receives=1)
             self.assertEqual(bob.received[0].length, most)
 
+    def test_inlineForm(self) -> None:
+        """Inline data may be views of words, whose bytes are counted, but not text."""
+        alice, bob = self.end(0, capacity=replace(USUAL, maxInline=32)), self.end(1)
+        self.connect(alice, bob)
+        most = alice.queuePair.capacity.maxInline
+        wrong: tuple[Any, ...] = ("text", 5)
+        self.refusesToSend(
+            alice,
+            *(SendRequest(1, Operation.SEND, inline=[b"a", piece]) for piece in wrong),
+            *(SendRequest(1, Operation.SEND, inline=[piece]) for piece in wrong),
+            SendRequest(1, Operation.SEND, inline=[memoryview(bytes(-(-most // 8) * 8 + 8)).cast("Q")]),
+        )
+        bob.receive(bob.segment())
+        alice.send(inline=[memoryview(b"01234567").cast("I")])
+        self.runUntilBothCompleted(alice, bob)
+        self.assertEqual((bob.received[0].length, bytes(bob.memory.view[:8])), (8, b"01234567"))
+
     def test_form(self) -> None:
         """Too many segments, segments with inline data, and reads to inline data are refused as a whole."""
         alice, bob = self.pair()
@@ -286,9 +304,14 @@ class PostingContract(TwoEnds):
             if operation not in (Operation.SEND, Operation.SEND_WITH_IMMEDIATE):
                 wrong = SendRequest(1, operation, [alice.segment(0, 8)], address=handle)
                 self.assertRaises(InvalidRequest, alice.queuePair.postSend, [wrong])
-        self.assertRaises(
-            InvalidRequest, alice.queuePair.postSend, [SendRequest(1, Operation.SEND, inline=[b"to whom?"])]
-        )
+        text: Any = "text"
+        for wrong in (
+            SendRequest(1, Operation.SEND, inline=[b"to whom?"]),
+            SendRequest(1, Operation.SEND, inline=[text], address=handle),
+        ):
+            good = SendRequest(1, Operation.SEND, inline=[b"good"], address=handle)
+            self.assertRaises(InvalidRequest, alice.queuePair.postSend, [good, wrong])
+        self.quiet(alice)
 
     def test_closedQueuePair(self) -> None:
         """A closed queue pair refuses requests and transitions."""

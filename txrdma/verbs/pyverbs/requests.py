@@ -57,7 +57,10 @@ def checkSend(request: SendRequest, kind: QPKind, capacity: Capacity) -> None:
             raise InvalidRequest("either segments or inline bytes")
         if operation in _READING:
             raise InvalidRequest(f"{operation!r} needs registered memory for the answer")
-        length = sum(len(memoryview(piece).cast("B")) for piece in request.inline)
+        try:
+            length = sum(len(memoryview(piece).cast("B")) for piece in request.inline)
+        except TypeError as error:
+            raise InvalidRequest(f"inline data: {error}") from error
         if length > capacity.maxInline:
             raise InvalidRequest(f"at most {capacity.maxInline} bytes inline, not {length}")
     if operation in _ATOMICS and (len(request.segments) != 1 or request.segments[0].length < 8):
