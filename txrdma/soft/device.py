@@ -9,10 +9,10 @@ and 10.2.3.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from secrets import randbelow, randbits
-from typing import cast, Final, TYPE_CHECKING
+from typing import BinaryIO, cast, Final, TYPE_CHECKING
 
 from zope.interface import implementer
 
@@ -522,6 +522,12 @@ def _openPorts(
     raise AssertionError("there is a last port")
 
 
+def _closeCapture(file: BinaryIO) -> None:
+    """Close a capture file; what could not be written is lost."""
+    with suppress(OSError):
+        file.close()
+
+
 def openSoftDevice(
     reactor: object,
     addresses: str | Sequence[str] = "127.0.0.1",
@@ -558,8 +564,11 @@ def openSoftDevice(
         if file is not None:
             from txrdma.iba.pcap import RoCECapture  # rarely used, and slow to import
 
-            undo.callback(file.close)
-            capture = RoCECapture(file)
+            undo.callback(_closeCapture, file)
+            try:
+                capture = RoCECapture(file)
+            except OSError as error:
+                raise DeviceUnavailable(f"the capture file can't be written: {error}") from error
         interfaces = openHostInterfaces()
         if interfaces is not None:
             undo.callback(interfaces.close)

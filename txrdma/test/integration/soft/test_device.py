@@ -115,7 +115,8 @@ class OpeningTests(SynchronousTestCase):
         self.open(pcap=path).close()
         with open(path, "rb") as file:
             self.assertEqual(len(file.read()), 24)
-        self.assertRaises(DeviceUnavailable, self.open, pcap="/nowhere/at/all.pcap")
+        for unwritable in ("/nowhere/at/all.pcap", "/dev/full"):
+            self.assertRaises(DeviceUnavailable, self.open, pcap=unwritable)
 
     def test_recordingDeviceHasRoCERouteOnly(self) -> None:
         recording = self.open(pcap=self.mktemp())
