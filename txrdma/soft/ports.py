@@ -30,11 +30,22 @@ from txrdma.ports.netlink import NetworkInterface
 from txrdma.soft.core.netdev import activeMTU, laneCount, shareOf, softMAC
 from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.hostinterfaces import HostInterfaces
+from txrdma.soft.limits import checkRange
 
 _log = Logger()
 
 NO_GID: Final = GID(bytes(16))
 PKEYS: Final[Sequence[PKey]] = (DEFAULT_PKEY,)
+
+_PATH_RANGES: Final = {
+    "hopLimit": 0xFF,
+    "trafficClass": 0xFF,
+    "flowLabel": 0xFFFFF,
+    "serviceLevel": 15,
+    "dlid": 0xFFFF,
+    "sourcePathBits": 0x7F,
+}
+"""The largest values of fields of an address vector (IBA 11.2.2.1)."""
 
 
 class SoftPort:
@@ -143,6 +154,8 @@ class SoftPort:
             raise InvalidRequest(f"port {self.number} has no GID {vector.sgidIndex} at present")
         if vector.dgid.ip is None:
             raise InvalidRequest(f"{vector.dgid} is not an IP address")
+        for name, most in _PATH_RANGES.items():
+            checkRange(name, getattr(vector, name), 0, most)
 
     # Changes.
 

@@ -105,7 +105,7 @@ class Peer:
     @ivar source: its IP address as the bytes of a header.
     @ivar grh: the bytes before the last received datagram, which had C{grhLength} bytes.
     @ivar lane: lane for datagrams, if the peer is on this host; requested again at C{seekAt}.
-    @ivar trafficClass: traffic class of datagrams to it; C{codepoint}: ECN field of the last received ones.
+    @ivar trafficClass: traffic class of packets to it; C{codepoint}: ECN field of the last received ones.
     @ivar guess: expected IPv4 identification of the next datagram, which the socket does not report.
     @ivar most: identifications below this are accepted. Software devices send small ones. Other senders use
         any, which weakens the check to 16 bits.
@@ -166,7 +166,9 @@ class Peer:
         return self.grh
 
     def inClass(self, trafficClass: int) -> Peer:
-        """Return the same peer for datagrams of a traffic class, which share no frame with others."""
+        """Return the same peer for packets of a traffic class, which share no frame with others."""
+        if trafficClass == self.trafficClass:
+            return self
         made = self._classes.get(trafficClass)
         if made is None:
             made = self._classes[trafficClass] = copy(self)

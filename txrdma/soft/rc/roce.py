@@ -20,6 +20,7 @@ from struct import pack, Struct
 from typing import cast, Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.pcap import RoCECapture
@@ -52,6 +53,8 @@ from txrdma.soft.rc.udp import DatagramCarrier, RawAddress
 from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.datagrams import SharedDatagrams
 
+_log = Logger()
+
 _HEAD: Final = Struct(">Q")
 _ICRC: Final = Struct("<I")
 _PADDING: Final = tuple(bytes(count) for count in range(4))
@@ -82,7 +85,7 @@ class RoCEPort(RoutePort):
     ) -> None:
         """
         @param carrier: sends and receives UDP datagrams; closed with the port.
-        @param capture: records every packet; its owner closes its file.
+        @param capture: records every packet, until its file can't be written; its owner closes the file.
         @param longestDatagram: bytes of the payload of a datagram; connections have a separate MTU.
         @param lanes: shared memory for datagrams to devices of this host.
         """
@@ -141,7 +144,9 @@ class RoCEPort(RoutePort):
             return DatagramRoute(self, owner)
         address = owner.attributes.address
         peer = None if address is None else self.peerAt(address)
-        return None if peer is None else RoCERoute(self, owner, peer)
+        if address is None or peer is None:
+            return None
+        return RoCERoute(self, owner, peer.inClass(address.trafficClass))
 
     def setEnabled(self, isEnabled: bool) -> None:
         """Take the port down or up; datagrams queued for the socket are dropped."""
@@ -475,18 +480,19 @@ class RoCEPort(RoutePort):
         """Send the current frame, or queue it while the socket's buffer is full."""
         peer = self._framePeer
         assert peer is not None
-        data, segment = self._view[: self._fill], self._segment
+        data, segment, count = self._view[: self._fill], self._segment, self._inFrame
+        # First, since an exception must not leave the packets of one route to another one.
+        self._fill = self._inFrame = self._segment = 0
+        self._framePeer = None
         if self.isEnabled:
             counters = self.counters
-            counters.packetsSent += self._inFrame
-            counters.bytesSent += self._fill
+            counters.packetsSent += count
+            counters.bytesSent += len(data)
             counters.writes += 1
             if self._capture is not None:
                 self._record(self._capture, data, segment, peer, True)
             if self._unsent or not self._carrier.send(data, segment, peer.raw, peer.trafficClass):
                 self._unsent.append((bytes(data), segment, peer))
-        self._fill = self._inFrame = self._segment = 0
-        self._framePeer = None
 
     def writable(self) -> None:
         """Send queued datagrams: the carrier accepts datagrams again."""
@@ -662,7 +668,16 @@ class RoCEPort(RoutePort):
         here = self.address, self.port, softMAC(self.address, self.port)
         there = peer.ip, peer.port, softMAC(peer.ip, peer.port)
         now = self.seconds()
-        for offset in range(0, len(data), segment):
-            packet = bytes(data[offset : offset + segment][:-ICRC_LENGTH])
-            if len(packet) >= BTH_LENGTH:
-                capture.packet(*((here, there) if isOutgoing else (there, here)), packet, now)
+        try:
+            for offset in range(0, len(data), segment):
+                packet = bytes(data[offset : offset + segment][:-ICRC_LENGTH])
+                if len(packet) >= BTH_LENGTH:
+                    capture.packet(*((here, there) if isOutgoing else (there, here)), packet, now)
+        except OSError as error:  # such as a full file system
+            self._capture = None
+            _log.warn(
+                "packets of RoCE at {address} port {port} are no longer recorded: {error}",
+                address=self.address,
+                port=self.port,
+                error=error,
+            )

@@ -197,11 +197,12 @@ class RoCERoute(Route):
         """Return the peer at an address, from any port of the device."""
         port = self.port.siblings.get(address.port, self.port)
         peer = port.peerAt(address)
-        if peer is not None:
-            if port not in self._ports:
-                self._ports.append(port)
-            port.register(self)
-        return peer
+        if peer is None:
+            return None
+        if port not in self._ports:
+            self._ports.append(port)
+        port.register(self)
+        return peer.inClass(address.trafficClass)
 
     def _take(self, peer: Peer) -> None:
         """Send to this peer from now on."""
@@ -451,7 +452,7 @@ class DatagramRoute(Route, PortRoute):
         for address, destination, run in self.datagrams.outgoing(now):
             if address is not latest:  # a batch often has a single destination
                 latest, peer = address, self.port.peerAt(address)
-                if peer is not None and address.trafficClass:
+                if peer is not None:
                     peer = peer.inClass(address.trafficClass)
             if destination != there:
                 there, head = destination, heading(destination)

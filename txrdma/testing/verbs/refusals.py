@@ -393,6 +393,24 @@ class LimitContract(TwoEnds):
         )
         self.assertRaises(InvalidRequest, alice.device.createCompletionQueue, 10, bob.channel)
 
+    def test_addressOutOfRange(self) -> None:
+        """Address vectors with numbers that do not fit into their fields are refused, also by C{modify}."""
+        alice, bob = self.end(0), self.end(1)
+        alice.toInit()
+        right = alice.destinationOf(bob)
+        for name, value in (
+            ("trafficClass", 256),
+            ("trafficClass", -1),
+            ("hopLimit", 256),
+            ("flowLabel", 1 << 20),
+            ("serviceLevel", 16),
+            ("sourcePathBits", 128),
+        ):
+            wrong = replace(right, **{name: value})  # type: ignore[arg-type]  # by name
+            self.assertRaises(InvalidRequest, alice.domain.createAddressHandle, wrong)
+            self.assertRaises(InvalidRequest, alice.toRTR, bob, address=wrong)
+        alice.toRTR(bob)
+
     def test_noSuchAddress(self) -> None:
         """An address handle with the zero GID is refused."""
         alice = self.end(0)

@@ -4,11 +4,14 @@ Tests for L{txrdma.soft.rc.roce}, its routes, and L{txrdma.soft.rc._datagram}, o
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
+from dataclasses import replace
 from io import BytesIO
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -22,6 +25,7 @@ from txrdma.iba.verbs import (
     Completion,
     CompletionOpcode,
     Operation,
+    QPAttributes,
     QPKind,
     QPState,
     SendRequest,
@@ -298,6 +302,86 @@ class CaptureTests(NetworkCase):
             self.assertEqual(flow.identification(datagram.payload), 0)
             directions.add((source, destination))
         self.assertEqual(directions, {("10.0.0.3", BOB), (BOB, "10.0.0.3")})
+
+    def test_fullFileEndsOnlyRecording(self) -> None:
+        """If the file can't be written any more, packets are no longer recorded, but still exchanged."""
+        file = FullFile()
+        [one] = self.devices("10.0.0.3", capture=RoCECapture(file))
+        alice, bob = connected(one, self.other)
+        alice.write(bob, 1, 0, 100)
+        self.run_()
+        found = file.getvalue()
+        file.isFull = True
+        alice.write(bob, 2, 0, 5000)
+        bob.write(alice, 3, 0, 5000)
+        self.run_()
+        self.assertEqual(self.statuses(alice), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
+        self.assertEqual(self.statuses(bob), [(3, Status.SUCCESS)])
+        file.isFull = False
+        alice.write(bob, 4, 0, 100)
+        self.run_()
+        self.assertEqual(self.statuses(alice), [(4, Status.SUCCESS)])
+        self.assertEqual(file.getvalue(), found)
+
+
+class FullFile(BytesIO):
+    """A file in memory whose file system may be full."""
+
+    isFull = False
+
+    def write(self, data: Any) -> int:
+        if self.isFull:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(data)
+
+
+class TrafficClassTests(NetworkCase):
+    """Packets have the traffic class of their path."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.classes: list[int] = []
+        carrier = portOf(self.one)._carrier
+        send = carrier.send
+
+        def sending(data: memoryview, segment: int, to: Any, trafficClass: int = 0) -> bool:
+            self.classes.append(trafficClass)
+            return send(data, segment, to, trafficClass)
+
+        self.patch(carrier, "send", sending)
+
+    def exchange(self, alice: End, bob: End, identifier: int) -> set[int]:
+        """Write to each other; return the traffic classes of the packets of the first end."""
+        self.classes.clear()
+        alice.write(bob, identifier, 0, 5000)
+        bob.write(alice, identifier, 0, 5000)
+        self.run_()
+        for end in (alice, bob):
+            self.assertEqual(self.statuses(end), [(identifier, Status.SUCCESS)])
+        return set(self.classes)
+
+    def test_connectionUsesTrafficClassOfItsPath(self) -> None:
+        alice, bob = End(self.one), End(self.other)
+        way = replace(bob.way(), trafficClass=0xB8)
+        self.patch(bob, "way", lambda: way)
+        alice.join(bob)
+        bob.join(alice)
+        self.assertEqual(self.exchange(alice, bob, 1), {0xB8})
+        alice.qp.modify(QPAttributes(state=QPState.SQD))
+        alice.qp.modify(QPAttributes(address=replace(way, trafficClass=0x20)))
+        alice.qp.modify(QPAttributes(state=QPState.RTS))
+        self.assertEqual(self.exchange(alice, bob, 2), {0x20})
+
+    def test_failedSendLeavesNothingToOthers(self) -> None:
+        """An exception while packets of one connection are sent does not fail the next connection."""
+        (alice, bob), (carol, dave) = connected(self.one, self.other), connected(self.one, self.other)
+        patcher = self.patch(portOf(self.one)._carrier, "send", Mock(side_effect=ValueError))
+        alice.write(bob, 1, 0, 100)
+        patcher.restore()
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        carol.write(dave, 2, 0, 100)
+        self.run_()
+        self.assertEqual(self.statuses(carol), [(2, Status.SUCCESS)])
 
 
 class DatagramTests(NetworkCase):
