@@ -144,7 +144,8 @@ class Requester:
 
     def retune(self, timeout: int, retryCount: int, rnrRetry: int, maxRDAtomic: int) -> None:
         self._retryTimer.retune(timeout, retryCount)
-        self._rnrRetry = rnrRetry
+        if rnrRetry != self._rnrRetry:
+            self._rnrLeft = self._rnrRetry = rnrRetry
         self._maxRDAtomic = maxRDAtomic
 
     def arm(self, isArmed: bool) -> None:

@@ -389,6 +389,26 @@ class NotReadyTests(RequesterCase):
         self.deliver(rnr(PSN), rnr(PSN), rnr(PSN))
         self.assertEqual(self.ended(), [])
 
+    def test_newRetryCountHoldsAtOnce(self) -> None:
+        """A changed C{rnrRetry} counts for the next RNR NAK, without an acknowledgement in between."""
+        self.requester = self.make(rnrRetry=0)
+        self.requester.retune(14, 7, 2, 4)
+        self.send(1)
+        for _ in range(2):
+            self.deliver(rnr(PSN))
+            self.assertEqual(psns(self.expire()), [PSN])
+        self.deliver(rnr(PSN))
+        self.assertEqual(self.ended(), [(1, Status.RNR_RETRY_EXC_ERR)])
+
+    def test_otherAttributesReturnNoRetries(self) -> None:
+        self.requester = self.make(rnrRetry=1)
+        self.send(1)
+        self.deliver(rnr(PSN))
+        self.expire()
+        self.requester.retune(14, 7, 1, 4)
+        self.deliver(rnr(PSN))
+        self.assertEqual(self.ended(), [(1, Status.RNR_RETRY_EXC_ERR)])
+
 
 class RefusalTests(RequesterCase):
     """NAKs complete the request with the status of their code (IBA 9.9.2.4.2)."""
