@@ -300,9 +300,15 @@ class SoftCompletionQueue:
 
     def join(self, failed: _Failed) -> None:
         """Add a queue pair; C{failed} puts it into ERR."""
+        self.check()
+        self._members[failed] = None
+
+    def check(self) -> None:
+        """Raise L{InvalidRequest} if the queue accepts no completions any more."""
         if self.isClosed:
             raise InvalidRequest("the completion queue is closed")
-        self._members[failed] = None
+        if self._free == 0:
+            raise InvalidRequest("the completion queue has overrun: close it")
 
     def leave(self, failed: _Failed) -> None:
         self._members.pop(failed, None)

@@ -318,9 +318,10 @@ class SoftQueuePair:
         return replace(self.attributes, **changes)
 
     def _checkQueues(self) -> None:
-        for queue in (self.sendQueue, self.receiveQueue, self.shared):
-            if queue is not None and queue.isClosed:
-                raise InvalidRequest(f"{queue!r} is closed")
+        self.sendQueue.check()
+        self.receiveQueue.check()
+        if self.shared is not None:
+            self.shared.check()
 
     def __conform__(self, interface: object) -> object | None:
         """Adapt to an interface that only some routes provide, from RTR on."""

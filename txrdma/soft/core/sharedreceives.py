@@ -59,7 +59,7 @@ class SoftSharedReceiveQueue:
         return f"<SoftSharedReceiveQueue {len(self.receives)} of {self.maxReceive}>"
 
     def postReceive(self, requests: Sequence[ReceiveRequest]) -> None:
-        self._checkOpen()
+        self.check()
         receives = self.receives
         if len(receives) + len(requests) > self.maxReceive:
             raise QueueFull(f"{len(requests)} requests for a shared queue with {len(receives)} in it")
@@ -72,7 +72,7 @@ class SoftSharedReceiveQueue:
             posted()
 
     def arm(self, limit: int) -> None:
-        self._checkOpen()
+        self.check()
         if not 0 <= limit <= self.maxReceive:
             raise InvalidRequest(f"the limit is from 0 to {self.maxReceive}, not {limit}")
         self.receives.limit = limit
@@ -97,13 +97,14 @@ class SoftSharedReceiveQueue:
 
     def join(self, failed: _Failed, posted: Callable[[], None]) -> None:
         """Add a queue pair; C{failed} puts it into ERR, C{posted} reports new receives."""
-        self._checkOpen()
+        self.check()
         self._takers[failed] = posted
 
     def leave(self, failed: _Failed) -> None:
         self._takers.pop(failed, None)
 
-    def _checkOpen(self) -> None:
+    def check(self) -> None:
+        """Raise L{InvalidRequest} if the queue is closed."""
         if self.isClosed:
             raise InvalidRequest("the shared receive queue is closed")
 

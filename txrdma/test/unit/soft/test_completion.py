@@ -319,6 +319,12 @@ class QueueTests(SynchronousTestCase):
         self.queue.push(completion(11))
         self.assertEqual(list(self.queue.poll(100)), [])
 
+    def test_overrunQueueTakesNoQueuePairs(self) -> None:
+        """New queue pairs are refused, since their completions would be lost (IBA 10.2.5.3)."""
+        for identifier in range(9):
+            self.queue.push(completion(identifier))
+        self.assertRaises(InvalidRequest, self.queue.join, Member().failed)
+
     def test_purgeRemovesOneQueuePairsCompletions(self) -> None:
         for identifier in range(6):
             self.queue.push(completion(identifier, number=2 + identifier % 2))

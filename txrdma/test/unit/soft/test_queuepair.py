@@ -243,6 +243,15 @@ class QueuePairTests(SynchronousTestCase):
         self.assertEqual(list(self.sends._members), [queuePair.failed])
         queuePair.close()
 
+    def test_overrunCompletionQueuePreventsTransition(self) -> None:
+        """A queue pair whose completions would be lost does not leave RESET."""
+        queuePair = self.make()
+        for identifier in range(101):
+            self.receives.push(Completion(identifier, Status.SUCCESS, CompletionOpcode.RECEIVE, QPN(9)))
+        self.assertEqual(queuePair.state, ERR)
+        queuePair.modify(QPAttributes(state=RESET))
+        self.assertRaises(InvalidRequest, queuePair.modify, required(RC, RESET, INIT))
+
     def test_SQDrainedAfterLastRetirement(self) -> None:
         queuePair = self.make()
         queuePair.postSend([SendRequest(1, Operation.SEND), SendRequest(2, Operation.SEND)])
