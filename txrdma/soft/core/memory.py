@@ -116,10 +116,10 @@ class Region:
             return
         self.valid = False
         self._table._forget(self)
-        if self._mapping is None:
-            return
         view, self.view = self.view, _EMPTY
         releaseView(view)
+        if self._mapping is None:
+            return
         if self.descriptor is not None:
             self._mapping[self.validOffset : self.validOffset + 8] = bytes(8)
             os.close(self.descriptor)

@@ -69,6 +69,15 @@ class KeyTests(SynchronousTestCase):
         self.keys.local(self.domain, reading.segment(), write=False)
         self.assertRaises(ProtectionError, self.keys.local, self.domain, reading.segment(), True)
 
+    def test_closeReleasesRegisteredBuffer(self) -> None:
+        """After C{close} a registered C{bytearray} can be resized again."""
+        buffer = bytearray(100)
+        region = self.keys.register(self.domain, memoryview(buffer), ALL)
+        self.assertRaises(BufferError, buffer.extend, b"more")
+        region.close()
+        buffer.extend(b"more")
+        self.assertEqual(len(region.view), 0)
+
     def test_closeInvalidatesKeyAndIsIdempotent(self) -> None:
         region = self.allocate()
         view = region.view[3:6]
