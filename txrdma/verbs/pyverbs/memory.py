@@ -62,9 +62,9 @@ class PyverbsMemoryRegion:
         if self._onClosed is _nobody:
             return
         onClosed, self._onClosed = self._onClosed, _nobody
+        view, self.view = self.view, _EMPTY
+        releaseView(view)
         if self._mapping is not None:
-            view, self.view = self.view, _EMPTY
-            releaseView(view)
             closeMapping(self._mapping)
             self._mapping = None
         onClosed(self)
