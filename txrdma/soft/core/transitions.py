@@ -59,6 +59,8 @@ _ALLOWED: Final[dict[QPKind, dict[tuple[QPState, QPState], _Rule]]] = {
 }
 
 _RANGES: Final = {
+    "access": (0, 15),
+    "pathMTU": (1, 5),
     "qkey": (0, 0xFFFFFFFF),
     "destinationQPN": (0, 0xFFFFFF),
     "rqPSN": (0, 0xFFFFFF),
@@ -78,6 +80,8 @@ _RANGED: Final = frozenset(_RANGES)
 def transition(kind: QPKind, current: QPState, attributes: QPAttributes) -> QPState:
     """The state after C{modify}; raises L{InvalidRequest} for invalid transitions and attributes."""
     target = current if attributes.state is None else attributes.state
+    if not isinstance(target, QPState):
+        raise InvalidRequest(f"{target!r} is not a state")
     specified = attributes.specified()
     given = frozenset(specified) - {"state"}
     if attributes.currentState not in (None, current):

@@ -183,6 +183,10 @@ class TransitionContract(TwoEnds):
             ("minRNRTimer", 32),
             ("maxDestRDAtomic", limits.maxDestRDAtomic + 1),
             ("maxDestRDAtomic", -1),
+            ("pathMTU", 0),
+            ("pathMTU", -1),
+            ("access", 1 << 10),
+            ("state", 7),
         )
         active = alice.device.portAttributes(alice.port).activeMTU
         self.refusesWith(alice, step, *(("pathMTU", mtu) for mtu in MTU if mtu > active))
