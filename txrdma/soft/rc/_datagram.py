@@ -3,7 +3,8 @@ The core of a datagram queue pair: packets to send, and receives for received pa
 
 Theory of operation. C{post} queues requests, and C{outgoing} turns them into packets; for peers on this host
 C{write} and C{put} write packets into shared memory instead. Received packets are queued in an inbox, or
-copied into the oldest receive with the 40 bytes of a GRH; without a receive they are dropped.
+copied into the oldest receive with the 40 bytes of a GRH; without a receive they are dropped. A receive with
+a wrong key fails, and ends the queue pair.
 
 Follows InfiniBand Architecture vol. 1, 9.8.3 (unreliable datagrams) and 11.4.2.1 (GRH). Nothing here reads a
 clock or a socket; see L{txrdma.soft.rc.roce} for that.
@@ -34,6 +35,7 @@ from txrdma.soft.core.pieces import gathered, scatter, viewOf
 from txrdma.soft.rc._packets import (
     BTH_LENGTH,
     Event,
+    Failed,
     FRAME,
     heading,
     ICRC_LENGTH,
@@ -284,7 +286,7 @@ class Datagrams:
             self.dropped += run.packets
             return
         for number in range(run.packets):
-            if not self._take(run, number * run.stride + BTH_LENGTH, header):
+            if self._stopped or not self._take(run, number * run.stride + BTH_LENGTH, header):
                 self.dropped += 1
 
     def outgoing(self, now: float) -> list[Datagram]:
@@ -373,10 +375,17 @@ class Datagrams:
         if completion is None:
             return False
         self._events.append(Received(completion, run.solicited))
-        return completion.status is Status.SUCCESS
+        if completion.status is Status.SUCCESS:
+            return True
+        self._stopped = True
+        self._events.append(Failed(None))
+        return False
 
     def take(self, payload: memoryview, qkey: int, source: int, header: bytes) -> Completion | None:
-        """Fill a receive with a datagram without immediate and its GRH; return the completion, if any."""
+        """
+        Fill a receive with a datagram without immediate and its GRH; return the completion, if any. One with
+        an error ends the queue pair.
+        """
         receives, end = self._receives, GRH_LENGTH + len(payload)
         if receives and qkey == self.qkey and end <= self._longest and not self._stopped:
             receive = receives[0]
@@ -396,6 +405,7 @@ class Datagrams:
         completion = None if self._stopped else self._fill(payload, qkey, source, None, header)
         if completion is None or completion.status is not Status.SUCCESS:
             self.dropped += 1
+            self._stopped = self._stopped or completion is not None
         return completion
 
     def _fill(

@@ -443,6 +443,8 @@ class DatagramRoute(Route, PortRoute):
         completion = self.datagrams.take(payload, qkey, source, header)
         if completion is not None:
             self._owner.receiveCompleted(completion, solicited)
+            if completion.status:
+                self._owner.failed()
 
     def transmit(self, now: float) -> bool:
         """Emit pending datagrams; those without a reachable address are dropped."""

@@ -20,7 +20,7 @@ from txrdma.iba import captures
 from txrdma.iba.headers import BTH, DETH, Opcode
 from txrdma.iba.pcap import CapturedDatagram, RoCECapture
 from txrdma.iba.roce import RoCEPacket, UDPFlow
-from txrdma.iba.types import DEFAULT_PKEY, MTU, QPN
+from txrdma.iba.types import DEFAULT_PKEY, LKey, MTU, QPN
 from txrdma.iba.verbs import (
     Completion,
     CompletionOpcode,
@@ -28,6 +28,7 @@ from txrdma.iba.verbs import (
     QPAttributes,
     QPKind,
     QPState,
+    ReceiveRequest,
     SendRequest,
     Status,
 )
@@ -393,6 +394,21 @@ class DatagramTests(NetworkCase):
 
     def send(self, identifier: int, data: bytes, operation: Operation = Operation.SEND, **more: Any) -> None:
         self.alice.post(identifier, operation, **{"inline": [data], **self.alice.to(self.bob), **more})
+
+    def test_receiveWithoutAccessEndsQueuePair(self) -> None:
+        """
+        A datagram for a receive with a wrong key fails the receive and the queue pair, like a message of a
+        connection (IBA 9.9.3, class A). Later receives are flushed.
+        """
+        wrong = self.bob.segment(0, 100)._replace(lkey=LKey(self.bob.region.lkey ^ 1))
+        self.bob.qp.postReceive([ReceiveRequest(1, [wrong])])
+        self.bob.receive(2, 0, 100)
+        for identifier in range(2):
+            self.send(identifier, b"datagram")
+        self.run_()
+        self.assertEqual(self.statuses(self.bob), [(1, Status.LOC_PROT_ERR), (2, Status.WR_FLUSH_ERR)])
+        self.assertEqual(self.bob.qp.state, QPState.ERR)
+        self.assertEqual(self.statuses(self.alice), [(0, Status.SUCCESS), (1, Status.SUCCESS)])
 
     def test_severalPeersAreResolvedInTurn(self) -> None:
         [third] = self.devices("10.0.0.3")
