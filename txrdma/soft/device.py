@@ -75,12 +75,12 @@ _GSI: Final = QPN(1)
 
 @implementer(IAddressHandle)
 class SoftAddressHandle:
-    """The address of a port, for datagrams."""
+    """The address of a port, for datagrams; its C{domain} is None after C{close}."""
 
     def __init__(
         self, domain: Domain, address: AddressVector, closed: Callable[[SoftAddressHandle], None]
     ) -> None:
-        self.domain = domain
+        self.domain: Domain | None = domain
         self.address = address
         self._onClosed = closed
 
@@ -88,6 +88,7 @@ class SoftAddressHandle:
         return f"<SoftAddressHandle {self.address}>"
 
     def close(self) -> None:
+        self.domain = None
         self._onClosed(self)
 
 

@@ -223,10 +223,12 @@ class SoftQueuePair:
 
     def _arePlainDatagrams(self, requests: Sequence[SendRequest]) -> bool:
         """Return whether these are valid datagrams without immediate data, the usual case."""
-        port, most = self.attributes.port, self._maxInline
+        port, most, domain = self.attributes.port, self._maxInline, self.domain
         for request in requests:
             address, inline = request.address, request.inline
             if request.operation is not Operation.SEND or address is None or address.address.port != port:
+                return False
+            if getattr(address, "domain", None) is not domain:
                 return False
             if inline:
                 if request.segments or inlineLength(inline) > most:
@@ -249,6 +251,10 @@ class SoftQueuePair:
                 raise InvalidRequest(f"{request.operation!r} can't be done by datagrams")
             if request.address is None:
                 raise InvalidRequest(f"datagram {request.identifier} has no address")
+            if getattr(request.address, "domain", None) is not self.domain:
+                raise InvalidRequest(
+                    f"{request.address!r} is not an address handle of this domain, or closed"
+                )
             if request.address.address.port != self.attributes.port:
                 raise InvalidRequest(f"the address of datagram {request.identifier} is of another port")
 

@@ -317,6 +317,27 @@ class PostingContract(TwoEnds):
             self.assertRaises(InvalidRequest, alice.queuePair.postSend, [good, wrong])
         self.quiet(alice)
 
+    def test_otherAddressHandles(self) -> None:
+        """Datagrams to closed address handles, and to those of another domain, are refused (IBA 10.2.2.2)."""
+        alice, bob = self.end(0, QPKind.UD), self.end(1, QPKind.UD)
+        self.connect(alice, bob)
+        there = alice.destinationOf(bob)
+        closed, right = (alice.domain.createAddressHandle(there) for _ in range(2))
+        closed.close()
+        self.addCleanup(right.close)
+        foreign = self.end(0, QPKind.UD).domain.createAddressHandle(there)
+        self.addCleanup(foreign.close)
+        to = {"remoteQPN": bob.queuePair.number, "remoteQKey": QKEY}
+        bob.receive(bob.segment())
+        good = SendRequest(1, Operation.SEND, inline=[b"good"], address=right, **to)
+        for handle in (closed, foreign):
+            for operation in (Operation.SEND, Operation.SEND_WITH_IMMEDIATE):
+                wrong = replace(good, operation=operation, address=handle)
+                self.assertRaises(InvalidRequest, alice.queuePair.postSend, [good, wrong])
+        alice.queuePair.postSend([good])
+        self.runUntilBothCompleted(alice, bob)
+        self.quiet(alice, bob)
+
     def test_closedQueuePair(self) -> None:
         """A closed queue pair refuses requests and transitions."""
         alice, _bob = self.pair()

@@ -226,7 +226,7 @@ class QueuePairTests(SynchronousTestCase):
         piece = Segment(1, 1, LKey(1))
         connected, datagrams = self.make(), self.make(UD)
         elsewhere = AddressVector(GID.fromIP("192.0.2.1"), port=2)
-        handle = SoftAddressHandle(Domain(), elsewhere, lambda handle: None)
+        handle = SoftAddressHandle(datagrams.domain, elsewhere, lambda handle: None)
         for queuePair, wrong in (
             (connected, SendRequest(1, Operation.SEND, [piece] * 3)),
             (connected, SendRequest(1, Operation.FETCH_AND_ADD, [piece])),
@@ -295,7 +295,7 @@ class QueuePairTests(SynchronousTestCase):
         host = self
 
         class Handle:
-            address = handle
+            address, domain = handle, queuePair.domain
 
         def datagram(identifier: int) -> SendRequest:
             request: Any = SendRequest(identifier, Operation.SEND)
