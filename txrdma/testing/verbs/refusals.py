@@ -327,7 +327,7 @@ class PostingContract(TwoEnds):
         self.addCleanup(right.close)
         foreign = self.end(0, QPKind.UD).domain.createAddressHandle(there)
         self.addCleanup(foreign.close)
-        to = {"remoteQPN": bob.queuePair.number, "remoteQKey": QKEY}
+        to: dict[str, Any] = {"remoteQPN": bob.queuePair.number, "remoteQKey": QKEY}
         bob.receive(bob.segment())
         good = SendRequest(1, Operation.SEND, inline=[b"good"], address=right, **to)
         for handle in (closed, foreign):
