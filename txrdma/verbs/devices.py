@@ -180,17 +180,17 @@ class _Share:
         self.portCount: int = holding.device.portCount
         self.attributes: DeviceAttributes = holding.device.attributes
         self.limits: DeviceLimits = holding.device.limits
-        self._unsubscribers: list[Callable[[], None]] = []
+        self._unsubscribers: dict[object, Callable[[], None]] = {}
         self._isAwake = True
         holding.holders += 1
         holding.awake += 1
         if holding.driven is not None:
             alsoProvides(self, IReactorDevice)
             self.canRest, self.isAttended = holding.driven.canRest, holding.driven.isAttended
-        self._claims = IServiceClaims(holding.device, None)
-        if self._claims is not None:
+        claims = IServiceClaims(holding.device, None)
+        if claims is not None:
             alsoProvides(self, IServiceClaims)
-            self.share = self._claims.share
+            self.share = claims.share
         if holding.resting is not None:
             holding.resting.wake()
 
@@ -225,13 +225,18 @@ class _Share:
         return self._device.createCompletionQueue(depth, channel)
 
     def subscribe(self, listener: Callable[[AsyncEvent], None]) -> Callable[[], None]:
-        unsubscribe = self._device.subscribe(listener)
-        self._unsubscribers.append(unsubscribe)
+        key = object()
+        self._unsubscribers[key] = self._device.subscribe(listener)
+
+        def unsubscribe() -> None:
+            made = self._unsubscribers.pop(key, None)
+            if made is not None:
+                made()
+
         return unsubscribe
 
     def claimService(self, serviceID: int) -> Callable[[], None]:
-        assert self._claims is not None  # the interface is not provided otherwise
-        return self._claims.claimService(serviceID)
+        return IServiceClaims(self._device).claimService(serviceID)
 
     def rest(self) -> None:
         holding = self._holding
@@ -273,8 +278,9 @@ class _Share:
         holding, self._holding = self._holding, None
         if holding is None:
             return
-        for unsubscribe in self._unsubscribers:
+        for unsubscribe in self._unsubscribers.values():
             unsubscribe()
+        self._unsubscribers.clear()
         holding.holders -= 1
         if holding.holders == 0:
             del _held[holding.key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import ref
 
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
@@ -14,7 +15,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, MalformedDevice
 from txrdma.iba.verbs import AsyncEventKind
-from txrdma.interfaces import AsyncEvent, IReactorDevice, IVerbsDevice, IVerbsDeviceStringParser
+from txrdma.interfaces import (
+    AsyncEvent,
+    IReactorDevice,
+    IServiceClaims,
+    IVerbsDevice,
+    IVerbsDeviceStringParser,
+)
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.verbs import devices
@@ -127,6 +134,25 @@ class StringTests(ParserCase):
         self.assertEqual(received, ["other"])
         unsubscribe()
         other.close()
+
+    def test_unsubscribedListenersAreReleased(self) -> None:
+        """A share retains nothing of a listener that has unsubscribed, as each connection does."""
+        share = sharedDevice(self.reactor, "test")
+        self.addCleanup(share.close)
+        unsubscribe = share.subscribe(lambda event: None)
+        unsubscribe()
+        unsubscribe()
+        released = ref(unsubscribe)
+        del unsubscribe
+        gc.collect()
+        self.assertIsNone(released())
+
+    def test_closedShareClaimsNoServices(self) -> None:
+        one, other = (sharedDevice(self.reactor, "test") for _ in range(2))
+        self.addCleanup(other.close)
+        one.close()
+        self.assertRaises(DeviceUnavailable, IServiceClaims(one).claimService, 5)
+        IServiceClaims(other).claimService(5)()
 
     def test_deviceIsSuspendedWithItsLastActiveShare(self) -> None:
         one, other, last = (sharedDevice(self.reactor, "test:1") for _ in range(3))
