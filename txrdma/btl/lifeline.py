@@ -424,7 +424,8 @@ class PeerConnection(StreamProtocol):
             self._hasFailed = self._hasFailed or event.peer.state >= PEER_CLOSED
             self._call(event.context, MessageFailed(event.reason))
         elif isinstance(event, ReceiveBufferRequested):
-            self._buffers().ask()
+            if not self._isOver:
+                self._buffers().ask()
         elif isinstance(event, ProbeReceived):
             self._probeReceived(event.nonce)
         elif isinstance(event, PeerClosed):

@@ -435,6 +435,18 @@ class EndTests(HostsCase):
         self.assertEqual(client.why(), "ConnectionDone")
         return server.why()
 
+    def test_abortAtFirstLongMessage(self) -> None:
+        """An abort in the iteration of the first long message leaves no queue pair, which it would need."""
+        client, server = self.connected()
+
+        def abort() -> None:
+            server.transport.send(TAG, bytes(10_000)).addErrback(lambda failure: None)
+            server.transport.abortConnection()  # TCP closes before the module's call at the end of the iteration
+
+        self.hosts[1].callLater(0, abort)
+        self.wait(lambda: client.lost and server.lost)
+        self.assertNothingLeft()
+
     def test_lostReports(self) -> None:
         """A lost report to a peer that has closed does not turn the end into an error."""
         self.assertEqual(self._closedWithLoss([1]), "ConnectionDone")
