@@ -363,7 +363,7 @@ class BTLMessageTransport(MessageTransport):
 
         @param data: almost 64 MiB, contiguous; it is copied.
         @param timeout: seconds in which the answer must arrive, else the Deferred fails with
-            C{twisted.internet.error.TimeoutError}.
+            C{twisted.internet.defer.TimeoutError}.
         @return: fires with the answer. It fails with L{CallFailed} if the function has raised an exception or
             there is none, and with L{MessageFailed} if the connection ends before. It can be cancelled, which
             withdraws a call that waits because of the limits; otherwise the function's Deferred is cancelled.
