@@ -26,6 +26,8 @@ from twisted.python.usage import Options, UsageError
 
 from txrdma.testing.btl.plans import drawModules, ModulesPlan
 from txrdma.testing.btl.scenario import playModules
+from txrdma.testing.btl.userplans import drawUsers, UsersPlan
+from txrdma.testing.btl.users import playUsers
 from txrdma.testing.hostile.btl import BTLScenario
 from txrdma.testing.hostile.cm import CMScenario, RSocketScenario
 from txrdma.testing.hostile.mad import MADScenario
@@ -80,6 +82,7 @@ GENERATORS: Final[dict[str, Generator[Any]]] = {
     "verbs": Generator(PairPlan, drawPair, playPair),
     "verbs-clients": Generator(ClientsPlan, drawClients, playClients),
     "btl": Generator(ModulesPlan, drawModules, playModules),
+    "btl-users": Generator(UsersPlan, drawUsers, playUsers),
     "smc": Generator(StreamPlan, drawStreams, playStreams),
     "smc-shared-memory": Generator(MemoryPlan, drawMemory, playMemory),
     "smc-two-ports": Generator(TwoPortPlan, drawTwoPorts, playTwoPorts),

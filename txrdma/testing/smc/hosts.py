@@ -113,8 +113,8 @@ class World:
     @ivar complaints: violations that protocols have found.
     """
 
-    def __init__(self, seed: int) -> None:
-        self.clock = TurnClock()
+    def __init__(self, seed: int, clock: TurnClock | None = None) -> None:
+        self.clock = TurnClock() if clock is None else clock
         self.network = TracedNetwork(self.clock, seed)
         self.hosts: list[Host] = []
         self.turns = 0

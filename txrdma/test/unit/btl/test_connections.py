@@ -441,7 +441,7 @@ class EndTests(HostsCase):
 
         def abort() -> None:
             server.transport.send(TAG, bytes(10_000)).addErrback(lambda failure: None)
-            server.transport.abortConnection()  # TCP closes before the module's call at the end of the iteration
+            server.transport.abortConnection()  # TCP closes before the next turn of the module
 
         self.hosts[1].callLater(0, abort)
         self.wait(lambda: client.lost and server.lost)

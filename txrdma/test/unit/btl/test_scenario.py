@@ -6,6 +6,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.testing.btl.plans import drawModules
 from txrdma.testing.btl.scenario import playModules
+from txrdma.testing.btl.userplans import drawUsers
+from txrdma.testing.btl.users import playUsers, ProgramError
 from txrdma.testing.plantests import playingStored, playSeeds
 
 
@@ -27,3 +29,20 @@ class ScenarioTests(SynchronousTestCase):
         """A plan reproduces its simulation, packet by packet."""
         plan = drawModules(11)
         self.assertEqual(playModules(plan), playModules(plan))
+
+
+@playingStored("btl-users")
+class UserScenarioTests(SynchronousTestCase):
+    """Programs that call the API at random get every result, and every message once."""
+
+    def test_seeds(self) -> None:
+        """Simulations of fixed seeds violate no invariant."""
+        counts = playSeeds("btl-users", range(12))
+        self.flushLoggedErrors(ProgramError)
+        self.assertGreater(counts["messages done"], counts["messages CancelledError"])
+
+    def test_same(self) -> None:
+        """A plan reproduces its simulation, packet by packet."""
+        plan = drawUsers(11)
+        self.assertEqual(playUsers(plan), playUsers(plan))
+        self.flushLoggedErrors(ProgramError)
