@@ -21,10 +21,12 @@ class Act(Enum):
     PRIORITY = "send an urgent message with a tag"
     MANY = "send many messages with a tag"
     MESSAGE = "send a message without a tag"
+    PRODUCE = "register a producer of messages with a tag"
     CANCEL = "cancel one of the last results"
     RECEIVE = "receive a message of a tag"
     INTO = "receive a message of a tag into a buffer"
     ALL = "receive all messages of a tag"
+    GIVE_BACK = "receive a message of a tag, and give it back"
     HANDLER = "set the handler of a tag"
     ORDERED_HANDLER = "set the handler of a tag whose messages are ordered"
     RAISING_HANDLER = "set a handler that raises an exception"
@@ -45,8 +47,8 @@ class Act(Enum):
 
 REACTIONS: Final = (
     *(Act.SEND, Act.SEND, Act.PRIORITY, Act.MANY, Act.MESSAGE, Act.CANCEL, Act.CANCEL, Act.RECEIVE, Act.INTO),
-    *(Act.ALL, Act.HANDLER, Act.ORDERED_HANDLER, Act.NO_HANDLER, Act.CALL, Act.WRITE, Act.READ, Act.READY),
-    *(Act.PAUSE, Act.RESUME, Act.CLOSE, Act.ABORT),
+    *(Act.ALL, Act.GIVE_BACK, Act.HANDLER, Act.ORDERED_HANDLER, Act.NO_HANDLER, Act.CALL, Act.WRITE),
+    *(Act.READ, Act.READY, Act.PRODUCE, Act.PAUSE, Act.RESUME, Act.CLOSE, Act.ABORT),
 )
 """Calls that a callback of a Deferred may make."""
 
@@ -60,7 +62,7 @@ _USUAL: Final = (
     *(Act.INTO,) * 3,
     *(Act.ALL,) * 2,
     *(Act.CALL,) * 2,
-    *(Act.WRITE, Act.READ, Act.READY, Act.PAUSE, Act.RESUME),
+    *(Act.WRITE, Act.READ, Act.READY, Act.GIVE_BACK, Act.PRODUCE, Act.PAUSE, Act.RESUME),
 )
 _RARE: Final = (
     *(Act.HANDLER, Act.HANDLER, Act.ORDERED_HANDLER, Act.ORDERED_HANDLER, Act.NO_HANDLER),

@@ -23,7 +23,7 @@ from zope.interface import implementer
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.interfaces import IDelayedCall, IPushProducer
 from twisted.logger import formatEvent, globalLogPublisher, ILogObserver, LogEvent, LogLevel
 from twisted.python.failure import Failure
 
@@ -52,7 +52,7 @@ _SHARED: Final = 16_384
 _SHORT: Final = 60
 _MOST_AT_ONCE: Final = 50_000
 _LATE_SECONDS: Final = 0.02
-_RECEIVES: Final = (Act.RECEIVE, Act.INTO, Act.ALL)
+_RECEIVES: Final = (Act.RECEIVE, Act.INTO, Act.ALL, Act.GIVE_BACK)
 _MOST_REACTIONS: Final = 5
 _NUMBER: Final = 4
 
@@ -108,6 +108,7 @@ class User(MessageProtocol):
         be dropped; C{handled}: those that have or had a handler.
     @ivar unused: buffers of receives that have failed.
     @ivar hasPaused: whether the program has paused messages without a tag, which may be lost when it closes.
+    @ivar producer: the registered producer; None if there is none.
     @ivar lost: why the connection has ended.
     """
 
@@ -125,6 +126,7 @@ class User(MessageProtocol):
         self.handled: set[int] = set()
         self.unused: list[bytearray] = []
         self.hasPaused = False
+        self.producer: Producer | None = None
         self._latest: dict[tuple[int | None, bool], int] = {}
         self._written = 0
         self._reactions: Counter[ActPlan] = Counter()
@@ -183,6 +185,8 @@ class User(MessageProtocol):
             Act.RECEIVE: self._receive,
             Act.INTO: self._receive,
             Act.ALL: self._receive,
+            Act.GIVE_BACK: self._giveBack,
+            Act.PRODUCE: self._produce,
             Act.HANDLER: self._handler,
             Act.ORDERED_HANDLER: self._handler,
             Act.RAISING_HANDLER: self._handler,
@@ -313,6 +317,35 @@ class User(MessageProtocol):
         self.transport.send(TAGS, b"").addErrback(lambda failure: None)
         for tag in range(TAGS):
             self.drain(tag)
+
+    def _giveBack(self, plan: ActPlan) -> None:
+        tag, transport = plan.tag, self.transport
+        if tag in self.handled:
+            return
+        self.receiving[tag] += 1
+
+        def got(value: Any) -> None:
+            self.receiving[tag] -= 1
+            if not isinstance(value, Failure):
+                transport.giveBack(tag, [value])
+
+        self._watch(transport.receive(tag), plan, got)
+
+    def _produce(self, plan: ActPlan) -> None:
+        if self.producer is None:
+            self.producer = producer = Producer(self, plan)
+            self.transport.registerProducer(producer, producer.isPush)
+            if producer.isPush:
+                producer.resumeProducing()
+
+    def sendProduced(self, plan: ActPlan) -> None:
+        """Send a message of a producer."""
+        message = self._message(plan, plan.tag)
+        self.transport.post(plan.tag, message.data, partial(self._posted, message))
+
+    def _posted(self, message: Sending, error: Exception | None) -> None:
+        message.outcome = "done" if error is None else "failed"
+        self.scenario.require(error is None or self.connection.isDisturbed, f"{message!r} fails: {error}")
 
     def drain(self, tag: int) -> None:
         """Receive all messages of a tag without a handler, until the connection has ended."""
@@ -449,6 +482,39 @@ def _reactionOf(plan: ActPlan) -> ActPlan:
     return replace(plan, act=plan.reaction, reaction=None)
 
 
+@implementer(IPushProducer)
+class Producer:
+    """
+    A producer of some messages with a tag, which unregisters after the last one.
+
+    @ivar isPush: whether it sends until it is paused, instead of one message for each call.
+    """
+
+    def __init__(self, user: User, plan: ActPlan) -> None:
+        self._user, self._plan, self._left = user, plan, plan.number
+        self.isPush, self._isPaused = plan.number % 2 == 0, False
+
+    def resumeProducing(self) -> None:
+        """Send messages until this is paused; a pull producer sends one."""
+        self._isPaused = False
+        while self._left and not self._isPaused and self._user.producer is self:
+            self._left -= 1
+            self._user.sendProduced(self._plan)
+            if not self.isPush:
+                break
+        if not self._left and self._user.producer is self:
+            self._user.producer = None
+            self._user.transport.unregisterProducer()
+
+    def pauseProducing(self) -> None:
+        self._isPaused = True
+
+    def stopProducing(self) -> None:
+        """Note the end: the producer is not registered any more."""
+        self._user.scenario.require(self._user.producer is self, "a producer is stopped twice")
+        self._user.producer = None
+
+
 class Connection:
     """
     A connection of the two hosts.
@@ -486,7 +552,10 @@ class Connection:
         """Whether all results of calls are known, except those that wait for messages."""
         if self.isDisturbed:
             return self.isOver
-        return all(act in _RECEIVES for user in self.users for act in user.pending.values())
+        return all(
+            user.producer is None and all(act in _RECEIVES for act in user.pending.values())
+            for user in self.users
+        )
 
 
 class _PatientClock(TurnClock):
@@ -688,6 +757,7 @@ class UserScenario:
     def _judge(self, connection: Connection) -> None:
         """Check the results of a connection that has ended."""
         for user in connection.users:
+            check(user.producer is None, f"{user!r} has a producer")
             check(not user.pending, f"{user!r} waits for results of {list(user.pending.values())}")
             check(not any(map(any, user.unused)), f"{user!r} has bytes in a buffer that was not used")
         isClean = all(user.lost and user.lost.check(ConnectionDone) for user in connection.users)
