@@ -45,6 +45,9 @@ class Act(Enum):
     CUT = "lose the TCP connection"
 
 
+EVENTS: Final = frozenset((Act.CLOCK, Act.SLEEP, Act.PARTITION, Act.CUT))
+"""Those that are not calls."""
+
 REACTIONS: Final = (
     *(Act.SEND, Act.SEND, Act.PRIORITY, Act.MANY, Act.MESSAGE, Act.CANCEL, Act.CANCEL, Act.RECEIVE, Act.INTO),
     *(Act.ALL, Act.GIVE_BACK, Act.HANDLER, Act.ORDERED_HANDLER, Act.NO_HANDLER, Act.CALL, Act.WRITE),
@@ -104,6 +107,8 @@ class UsersPlan:
     @ivar handlers: tags that have handlers at both ends from the beginning; C{ordered}: whether their
         messages are delivered in order.
     @ivar ending: the end that closes the connections at last: 0, 1, or 2 for both.
+    @ivar early: number of the first acts whose calls are made when their end is connected, and the other one
+        may not be; the network then has its faults from the beginning.
     """
 
     seed: int
@@ -118,16 +123,18 @@ class UsersPlan:
     ordered: bool
     acts: tuple[ActPlan, ...]
     ending: int
+    early: int
 
 
 def drawUsers(seed: int) -> UsersPlan:
     """Draw the plan of a simulation."""
     random = Random(f"users {seed}")
     connections = random.choice((1, 1, 2))
+    faults = _drawFaults(random)
     return UsersPlan(
         seed=seed,
         mtu=random.choice((MTU.MTU_256, MTU.MTU_1024, MTU.MTU_4096)),
-        faults=_drawFaults(random),
+        faults=faults,
         connections=connections,
         window=random.choice((1000, 4000, 20_000, 1 << 20)),
         full=random.choice((2000, 20_000, 1 << 20)),
@@ -137,6 +144,7 @@ def drawUsers(seed: int) -> UsersPlan:
         ordered=random.random() < 0.5,
         acts=_drawActs(random, connections),
         ending=random.randrange(3),
+        early=random.choice((0, 0, 2, 10)) if faults.loss <= 0.1 else 0,  # else they may not be established
     )
 
 

@@ -38,9 +38,10 @@ from txrdma.btl.core import flow as flowModule
 from txrdma.btl.errors import CallFailed, MessageFailed
 from txrdma.btl.transport import BTLMessageTransport
 from txrdma.error import InvalidRequest
+from txrdma.messages.memory import SharedMemory
 from txrdma.messages.protocol import MessageFactory, MessageProtocol
 from txrdma.sim.network import Faults
-from txrdma.testing.btl.userplans import Act, ActPlan, TAGS, UsersPlan
+from txrdma.testing.btl.userplans import Act, ActPlan, EVENTS, TAGS, UsersPlan
 from txrdma.testing.outcome import check, Violation
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket, MemoryTCP, TurnClock, World
 from txrdma.testing.smc.neighbours import ticking
@@ -118,6 +119,7 @@ class User(MessageProtocol):
     def __init__(self, scenario: UserScenario, connection: Connection, host: Host, number: int) -> None:
         self.scenario, self.connection, self.host, self.number = scenario, connection, host, number
         self.lost: Failure | None = None
+        self.shared: SharedMemory | None = None
         self.results: list[Deferred[Any]] = []
         self.pending: dict[Deferred[Any], Act] = {}
         self.receiving: Counter[int] = Counter()
@@ -140,13 +142,21 @@ class User(MessageProtocol):
     def connectionMade(self) -> None:
         """Share memory, and set the handlers and functions that exist from the beginning."""
         plan, transport = self.scenario.plan, self.transport
-        self.shared = transport.share(_SHARED)
-        self.shared.view[_SHARED // 2 :] = bytes((self.number + 1,)) * (_SHARED // 2)
+        self.shared = shared = transport.share(_SHARED)
+        shared.view[_SHARED // 2 :] = bytes((self.number + 1,)) * (_SHARED // 2)
         for tag in plan.handlers:
             self._setHandler(tag, partial(self._handle, tag, None), plan.ordered)
         transport.setHandler(TAGS, lambda data: None)
         for tag, function in enumerate((_reverse, self._reverseLater, _raise)):
             transport.answer(tag, function)
+        for act in self.scenario.early:
+            if (act.connection, act.end) == (self.connection.number, self.number):
+                self.scenario.make(self, act)
+
+    def refused(self, failure: Failure) -> None:
+        """Record that the connection was not established, because the other end has ended it before."""
+        self.scenario.require(self.connection.isDisturbed, f"{self!r} is not connected: {failure.value}")
+        self.lost = failure
 
     def messageReceived(self, data: bytes, immediate: int | None) -> None:
         """Record a message without a tag."""
@@ -429,27 +439,28 @@ class User(MessageProtocol):
         return result
 
     def _write(self, plan: ActPlan) -> None:
-        end = self._written + plan.size
-        if end > _SHARED // 2:
+        end, memory = self._written + plan.size, self.other.shared
+        if end > _SHARED // 2 or memory is None:
             return
         begin, self._written = self._written, end
-        data, other = Random(begin).randbytes(plan.size), self.other
+        data = Random(begin).randbytes(plan.size)
 
         def got(value: Any) -> None:
-            isRight = isinstance(value, Failure) or other.shared.view[begin:end] == data
+            isRight = isinstance(value, Failure) or memory.view[begin:end] == data
             self.scenario.require(isRight, f"{self!r} has written other bytes")
 
-        self._watch(self.transport.write(other.shared.name, data, begin), plan, got)
+        self._watch(self.transport.write(memory.name, data, begin), plan, got)
 
     def _read(self, plan: ActPlan) -> None:
-        length = min(plan.size, _SHARED // 2)
-        other = self.other
+        length, other, memory = min(plan.size, _SHARED // 2), self.other, self.other.shared
+        if memory is None:
+            return
 
         def got(value: Any) -> None:
             isRight = isinstance(value, Failure) or value == bytes((other.number + 1,)) * length
             self.scenario.require(isRight, f"{self!r} has read other bytes")
 
-        self._watch(self.transport.read(other.shared.name, length, _SHARED // 2), plan, got)
+        self._watch(self.transport.read(memory.name, length, _SHARED // 2), plan, got)
 
     def _close(self, plan: ActPlan) -> None:
         self.connection.isDisturbed = True
@@ -535,12 +546,12 @@ class Connection:
         for socket, user in zip(self.sockets, self.users, strict=True):
             factory = MessageFactory([user].pop)
             opening = PeerOpening(user.host, user.host.device, factory, user.number == 0)
-            opening.answer.addErrback(scenario.broken)
+            opening.answer.addErrback(user.refused)
             MemoryTCP(socket, opening.lifeline).begin()
 
     @property
     def isMade(self) -> bool:
-        return all(user.transport is not None for user in self.users)
+        return all(user.transport is not None or user.lost is not None for user in self.users)
 
     @property
     def isOver(self) -> bool:
@@ -593,6 +604,7 @@ class UserScenario:
     A simulation of two hosts with one or more connections, according to its plan.
 
     @ivar messages: all messages of all programs.
+    @ivar early: calls that are made when their ends are connected; C{acts}: the other calls and events.
     @ivar isFinishing: whether the programs receive all messages, so that everything comes to an end.
     """
 
@@ -602,6 +614,11 @@ class UserScenario:
         self.messages: list[Sending] = []
         self.problems: list[str] = []
         self.isFinishing = False
+        first = plan.acts[: plan.early]
+        self.early = [act for act in first if act.act not in EVENTS]
+        self.acts = [act for act in first if act.act in EVENTS] + [*plan.acts[plan.early :]]
+        if self.early:
+            self.world.network.faults = plan.faults
         self.hosts = [self._host(address) for address in ("10.0.1.1", "10.0.1.2")]
         self.connections = [Connection(self, number) for number in range(plan.connections)]
 
@@ -636,17 +653,19 @@ class UserScenario:
 
     def _play(self) -> None:
         self._until(lambda: all(each.isMade for each in self.connections), "connections are not established")
-        for host in self.hosts:
-            moduleModule.moduleOf(host, host.device).core._budget.most = self.plan.budget
+        for key, module in moduleModule._modules.items():
+            if key[0] in self.hosts:
+                module.core._budget.most = self.plan.budget
         self.world.network.faults = self.plan.faults
-        for act in self.plan.acts:
+        for act in self.acts:
             self.world.clock.callLater(act.at, self._begin, act)
-        self._run(max((act.at for act in self.plan.acts), default=0.0) + 1e-6)
+        self._run(max((act.at for act in self.acts), default=0.0) + 1e-6)
         self._run(_LONGEST_TROUBLE)
         self.world.network.faults = Faults()
         self.isFinishing = True
         for user in self._users():
-            user.host.callLater(0, user.finish)
+            if user.transport is not None:
+                user.host.callLater(0, user.finish)
         self._until(lambda: all(each.isSettled for each in self.connections), "calls have no result")
         self._run(2.0)
         for connection in self.connections:
@@ -681,11 +700,13 @@ class UserScenario:
             connection.sockets[0].wire.cut()
         else:
             user = connection.users[plan.end]
-            host.callLater(0, self._act, user, plan)
+            host.callLater(0, self.make, user, plan)
 
-    def _act(self, user: User, plan: ActPlan) -> None:
+    def make(self, user: User, plan: ActPlan) -> None:
+        """Make a call of a program that is connected."""
         try:
-            user.act(plan)
+            if user.transport is not None:
+                user.act(plan)
         except Exception:
             self.broken(Failure())
 
