@@ -19,7 +19,7 @@ from txrdma.btl.connections import ClientEndpoint, ServerEndpoint, TIMEOUT
 from txrdma.btl.ends import DeviceSpecs
 from txrdma.btl.groups.errors import GroupFailed
 from txrdma.btl.groups.members import Member, Members
-from txrdma.btl.groups.rendezvous import connectToRendezvous, RendezvousClient
+from txrdma.btl.groups.rendezvous import CANCELLED, connectToRendezvous, RendezvousClient
 from txrdma.btl.groups.terms import GroupTerms
 from txrdma.error import RDMAError
 from txrdma.kit.proofs import ProvedClientEndpoint, ProvedServerEndpoint
@@ -64,14 +64,18 @@ class Joining:
     async def _join(self) -> None:
         try:
             await self._meet()
-        except GroupFailed:
-            await self.leave()
+        except GroupFailed as error:
+            await self.leave(str(error))
             raise
         except RDMAError as error:
-            await self.leave()
-            raise GroupFailed(f"rank {self._terms.rank} cannot join the group: {error}") from error
-        except BaseException:
-            self.leave()
+            failed = GroupFailed(f"rank {self._terms.rank} cannot join the group: {error}")
+            await self.leave(str(failed))
+            raise failed from error
+        except (CancelledError, ConnectingCancelledError):
+            self.leave(CANCELLED)
+            raise
+        except BaseException as error:
+            self.leave(repr(error))
             raise
 
     async def _meet(self) -> None:
@@ -106,12 +110,16 @@ class Joining:
         rank = self._proved.pop((peer.host, peer.port), None)
         return None if rank is None else Member(self.members, rank)
 
-    def leave(self) -> Deferred[None]:
-        """Leave the group in order. The Deferred fires when all connections have ended."""
+    def leave(self, reason: str | None = None) -> Deferred[None]:
+        """
+        Leave the group. The Deferred fires when all connections have ended.
+
+        @param reason: why this member cannot join, for the others; None: it leaves in order.
+        """
         ended = [self.members.close()]
         self.members.complete.addErrback(lambda _: None)  # nobody waits for it
         if self._rendezvous is not None:
-            self._rendezvous.leave()
+            self._rendezvous.leave(reason)
         for each in self._connecting:
             each.cancel()
         if self._port is not None:

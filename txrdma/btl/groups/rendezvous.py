@@ -33,6 +33,9 @@ LONGEST_LINE: Final = 16384
 LONGEST_TEXT: Final = 512
 """Characters of the text of a failure."""
 
+CANCELLED: Final = "its attempt to join was cancelled"
+"""Text of the failure of a member that no longer wants to join."""
+
 _TIMEOUT: Final = 10.0
 """Seconds in which the TCP connection to the rendezvous must be established."""
 
@@ -73,6 +76,9 @@ class _MemberLines(_Lines):
         if "leave" in value:
             self._rendezvous.left(self._rank)
             return
+        if "failed" in value:
+            self._rendezvous.ended(self._rank, str(value["failed"]))
+            return
         port = value["port"]
         if type(port) is not int or not 0 < port < 65536:
             raise ValueError(f"port {port}")
@@ -90,7 +96,8 @@ class Rendezvous(Factory):
     """
     Server that collects the ports of a group's members, and sends all addresses to each.
 
-    @ivar failure: rank and text of the first member that has ended without leaving the group, or None.
+    @ivar failure: rank and text of the first member that could not join, or has ended without leaving the
+        group; or None.
     """
 
     noisy = False
@@ -190,18 +197,22 @@ class RendezvousClient(_Lines):
         @param failed: called with rank and text when another member has failed, or with None and a text if
             the rendezvous has ended.
         """
-        self.members: Deferred[list[tuple[str, int]]] = Deferred(lambda _: self.leave())
+        self.members: Deferred[list[tuple[str, int]]] = Deferred(lambda _: self.leave(CANCELLED))
         self._size, self._failed, self._isLeaving = size, failed, False
 
     def report(self, port: int) -> None:
         """Report the port at which this member listens."""
         self.sendObject({"port": port})
 
-    def leave(self) -> None:
-        """Leave the group in order."""
+    def leave(self, reason: str | None = None) -> None:
+        """
+        Leave the group.
+
+        @param reason: why this member cannot join, which is reported to the others; None: it leaves in order.
+        """
         if not self._isLeaving:
             self._isLeaving = True
-            self.sendObject({"leave": True})
+            self.sendObject({"leave": True} if reason is None else {"failed": reason[:LONGEST_TEXT]})
             self._transport().loseConnection()
 
     def objectReceived(self, value: Any) -> None:

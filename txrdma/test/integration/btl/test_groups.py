@@ -100,6 +100,28 @@ class JoinTests(TestCase):
             error = await self.assertFailure(each, GroupFailed)
             self.assertEqual((str(error), error.rank), ("rank 2 has failed: it was killed", 2))
 
+    async def test_cannotJoin(self) -> None:
+        """If a member cannot join, the others fail at once, with its reason."""
+        rendezvous = await self.rendezvous(2)
+        waiting = self.join(rendezvous.terms(0), 5)
+        wrong = Group.join(reactor, rendezvous.terms(1), interface="192.0.2.1")  # of no interface
+        error = await self.assertFailure(wrong, GroupFailed)
+        self.assertRegex(str(error), "rank 1 cannot join the group: .*192.0.2.1")
+        other = await self.assertFailure(waiting, GroupFailed)
+        self.assertEqual((str(other), other.rank), (f"rank 1 has failed: {error}", 1))
+
+    async def test_givesUp(self) -> None:
+        """If a member gives up, because not all have joined in time, the others fail, too."""
+        rendezvous = await self.rendezvous()
+        waiting = self.join(rendezvous.terms(0), 5)
+        while not rendezvous._addresses:
+            await deferLater(reactor, 0)
+        await self.assertFailure(self.join(rendezvous.terms(1), 0.5), GroupFailed)
+        error = await self.assertFailure(waiting, GroupFailed)
+        self.assertEqual(
+            (str(error), error.rank), ("rank 1 has failed: its attempt to join was cancelled", 1)
+        )
+
     async def test_stopped(self) -> None:
         """If a member stops after it has connected, the others fail and do not wait."""
         rendezvous = await self.rendezvous(2)

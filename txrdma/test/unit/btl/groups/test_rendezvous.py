@@ -7,11 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from twisted.internet.address import IPv4Address
+from twisted.internet.defer import CancelledError
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl.groups.errors import GroupFailed
-from txrdma.btl.groups.rendezvous import LONGEST_LINE, Rendezvous, RendezvousClient
+from txrdma.btl.groups.rendezvous import CANCELLED, LONGEST_LINE, Rendezvous, RendezvousClient
 from txrdma.error import Refused
 
 SIZE = 3
@@ -73,6 +74,13 @@ class RendezvousTests(SynchronousTestCase):
         self.members[1][0].dataReceived(b'{"leave": true}\n')
         self.members[1][0].connectionLost()
         self.assertEqual((self.received(0), self.rendezvous.failure), ([], None))
+
+    def test_cannotJoin(self) -> None:
+        """A member that cannot join is reported with its reason, and its end is not."""
+        self.members[1][0].dataReceived(b'{"failed": "no device"}\n')
+        self.members[1][0].connectionLost()
+        self.assertEqual(self.received(0), [{"failed": 1, "text": "no device"}])
+        self.assertEqual((self.received(1), self.rendezvous.failure), ([], (1, "no device")))
 
     def test_dissolve(self) -> None:
         """Once members are connected, the rendezvous can end, and a member's disconnection is no failure."""
@@ -144,6 +152,16 @@ class ClientTests(SynchronousTestCase):
         self.client.leave()
         self.client.connectionLost()
         self.assertEqual((self.transport.value(), self.failures), (b'{"leave": true}\n', []))
+        self.assertTrue(self.transport.disconnecting)
+
+    def test_cannotJoin(self) -> None:
+        """A member that leaves for a reason, or whose attempt is cancelled, reports that."""
+        self.client.leave("no device")
+        self.assertEqual(self.transport.value(), b'{"failed": "no device"}\n')
+        self.setUp()
+        self.client.members.cancel()
+        self.failureResultOf(self.client.members, CancelledError)
+        self.assertEqual(json.loads(self.transport.value()), {"failed": CANCELLED})
         self.assertTrue(self.transport.disconnecting)
 
     def test_dissolved(self) -> None:
