@@ -407,8 +407,7 @@ class User(MessageProtocol):
         if plan is None:
             return
         if plan.act is Act.RAISING_HANDLER:
-            self.connection.isDisturbed = True
-            self.dropping.add(tag)
+            self.connection.isDisturbed = self.connection.isAborted = True
             raise ProgramError("a handler")
         if not self._isReacting:
             self._isReacting = True
