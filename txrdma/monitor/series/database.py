@@ -40,6 +40,9 @@ _OWNER: Final = "-owner"
 _CONNECT_SECONDS: Final = 10
 """Seconds to wait for a connection to PostgreSQL, where the URL has no C{connect_timeout}."""
 
+_LOCK_MILLISECONDS: Final = 50
+"""Milliseconds to wait for the lock of a table that is dropped: other programs wait for it meanwhile."""
+
 _UNREACHABLE_SECONDS: Final = 15
 """Seconds after which a connection to an unreachable PostgreSQL ends."""
 
@@ -132,6 +135,11 @@ class Database:
     def makePeriod(self, series: str, period: str, begin: int, end: int, columns: Columns) -> None:
         """Create the table C{period} of a time series, for times from C{begin} to before C{end}."""
         raise NotImplementedError
+
+    def drop(self, table: str) -> bool:
+        """Drop a table; return False if it is in use, and cannot be dropped now."""
+        self.execute(f"DROP TABLE {table}")
+        return True
 
     def change(self, table: str, columns: Columns, renamed: Mapping[str, str]) -> None:
         """Add missing columns to a table, and rename old ones; unknown columns remain."""
@@ -289,7 +297,21 @@ class PostgreSQL(Database):
         """Create a partition. Tables of version 1 are not partitions: attaching them would read all rows."""
         self.make(series, columns, _KEY, " PARTITION BY RANGE (at)")
         self.makeIndex(series, ("at",))  # BRIN would read what autovacuum has not summarized yet
-        self.execute(f"CREATE TABLE {period} PARTITION OF {series} FOR VALUES FROM ({begin:d}) TO ({end:d})")
+        # CREATE TABLE ... PARTITION OF would wait until a backup, which has locked all tables, ends.
+        self.execute(f"CREATE TABLE {period} (LIKE {series} INCLUDING ALL)")
+        span = f"FOR VALUES FROM ({begin:d}) TO ({end:d})"
+        self.execute(f"ALTER TABLE {series} ATTACH PARTITION {period} {span}")
+
+    def drop(self, table: str) -> bool:
+        self.execute("SAVEPOINT dropping")
+        self.execute(f"SET LOCAL lock_timeout = '{_LOCK_MILLISECONDS}ms'")
+        try:
+            super().drop(table)
+        except self._psycopg.errors.LockNotAvailable:
+            self.execute("ROLLBACK TO SAVEPOINT dropping")
+            return False
+        self.execute("SET LOCAL lock_timeout TO DEFAULT")
+        return True
 
     def put(self, table: str, columns: Columns, rows: Iterable[Sequence[Any]], key: Sequence[str]) -> None:
         """Copy rows into a temporary table, and from there into the destination."""

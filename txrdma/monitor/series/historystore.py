@@ -381,8 +381,9 @@ class HistoryStore:
             if period not in dropped:
                 dropped.append(period)
         for period in dropped:
+            if not self._database.drop(f"{head}_{period}"):
+                break
             periods.remove(period)
-            self._database.execute(f"DROP TABLE {head}_{period}")
             if self._sizes.pop(f"{head}_{period}", None) is not None:
                 self._database.execute("DELETE FROM sizes WHERE period = ?", f"{head}_{period}")
 

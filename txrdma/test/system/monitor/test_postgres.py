@@ -14,7 +14,7 @@ from txrdma.monitor.series.database import leaseOf
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support.monitor import storecontract
 from txrdma.test.support.monitor.postgres import Postgres, why
-from txrdma.test.support.monitor.storecontract import OTHER, PORT, reading
+from txrdma.test.support.monitor.storecontract import OTHER, PORT, reading, SHORT
 from txrdma.test.unit.monitor import test_history_reader
 
 
@@ -159,6 +159,27 @@ class PostgresTests(storecontract.StoreContract):
             self.assertFalse(other.attempt())
             self.assertEqual(other.holder, lease.name)
         self.assertEqual(self.sent(0, 999, "readings"), [(600, 1)])
+
+    def test_backup(self) -> None:
+        """While a backup reads all tables, which pg_dump locks, readings are stored in new ones."""
+        with self.connected() as connection:
+            name = self.path.partition("@/")[2].partition("?")[0]
+            connection.execute(f"ALTER DATABASE {name} SET lock_timeout = '5s'".encode())
+        self.reopen(*SHORT)
+        self.store.write([reading(at, 1) for at in range(0, 180, 10)], 180)
+        dumping = self.connected()
+        self.addCleanup(dumping.close)
+        dumping.execute("SELECT * FROM events, ports")
+        for table in ("readings", "minutes", "readings_0"):
+            dumping.execute(f"SELECT * FROM {table}".encode())
+        for at in range(180, 1200, 60):
+            self.store.write([reading(second, 1) for second in range(at, at + 60, 10)], at + 60)
+        found = self.sent(0, 1200, "readings")
+        self.assertEqual((found[0][0], found[-1][0]), (0, 1190))
+        dumping.commit()
+        self.store.write([], 1200)
+        found = self.sent(0, 1200, "readings")
+        self.assertEqual((found[0][0], found[-1][0]), (840, 1190))
 
     def test_connectionLost(self) -> None:
         """If the connection is lost, the lease remains, and a batch is written completely or not at all."""
