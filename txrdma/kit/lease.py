@@ -115,6 +115,16 @@ def _openForGroup(path: str, flags: int) -> int:
     return os.open(path, flags, 0o660)
 
 
+def isInPlace(opened: os.stat_result, path: str) -> bool:
+    """Return whether a path still leads to a file that was opened, and not to another one or to none."""
+    try:
+        return os.path.samestat(opened, os.stat(path))
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
 class FileLease(Lease):
     """A lease among the processes of a host: the lock of a file, which contains the name of the holder."""
 
@@ -125,7 +135,10 @@ class FileLease(Lease):
 
     def _attempt(self) -> bool:
         if self._file is not None:
-            return True
+            if isInPlace(os.fstat(self._file.fileno()), self._path):
+                return True
+            file, self._file = self._file, None  # others lock the file that is there now
+            file.close()
         try:
             with ExitStack() as undo:
                 file = undo.enter_context(open(self._path, "a+b", opener=_openForGroup))

@@ -53,6 +53,23 @@ class FileLeaseTests(SynchronousTestCase):
         self.assertLess(max(map(len, names)), 64)
 
 
+class ReplacedFileTests(SynchronousTestCase):
+    def test_replaced(self) -> None:
+        """A lease whose file was deleted is taken again, unless another process has taken it meanwhile."""
+        path: str = self.mktemp()
+        first, second = FileLease(path), FileLease(path)
+        for lease in (first, second):
+            self.addCleanup(lease.release)
+        self.assertTrue(first.attempt())
+        os.unlink(path)
+        self.assertTrue(first.attempt())
+        self.assertFalse(second.attempt())
+        os.unlink(path)
+        self.assertTrue(second.attempt())
+        self.assertFalse(first.attempt())
+        self.assertEqual((first.isHeld, second.isHeld, first.holder), (False, True, second.name))
+
+
 class SimulatedRow(RowLease):
     """A row of SQLite, where transactions of several connections exclude each other."""
 
