@@ -13,8 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, ExitStack, suppress
 from typing import Any, Final
 
+from twisted.logger import Logger
+
 from txrdma.error import DeviceUnavailable
-from txrdma.kit.lease import connectionLimits, FileLease, Lease, RowLease
+from txrdma.kit.lease import connectionLimits, FileLease, isInPlace, Lease, RowLease
+
+_log = Logger()
 
 
 class HistoryRefused(DeviceUnavailable):
@@ -198,22 +202,36 @@ class SQLite(Database):
         @raise DeviceUnavailable: the file cannot be opened.
         """
         super().__init__(lease)
-        self.connections = 1
+        self._path: Final = path
+        self._connect()
+
+    def _connect(self) -> None:
+        path = self._path
         with ExitStack() as undo:
             try:
                 _create(path)
-                self._connection: Final = undo.enter_context(
+                self._connection = undo.enter_context(
                     closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False))
                 )
                 # Other programs may have stored texts that are not UTF-8.
                 self._connection.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 self._connection.execute("PRAGMA synchronous = NORMAL")
+                self._stat = os.stat(path)
             except (OSError, sqlite3.OperationalError) as error:
                 raise DeviceUnavailable(str(error)) from error
             except self._errors as error:
                 raise HistoryRefused(f"the file is damaged, or of another program: {error}") from error
             undo.pop_all()
+        self.connections += 1
+
+    def _begin(self) -> None:
+        """Begin a transaction in the file that is at the path now: SQLite would write to a deleted one."""
+        if not isInPlace(self._stat, self._path):
+            _log.warn("{path} was deleted or replaced; it is opened again", path=self._path)
+            self._connection.close()
+            self._connect()
+        super()._begin()
 
     def version(self) -> int:
         """Version in the header of the file, or in the table of a history created through SQLAlchemy."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
@@ -253,6 +254,29 @@ class DiskTests(SynchronousTestCase):
         store = HistoryStore(path)
         self.addCleanup(store.close)
         self.assertEqual([one.where for one in store.changes()], ["le\\xffaf"])
+
+    def test_replaced(self) -> None:
+        """If the file is deleted or replaced while it is open, the history continues in that at its path."""
+        path = Path(self.mktemp())
+        store = HistoryStore(str(path))
+        self.addCleanup(store.close)
+        store.append([FabricEvent(1.0, "node-came", "a", "first")])
+        other: str = self.mktemp()
+        replacement = HistoryStore(other)
+        replacement.append([FabricEvent(2.0, "node-came", "a", "second")])
+        replacement.close()
+        for end in ("-wal", "-shm"):
+            os.unlink(f"{path}{end}")
+        os.replace(other, path)
+        with capturedLogs() as logs:
+            self.assertEqual([one.text for one in store.changes()], ["second"])
+        self.assertIn("deleted or replaced", formatEvent(logs[0]))
+        for end in ("", "-wal", "-shm"):
+            os.unlink(f"{path}{end}")
+        store.append([FabricEvent(3.0, "node-came", "a", "third")])
+        again = HistoryStore(str(path))
+        self.addCleanup(again.close)
+        self.assertEqual([one.text for one in again.changes()], ["third"])
 
     def test_full(self) -> None:
         """A batch that does not fit is not stored at all; writing continues when there is space."""
