@@ -8,7 +8,7 @@ from unittest.mock import Mock
 from zope.interface import implementer
 
 from twisted.internet.address import HostnameAddress, IPv4Address, IPv6Address
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import (
     IHostnameResolver,
     IHostResolution,
@@ -18,6 +18,7 @@ from twisted.internet.interfaces import (
 
 from txrdma.cm.connections.hostnames import addressesOf, ATTEMPT_DELAY
 from txrdma.cm.errors import HostUnknown, Rejected
+from txrdma.error import DeviceUnavailable
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.reactors import ReactorClock
 
@@ -125,6 +126,16 @@ class NameTests(MessagingCase):
         states = client.transport.adapter.manager.states
         self.assertEqual((states["REQ_SENT"], states["ESTABLISHED"]), (0, 1))
         self.finish(client)
+
+    def test_resolverThatRaises(self) -> None:
+        """An exception of a resolver of paths fails the attempt with this address only."""
+        self.listenAt()
+        resolver = Mock(resolve=Mock(side_effect=[DeviceUnavailable("a test's"), succeed(self.path())]))
+        asked = self.connectTo(host="there.example", resolver=resolver)
+        self.resolving.asked[0].answer("10.0.1.9", "10.0.1.2")
+        self.finish(self.result(asked))
+        resolver = Mock(resolve=Mock(side_effect=DeviceUnavailable("a test's")))
+        self.failureResultOf(self.connectTo(resolver=resolver), DeviceUnavailable)
 
     def test_cancelledAttempts(self) -> None:
         """Cancelling withdraws all attempts, and no further attempt begins."""
