@@ -25,7 +25,7 @@ from typing import Final, Union
 
 from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
 from txrdma.cm.core.connection import Connection
-from txrdma.cm.core.events import ConnectionEstablished, Event, PathMigrated
+from txrdma.cm.core.events import Event, PathMigrated
 from txrdma.cm.core.exchange import LOW_BITS, RetryPolicy
 from txrdma.cm.core.sidr import Resolution
 from txrdma.cm.layouts.messages import (
@@ -299,13 +299,13 @@ class Dispatcher:
         core = managed.core
         if isinstance(core, Connection):
             core.settled(now)
+            if managed.listener is not None and core.closing is not None:  # it is established, or has failed
+                managed.listener.waiting.discard(managed.key)
             if self._peerToPeer and managed in self._peerToPeer and core.state not in _UNANSWERED:
                 del self._peerToPeer[managed]
         for event in core.events():
             if isinstance(event, PathMigrated):
                 managed.path = _toGSI(pathOf(event.path))
-            elif isinstance(event, ConnectionEstablished) and managed.listener is not None:
-                managed.listener.waiting.discard(managed.key)
             self._events.append((managed, event))
         for each in core.outgoing():
             path = managed.pathOfMessage(each.isAgain)

@@ -71,6 +71,23 @@ class OpeningTests(ManagerCase):
         self.assertEqual(event.rejection.reason, RejectReason.INVALID_SERVICE_ID)
         self.assertEmpty()
 
+    def test_timewaitIsNotInBacklog(self) -> None:
+        """A connection that failed, and whose IDs are in time-wait, does not count for the backlog."""
+        listener = self.server.listen(backlog=1)
+        path = pathFor(self.client.pathTo(self.server)).replace(localACKTimeout=20)
+        self.world.drops = lambda message: not isinstance(message, REQ)
+        self.client.connect(self.server, primary=path, maxCMRetries=0)
+        self.world.run(until=6.0)
+        self.assertEqual(self.eventNames(self.server), ["ConnectionRequested", "ConnectionTimedOut"])
+        self.assertEqual(self.server.manager.states, {"TIMEWAIT": 1})
+        self.assertEqual(listener.waiting, set())
+        self.world.drops = lambda message: False
+        again = self.client.connect(self.server)
+        self.world.run(until=10.0)
+        self.assertEqual(again.connection.state, "ESTABLISHED")
+        self.client.disconnect(again)
+        self.assertEmpty()
+
     def test_silentHostTimesOut(self) -> None:
         self.world.drops = lambda message: isinstance(message, REQ)
         self.server.listen()
