@@ -445,12 +445,23 @@ class PortMember:
         """Whether there is a later coordinator, because this process did not run for a while."""
         if self._coordinator is None:
             return False
-        for name in range(self._name + 1, NAMES):
-            with suppress(DeviceUnavailable):
-                connected = self._connected(name)
-                if connected is not None:
-                    connected.close()
-                    return True
+        return any(map(self._isUsed, range(self._name + 1, NAMES)))
+
+    def _hasNext(self) -> bool:
+        """
+        Whether another device has replaced the coordinator of this member.
+
+        It took the next name, because the coordinator did not accept its line: that may have no descriptor.
+        """
+        return self._name + 1 < NAMES and self._isUsed(self._name + 1)
+
+    def _isUsed(self, name: int) -> bool:
+        """Whether there is a coordinator with a name."""
+        with suppress(DeviceUnavailable):
+            connected = self._connected(name)
+            if connected is not None:
+                connected.close()
+                return True
         return False
 
     def _resign(self) -> None:
@@ -465,7 +476,11 @@ class PortMember:
             home.line.receiveNow()  # this process may not have run for a while
         if home is None or self._home is not home:
             return
-        if self.isAnswered:
+        if self._hasNext():
+            _log.info("the coordinator of {address} has a successor", address=self.address)
+            self._leave()
+            self._seekAgain(self._name + 1)
+        elif self.isAnswered:
             self._sendPing(PING_SECONDS)
         elif not self._isSuspect:
             self._sendPing(FIRST_PING_SECONDS, True)

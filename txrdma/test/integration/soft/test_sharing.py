@@ -209,6 +209,23 @@ class SharingTests(TestCase):
         await waitUntil(reactor, lambda: not stopped.isCoordinator)
         await self.isSettled(*devices)
 
+    async def test_membersFollowNextCoordinator(self) -> None:
+        """
+        A coordinator that accepts no further lines, such as one without descriptors, is replaced by the next
+        device, also for those members whose pings it still answers.
+        """
+        self.patch(members, "PING_SECONDS", 0.3)
+        self.patch(members, "FIRST_PING_SECONDS", 0.2)
+        devices = [self.open() for _ in range(3)]
+        await self.isSettled(*devices)
+        former = memberOf(devices[0])
+        listener: Any = former._listener
+        listener.setReading(False)
+        devices.append(self.open())
+        await waitUntil(reactor, lambda: memberOf(devices[3]).isCoordinator and not former.isCoordinator)
+        await self.isSettled(*devices)
+        self.assertEqual([memberOf(device).isCoordinator for device in devices], [False] * 3 + [True])
+
     async def test_memberWithInvalidMessageIsDisconnectedAlone(self) -> None:
         devices = [self.open() for _ in range(2)]
         await self.isSettled(*devices)
