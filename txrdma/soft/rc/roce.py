@@ -27,7 +27,7 @@ from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.roce import crc32, IDENTIFICATION_CHANGES, LARGEST, RESIDUE
 from txrdma.iba.types import DEFAULT_PKEY, MTU, QPN, ROCE_PORT
 from txrdma.iba.verbs import AddressVector, QPKind
-from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.delayedcalls import cancelCall, isPending
 from txrdma.soft.core.netdev import softMAC, udpPort
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
@@ -49,6 +49,7 @@ from txrdma.soft.rc.groups import Members
 from txrdma.soft.rc.localpeers import LocalPeers
 from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
 from txrdma.soft.rc.routes import DatagramRoute, RoCERoute
+from txrdma.soft.rc.steadytime import steadyTime
 from txrdma.soft.rc.udp import DatagramCarrier, RawAddress
 from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.datagrams import SharedDatagrams
@@ -95,7 +96,8 @@ class RoCEPort(RoutePort):
         self.isEnabled = True
         self.isLive = carrier.isLive
         self._clock = clock
-        self.seconds = clock.seconds
+        self._time = steadyTime(clock)
+        self._setBack = self._time.setBack  # as of the port's delayed calls
         self._carrier = carrier
         self._capture = capture
         self.longestDatagram = longestDatagram
@@ -174,6 +176,14 @@ class RoCEPort(RoutePort):
         self._carrier.close()
 
     # For routes.
+
+    def seconds(self) -> float:
+        """
+        Return the time of the reactor in seconds, which stands still while the system's clock is set back.
+        """
+        now = self._time.seconds()
+        self._noteTime(now)
+        return now
 
     def batch(self, mtu: int) -> int:
         """Return the largest number of packets that one system call sends, of a path MTU of C{mtu} bytes."""
@@ -313,6 +323,7 @@ class RoCEPort(RoutePort):
         else:
             self._more[route] = None
         route.deliver()
+        self._noteTime(now)
         deadline = route.deadline()
         if deadline is None:
             self._deadlines.pop(route, None)
@@ -338,6 +349,17 @@ class RoCEPort(RoutePort):
             self.serve(route, now)
 
     # Time.
+
+    def _noteTime(self, now: float) -> None:
+        """Renew delayed calls if the clock was set back, since the reactor makes them later by that time."""
+        setBack = self._time.setBack
+        if setBack == self._setBack:
+            return
+        self._setBack = setBack
+        if isPending(self._timer) and self._deadlines:
+            self._schedule(min(self._deadlines.values()), now)
+        if self._moreCall is not None and self._moreCall.active():
+            self._moreCall.reset(0)
 
     def _schedule(self, deadline: float, now: float) -> None:
         cancelCall(self._timer)
@@ -667,7 +689,7 @@ class RoCEPort(RoutePort):
     ) -> None:
         here = self.address, self.port, softMAC(self.address, self.port)
         there = peer.ip, peer.port, softMAC(peer.ip, peer.port)
-        now = self.seconds()
+        now = self._clock.seconds()
         try:
             for offset in range(0, len(data), segment):
                 packet = bytes(data[offset : offset + segment][:-ICRC_LENGTH])

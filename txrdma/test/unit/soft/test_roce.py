@@ -278,6 +278,45 @@ class SpoiltTests(NetworkCase):
             self.assertEqual(bytes(self.bob.region.view), guard, number)
 
 
+class SetBackTests(NetworkCase):
+    """Connections of processes whose system's clock, which Twisted's reactors use, is set back."""
+
+    HOUR = 3600.0
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.clock.advance(2 * self.HOUR)
+        self.alice, self.bob = connected(self.one, self.other)
+
+    def setBack(self) -> None:
+        """Set the clock back: delayed calls of the ports that wait are made later by that, as by reactors."""
+        self.clock.rightNow -= self.HOUR
+        for call in self.clock.calls:
+            if not isinstance(getattr(call.func, "__self__", None), RoCEPort):
+                call.delay(-self.HOUR)
+        self.clock.calls.sort(key=lambda call: call.getTime())
+
+    def test_lostRequestIsSentAgainAfterNextPacket(self) -> None:
+        self.bob.receive(1, 0, 100)
+        self.network.drop(lambda packet: True)
+        self.alice.post(2, Operation.SEND, inline=[b"lost"])
+        self.run_(1e-3)
+        self.setBack()
+        self.bob.write(self.alice, 3, 0, 100)
+        self.run_()
+        self.assertEqual(self.statuses(self.alice), [(2, Status.SUCCESS)])
+
+    def test_pauseAfterRNREndsWithNextRequest(self) -> None:
+        self.alice.post(2, Operation.SEND, inline=[b"not ready"])
+        self.run_(5e-5)
+        self.setBack()
+        for identifier in range(2):
+            self.bob.receive(identifier, 0, 100)
+        self.alice.post(3, Operation.SEND, inline=[b"ready"])
+        self.run_()
+        self.assertEqual(self.statuses(self.alice), [(2, Status.SUCCESS), (3, Status.SUCCESS)])
+
+
 class CaptureTests(NetworkCase):
     """C{pcap=} records sent and received packets."""
 
