@@ -133,7 +133,7 @@ class IMemoryRegion(Interface):
     length: int = Attribute("Its length in bytes.")
     lkey: LKey = Attribute("Key for segments of local work requests.")
     rkey: RKey = Attribute("Key for RDMA by the peer.")
-    view: memoryview = Attribute("The memory, as unsigned bytes.")
+    view: memoryview = Attribute("The memory, as unsigned bytes; empty after C{close}.")
 
     def close() -> None:
         """Deregister the memory: later use of the keys fails. Idempotent."""

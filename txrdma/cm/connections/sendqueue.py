@@ -82,7 +82,6 @@ class SendRegions:
             region.close()
             if view is not None:
                 releaseView(view)
-                releaseView(region.view)
 
     def close(self) -> None:
         for region in list(self._regions):

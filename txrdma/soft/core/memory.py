@@ -116,7 +116,7 @@ class Region:
             return
         self.valid = False
         self._table._forget(self)
-        view, self.view = self.view, _EMPTY
+        view, self.view = self.view, memoryview(b"")  # a new one, since a program may release it
         releaseView(view)
         if self._mapping is None:
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from zope.interface import implementer
 
@@ -22,8 +22,6 @@ from txrdma.interfaces import (
 from txrdma.unix.mapping import closeMapping, releaseView
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
 from txrdma.verbs.pyverbs.resourcetracker import keep, ResourceTracker
-
-_EMPTY: Final = memoryview(b"")
 
 
 @implementer(IMemoryRegion)
@@ -62,7 +60,7 @@ class PyverbsMemoryRegion:
         if self._onClosed is _nobody:
             return
         onClosed, self._onClosed = self._onClosed, _nobody
-        view, self.view = self.view, _EMPTY
+        view, self.view = self.view, memoryview(b"")  # a new one, since a program may release it
         releaseView(view)
         if self._mapping is not None:
             closeMapping(self._mapping)

@@ -77,6 +77,9 @@ class KeyTests(SynchronousTestCase):
         region.close()
         buffer.extend(b"more")
         self.assertEqual(len(region.view), 0)
+        region.view.release()  # as programs do that hold the view
+        other = self.allocate()
+        self.assertEqual(len(self.keys.local(self.domain, Segment(0, 0, other.lkey), False)), 0)
 
     def test_closeInvalidatesKeyAndIsIdempotent(self) -> None:
         region = self.allocate()
