@@ -145,27 +145,31 @@ class SoftQueuePair:
     def postSend(self, requests: Sequence[SendRequest]) -> None:
         count = len(requests)
         if self.state is not _RTS or self.kind is not QPKind.RC:
-            if self.state is _RTS and self._arePlainDatagrams(requests) and count <= self.free:
-                self._postToRoute(requests)
-            else:
+            if self.state is not _RTS or not self._arePlainDatagrams(requests) or count > self.free:
                 self._postUnusual(requests)
-            return
-        if count > self.free:
-            raise QueueFull(f"{count} requests for {self.free} free places in the send queue")
-        # All are checked before the first is posted: the list is refused as a whole.
-        for request in requests:  # as in _checkForm, whose call would add 10 % to a message of 64 bytes
-            inline = request.inline
-            if inline:
-                if request.operation > _LAST_INLINE or request.segments:
-                    raise _malformed(request, self._maxSegments)
-                piece = inline[0]
-                plain = type(piece) is bytes and len(inline) == 1
-                if (len(piece) if plain else inlineLength(inline)) > self._maxInline:
-                    raise InvalidRequest(f"more than {self._maxInline} bytes inline")
-            elif request.operation > _LAST or len(request.segments) > self._maxSegments:
-                if not _isAtomic(request):
-                    raise _malformed(request, self._maxSegments)
-        self._postToRoute(requests)
+                return
+        else:
+            if count > self.free:
+                raise QueueFull(f"{count} requests for {self.free} free places in the send queue")
+            # All are checked before the first is posted: the list is refused as a whole.
+            for request in requests:  # as in _checkForm, whose call would add 10 % to a message of 64 bytes
+                inline = request.inline
+                if inline:
+                    if request.operation > _LAST_INLINE or request.segments:
+                        raise _malformed(request, self._maxSegments)
+                    piece = inline[0]
+                    isPlain = type(piece) is bytes and len(inline) == 1
+                    if (len(piece) if isPlain else inlineLength(inline)) > self._maxInline:
+                        raise InvalidRequest(f"more than {self._maxInline} bytes inline")
+                elif request.operation > _LAST or len(request.segments) > self._maxSegments:
+                    if not _isAtomic(request):
+                        raise _malformed(request, self._maxSegments)
+        self.free -= count
+        try:
+            self._route.post(requests)  # type: ignore[union-attr]  # there is a route in RTS
+        except BaseException:  # a field of a request has a wrong type: none is posted
+            self.retired(count)
+            raise
 
     def postReceive(self, requests: Sequence[ReceiveRequest]) -> None:
         receives = self.receives
@@ -185,15 +189,6 @@ class SoftQueuePair:
         elif self._route is not None:
             self._route.receivesPosted()
 
-    def _postToRoute(self, requests: Sequence[SendRequest]) -> None:
-        count = len(requests)
-        self.free -= count
-        try:
-            self._route.post(requests)  # type: ignore[union-attr]  # there is a route in RTS
-        except BaseException:  # a field of a request has a wrong type: none is posted
-            self.free = min(self.free + count, self.capacity.maxSend)
-            raise
-
     def _postUnusual(self, requests: Sequence[SendRequest]) -> None:
         """Post datagrams that need checks, or in states other than RTS."""
         if self._closed or self.state in (_RESET, _INIT, _RTR):
@@ -210,8 +205,13 @@ class SoftQueuePair:
             held = [copied(request) for request in requests]
             self.free -= len(held)
             self._held += held
-        else:
-            self._postToRoute(requests)
+            return
+        self.free -= len(requests)
+        try:
+            self._postDatagrams(requests)
+        except BaseException:
+            self.retired(len(requests))
+            raise
 
     def _postDatagrams(self, requests: Sequence[SendRequest]) -> None:
         if self.state is _RTS and self._route is not None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 from unittest import skipUnless
+from unittest.mock import Mock
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -234,6 +235,24 @@ class QueuePairTests(SynchronousTestCase):
             (datagrams, SendRequest(1, Operation.SEND, [piece], address=handle)),
         ):
             self.assertRaises(InvalidRequest, queuePair.postSend, [wrong])
+
+    def test_listThatRaisesTakesNoEntries(self) -> None:
+        """A list that the route does not accept, for a field of a wrong type, leaves its entries free."""
+        handle = SoftAddressHandle(Domain(), AddressVector(GID.fromIP("192.0.2.1")), lambda handle: None)
+        for kind, operation in (
+            (RC, Operation.SEND),
+            (UD, Operation.SEND),
+            (UD, Operation.SEND_WITH_IMMEDIATE),
+        ):
+            queuePair = self.make(kind)
+            handle.domain = queuePair.domain
+            request = SendRequest(1, operation, address=handle if kind is UD else None)
+            patcher = self.patch(self.route(), "post", Mock(side_effect=TypeError))
+            self.assertRaises(TypeError, queuePair.postSend, [request] * 3)
+            patcher.restore()
+            queuePair.postSend([request] * 4)
+            self.assertRaises(QueueFull, queuePair.postSend, [request])
+            queuePair.close()
 
     def test_closedCompletionQueuePreventsTransition(self) -> None:
         queuePair = self.make(upTo=RESET)
