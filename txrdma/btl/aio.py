@@ -61,14 +61,20 @@ async def _awaited(deferred: Deferred[Result], undo: Callable[[Result], object])
     """
     Wait for a Deferred.
 
-    @param undo: called with the result if the task is cancelled when it has arrived, before the task resumes.
+    @param undo: called with the result if the task is cancelled before it resumes with it. A future that is
+        cancelled cancels its Deferred only later, so the result may still arrive meanwhile.
     """
-    waiting = future(deferred)
+    arrived: list[Result] = []
+
+    def arrive(result: Result) -> Result:
+        arrived.append(result)
+        return result
+
     try:
-        return await waiting
+        return await future(deferred.addCallback(arrive))
     except asyncio.CancelledError:
-        if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
-            undo(waiting.result())
+        for each in arrived:
+            undo(each)
         raise
 
 

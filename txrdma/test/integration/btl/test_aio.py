@@ -75,8 +75,11 @@ class AsyncioTests(SynchronousTestCase):
         self.assertEqual(self.problems, [])
 
     def test_cancelledOnArrival(self) -> None:
-        """No message is lost if a coroutine is cancelled after its message has arrived, before it resumes."""
-        data, tags = [b"first", b"second", b"third"], (ANSWER, ANSWER + 1, ANSWER + 2)
+        """
+        No message is lost if a coroutine is cancelled in the iteration in which its message arrives: before
+        that, or afterwards, before it resumes.
+        """
+        data, tags = [b"first", b"second", b"third"], range(ANSWER, ANSWER + 6)
 
         async def serve(connection: aio.Connection) -> None:
             for tag in tags:
@@ -84,11 +87,14 @@ class AsyncioTests(SynchronousTestCase):
                 await connection.sendMany(tag, data)
             await connection.ended()
 
-        async def cancelled(connection: aio.Connection, name: str, *arguments: Any) -> None:
+        async def cancelled(connection: aio.Connection, isEarly: bool, name: str, *arguments: Any) -> None:
             real = getattr(connection.transport, name)
 
             def arrived(result: Any) -> Any:
-                asyncio.get_running_loop().call_soon(task.cancel)  # before the task resumes
+                if isEarly:
+                    task.cancel()
+                else:
+                    asyncio.get_running_loop().call_soon(task.cancel)  # before the task resumes
                 return result
 
             with mock.patch.object(
@@ -103,9 +109,10 @@ class AsyncioTests(SynchronousTestCase):
         async def main() -> None:
             async with await aio.listen(serve, "127.0.0.1", 0, THERE) as server:
                 async with await aio.connect("127.0.0.1", server.address.port, HERE) as connection:
-                    await cancelled(connection, "receive", tags[0])
-                    await cancelled(connection, "receive", tags[1], bytearray(10))
-                    await cancelled(connection, "receiveMany", tags[2])
+                    for isEarly, first in ((False, ANSWER), (True, ANSWER + 3)):
+                        await cancelled(connection, isEarly, "receive", first)
+                        await cancelled(connection, isEarly, "receive", first + 1, bytearray(10))
+                        await cancelled(connection, isEarly, "receiveMany", first + 2)
                     for tag in tags:
                         self.assertEqual([await connection.receive(tag) for _ in data], data)
 
