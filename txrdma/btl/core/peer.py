@@ -33,6 +33,7 @@ from txrdma.btl.core.receiving import ReceiveWindow
 from txrdma.btl.core.window import SendWindow
 from txrdma.btl.wire import (
     ACK,
+    ACK_LENGTH,
     BYE,
     CHUNK,
     CHUNK_LENGTH,
@@ -447,9 +448,12 @@ class Peer:
         return encodeHead(sent.kind, *ends, sent.tries, *parts)
 
     def acknowledgement(self, room: int = ROOM_UNKNOWN) -> tuple[bytes, bytes]:
-        """Make the head and the bitmap of an acknowledgement that is sent as a separate packet."""
+        """
+        Make the head and the bitmap of an acknowledgement that is sent as a separate packet. Of a bitmap that
+        does not fit into a packet with a short MTU, the first part is sent.
+        """
         received, marks = self.received, self.pathOf(self.answerOn).marks
-        bitmap = received.bitmap()
+        bitmap = received.bitmap()[: self.mtu - ACK_LENGTH]
         head = encodeHead(
             *(ACK, self.sender, 0, received.acknowledged, 0, len(bitmap)),
             duplicates=received.duplicates,

@@ -18,6 +18,7 @@ from txrdma.btl.core.timetable import KEEP_ALIVE
 from txrdma.btl.core.window import GIVE_UP
 from txrdma.btl.wire import (
     ACK,
+    ACK_LENGTH,
     CHUNK,
     decodeSegment,
     encodeHead,
@@ -414,6 +415,26 @@ class LiarTests(ModuleTestCase):
         self.assertEqual(self.messages(), [b"lie", b"lie"])
         names = ("num_oow_low_recvs", "num_dup_recvs", "num_oow_high_recvs")
         self.assertEqual([self.counted(each) for each in names], [2, 1, 1])
+
+    def test_shortAcknowledgement(self) -> None:
+        """
+        An acknowledgement fits into a packet. It contains the first segments beyond a gap, and the others
+        follow when the gap is closed.
+        """
+        first, length = self.toAlice.received.following, 256 - ACK_LENGTH
+        self.toAlice.mtu = 256
+        for ahead in (1, 8 * length, 8 * length + 1, 3000):
+            self.put(self.lie(sequence=(first + ahead) & SEQUENCE_MASK))
+        (packet,) = self.bob.module.outgoing(self.world.now + 1.0)
+        raw = packet.head + bytes(packet.payload)
+        self.assertEqual(len(raw), 256)
+        self.assertEqual(int.from_bytes(decodeSegment(raw).payload, "little"), 1 | 1 << 8 * length - 1)
+        for ahead in range(8 * length + 2):
+            self.put(self.lie(sequence=(first + ahead) & SEQUENCE_MASK))
+        (packet,) = self.bob.module.outgoing(self.world.now + 2.0)
+        segment = decodeSegment(packet.head + bytes(packet.payload))
+        self.assertEqual(segment.acknowledged, first + 8 * length + 1 & SEQUENCE_MASK)
+        self.assertEqual(int.from_bytes(segment.payload, "little"), 1 << 3000 - (8 * length + 3))
 
     def test_replay(self) -> None:
         """A segment below the window is acknowledged immediately, even if it was before."""
