@@ -295,15 +295,16 @@ class User(MessageProtocol):
     def _receive(self, plan: ActPlan) -> None:
         tag, transport = plan.tag, self.transport
         memory = bytearray(plan.size) if plan.act is Act.INTO else None
+        self.receiving[tag] += 1  # first: it may serve earlier calls, whose callbacks set handlers
         try:
             if plan.act is Act.ALL:
                 result = transport.receiveMany(tag)
             else:
                 result = transport.receive(tag) if memory is None else transport.receive(tag, memory)
         except InvalidRequest as error:
+            self.receiving[tag] -= 1
             self.scenario.require(tag in self.handled, f"{self!r} cannot receive: {error}")
             return
-        self.receiving[tag] += 1
 
         def got(value: Any) -> None:
             self.receiving[tag] -= 1
@@ -366,9 +367,9 @@ class User(MessageProtocol):
             self.delivered(tag, data)
             self.host.callLater(0, self.drain, tag)
 
+        self.receiving[tag] += 1
         result = self.transport.receive(tag)
         self.pending[result] = Act.RECEIVE
-        self.receiving[tag] += 1
         result.addBoth(self._forget, result, tag)
         result.addCallbacks(got, lambda failure: failure.trap(MessageFailed))
         result.addErrback(self.scenario.broken)

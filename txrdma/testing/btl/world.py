@@ -23,6 +23,7 @@ from txrdma.btl.core.receivebuffer import ReceiveBuffer
 from txrdma.btl.wire import SEQUENCE_MASK
 from txrdma.kit.wire import Buffer
 from txrdma.testing.btl.bottleneck import Bottleneck
+from txrdma.testing.outcome import check
 
 Address = tuple[int, int]
 """Number of the host and of the channel."""
@@ -295,6 +296,7 @@ class Host:
                 self._wake(due)
 
     def _transmit(self, peer: Peer, channel: int, packet: bytes) -> None:
+        check(len(packet) <= self.module._mtus[channel % 2], f"a packet of {len(packet)} bytes is too long")
         address = peer.addresses[channel]
         assert isinstance(address, tuple)
         usesMarks = channel % 2 == DATA and peer.pathOf(channel).marks.isUsed
