@@ -108,7 +108,8 @@ class User(MessageProtocol):
     @ivar unordered: tags whose messages may be delivered in any order; C{dropping}: those whose messages may
         be dropped; C{handled}: those that have or had a handler.
     @ivar unused: buffers of receives that have failed.
-    @ivar hasPaused: whether the program has paused messages without a tag, which may be lost when it closes.
+    @ivar hasClosed: whether the program has closed the connection. Then it may lose messages that it has
+        paused, and those that wait for a report which was lost: the peer does not send reports again.
     @ivar producer: the registered producer; None if there is none.
     @ivar lost: why the connection has ended.
     """
@@ -127,7 +128,7 @@ class User(MessageProtocol):
         self.dropping: set[int | None] = set()
         self.handled: set[int] = set()
         self.unused: list[bytearray] = []
-        self.hasPaused = False
+        self.hasClosed = False
         self.producer: Producer | None = None
         self._latest: dict[tuple[int | None, bool], int] = {}
         self._written = 0
@@ -288,9 +289,6 @@ class User(MessageProtocol):
     def _pause(self, plan: ActPlan) -> None:
         if not self.scenario.isFinishing:
             self.transport.pauseProducing()
-            self.hasPaused = True
-            if self.connection.isDisturbed:
-                self.dropping.add(None)
 
     def _receive(self, plan: ActPlan) -> None:
         tag, transport = plan.tag, self.transport
@@ -463,9 +461,7 @@ class User(MessageProtocol):
         self._watch(self.transport.read(memory.name, length, _SHARED // 2), plan, got)
 
     def _close(self, plan: ActPlan) -> None:
-        self.connection.isDisturbed = True
-        if self.hasPaused:
-            self.dropping.add(None)
+        self.connection.isDisturbed = self.hasClosed = True
         if plan.act is Act.CLOSE:
             self.transport.loseConnection()
         else:
@@ -782,11 +778,13 @@ class UserScenario:
             check(not user.pending, f"{user!r} waits for results of {list(user.pending.values())}")
             check(not any(map(any, user.unused)), f"{user!r} has bytes in a buffer that was not used")
         isClean = all(user.lost and user.lost.check(ConnectionDone) for user in connection.users)
+        isLossy = self.plan.faults != Faults() or self.world.network.dropped > 0
         for message in self.messages:
             if message.sender.connection is not connection or message.outcome != "done":
                 continue
             receiver = message.sender.other
             mayDrop = connection.isAborted or not isClean or message.tag in receiver.dropping
+            mayDrop = mayDrop or (receiver.hasClosed and (isLossy or message.tag is None))
             check(message.deliveries == 1 or mayDrop, f"{message!r} was not delivered")
 
     def _checkNothingLeft(self) -> None:
