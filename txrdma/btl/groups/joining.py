@@ -19,7 +19,7 @@ from txrdma.btl.connections import ClientEndpoint, ServerEndpoint, TIMEOUT
 from txrdma.btl.ends import DeviceSpecs
 from txrdma.btl.groups.errors import GroupFailed
 from txrdma.btl.groups.members import Member, Members
-from txrdma.btl.groups.rendezvous import CANCELLED, connectToRendezvous, RendezvousClient
+from txrdma.btl.groups.rendezvous import connectToRendezvous, RendezvousClient
 from txrdma.btl.groups.terms import GroupTerms
 from txrdma.error import RDMAError
 from txrdma.kit.proofs import ProvedClientEndpoint, ProvedServerEndpoint
@@ -72,7 +72,7 @@ class Joining:
             await self.leave(str(failed))
             raise failed from error
         except (CancelledError, ConnectingCancelledError):
-            self.leave(CANCELLED)
+            self.leave("its attempt to join was cancelled")
             raise
         except BaseException as error:
             self.leave(repr(error))

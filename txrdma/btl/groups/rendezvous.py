@@ -33,9 +33,6 @@ LONGEST_LINE: Final = 16384
 LONGEST_TEXT: Final = 512
 """Characters of the text of a failure."""
 
-CANCELLED: Final = "its attempt to join was cancelled"
-"""Text of the failure of a member that no longer wants to join."""
-
 _TIMEOUT: Final = 10.0
 """Seconds in which the TCP connection to the rendezvous must be established."""
 
@@ -197,7 +194,7 @@ class RendezvousClient(_Lines):
         @param failed: called with rank and text when another member has failed, or with None and a text if
             the rendezvous has ended.
         """
-        self.members: Deferred[list[tuple[str, int]]] = Deferred(lambda _: self.leave(CANCELLED))
+        self.members: Deferred[list[tuple[str, int]]] = Deferred()
         self._size, self._failed, self._isLeaving = size, failed, False
 
     def report(self, port: int) -> None:
