@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 from typing import Final
+from weakref import WeakValueDictionary
 
 from twisted.internet.interfaces import IReactorTime
 
@@ -21,11 +22,12 @@ class ForwardClock:
     The time of a reactor, in seconds, which stands still when the system time is set back, and continues from
     there. When the system time is set forward, so is the clock.
 
+    @ivar ahead: seconds by which the system time was set back in total.
     @ivar margin: seconds to add to the delay until a deadline. Sums are rounded when the system time was set
         back, so that a delayed call would be made again and again shortly before the deadline.
     """
 
-    __slots__ = ("_ahead", "_latest", "_reactor", "_setBack", "margin")
+    __slots__ = ("__weakref__", "_latest", "_reactor", "_setBack", "ahead", "margin")
 
     def __init__(self, reactor: IReactorTime, setBack: Callable[[], None] = lambda: None) -> None:
         """
@@ -33,15 +35,27 @@ class ForwardClock:
             reactor are late by that.
         """
         self._reactor, self._setBack = reactor, setBack
-        self._latest, self._ahead, self.margin = -inf, 0.0, 0.0
+        self._latest, self.ahead, self.margin = -inf, 0.0, 0.0
 
     def seconds(self) -> float:
         """Return the time in seconds."""
-        now = self._reactor.seconds() + self._ahead
+        now = self._reactor.seconds() + self.ahead
         if now < self._latest:
-            self._ahead += self._latest - now
+            self.ahead += self._latest - now
             self.margin = _MARGIN
             now = self._latest
             self._setBack()
         self._latest = now
         return now
+
+
+_shared: Final[WeakValueDictionary[int, ForwardClock]] = WeakValueDictionary()
+"""The clocks in use that are shared, by the identity of their reactor, which they keep alive."""
+
+
+def sharedForwardClock(reactor: IReactorTime) -> ForwardClock:
+    """Return the clock of a reactor that all callers share, who pass the time to each other, and keep it."""
+    clock = _shared.get(id(reactor))
+    if clock is None:
+        clock = _shared[id(reactor)] = ForwardClock(reactor)
+    return clock

@@ -28,6 +28,7 @@ from txrdma.iba.roce import crc32, IDENTIFICATION_CHANGES, LARGEST, RESIDUE
 from txrdma.iba.types import DEFAULT_PKEY, MTU, QPN, ROCE_PORT
 from txrdma.iba.verbs import AddressVector, QPKind
 from txrdma.kit.delayedcalls import cancelCall, isPending
+from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.soft.core.netdev import softMAC, udpPort
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
@@ -49,7 +50,6 @@ from txrdma.soft.rc.groups import Members
 from txrdma.soft.rc.localpeers import LocalPeers
 from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
 from txrdma.soft.rc.routes import DatagramRoute, RoCERoute
-from txrdma.soft.rc.steadytime import steadyTime
 from txrdma.soft.rc.udp import DatagramCarrier, RawAddress
 from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.datagrams import SharedDatagrams
@@ -96,8 +96,8 @@ class RoCEPort(RoutePort):
         self.isEnabled = True
         self.isLive = carrier.isLive
         self._clock = clock
-        self._time = steadyTime(clock)
-        self._setBack = self._time.setBack  # as of the port's delayed calls
+        self._time = sharedForwardClock(clock)
+        self._setBack = self._time.ahead  # as of the port's delayed calls
         self._carrier = carrier
         self._capture = capture
         self.longestDatagram = longestDatagram
@@ -352,7 +352,7 @@ class RoCEPort(RoutePort):
 
     def _noteTime(self, now: float) -> None:
         """Renew delayed calls if the clock was set back, since the reactor makes them later by that time."""
-        setBack = self._time.setBack
+        setBack = self._time.ahead
         if setBack == self._setBack:
             return
         self._setBack = setBack
@@ -364,7 +364,7 @@ class RoCEPort(RoutePort):
     def _schedule(self, deadline: float, now: float) -> None:
         cancelCall(self._timer)
         self._timerAt = deadline
-        self._timer = self._clock.callLater(max(0.0, deadline - now), self._due)
+        self._timer = self._clock.callLater(max(0.0, deadline - now) + self._time.margin, self._due)
 
     def _due(self) -> None:
         """Let the reactor read sockets first, since a busy one runs late calls before it reads."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from random import Random
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.kit.forwardclock import ForwardClock
+from txrdma.kit.forwardclock import ForwardClock, sharedForwardClock
 
 
 class ForwardClockTests(SynchronousTestCase):
@@ -54,3 +55,18 @@ class ForwardClockTests(SynchronousTestCase):
                 self.reactor.rightNow = call.getTime()
                 self.assertGreaterEqual(self.clock.seconds(), deadline)
                 call.cancel()
+
+    def test_shared(self) -> None:
+        """Callers share the clock of a reactor while any of them keeps it."""
+        clock = sharedForwardClock(self.reactor)
+        self.assertIs(sharedForwardClock(self.reactor), clock)
+        self.assertIsNot(sharedForwardClock(Clock()), clock)
+        self.reactor.rightNow -= 3600.0
+        clock.seconds()
+        self.assertEqual(clock.ahead, 0.0)  # its first reading
+        self.reactor.rightNow -= 3600.0
+        clock.seconds()
+        self.assertEqual(clock.ahead, 3600.0)
+        del clock
+        gc.collect()
+        self.assertEqual(sharedForwardClock(self.reactor).ahead, 0.0)
