@@ -284,3 +284,6 @@ class UVLoopTests(AsyncioTests):
             raise SkipTest("uvloop is not installed") from None
         loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         return loop
+
+    def test_cancelledWhenConnected(self) -> None:
+        raise SkipTest("uvloop does not report the reset of a TCP connection that arrives with data")

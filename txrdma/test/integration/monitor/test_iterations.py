@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, TYPE_CHECKING
 
 from twisted.internet.test.reactormixins import ReactorBuilder
@@ -32,6 +33,14 @@ class _Iterations(_Base):
         "twisted.internet.test.reactormixins.AsyncioSelectorReactor",
         "txrdma.verbs.polling.PollingReactor",
     ]
+
+    def setUp(self) -> None:
+        """Set an event loop for the reactor of asyncio: a test that ran before may have unset it."""
+        super().setUp()
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        self.addCleanup(asyncio.set_event_loop, None)
+        self.addCleanup(loop.close)
 
     def play(self, *durations: float) -> dict[Any, float]:
         """Return the samples after delayed calls that take these times, with the service running."""
