@@ -229,8 +229,9 @@ class SQLite(Database):
         """Begin a transaction in the file that is at the path now: SQLite would write to a deleted one."""
         if not isInPlace(self._stat, self._path):
             _log.warn("{path} was deleted or replaced; it is opened again", path=self._path)
-            self._connection.close()
+            former = self._connection  # which is used again if it was only moved away for a while
             self._connect()
+            former.close()
         super()._begin()
 
     def version(self) -> int:

@@ -278,6 +278,19 @@ class DiskTests(SynchronousTestCase):
         self.addCleanup(again.close)
         self.assertEqual([one.text for one in again.changes()], ["third"])
 
+    def test_movedAway(self) -> None:
+        """A history whose folder is missing for a while continues when it is back."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        store = HistoryStore(str(folder / "history"))
+        self.addCleanup(store.close)
+        store.append([FabricEvent(1.0, "node-came", "a", "first")])
+        away = folder.rename(self.mktemp())
+        self.assertRaises(DeviceUnavailable, store.append, [FabricEvent(2.0, "node-came", "a", "lost")])
+        away.rename(folder)
+        store.append([FabricEvent(3.0, "node-came", "a", "second")])
+        self.assertEqual([one.text for one in store.changes()], ["first", "second"])
+
     def test_full(self) -> None:
         """A batch that does not fit is not stored at all; writing continues when there is space."""
         store = HistoryStore(self.mktemp())
