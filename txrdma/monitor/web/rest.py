@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.resource import Resource
+from twisted.web.resource import IResource, Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
 from txrdma.error import DeviceUnavailable
@@ -56,11 +56,17 @@ class ReadOnly(Resource):
         return sendJSON(request, 405, {"error": "this can only be read"})
 
 
-class Folder(Resource):
-    """A resource that has only children."""
+_nothing: Final = ReadOnly(lambda request: sendText(request, 404, "There is nothing here."))
 
-    def render(self, request: Request) -> bytes:
-        return sendText(request, 404, "There is nothing here.")
+
+class Folder(Resource):
+    """A resource that has only children: it is not found itself, nor are other paths below it."""
+
+    def render(self, request: Request) -> bytes | int:
+        return _nothing.render(request)
+
+    def getChild(self, name: bytes, request: Request) -> IResource:
+        return _nothing
 
 
 def answerLater(

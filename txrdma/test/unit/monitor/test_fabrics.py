@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import maybeDeferred
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import InvalidRequest
@@ -152,9 +153,11 @@ class ServiceTests(SynchronousTestCase):
 
     def test_folders(self) -> None:
         """Paths with nothing but others below them are not there."""
-        for path in ("/fabrics", "/fabrics/", "/api"):
+        for path in ("/fabrics", "/fabrics/", "/api", "/nothing"):
             for method in ("GET", "HEAD"):
-                self.assertEqual(fetch(self.service.site.factory, path, method).code, 404, path)
+                with capturedLogs() as logs:
+                    self.assertEqual(fetch(self.service.site.factory, path, method).code, 404, path)
+                self.assertEqual(logs, [], path)
 
     def test_pages(self) -> None:
         """The first page lists the fabrics, whose pages are below their paths, with links to each other."""
