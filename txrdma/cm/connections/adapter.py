@@ -60,6 +60,8 @@ QUEUE_DEPTH: Final = 8192
 RXE: Final = "/sys/module/rdma_rxe"
 """Directory that exists while the kernel's software RoCE driver is loaded."""
 
+_NO_GID: Final = GID(bytes(16))
+
 REFRESH_SECONDS: Final = 0.1
 """Lifetime of cached port attributes: a query of the software device takes several system calls."""
 
@@ -387,13 +389,19 @@ class Adapter:
         return index
 
     def usualGID(self) -> GID:
-        """The GID of port 1 that most peers can reach."""
-        return self.usualGIDs()[0]
+        """The GID that most peers can reach, of the first port that has a table."""
+        return self.gidAt(*self.usualPlaces()[0])
 
-    def usualGIDs(self) -> list[GID]:
-        """The GID that most peers can reach, of each port that has one."""
+    def usualPlaces(self) -> list[tuple[int, int]]:
+        """The port and the table index of the GID that most peers can reach, of each port with a table."""
         self._refresh()
-        return [table[usualGID(table)].gid for table in self._tables if table]
+        return [(number, usualGID(table)) for number, table in enumerate(self._tables, 1) if table]
+
+    def gidAt(self, port: int, index: int) -> GID:
+        """The GID at a port and a table index, at present; zeros if there is none."""
+        self._refresh()
+        table = self._tables[port - 1]
+        return table[index].gid if index < len(table) else _NO_GID
 
     def sourceGID(self, destination: GID | None) -> GID:
         """

@@ -68,26 +68,23 @@ class DatagramQueuePair:
     """
     A queue pair of unreliable datagrams at one port of a device.
 
-    @ivar gid: GID of the port.
     @ivar port: number of the port.
     @ivar longest: largest length of a datagram in bytes: the payload of one packet.
     """
 
-    def __init__(self, adapter: Adapter, gid: GID, owner: DatagramOwner) -> None:
+    def __init__(self, adapter: Adapter, place: tuple[int, int], owner: DatagramOwner) -> None:
         """
-        @param gid: GID of the port.
+        @param place: number of the port, and the table index of its GID.
         @raise RDMAError: the device has too few resources.
         """
-        self.gid = gid
+        self.port, self._index = place
         self._adapter, self._owner = adapter, owner
         self._shared: SharedCompletionQueue | None = None
         self._handles: OrderedDict[GID, IAddressHandle] = OrderedDict()
         self._free = list(range(SENDS))
         self._undo: list[Callable[[], None]] = []
         try:
-            port, self._index = adapter.requireGID(gid)
-            self.port = port
-            self.longest = int(adapter.mtuOf(port).bytes)
+            self.longest = int(adapter.mtuOf(self.port).bytes)
             self._stride = self.longest + _GRH
             self._shared = adapter.reserve(SENDS + RECEIVES)
             memory = adapter.domain.allocateMemory((SENDS + RECEIVES) * self._stride, Access.LOCAL_WRITE)
@@ -97,7 +94,7 @@ class DatagramQueuePair:
             self._pair = adapter.domain.createQueuePair(QPKind.UD, queue, queue, capacity)
             self._undo.append(self._pair.close)
             adapter.attach(self._shared, self._pair, self)
-            self._pair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=port, qkey=QKEY))
+            self._pair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=self.port, qkey=QKEY))
             self._post(range(RECEIVES))
             self._pair.modify(QPAttributes(state=QPState.RTR))
             self._pair.modify(QPAttributes(state=QPState.RTS, sqPSN=0))
@@ -106,7 +103,12 @@ class DatagramQueuePair:
             raise
 
     def __repr__(self) -> str:
-        return f"<DatagramQueuePair {self.number:#x} {self.gid.ip or self.gid}>"
+        return f"<DatagramQueuePair {self.number:#x} at port {self.port}>"
+
+    @property
+    def gid(self) -> GID:
+        """GID of the port; zeros while it has no address."""
+        return self._adapter.gidAt(self.port, self._index)
 
     @property
     def number(self) -> QPN:

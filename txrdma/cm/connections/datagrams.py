@@ -125,9 +125,11 @@ class DatagramTransport:
     @ivar dropped: number of datagrams that were not sent because too many sends were outstanding.
     """
 
-    def __init__(self, adapter: Adapter, sources: Sequence[GID], protocol: DatagramProtocol) -> None:
+    def __init__(
+        self, adapter: Adapter, places: Sequence[tuple[int, int]], protocol: DatagramProtocol
+    ) -> None:
         """
-        @param sources: GIDs of the local ports, one of each.
+        @param places: numbers of the local ports, and the table index of a GID of each.
         @raise RDMAError: the device has too few resources.
         """
         self.peer: DatagramPeer | None = None
@@ -138,8 +140,8 @@ class DatagramTransport:
         self._queuePairs: list[DatagramQueuePair] = []
         self._undo: list[Callable[[], None]] = []
         try:
-            for source in sources:
-                self._queuePairs.append(DatagramQueuePair(adapter, source, self))
+            for place in places:
+                self._queuePairs.append(DatagramQueuePair(adapter, place, self))
         except BaseException:
             self._close()
             raise
@@ -197,14 +199,14 @@ class DatagramTransport:
 
     def _joinGroup(self, group: str) -> DatagramPeer:
         peer = groupOf(group)
-        multicast = self._multicast(peer)
+        multicast = self._multicast(peer) if self.isOpen else None
         if multicast is None:
             raise InvalidRequest(f"{self!r} can't join {group}: it is closed, or its device has no multicast")
         multicast.attachMulticast(peer.gid)
         return peer
 
     def _multicast(self, group: DatagramPeer) -> IMulticast | None:
-        """Return the queue pair that is a member of a group, or may be; set the port of the group."""
+        """Return the queue pair that can be a member of a group; set the port of the group."""
         isMapped = group.gid.isMapped
         fitting = [each for each in self._queuePairs if each.gid.isMapped == isMapped]
         chosen = (fitting or self._queuePairs)[0]
@@ -221,9 +223,10 @@ class DatagramTransport:
 
     def _leaveGroup(self, group: str) -> None:
         peer = groupOf(group)
-        multicast = self._multicast(peer)
-        if multicast is not None:
-            multicast.detachMulticast(peer.gid)
+        for each in self._queuePairs:  # it may have joined when its port had another address
+            multicast = each.multicast
+            if multicast is not None:
+                multicast.detachMulticast(peer.gid)
 
     def whenClosed(self, call: Callable[[], None]) -> None:
         """Call a function when this transport is closed."""
@@ -336,7 +339,7 @@ class DatagramClientEndpoint:
             protocol = _protocolOf(factory, peer)
             if answer.called:
                 raise CancelledError
-            transport = DatagramTransport(adapter, [source], protocol)
+            transport = DatagramTransport(adapter, [adapter.requireGID(source)], protocol)
         transport.peer = peer
         transport.begin()
         if answer.called:
@@ -383,7 +386,8 @@ class DatagramGroupEndpoint:
         device = softDeviceTo(group) if self._device is None else self._device
         with heldAdapter(self._reactor, device) as adapter:
             protocol = _protocolOf(factory, self._peer)
-            transport = DatagramTransport(adapter, [adapter.sourceGID(self._peer.gid)], protocol)
+            place = adapter.requireGID(adapter.sourceGID(self._peer.gid))
+            transport = DatagramTransport(adapter, [place], protocol)
         try:
             transport.peer = transport._joinGroup(group)
         except BaseException:
@@ -419,7 +423,7 @@ class _Serving:
         self._serviceID, end = firstFree(number, lambda each: adapter.own.serve(each, self._answered))
         try:
             self._protocol = makeProtocol()
-            self._transport = DatagramTransport(adapter, adapter.usualGIDs(), self._protocol)
+            self._transport = DatagramTransport(adapter, adapter.usualPlaces(), self._protocol)
         except BaseException:
             end()
             raise

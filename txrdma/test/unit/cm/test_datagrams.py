@@ -9,7 +9,7 @@ from unittest.mock import Mock
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 
-from txrdma.cm.connections.adapter import Adapter, adapterOf
+from txrdma.cm.connections.adapter import Adapter, adapterOf, REFRESH_SECONDS
 from txrdma.cm.connections.datagramqueues import HANDLES, QKEY, RECEIVES, SENDS
 from txrdma.cm.connections.datagrams import (
     DatagramClientEndpoint,
@@ -324,6 +324,27 @@ class SeveralPortTests(MessagingCase):
         endpoint = DatagramServerEndpoint(self.clock, 7471, self.devices[1])
         self.failureResultOf(endpoint.listen(MessageFactory(DatagramRecorder)), ResourceExhausted)
         self.assertNothingLeft()
+
+    def test_addressesLater(self) -> None:
+        """A service that was started while its ports had no addresses is reached when they have them."""
+        service = DatagramRecorder()
+        for port in self.devices[1].ports:
+            self.patch(port, "_interfaces", Mock(interfaceOf=lambda address: None))
+        self.listenAt(MessageFactory(lambda: service), DatagramServerEndpoint)
+        for port in self.devices[1].ports:
+            port._interfaces = None
+        self.pause(REFRESH_SECONDS)
+        for address in self.addresses[1]:
+            client = self.result(
+                self.connectTo(MessageFactory(DatagramRecorder), DatagramClientEndpoint, host=address)
+            )
+            client.transport.write(address.encode())
+            self.wait(lambda: service.received)
+            self.assertEqual(service.received.pop()[0], address.encode())
+            client.transport.loseConnection()
+        self.successResultOf(service.transport.joinGroup("239.1.2.3"))
+        self.assertNothingLeft()
+        self.failureResultOf(service.transport.joinGroup("239.1.2.3"), InvalidRequest)
 
     def test_group(self) -> None:
         """A service joins a group at one port, and sends to the group from there."""
