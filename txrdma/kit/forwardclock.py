@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 from twisted.internet.interfaces import IReactorTime
 
 _MARGIN: Final = 1e-6
+"""Seconds: more than the rounding error of a sum of system times."""
 
 
 class ForwardClock:
@@ -40,13 +41,13 @@ class ForwardClock:
     def seconds(self) -> float:
         """Return the time in seconds."""
         now = self._reactor.seconds() + self.ahead
-        if now < self._latest:
+        if now >= self._latest:
+            self._latest = now
+        elif now < self._latest - _MARGIN:  # less is due to rounding
             self.ahead += self._latest - now
             self.margin = _MARGIN
-            now = self._latest
-            self._setBack()
-        self._latest = now
-        return now
+            self._setBack()  # which may read this clock
+        return self._latest
 
 
 _shared: Final[WeakValueDictionary[int, ForwardClock]] = WeakValueDictionary()

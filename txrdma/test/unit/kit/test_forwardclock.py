@@ -29,6 +29,29 @@ class ForwardClockTests(SynchronousTestCase):
         self.assertEqual(self.clock.seconds(), 7205.0)
         self.assertEqual(len(self.seen), 2)
 
+    def test_readWhenSetBack(self) -> None:
+        """The clock does not go back behind a time that was read when it reported that it was set back."""
+        self.clock = ForwardClock(self.reactor, self.readLater)
+        self.clock.seconds()
+        self.reactor.rightNow -= 3600.0
+        self.assertEqual(self.clock.seconds(), 7201.0)
+        self.assertEqual(self.seen, [7201.0])
+
+    def test_rounding(self) -> None:
+        """The rounding of sums is not reported as a clock that was set back: reports would have no end."""
+        random = Random(1)
+        for _ in range(1000):
+            self.reactor.rightNow = 1000.0 * random.random()
+            self.clock.seconds()
+            self.seen.clear()
+            self.reactor.rightNow -= 3600.0 * (1.0 + random.random())
+            self.clock.seconds()
+            self.assertEqual(len(self.seen), 1)
+
+    def readLater(self) -> None:
+        self.reactor.advance(1.0)
+        self.seen.append(self.clock.seconds())
+
     def test_setForward(self) -> None:
         """The clock follows a system time that is set forward, or that returns to the former time."""
         self.reactor.rightNow += 3600.0
