@@ -41,8 +41,12 @@ class VendorText(Attribute):
 
 
 def filled(text: str) -> bytes:
-    """Text as bytes of such an attribute: truncated to its length, with at least one zero at the end."""
-    return text.encode()[: _LENGTH - 1].ljust(_LENGTH, b"\0")
+    """
+    Return this text as bytes of such an attribute: truncated to its length, with a zero at the end.
+
+    @param text: bytes that are not UTF-8 are surrogates, as in names of hosts and files.
+    """
+    return text.encode("utf-8", "surrogateescape")[: _LENGTH - 1].ljust(_LENGTH, b"\0")
 
 
 @attribute(0x0000, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_PING, oui=OPENIB_OUI, size=_LENGTH)

@@ -62,6 +62,7 @@ class VendorTests(FabricTestCase):
 
     def test_text(self) -> None:
         self.assertEqual(filled("x" * 500), b"x" * 215 + b"\0")
+        self.assertEqual(filled(b"m\xfcller".decode("utf-8", "surrogateescape")).rstrip(b"\0"), b"m\xfcller")
         self.assertEqual(OpenIBPing(content=b"y" * 216).text, "y" * 216)
 
     def test_processors(self) -> None:
