@@ -13,6 +13,7 @@ from txrdma.commands.common.progress import ProgressBar
 from txrdma.commands.common.rows import hexGUID, printJSON
 from txrdma.commands.common.session import confirmed, opened, Session, TARGET
 from txrdma.commands.common.sweeping import PartOptions, printProblems, SweepOptions, swept
+from txrdma.commands.common.values import fileName
 from txrdma.commands.links import linkText
 from txrdma.commands.nodes import chosen
 from txrdma.fabric.errorcounters import (
@@ -34,7 +35,10 @@ class ThresholdOptions(SweepOptions):
 
     optFlags = [["suppress-common", None, "Ignore counters that grow in healthy fabrics, too."]]
     optParameters = [
-        ["thresholds", "T", "", "File: lines as PortXmitDiscards=100. [default: that of infiniband-diags]"],
+        [
+            *("thresholds", "T", ""),
+            *("File: lines as PortXmitDiscards=100. [default: that of infiniband-diags]", fileName),
+        ],
         ["suppress", None, "", "Counters to ignore, separated by commas."],
     ]
 

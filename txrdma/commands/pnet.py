@@ -11,6 +11,7 @@ from twisted.python import usage
 from txrdma.commands.common import options as commandOptions
 from txrdma.commands.common.options import columns
 from txrdma.commands.common.rows import printJSON
+from txrdma.commands.common.values import fileName
 from txrdma.error import InvalidRequest
 from txrdma.ports.pnet import kernelTable, Networks, readText, tableFile, writeText
 from txrdma.ports.pnettable import parseTable, PNETEntry, Table, withEntry, withoutEntries
@@ -34,7 +35,7 @@ class CommandOptions(commandOptions.CommandOptions):
     )
     optFlags = [["json", None, "JSON instead of lines."]]
     optParameters = [
-        ["file", "f", None, "Path of the table. [default: $TXRDMA_PNET or /etc/txrdma/pnet.conf]"]
+        ["file", "f", None, "Path of the table. [default: $TXRDMA_PNET or /etc/txrdma/pnet.conf]", fileName]
     ]
 
     def parseArgs(self, action: str = _SHOW, *rest: str) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final
 from txrdma.commands.common.interruption import endedBySignals
 from txrdma.commands.common.options import CommandOptions
 from txrdma.commands.common.showing import ShowingPort
-from txrdma.commands.common.values import count, seconds, unsigned
+from txrdma.commands.common.values import count, fileName, seconds, unsigned
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.fabric.nodenames import NodeNames, readNodeNames
 from txrdma.fabric.targets import combined, parsedTarget
@@ -66,7 +66,7 @@ class FabricOptions(CommandOptions):
         ["timeout", "t", None, "Seconds until a request is sent again. [default: the subnet's]", seconds],
         ["retries", None, RETRIES, "Retransmissions of a request without an answer.", count],
         ["mkey", None, 0, "M_Key of the fabric's ports.", unsigned(64)],
-        ["node-names", None, "", "Node-name map: lines of a GUID and a name in quotes."],
+        ["node-names", None, "", "Node-name map: lines of a GUID and a name in quotes.", fileName],
     ]
 
     def __init__(self) -> None:

@@ -87,8 +87,8 @@ class PnetTests(CommandTestCase):
         self.assertEqual(self.file.read_text(), "NET1 eth0\n")
 
     def test_usage(self) -> None:
-        """Missing or additional arguments are a usage error."""
-        for words in (("add", "NET1"), ("remove",), ("show", "NET1"), ("print",)):
+        """Missing or additional arguments are a usage error, as is an empty name of the file."""
+        for words in (("add", "NET1"), ("remove",), ("show", "NET1"), ("print",), ("--file=",)):
             self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["pnet", *words])
 
     def test_shown(self) -> None:

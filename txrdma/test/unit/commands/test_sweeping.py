@@ -105,7 +105,7 @@ class SnapshotTests(CommandTestCase):
 
     def test_nameless(self) -> None:
         """An empty name of a file, as of an unset variable of a shell, is refused: nothing is sent."""
-        for option in ("--load", "--save", "--topology"):
+        for option in ("--load", "--save", "--topology", "--thresholds", "--node-names"):
             error = self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["check", f"{option}="])
             self.assertIn(f"{option} : expected the name of a file", str(error))
 
