@@ -159,6 +159,8 @@ class MaintainedFiles:
                 with suppress(FileNotFoundError):
                     former = os.lstat(path)
                     if stat.S_ISREG(former.st_mode):
+                        with suppress(PermissionError):  # this process is not a member of the group
+                            os.fchown(file.fileno(), -1, former.st_gid)
                         os.fchmod(file.fileno(), stat.S_IMODE(former.st_mode))
                 file.write(text)
             os.replace(beside, path)

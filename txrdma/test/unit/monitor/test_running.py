@@ -11,7 +11,7 @@ from typing import Any
 from twisted.internet import reactor as theReactor
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.selectreactor import SelectReactor
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.commands import monitor as command
 from txrdma.fabric.linkload import busiest
@@ -182,6 +182,34 @@ class FileTests(PollerTestCase):
         self.pump(90.0)
         self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
         self.assertEqual((path.is_symlink(), path.stat().st_mode & 0o777), (False, 0o600))
+
+    def test_group(self) -> None:
+        """A file keeps the group that an operator has given it, if this process may set it."""
+        group = next((each for each in os.getgroups() if each != os.getgid()), 1)
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        path = folder / "unfit"
+        path.write_text("")
+        path.chmod(0o640)
+        try:
+            os.chown(path, -1, group)
+        except PermissionError as error:
+            raise SkipTest("this process has no other group") from error
+        former = path.stat()
+        self.started()
+        files = MaintainedFiles(self.clock, FileSettings(unfit=str(path)))
+        self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
+        self.assertNotEqual(path.stat().st_ino, former.st_ino)
+        self.assertEqual((path.stat().st_gid, path.stat().st_mode), (former.st_gid, former.st_mode))
+
+        def refuse(*args: object) -> None:
+            raise PermissionError
+
+        self.patch(os, "fchown", refuse)
+        self.fabric.cut("c")
+        self.pump(30.0)
+        self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
+        self.assertIn("node-gone", path.read_text())
 
     def test_links(self) -> None:
         """A link that another user of the folder has put at the temporary file's path is not followed."""
