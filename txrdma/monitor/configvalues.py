@@ -22,6 +22,7 @@ _LEAST_DAYS: Final = 0.05
 _HOST: Final = re.compile(r"([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.(?!$)|\.?$))+")
 """Names of hosts (RFC 1123); Twisted refuses others, such as those with C{_}."""
 
+_LONGEST_HOST: Final = 253
 _USED_LABELS: Final = ("__name__", "column", "guid", "port")
 _METRICS: Final = {name.lower(): name for name in METRICS}
 _SEVERITIES: Final = {severity.name.lower(): severity for severity in Severity}
@@ -170,9 +171,9 @@ def lineOfText(value: object) -> str:
 def _isHost(text: str) -> bool:
     """Return whether a text is an IP address, or a name that Twisted accepts."""
     try:
-        ip_address(text.partition("%")[0])
+        ip_address(text)
     except ValueError:
-        return _HOST.fullmatch(text) is not None
+        return len(text) <= _LONGEST_HOST and _HOST.fullmatch(text) is not None
     return True
 
 
@@ -191,7 +192,7 @@ def url(value: object) -> str:
         parts = urlsplit(text.replace("{fabric}", "x"))
         if "@" in parts.netloc:
             raise InvalidValue("a URL without name and password: an authorization-file can have them")
-        if parts.port != 0 and _isHost(parts.hostname or ""):
+        if parts.port != 0 and not parts.netloc.endswith(":") and _isHost(parts.hostname or ""):
             return text
     raise InvalidValue(
         "a URL with a name of letters, digits, - and dots or an address, and a port up to 65535, "

@@ -244,6 +244,7 @@ class ConfigTests(SynchronousTestCase):
         for url in (
             *("http://engine", "https://engine.example.org.:443/a?b=c", "http://127.0.0.1:9090/"),
             *("http://E-1/", "http://[::1]:9090/x", "http://{fabric}.example.org/{fabric}"),
+            *("http://[fe80::1%eth0]/", f"http://{'a.' * 126}b/"),
         ):
             self.assertEqual(parseConfig(f'alerts.webhooks.a.url = "{url}"').webhooks[0][1], url)
         for url, why in {
@@ -260,6 +261,9 @@ class ConfigTests(SynchronousTestCase):
             "http://-a/": "a URL with a name",
             f"http://{'a' * 64}/": "a URL with a name",
             "http://?x": "a URL with a name",
+            f"http://{'a.' * 127}b/": "a URL with a name",
+            "http://127.0.0.1%eth0/": "a URL with a name",
+            "http://engine:/": "a port up to 65535",
             "http://me:secret@engine/": "a URL without name and password",
         }.items():
             error = self.assertRaises(InvalidRequest, parseConfig, f'alerts.webhooks.a.url = "{url}"')
