@@ -82,6 +82,7 @@ class MADAgent(RPCs):
 
     @ivar timeoutSeconds: time to wait for an answer; None for the time that the subnet allows (13.4.6.2).
     @ivar retries: how often a request without an answer is sent again.
+    @ivar seconds: returns the time by the reactor's clock, which never goes back here, in seconds.
     """
 
     retries: int
@@ -108,11 +109,11 @@ class MADAgent(RPCs):
         self.retries = retries
         self.keys = keys
         self.reactor = reactor
-        self._rateLimited = RateLimitedLogger(_log, clock=reactor.seconds)
         self._timer: IDelayedCall | None = None
         self._timerAt = inf
         self._clock = ForwardClock(reactor, self._setBack)
-        self._seconds = self._clock.seconds
+        self.seconds = self._clock.seconds
+        self._rateLimited = RateLimitedLogger(_log, clock=self.seconds)
         self._closed = ""
         self._checked: dict[tuple[str, type[Attribute]], RPC] = {}
         self._servers = Servers()
@@ -254,7 +255,7 @@ class MADAgent(RPCs):
         try:
             if self._closed:
                 raise DeviceUnavailable(self._closed)
-            first = core.ask(call, path, self._seconds(), timeoutSeconds)
+            first = core.ask(call, path, self.seconds(), timeoutSeconds)
         except WireError as error:
             call.failed(InvalidRequest(str(error)))
             return
@@ -319,7 +320,7 @@ class MADAgent(RPCs):
         """
         if self._closed:
             return
-        self._core.answer(datagram, path, message, self._seconds())
+        self._core.answer(datagram, path, message, self.seconds())
         try:
             for packet, destination, _seconds in self._core.outgoing():
                 self.port.send(packet, destination)
@@ -332,14 +333,14 @@ class MADAgent(RPCs):
     # IMADReceiver
 
     def received(self, datagram: bytes, envelope: object) -> None:
-        call = self._core.received(datagram, envelope, self._seconds())
+        call = self._core.received(datagram, envelope, self.seconds())
         if call is not None:
             call.answered(call.answer)
         else:
             self._turn()
 
     def undeliverable(self, datagram: bytes, reason: str) -> None:
-        self._core.undeliverable(datagram, reason, self._seconds())
+        self._core.undeliverable(datagram, reason, self.seconds())
         self._turn()
 
     def portLost(self, reason: str) -> None:
@@ -434,7 +435,7 @@ class MADAgent(RPCs):
             return
         self._stopTimer()
         self._timerAt = deadline
-        seconds = deadline - self._seconds()
+        seconds = deadline - self.seconds()
         call = self._due if seconds > 0 else self._expired
         self._timer = self.reactor.callLater(max(0.0, seconds) + self._clock.margin, call)
 
@@ -454,7 +455,7 @@ class MADAgent(RPCs):
     def _expired(self) -> None:
         self._timer, self._timerAt = None, inf
         try:
-            self._core.expired(self._seconds())
+            self._core.expired(self.seconds())
         except Exception:
             _log.failure("while {port} processed timeouts", port=self.port.name)
             self._timerAt = -inf  # no earlier timer: the deadline may still be in the past

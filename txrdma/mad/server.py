@@ -106,7 +106,7 @@ class MADServer:
         self._ends = 0
         self._listeners: dict[object, NoticeListener] = {}
         self._notices: Recent[_RequestKey] = Recent()
-        self._rateLimited = RateLimitedLogger(_log, clock=agent.reactor.seconds)
+        self._rateLimited = RateLimitedLogger(_log, clock=agent.seconds)
         self._leave = agent.serve(self.requested, self.ended)
 
     def stop(self) -> None:
@@ -267,7 +267,7 @@ class MADServer:
             self._answer(request, None if status else notice, status)
         if status or not isinstance(notice, Notice):
             return isLast
-        if self._notices.isNew(_requestKey(request), notice.encode(), self._reactor.seconds()):
+        if self._notices.isNew(_requestKey(request), notice.encode(), self.agent.seconds()):
             for key, listener in tuple(self._listeners.items()):
                 if key not in self._listeners:
                     continue  # another listener has removed it

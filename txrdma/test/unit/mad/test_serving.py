@@ -431,6 +431,15 @@ class NoticeTests(ServerTestCase):
         self.assertEqual((self.reports, len(more)), ([128, 129], 1))
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 2)
 
+    def test_setBack(self) -> None:
+        """A notice is not taken for a repetition for longer because the system's clock was set back."""
+        self.trap()
+        self.clock.rightNow -= 1800.0
+        self.trap(129, 78)
+        self.clock.advance(REMEMBERED_SECONDS)
+        self.trap()
+        self.assertEqual(self.reports, [128, 129, 128])
+
     def test_endOfAnother(self) -> None:
         """A listener is not called if another listener of the same notice ends it."""
         ends: list[Callable[[], None]] = []
