@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn, overload, Protocol, TypeVar, Union
 
 from zope.interface import implementer
 
-from twisted.internet.defer import Deferred, execute, fail, maybeDeferred
+from twisted.internet.defer import Deferred, execute, fail
 from twisted.internet.interfaces import IListeningPort, IReactorCore
 from twisted.logger import Logger
 
@@ -329,12 +329,12 @@ class RDMAClientEndpoint(_ClientEndpoint):
         except InvalidRequest:
             return fail()
         scheme = IPScheme(_FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
-        if self._resolver is None:
+        resolver = self._resolver
+        if resolver is None:
             return self._connectBy(device, scheme, IBPath(dgid=GID.fromIP(address)), factory)
-        resolving: Deferred[IBPath] = maybeDeferred(self._resolver.resolve, address)
 
         async def connectWhenResolved() -> IRDMAProtocol:
-            return await self._connectBy(device, scheme, await resolving, factory)
+            return await self._connectBy(device, scheme, await resolver.resolve(address), factory)
 
         return Deferred.fromCoroutine(connectWhenResolved())
 
