@@ -166,7 +166,7 @@ class HistoryStore:
                 if self._database.connections != self._connections:
                     try:
                         self._prepare(self._database)
-                    except (TypeError, ValueError) as error:
+                    except (TypeError, ValueError, OverflowError) as error:
                         raise HistoryRefused(f"its contents are invalid: {error}") from error
                 yield
         except BaseException as error:
@@ -195,7 +195,7 @@ class HistoryStore:
         if version != VERSION:
             database.setVersion(VERSION)
         self._ports = {
-            (GUID(bytes(guid)), port): number
+            (GUID(bytes(memoryview(guid))), port): number  # bytes of a large number would fill the memory
             for number, guid, port in database.execute("SELECT id, guid, number FROM ports")
         }
         self._sizes = {str(name): int(octets) for name, octets in database.execute("SELECT * FROM sizes")}

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
+from sqlite3 import connect
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
@@ -234,6 +236,16 @@ class DiskTests(SynchronousTestCase):
         error = self.assertRaises(HistoryRefused, HistoryStore, self.mktemp())
         self.assertIn("its contents are invalid: they are invalid", str(error))
         self.assertEqual(len(closed), 1)
+
+    def test_damagedRows(self) -> None:
+        """A history with numbers that cannot be right is refused."""
+        for damage in ("ports VALUES (1, 4611686018427387904, 1)", "sizes VALUES ('readings_1', 9e999)"):
+            path: str = self.mktemp()
+            HistoryStore(path).close()
+            with closing(connect(path)) as connection, connection:
+                connection.execute(f"INSERT INTO {damage}")
+            error = self.assertRaises(HistoryRefused, HistoryStore, path)
+            self.assertIn("its contents are invalid", str(error))
 
     def test_damagedSchema(self) -> None:
         """A file that is damaged is refused, whatever it contains in place of the names of its tables."""
