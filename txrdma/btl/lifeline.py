@@ -16,7 +16,6 @@ connected when it has received READY and its own probes have arrived.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 from secrets import randbits
@@ -66,6 +65,7 @@ from txrdma.btl.wire import HEADER_LENGTH, VOID
 from txrdma.error import RDMAError, WireError
 from txrdma.iba.verbs import Buffer
 from txrdma.kit.delayedcalls import Timer
+from txrdma.kit.tcpkeepalive import keepAlive
 
 _log = Logger()
 
@@ -75,10 +75,11 @@ PROBE_SECONDS: Final = 10.0
 EXCHANGE_SECONDS: Final = 30.0
 """Seconds in which both ends must be ready."""
 
-TCP_KEEP_ALIVE: Final = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 18}
+TCP_KEEP_ALIVE: Final = (30, 10, 18)
 """
-Options of the lifeline: seconds of silence before a probe, seconds between probes, and probes without an
-answer before the peer is lost: 3.5 minutes, later than L{txrdma.btl.core.window.GIVE_UP}.
+Keepalive of the lifeline, so that no middlebox on its path drops the connection's state: seconds of silence
+before a probe, seconds between probes, and probes without an answer before the peer is lost: 3.5 minutes,
+later than L{txrdma.btl.core.window.GIVE_UP}.
 """
 
 MOST_EARLY: Final = 1024
@@ -104,15 +105,6 @@ class User(Protocol):
     def eventsReported(self) -> None: ...
     def ended(self, reason: Failure) -> None: ...
     def isReport(self, tag: int) -> bool: ...
-
-
-def _keepAlive(transport: Any) -> None:
-    """Enable keepalive of a TCP connection, so that no middlebox on its path drops the connection's state."""
-    transport.setTcpKeepAlive(True)
-    handle = transport.getHandle()
-    if handle is not None and hasattr(handle, "setsockopt"):
-        for option, value in TCP_KEEP_ALIVE.items():
-            handle.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class PeerConnection(StreamProtocol):
@@ -174,7 +166,7 @@ class PeerConnection(StreamProtocol):
         self.host, self.peerHost = transport.getHost(), transport.getPeer()
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
-            _keepAlive(transport)
+            keepAlive(transport, *TCP_KEEP_ALIVE)
         self._timer.start(EXCHANGE_SECONDS, self._late)
         try:
             self._openModule(transport.getHost().host)

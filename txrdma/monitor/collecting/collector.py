@@ -13,19 +13,14 @@ from typing import Any, Final
 
 from zope.interface import implementer
 
-from twisted.internet.interfaces import (
-    IAddress,
-    IPushProducer,
-    IReactorTime,
-    IStreamServerEndpoint,
-    ITCPTransport,
-)
+from twisted.internet.interfaces import IAddress, IPushProducer, IReactorTime, IStreamServerEndpoint
 from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable, WireError
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.proofs import ProvedServerEndpoint
+from txrdma.kit.tcpkeepalive import keepAlive
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.answers import rawKind
 from txrdma.mad.core.frames import NO_KEYS
@@ -44,6 +39,9 @@ MOST_MONITORS: Final = 8
 
 MESSAGE_BYTES: Final = 65536
 """Bytes of results after which a message ends."""
+
+TCP_KEEP_ALIVE: Final = (60, 20, 3)
+"""Seconds of silence before a monitor's host is probed, seconds between probes, and number of probes."""
 
 BEAT_SECONDS: Final = 1.0
 """Seconds between keepalive messages while calls are outstanding."""
@@ -145,8 +143,7 @@ class CollectorProtocol(MessageConnection):
 
     def connectionMade(self) -> None:
         """Wait for the settings; the monitor has proved that it has the key."""
-        if ITCPTransport.providedBy(self.transport):
-            self.transport.setTcpKeepAlive(True)  # its host may die while nothing is sent
+        keepAlive(self.transport, *TCP_KEEP_ALIVE)  # its host may die while nothing is sent
         self.transport.registerProducer(self, True)
 
     def pauseProducing(self) -> None:

@@ -4,6 +4,7 @@ Tests for L{txrdma.monitor.collecting}: a poller whose counters are read by coll
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -318,18 +319,21 @@ class CollectorTests(FabricTestCase):
         return connection
 
     def test_deadMonitor(self) -> None:
-        """TCP finds monitors whose host has died between two rounds: they would count for ever."""
+        """TCP finds monitors whose host has died between two rounds within minutes: they count until then."""
+        with socket.socket() as handle:
 
-        class KeptTransport(StringTransport):
-            keepAlive = False
+            class KeptTransport(StringTransport):
+                def setTcpKeepAlive(self, enabled: bool) -> None:
+                    handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, enabled)
 
-            def setTcpKeepAlive(self, enabled: bool) -> None:
-                self.keepAlive = enabled
+                def getHandle(self) -> socket.socket:
+                    return handle
 
-        transport = KeptTransport()
-        directlyProvides(transport, ITCPTransport)
-        self.connected(transport)
-        self.assertTrue(transport.keepAlive)
+            transport = KeptTransport()
+            directlyProvides(transport, ITCPTransport)
+            self.connected(transport)
+            self.assertTrue(handle.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+            self.assertLess(handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), 300)
 
     def test_longTimeout(self) -> None:
         """A timeout beyond 49 days, which a message cannot contain, becomes the longest one."""
