@@ -294,7 +294,9 @@ class SoftQueuePair:
         if target is _SQD:
             self._reportDrained()
         elif target is _RTS:
-            self._release()
+            self._drainReported = False
+            if self._held:
+                self._release(before)
 
     def query(self) -> QPAttributes:
         return replace(self.attributes, state=self.state, currentState=self.state)
@@ -415,14 +417,18 @@ class SoftQueuePair:
         self.sendQueue.purge(self.number)
         self.receiveQueue.purge(self.number)
 
-    def _release(self) -> None:
-        """Send requests that were posted in SQD."""
-        self._drainReported = False
+    def _release(self, before: QPAttributes) -> None:
+        """Send requests that were posted in SQD. If they can't be posted, the queue pair stays in SQD."""
         held, self._held = self._held, []
-        if held and self.kind is QPKind.UD:
-            self._postDatagrams(held)
-        elif held and self._route is not None:
-            self._route.post(held)
+        try:
+            if self.kind is QPKind.UD:
+                self._postDatagrams(held)
+            elif self._route is not None:
+                self._route.post(held)
+        except BaseException:
+            if self.state is _RTS:
+                self._held, self.attributes, self.state = held, before, _SQD
+            raise
 
     # Called by the route.
 

@@ -65,12 +65,7 @@ class UnopenedLane(Route):
         if not self._hasPeerLeft and all(map(_isEmptyWrite, requests)):
             self._complete(requests)
             return
-        try:
-            opened = self.open()
-        except BaseException:
-            self.owner.retired(len(requests))  # none of them is posted
-            raise
-        opened.lane.post(requests)
+        self.open().lane.post(requests)
 
     def _complete(self, requests: Sequence[SendRequest]) -> None:
         """Complete RDMA WRITEs of no bytes, which only probe whether the peer exists: it does."""

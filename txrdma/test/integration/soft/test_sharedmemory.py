@@ -14,12 +14,14 @@ from txrdma.iba.verbs import (
     AsyncEventKind,
     Capacity,
     Operation,
+    QPAttributes,
     QPKind,
     QPState,
     ReceiveRequest,
     SendRequest,
     Status,
 )
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared import _rendezvous, routes, sharedqueuepair
 from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._rendezvous import AccessReply, RendezvousKind
@@ -313,9 +315,29 @@ class UnusedTests(RealCase):
         self.patch(sharedqueuepair, "makeBox", full)
         for _ in range(1000):  # more than fits into the send queue
             self.assertRaises(ResourceExhausted, one.post, 1, Operation.SEND, [one.segment(0, 5)])
+        self.assertEqual(cast(SoftQueuePair, one.qp).free, one.qp.capacity.maxSend)
         self.assertTrue(added.isNothing())
         self.patch(sharedqueuepair, "makeBox", makeBox)
         self.exchange(one, other)
+
+    def test_drainedQueuePairWithoutMemoryForLaneStaysInSQD(self) -> None:
+        """Requests that were posted in SQD are sent when there is memory, as no others preceded them."""
+        one, other = self.pair()
+        makeBox = _rendezvous.makeBox
+
+        def full(ring: int) -> Any:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        one.qp.modify(QPAttributes(state=QPState.SQD))
+        one.post(1, Operation.SEND, [one.segment(0, 5)])
+        self.patch(sharedqueuepair, "makeBox", full)
+        self.assertRaises(ResourceExhausted, one.qp.modify, QPAttributes(state=QPState.RTS))
+        self.assertEqual((one.qp.state, one.qp.query().state), (QPState.SQD, QPState.SQD))
+        self.patch(sharedqueuepair, "makeBox", makeBox)
+        other.receive(2, 0, 5)
+        one.qp.modify(QPAttributes(state=QPState.RTS))
+        self.assertEqual([self.statuses(end) for end in (other, one)], [[Status.SUCCESS]] * 2)
+        self.assertEqual(cast(SoftQueuePair, one.qp).free, one.qp.capacity.maxSend)
 
     def test_firstMessageToPeerWithoutMemoryFailsAndLeavesNothing(self) -> None:
         added = Added()

@@ -254,6 +254,19 @@ class QueuePairTests(SynchronousTestCase):
             self.assertRaises(QueueFull, queuePair.postSend, [request])
             queuePair.close()
 
+    def test_heldListThatRaisesIsHeld(self) -> None:
+        """If the route does not accept requests that were posted in SQD, the queue pair stays there."""
+        queuePair = self.make()
+        queuePair.modify(QPAttributes(state=SQD))
+        queuePair.postSend([SendRequest(1, Operation.SEND), SendRequest(2, Operation.SEND)])
+        patcher = self.patch(self.route(), "post", Mock(side_effect=TypeError))
+        self.assertRaises(TypeError, queuePair.modify, QPAttributes(state=RTS))
+        self.assertEqual((queuePair.query().state, queuePair.free), (SQD, 2))
+        patcher.restore()
+        queuePair.postSend([SendRequest(3, Operation.SEND)])
+        queuePair.modify(QPAttributes(state=RTS))
+        self.assertEqual([request.identifier for request in self.route().posted], [1, 2, 3])
+
     def test_closedCompletionQueuePreventsTransition(self) -> None:
         queuePair = self.make(upTo=RESET)
         self.receives.close()
