@@ -33,7 +33,7 @@ def viewOf(piece: Buffer) -> memoryview:
     view = memoryview(piece)
     if view.format == "B" and view.ndim == 1 and view.contiguous:
         return view
-    return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
+    return view.cast("B") if view.c_contiguous and view.nbytes else memoryview(view.tobytes())
 
 
 def part(pieces: Sequence[memoryview], start: int, length: int) -> list[memoryview]:

@@ -61,6 +61,8 @@ class RemoteMemory:
         Fast path of an RDMA WRITE of inline bytes or of one segment.
 
         @return: the number of bytes; -1 if the general path is needed.
+        @raise ValueError: inline data are not plain bytes: the general path is needed, too.
+        @raise TypeError: likewise, or a field has a wrong type.
         """
         region = self.regions.get(request.rkey)
         if region is None:
@@ -74,13 +76,10 @@ class RemoteMemory:
             length = len(inline[0]) if len(inline) == 1 else sum(map(len, inline))
             if at + length > region.length:
                 return -1
-            try:
-                for piece in inline:
-                    end = at + len(piece)
-                    target[at:end] = piece
-                    at = end
-            except ValueError:  # not plain bytes
-                return -1
+            for piece in inline:
+                end = at + len(piece)
+                target[at:end] = piece
+                at = end
             return length
         if len(request.segments) != 1:
             return -1

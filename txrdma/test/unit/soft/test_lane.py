@@ -7,6 +7,7 @@ from __future__ import annotations
 import mmap
 import random
 from collections import deque
+from ctypes import c_uint32
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -103,6 +104,42 @@ class LaneTests(LanesTestCase):
                 )
                 self.assertEqual(one.flushed, [(3, CompletionOpcode.SEND)], case)
                 self.assertEqual(ok(other.received), [0], case)
+
+    def test_impossibleFieldFailsAfterFastPath(self) -> None:
+        """The requests before and after one with an impossible field end as in the general path."""
+        for operation, field in (
+            (Operation.RDMA_WRITE, "remoteAddress"),
+            (Operation.RDMA_WRITE_WITH_IMMEDIATE, "immediate"),
+        ):
+            self.setUp()  # a failed request ends the queue pair
+            for identifier in range(2):
+                self.other.receive(identifier, (0, 64))
+            self.one.post(self.write(1, b"mapped"))
+            self.turn()
+            wrong = self.request(3, operation, 0, 8)
+            setattr(wrong, field, "7")
+            self.one.post(send(2, b"good"), wrong, send(4, b"late"))
+            self.turn()
+            self.assertEqual(
+                [(each.identifier, each.status) for each in self.one.sent],
+                [(1, Status.SUCCESS), (2, Status.SUCCESS), (3, Status.LOC_QP_OP_ERR)],
+            )
+            self.assertEqual(self.one.flushed, [(4, CompletionOpcode.SEND)])
+            self.assertEqual(ok(self.other.received), [0])
+
+    def test_inlineObjectsWithoutLengthAreSent(self) -> None:
+        """Numbers of L{ctypes} are bytes-like objects, but have no length."""
+        number: Any = c_uint32(0x01010101)
+        for operation in (Operation.SEND, Operation.RDMA_WRITE):
+            self.setUp()
+            self.other.receive(0, (0, 64))
+            self.one.post(self.write(1, b"mapped", 32))
+            self.turn()
+            request = replace(self.request(2, operation, 0, 0), segments=(), inline=(number,))
+            self.one.post(request)
+            self.turn()
+            self.assertEqual(ok(self.one.sent), [1, 2])
+            self.assertEqual(bytes(self.other.memory.view[:4]), b"\1\1\1\1")
 
     def test_spreadInlineBytesAreSent(self) -> None:
         """Inline views whose bytes are not contiguous are sent like others."""

@@ -4,6 +4,7 @@ Tests for L{txrdma.soft.rc._requester}.
 
 from __future__ import annotations
 
+from ctypes import c_uint32
 from itertools import pairwise
 from typing import Any
 
@@ -370,6 +371,13 @@ class LossTests(RequesterCase):
             runs = requester.outgoing(self.now)
             self.assertEqual([memoryview(run.payload).format for run in runs], ["B", "B"])
             self.assertEqual(b"".join(run.payload for run in runs), content)
+
+    def test_emptyTablesAreSentInline(self) -> None:
+        """An object with rows of no bytes can't be cast, but is a bytes-like object, too."""
+        table: Any = (c_uint32 * 3 * 0)()
+        self.requester.post([SendRequest(1, Operation.SEND, inline=[b"head", table])], self.now)
+        [run] = self.requester.outgoing(self.now)
+        self.assertEqual(bytes(run.payload), b"head")
 
 
 class NotReadyTests(RequesterCase):
