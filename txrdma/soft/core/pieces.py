@@ -22,8 +22,20 @@ def inlineLength(inline: Sequence[Buffer]) -> int:
 
     @raise InvalidRequest: a piece is not a bytes-like object.
     """
+    length = 0
+    for piece in inline:
+        if type(piece) is bytes:
+            length += len(piece)
+        elif type(piece) is memoryview:
+            length += piece.nbytes
+        else:
+            length += _byteCount(piece)
+    return length
+
+
+def _byteCount(piece: Buffer) -> int:
     try:
-        return sum([len(piece) if type(piece) is bytes else memoryview(piece).nbytes for piece in inline])
+        return memoryview(piece).nbytes
     except TypeError as error:
         raise InvalidRequest(f"inline data: {error}") from error
 

@@ -157,9 +157,13 @@ class SoftQueuePair:
                 if inline:
                     if request.operation > _LAST_INLINE or request.segments:
                         raise _malformed(request, self._maxSegments)
-                    piece = inline[0]
-                    isPlain = type(piece) is bytes and len(inline) == 1
-                    if (len(piece) if isPlain else inlineLength(inline)) > self._maxInline:
+                    length = 0
+                    for piece in inline:  # as in inlineLength
+                        if type(piece) is bytes:
+                            length += len(piece)
+                        else:
+                            length += piece.nbytes if type(piece) is memoryview else inlineLength([piece])
+                    if length > self._maxInline:
                         raise InvalidRequest(f"more than {self._maxInline} bytes inline")
                 elif request.operation > _LAST or len(request.segments) > self._maxSegments:
                     if not _isAtomic(request):
@@ -224,17 +228,26 @@ class SoftQueuePair:
     def _arePlainDatagrams(self, requests: Sequence[SendRequest]) -> bool:
         """Return whether these are valid datagrams without immediate data, the usual case."""
         port, most, domain = self.attributes.port, self._maxInline, self.domain
-        for request in requests:
-            address, inline = request.address, request.inline
-            if request.operation is not Operation.SEND or address is None or address.address.port != port:
-                return False
-            if getattr(address, "domain", None) is not domain:
-                return False
-            if inline:
-                if request.segments or inlineLength(inline) > most:
+        try:
+            for request in requests:
+                address, inline = request.address, request.inline
+                if request.operation is not Operation.SEND or address is None or address.address.port != port:
                     return False
-            elif len(request.segments) > self._maxSegments:
-                return False
+                if address.domain is not domain:  # type: ignore[attr-defined]  # see below
+                    return False
+                if inline:
+                    length = 0
+                    for piece in inline:  # as in inlineLength
+                        if type(piece) is bytes:
+                            length += len(piece)
+                        else:
+                            length += piece.nbytes if type(piece) is memoryview else inlineLength([piece])
+                    if request.segments or length > most:
+                        return False
+                elif len(request.segments) > self._maxSegments:
+                    return False
+        except AttributeError:  # the address handle of another kind of device
+            return False
         return True
 
     def _checkForm(self, request: SendRequest) -> None:

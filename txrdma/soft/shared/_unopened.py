@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AsyncEventKind, Completion, CompletionOpcode, Operation, SendRequest, Status
+from txrdma.soft.core.pieces import inlineLength
 from txrdma.soft.core.route import Route
 
 if TYPE_CHECKING:
@@ -97,5 +98,6 @@ class UnopenedLane(Route):
 
 
 def _isEmptyWrite(request: SendRequest) -> bool:
-    isEmpty = not any(map(len, request.inline)) and not any(each.length for each in request.segments)
-    return isEmpty and request.operation is Operation.RDMA_WRITE
+    if request.operation is not Operation.RDMA_WRITE or any(each.length for each in request.segments):
+        return False
+    return inlineLength(request.inline) == 0

@@ -8,6 +8,7 @@ and 11.2.1.2 (limits of a device).
 from __future__ import annotations
 
 from collections.abc import Callable
+from ctypes import c_uint64
 from dataclasses import fields, replace
 from typing import Any
 
@@ -274,10 +275,12 @@ class PostingContract(TwoEnds):
             *(SendRequest(1, Operation.SEND, inline=[piece]) for piece in wrong),
             SendRequest(1, Operation.SEND, inline=[memoryview(bytes(-(-most // 8) * 8 + 8)).cast("Q")]),
         )
-        bob.receive(bob.segment())
-        alice.send(inline=[memoryview(b"01234567").cast("I")])
-        self.runUntilBothCompleted(alice, bob)
-        self.assertEqual((bob.received[0].length, bytes(bob.memory.view[:8])), (8, b"01234567"))
+        number: Any = c_uint64.from_buffer_copy(b"01234567")  # without a length
+        for count, inline in enumerate(([number], [memoryview(b"01234567").cast("I")]), 1):
+            bob.receive(bob.segment())
+            alice.send(inline=inline)
+            self.runUntilBothCompleted(alice, bob, count)
+            self.assertEqual((bob.received[-1].length, bytes(bob.memory.view[:8])), (8, b"01234567"))
 
     def test_form(self) -> None:
         """Too many segments, segments with inline data, and reads to inline data are refused as a whole."""
