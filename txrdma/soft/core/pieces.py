@@ -48,6 +48,14 @@ def viewOf(piece: Buffer) -> memoryview:
     return view.cast("B") if view.c_contiguous and view.nbytes else memoryview(view.tobytes())
 
 
+def joined(inline: Sequence[Buffer]) -> bytes:
+    """Return the bytes of inline data; a single C{bytes} object is not copied."""
+    try:
+        return b"".join(inline)
+    except TypeError:  # a piece is not contiguous
+        return b"".join([viewOf(piece) for piece in inline])
+
+
 def part(pieces: Sequence[memoryview], start: int, length: int) -> list[memoryview]:
     """Return views of bytes C{start} to C{start + length} of the concatenated pieces."""
     parts = []

@@ -31,7 +31,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft.core.pieces import gathered, scatter, viewOf
+from txrdma.soft.core.pieces import gathered, joined, scatter
 from txrdma.soft.rc._packets import (
     BTH_LENGTH,
     Event,
@@ -109,7 +109,7 @@ def _retained(inline: Sequence[Buffer]) -> tuple[bytes, Buffer | None]:
             type(body) is memoryview and type(body.obj) is bytes and body.format == "B" and body.ndim == 1
         ):
             return bytes(head), body
-    return b"", b"".join([viewOf(piece) for piece in inline]) if inline else None
+    return b"", joined(inline) if inline else None
 
 
 class Datagrams:
