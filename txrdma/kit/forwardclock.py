@@ -23,30 +23,43 @@ class ForwardClock:
     The time of a reactor, in seconds, which stands still when the system time is set back, and continues from
     there. When the system time is set forward, so is the clock.
 
-    @ivar ahead: seconds by which the system time was set back in total.
     @ivar margin: seconds to add to the delay until a deadline. Sums are rounded when the system time was set
         back, so that a delayed call would be made again and again shortly before the deadline.
     """
 
-    __slots__ = ("__weakref__", "_latest", "_reactor", "_setBack", "ahead", "margin")
+    __slots__ = ("__weakref__", "_ahead", "_latest", "_listeners", "_reactor", "margin")
 
-    def __init__(self, reactor: IReactorTime, setBack: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, reactor: IReactorTime, setBack: Callable[[], None] | None = None) -> None:
+        """@param setBack: see L{join}."""
+        self._reactor = reactor
+        self._listeners: dict[object, Callable[[], None]] = {}
+        self._latest, self._ahead, self.margin = -inf, 0.0, 0.0
+        if setBack is not None:
+            self._listeners[None] = setBack
+
+    def join(self, user: object, setBack: Callable[[], None]) -> None:
         """
+        Add a user of a shared clock.
+
         @param setBack: called by L{seconds} when the system time was set back: the delayed calls of the
             reactor are late by that.
         """
-        self._reactor, self._setBack = reactor, setBack
-        self._latest, self.ahead, self.margin = -inf, 0.0, 0.0
+        self._listeners[user] = setBack
+
+    def leave(self, user: object) -> None:
+        """Remove a user. Idempotent."""
+        self._listeners.pop(user, None)
 
     def seconds(self) -> float:
         """Return the time in seconds."""
-        now = self._reactor.seconds() + self.ahead
+        now = self._reactor.seconds() + self._ahead
         if now >= self._latest:
             self._latest = now
         elif now < self._latest - _MARGIN:  # less is due to rounding
-            self.ahead += self._latest - now
+            self._ahead += self._latest - now
             self.margin = _MARGIN
-            self._setBack()  # which may read this clock
+            for setBack in tuple(self._listeners.values()):
+                setBack()  # which may read this clock
         return self._latest
 
 

@@ -97,7 +97,7 @@ class RoCEPort(RoutePort):
         self.isLive = carrier.isLive
         self._clock = clock
         self._time = sharedForwardClock(clock)
-        self._setBack = self._time.ahead  # as of the port's delayed calls
+        self.seconds = self._time.seconds
         self._carrier = carrier
         self._capture = capture
         self.longestDatagram = longestDatagram
@@ -130,6 +130,7 @@ class RoCEPort(RoutePort):
         if lanes is not None:
             self._localPeers = LocalPeers(self, lanes, self._routes)
             lanes.start(self._localPeers.datagramsReceived, self.batchEnded)
+        self._time.join(self, self._setBack)
 
     def __repr__(self) -> str:
         return f"<RoCEPort {self.address} port {self.port}>"
@@ -163,6 +164,7 @@ class RoCEPort(RoutePort):
         if self._closed:
             return
         self._closed, self.isEnabled = True, False
+        self._time.leave(self)
         cancelCall(self._timer)
         cancelCall(self._moreCall)
         self._timer = self._moreCall = None
@@ -176,14 +178,6 @@ class RoCEPort(RoutePort):
         self._carrier.close()
 
     # For routes.
-
-    def seconds(self) -> float:
-        """
-        Return the time of the reactor in seconds, which stands still while the system's clock is set back.
-        """
-        now = self._time.seconds()
-        self._noteTime(now)
-        return now
 
     def batch(self, mtu: int) -> int:
         """Return the largest number of packets that one system call sends, of a path MTU of C{mtu} bytes."""
@@ -323,7 +317,6 @@ class RoCEPort(RoutePort):
         else:
             self._more[route] = None
         route.deliver()
-        self._noteTime(now)
         deadline = route.deadline()
         if deadline is None:
             self._deadlines.pop(route, None)
@@ -350,14 +343,10 @@ class RoCEPort(RoutePort):
 
     # Time.
 
-    def _noteTime(self, now: float) -> None:
-        """Renew delayed calls if the clock was set back, since the reactor makes them later by that time."""
-        setBack = self._time.ahead
-        if setBack == self._setBack:
-            return
-        self._setBack = setBack
+    def _setBack(self) -> None:
+        """Renew delayed calls, which the reactor makes later by as much as the clock was set back."""
         if isPending(self._timer) and self._deadlines:
-            self._schedule(min(self._deadlines.values()), now)
+            self._schedule(min(self._deadlines.values()), self.seconds())
         if self._moreCall is not None and self._moreCall.active():
             self._moreCall.reset(0)
 

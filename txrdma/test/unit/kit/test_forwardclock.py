@@ -80,16 +80,18 @@ class ForwardClockTests(SynchronousTestCase):
                 call.cancel()
 
     def test_shared(self) -> None:
-        """Callers share the clock of a reactor while any of them keeps it."""
+        """Users share the clock of a reactor while any of them keeps it; each is told of a change."""
         clock = sharedForwardClock(self.reactor)
         self.assertIs(sharedForwardClock(self.reactor), clock)
         self.assertIsNot(sharedForwardClock(Clock()), clock)
-        self.reactor.rightNow -= 3600.0
         clock.seconds()
-        self.assertEqual(clock.ahead, 0.0)  # its first reading
+        told: list[str] = []
+        clock.join(1, lambda: told.append("first"))
+        clock.join(2, lambda: told.append("second"))
+        clock.leave(2)
+        clock.leave(2)
         self.reactor.rightNow -= 3600.0
-        clock.seconds()
-        self.assertEqual(clock.ahead, 3600.0)
+        self.assertEqual((clock.seconds(), told), (7200.0, ["first"]))
         del clock
         gc.collect()
-        self.assertEqual(sharedForwardClock(self.reactor).ahead, 0.0)
+        self.assertEqual(sharedForwardClock(self.reactor).seconds(), 3600.0)

@@ -34,6 +34,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.sim.network import Faults, SimulatedCarrier, SimulatedNetwork
 from txrdma.soft.device import SoftDevice
+from txrdma.soft.rc._datagram import GRH_LENGTH
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.test.support.captures import packets
 from txrdma.test.support.clocks import elapse
@@ -306,6 +307,17 @@ class SetBackTests(NetworkCase):
         self.run_()
         self.assertEqual(self.statuses(self.alice), [(2, Status.SUCCESS)])
 
+    def test_lostRequestOfAnotherDeviceIsSentAgain(self) -> None:
+        """A packet of any device of the process ends the wait of all of them."""
+        carol, dave = connected(*self.devices("10.0.0.3", "10.0.0.4"))
+        self.network.drop(lambda packet: True)
+        carol.write(dave, 1, 0, 100)
+        self.run_(1e-3)
+        self.setBack()
+        self.alice.write(self.bob, 2, 0, 100)
+        self.run_()
+        self.assertEqual(self.statuses(carol), [(1, Status.SUCCESS)])
+
     def test_pauseAfterRNREndsWithNextRequest(self) -> None:
         self.alice.post(2, Operation.SEND, inline=[b"not ready"])
         self.run_(5e-5)
@@ -448,6 +460,22 @@ class DatagramTests(NetworkCase):
         self.assertEqual(self.statuses(self.bob), [(1, Status.LOC_PROT_ERR), (2, Status.WR_FLUSH_ERR)])
         self.assertEqual(self.bob.qp.state, QPState.ERR)
         self.assertEqual(self.statuses(self.alice), [(0, Status.SUCCESS), (1, Status.SUCCESS)])
+
+    def test_anyViewOfBytesIsSentInline(self) -> None:
+        """Also views of words, and of bytes that are not contiguous, alone and behind other bytes."""
+        content = b"01234567"
+        views = (
+            memoryview(content).cast("I"),
+            memoryview(bytes(byte for byte in content for _ in range(2)))[::2],
+        )
+        for identifier, view in enumerate(views):
+            for inline in ([view], [b"head", view]):
+                self.bob.receive(identifier, 0, 100)
+                self.alice.post(identifier, Operation.SEND, inline=inline, **self.alice.to(self.bob))
+                self.run_()
+                self.assertEqual(self.statuses(self.bob), [(identifier, Status.SUCCESS)])
+                length = GRH_LENGTH + 8 + 4 * (len(inline) - 1)
+                self.assertEqual(bytes(self.bob.region.view[length - 8 : length]), content)
 
     def test_severalPeersAreResolvedInTurn(self) -> None:
         [third] = self.devices("10.0.0.3")
