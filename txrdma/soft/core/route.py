@@ -39,7 +39,8 @@ class Route(Protocol):
         Execute requests, in order.
 
         Their form is checked; the route checks keys. Called only in RTS. The caller may reuse request objects
-        and C{inline} data when this returns.
+        and C{inline} data when this returns. If it raises, the caller returns all their entries to the send
+        queue.
         """
 
     def receivesPosted(self) -> None:

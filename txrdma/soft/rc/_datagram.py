@@ -181,49 +181,46 @@ class Datagrams:
         done = size = head = 0
         there = -1
         psn = self._psn
-        for request in requests:
-            assert request.address is not None
-            address = request.address.address
-            if address is not latest or request.remoteQPN != there:  # those of a batch are often alike
-                if lane is not None:
-                    lane.announce()
-                latest, there = address, request.remoteQPN
-                lane, head = laneTo(address, there), _ONLY | heading(there)
-            inline, segments = request.inline, request.segments
-            # From the first request that does not qualify on, the caller posts them all, which keeps their
-            # order.
-            if lane is None or request.operation is not _PLAIN:
-                break
-            if inline:
-                pieces: Sequence[Buffer] = inline
-                length = sum(map(len, inline))
-            elif len(segments) == 1:
-                try:
-                    payload = local(domain, segments[0], False)
-                except ProtectionError:
+        try:
+            for request in requests:
+                assert request.address is not None
+                address = request.address.address
+                if address is not latest or request.remoteQPN != there:  # those of a batch are often alike
+                    if lane is not None:
+                        lane.announce()
+                    latest, there = address, request.remoteQPN
+                    lane, head = laneTo(address, there), _ONLY | heading(there)
+                inline, segments = request.inline, request.segments
+                # From the first request that does not qualify on, the caller posts them all, which keeps
+                # their order.
+                if lane is None or request.operation is not _PLAIN:
                     break
-                pieces, length = (payload,), len(payload)
-            else:
-                break
-            if length > mtu:
-                break
-            qkey = request.remoteQKey
-            qkey = self.qkey if qkey & _CONTROLLED else qkey & 0xFFFFFFFF
-            pad = -length & 3
-            # The solicited bit and the pad count of the BTH (IBA 9.2). Pad and ICRC take space, but are not
-            # written.
-            start = START.pack(head | request.solicited << 55 | pad << 52, psn, qkey, number)
-            try:
+                if inline:
+                    pieces: Sequence[Buffer] = inline
+                    length = sum(map(len, inline))
+                elif len(segments) == 1:
+                    payload = local(domain, segments[0], False)
+                    pieces, length = (payload,), len(payload)
+                else:
+                    break
+                if length > mtu:
+                    break
+                qkey = request.remoteQKey
+                qkey = self.qkey if qkey & _CONTROLLED else qkey & 0xFFFFFFFF
+                pad = -length & 3
+                # The solicited bit and the pad count of the BTH (IBA 9.2). Pad and ICRC take space, but are
+                # not written.
+                start = START.pack(head | request.solicited << 55 | pad << 52, psn, qkey, number)
                 lane.put((start, *pieces), _AROUND + length + pad)
-            except ValueError:
-                break  # not plain bytes: leave it to the general path
-            psn = psn + 1 & PSN_MASK
-            size += _AROUND + length + pad
-            done += 1
-            if request.signaled:
-                self._events.append(
-                    Completion(request.identifier, Status.SUCCESS, CompletionOpcode.SEND, number, length)
-                )
+                psn = psn + 1 & PSN_MASK
+                size += _AROUND + length + pad
+                done += 1
+                if request.signaled:
+                    self._events.append(
+                        Completion(request.identifier, Status.SUCCESS, CompletionOpcode.SEND, number, length)
+                    )
+        except (ProtectionError, TypeError, ValueError):
+            pass  # a wrong key, inline data that are not plain bytes, or a field of a wrong type
         self._psn = psn
         if lane is not None:
             lane.announce()

@@ -386,9 +386,11 @@ class DatagramRoute(Route, PortRoute):
         if done:
             port.wrote(done, size)
             self.deliver()
-            self._owner.retired(done)
         if done < len(requests):
             self.datagrams.post(requests[done:] if done else requests, port.seconds())
+        if done:  # the caller does this if C{post} raises
+            self._owner.retired(done)
+        if done < len(requests):
             port.turn(self)
 
     def poll(self) -> None:

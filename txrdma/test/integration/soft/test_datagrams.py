@@ -7,12 +7,24 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from ctypes import c_uint32
+from dataclasses import replace
 from functools import partial
 from struct import Struct
 from typing import Any, cast
 
 from txrdma.iba.types import MTU, QPN
-from txrdma.iba.verbs import Buffer, Completion, CompletionOpcode, Operation, QPKind, QPState, Status
+from txrdma.iba.verbs import (
+    Buffer,
+    Completion,
+    CompletionOpcode,
+    Operation,
+    QPKind,
+    QPState,
+    SendRequest,
+    Status,
+)
+from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.soft.rc.localpeers import SEEK_SECONDS
 from txrdma.soft.rc.roce import RoCEPort
@@ -132,6 +144,30 @@ class DatagramCase(RealCase):
 
 class SharedDatagramTests(DatagramCase):
     """Datagrams by shared memory, between devices of one process."""
+
+    def test_requestWithFieldOfWrongTypeRaises(self) -> None:
+        """The requests before it are sent and completed; the entry of the wrong one is free again."""
+        one, other = self.both()
+        queuePair = cast(SoftQueuePair, one.qp)
+        wrong: Any = None
+        for operation in (Operation.SEND, Operation.SEND_WITH_IMMEDIATE):
+            good = SendRequest(1, Operation.SEND, inline=[b"good"], **one.to(other))
+            bad = replace(good, operation=operation, remoteQKey=wrong)
+            self.assertRaises(TypeError, queuePair.postSend, [good, good, bad])
+            self.assertEqual(queuePair.free, queuePair.capacity.maxSend)
+            self.assertEqual([each.status for each in one.poll()], [Status.SUCCESS] * 2)
+            self.isAccepted(other, [b"good"] * 2)
+
+    def test_inlineObjectWithoutLengthIsSent(self) -> None:
+        """Numbers of L{ctypes} are bytes-like objects, but have no length."""
+        one, other = self.both()
+        number: Any = c_uint32(0x01010101)
+        for inline in ([number], [b"head", number]):
+            requests = [
+                SendRequest(1, Operation.SEND, inline=each, **one.to(other)) for each in ([b"good"], inline)
+            ]
+            one.qp.postSend(requests)
+            self.isAccepted(other, [b"good", b"".join(inline)])
 
     def test_firstDatagramUsesUDPAndLaterOnesMemory(self) -> None:
         one, other = DatagramEnd(self.open()), DatagramEnd(self.open())
