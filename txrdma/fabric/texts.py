@@ -28,11 +28,14 @@ def readText(what: str, path: str | Path) -> str:
     """
     Read a text file in UTF-8, with spaces for unprintable characters, and without a byte order mark.
 
+    Bytes that are not UTF-8 are replaced, as they are in names from the fabric: C{ibnetdiscover} writes these
+    unchanged.
+
     @param what: kind of the file, for the message of an error.
-    @raise InvalidRequest: the file cannot be read, or is not in UTF-8.
+    @raise InvalidRequest: the file cannot be read.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        text = Path(path).read_text(encoding="utf-8-sig", errors="replace")
+    except OSError as error:
         raise InvalidRequest(f"{what} {path}: {error}") from error
     return "\n".join(map(printable, text.split("\n")))

@@ -205,7 +205,7 @@ def netOf(shape: Sequence[str]) -> Net:
         except ValueError as error:
             raise ValueError(f"sim:{':'.join(shape)}: {error}") from error
     try:
-        with open(shape[0], encoding="utf-8", errors="surrogateescape") as file:
+        with open(shape[0], encoding="utf-8-sig", errors="surrogateescape") as file:
             net = parseNet(file.read(), shape[0])
     except OSError as error:
         raise ValueError(f"sim:{shape[0]}: {error.strerror}") from error

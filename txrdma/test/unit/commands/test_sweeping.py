@@ -109,6 +109,18 @@ class SnapshotTests(CommandTestCase):
             error = self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["check", f"{option}="])
             self.assertIn(f"{option} : expected the name of a file", str(error))
 
+    def test_notUnicode(self) -> None:
+        """Names in snapshots and topologies may have any bytes, as ibnetdiscover writes them."""
+        net, path = Path(self.mktemp()), Path(self.mktemp())
+        net.write_bytes(b'Switch 4 "leaf" # "caf\xe9"\n[1] "host"[1]\n\nHca 1 "host" # "m\xfcller"\n')
+        device = f"sim:{net}"
+        text = self.output("discover", device=device).out
+        path.write_bytes(text.encode().replace("caf\ufffd".encode(), b"caf\xe9"))
+        self.assertEqual(self.again("nodes", str(path)), self.output("nodes", device=device))
+        self.assertIn("m\ufffdller", self.again("nodes", str(net)).out)
+        output = self.output("check", "--topology", str(path), device=device)
+        self.assertIn("all is well", output.out)
+
     def test_byteOrderMark(self) -> None:
         """Snapshots may begin with a byte order mark, as some editors write it."""
         for form in ("text", "json"):

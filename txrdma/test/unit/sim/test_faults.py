@@ -223,9 +223,12 @@ class StringTests(SynchronousTestCase):
         self.assertIsNone(fabricOf(port).manager)
 
     def test_notUnicode(self) -> None:
-        """Names in a net file may have any bytes, as those of nodes, and are sent unchanged."""
+        """
+        Names in a net file may have any bytes, as those of nodes, and are sent unchanged. A byte order mark
+        does not matter.
+        """
         name = self.mktemp()
-        Path(name).write_bytes(TWO_SWITCHES.encode() + b'Hca 1 "lonely" # "m\xfcller"\n')
+        Path(name).write_bytes(TWO_SWITCHES.encode("utf-8-sig") + b'Hca 1 "lonely" # "m\xfcller"\n')
         port = self.open(f"sim:{name}:node=lonely")
         agent = MADAgent(self.clock, port)
         described = agent.SubnGet(smp.NodeDescription, route())
