@@ -101,6 +101,7 @@ class BTLMessageTransport(MessageTransport):
     # CPython, which costs 0.06 us for each message (btl-messages in benchmarks).
     __slots__ = (
         "_hasClosed",
+        "_hasDropped",
         "_join",
         "_outbox",
         "_peer",
@@ -114,7 +115,7 @@ class BTLMessageTransport(MessageTransport):
 
     def __init__(self, lifeline: PeerConnection, protocol: IMessageProtocol) -> None:
         self._producer = None
-        self.disconnecting = self._hasClosed = False
+        self.disconnecting = self._hasClosed = self._hasDropped = False
         self.progressed: Callable[[], None] | None = None
         self._lifeline: PeerConnection | None = lifeline
         module, self._peer = lifeline.module, lifeline.peer
@@ -451,6 +452,8 @@ class BTLMessageTransport(MessageTransport):
         @param data: at most 64 MiB, contiguous, which must not change while the message is queued.
         @param immediate: 32 bits that are delivered with the message.
         @param done: called with None when the peer has the message, or with an error if it was sent before.
+            Without it, a message that is sent when the peer has closed lets the connection end with
+            C{ConnectionLost}.
         @raise InvalidRequest: the data is too long or not contiguous.
         """
         checkImmediate(immediate)
@@ -458,6 +461,7 @@ class BTLMessageTransport(MessageTransport):
         if len(data) > LONGEST - _IMMEDIATE.size:
             raise InvalidRequest(f"a message has at most {LONGEST - _IMMEDIATE.size} bytes")
         if self.disconnecting or self._peer.state != OPEN:
+            self._hasDropped = self._hasDropped or (done is None and not self._hasClosed)
             return
         tag = _MESSAGE
         if immediate is not None:
@@ -695,6 +699,8 @@ class BTLMessageTransport(MessageTransport):
             self._isPaused = False
         if self._reason is not None and not (untaken or self._isPaused):
             reason, self._reason = self._reason, None
+            if self._hasDropped and reason.check(ConnectionDone) is not None:
+                reason = Failure(ConnectionLost("the peer has closed and did not receive everything"))
             self._end(reason)
             return
         total = self._flow.takeReport()

@@ -15,6 +15,10 @@ from txrdma.messages.interfaces import IMessageProtocol
 from txrdma.streams.connection import MessageStreamTransport, StreamEnd
 
 
+def _ignore(error: Exception | None) -> None:
+    """Ignore whether the peer has the close of a stream: the peer may have closed, too."""
+
+
 @implementer(IMessageProtocol, IPushProducer)
 class BTLEnd(StreamEnd[ByteStream, BTLMessageTransport]):
     """One end of a stream: the protocol of a message connection, and the producer of its messages."""
@@ -67,7 +71,7 @@ class BTLEnd(StreamEnd[ByteStream, BTLMessageTransport]):
     def _send(self, core: ByteStream, transport: BTLMessageTransport) -> None:
         while (message := core.next()) is not None:
             data, immediate = message
-            transport.sendMessage(data, immediate, self._arrived if immediate is None else None)
+            transport.sendMessage(data, immediate, self._arrived if immediate is None else _ignore)
         if core.hasSentClose:
             transport.unregisterProducer()
             transport.loseConnection()

@@ -14,6 +14,7 @@ from unittest import mock
 from unittest.mock import Mock
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.testing import AccumulatingProtocol, StringTransport
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
@@ -38,6 +39,32 @@ from txrdma.sim.network import Faults, RECEIVE_BUFFER
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
 from txrdma.testing.protocols import ProducerRecorder, Recorders
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemoryTCP
+
+
+class LateMessageTests(HostsCase):
+    def test_sentAfterPeerClosed(self) -> None:
+        """An end that sends when its peer has closed learns of the loss, unless it has closed as well."""
+        for isPaused in (False, True):
+            for closes, reason in ((False, ConnectionLost), (True, ConnectionDone)):
+                client, server = self.connected()
+                if isPaused:
+                    server.transport.pauseProducing()
+
+                def answer(closes: bool = closes, server: Any = server) -> None:
+                    if closes:
+                        server.transport.loseConnection()
+                    server.transport.sendMessage(b"in vain")
+
+                if not isPaused:
+                    self.patch(server, "messageReceived", lambda *_args, answer=answer: answer())
+                client.transport.sendMessage(b"the last one")
+                client.transport.loseConnection()
+                if isPaused:
+                    self.wait(lambda c=client: c.lost)  # type: ignore[misc]  # a lambda
+                    answer()
+                    server.transport.resumeProducing()
+                self.wait(lambda s=server: s.lost)  # type: ignore[misc]  # a lambda
+                server.lost[0].trap(reason)
 
 
 class MessageTests(HostsCase):
