@@ -32,6 +32,7 @@ LOCAL_WRITE: Final = int(Access.LOCAL_WRITE)
 REMOTE_WRITE: Final = int(Access.REMOTE_WRITE)
 REMOTE_READ: Final = int(Access.REMOTE_READ)
 REMOTE_ATOMIC: Final = int(Access.REMOTE_ATOMIC)
+_ALL_RIGHTS: Final = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC
 
 _EMPTY: Final = memoryview(bytearray())
 _FIRST_ADDRESS: Final = 0x1000_0000_0000
@@ -220,6 +221,8 @@ class KeyTable:
         return self._add(Region(self, domain, view, access, key, address, mapping, descriptor, validOffset))
 
     def _admit(self, access: Access) -> None:
+        if not 0 <= access <= _ALL_RIGHTS:
+            raise InvalidRequest(f"{access!r} contains unknown access rights")
         if access & (Access.REMOTE_WRITE | Access.REMOTE_ATOMIC) and not access & Access.LOCAL_WRITE:
             raise InvalidRequest("memory that peers may write needs the local write right, too (IBA 10.6.3)")
         if len(self._regions) >= self._maxRegions:

@@ -128,7 +128,7 @@ def checkMigration(asked: QPAttributes, current: QPAttributes) -> None:
             raise InvalidRequest(f"REARM follows MIGRATED, not {here.name}")
         if asked.alternateAddress is None and current.alternateAddress is None:
             raise InvalidRequest("REARM needs an alternate path, and none is loaded")
-    elif asked.migrationState is MigrationState.ARMED:
-        raise InvalidRequest("ARMED cannot be set: it follows REARM when the peer is also ready")
+    elif asked.migrationState is not MigrationState.MIGRATED:  # ARMED follows REARM when the peer is ready
+        raise InvalidRequest(f"{asked.migrationState!r} can't be set")
     elif here is not MigrationState.ARMED:
         raise InvalidRequest(f"there is no path to migrate to in {here.name}")

@@ -124,7 +124,8 @@ class AlternateTests(SynchronousTestCase):
         refused(queuePair, REARM, ARMED, MIGRATED)
         self.assertRaises(InvalidRequest, queuePair.modify, ALTERNATE)
         queuePair.migrationChanged(ARMED)
-        refused(queuePair, REARM, ARMED)
+        unknown: Any = 7
+        refused(queuePair, REARM, ARMED, unknown)
         self.assertRaises(InvalidRequest, queuePair.modify, ALTERNATE)
         queuePair.migrationChanged(MIGRATED)
         refused(queuePair, REARM, ARMED, MIGRATED)

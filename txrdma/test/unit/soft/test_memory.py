@@ -9,6 +9,7 @@ import mmap
 import os
 import sys
 from pickle import PickleBuffer
+from typing import Any
 from unittest import skipUnless
 from unittest.mock import Mock
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import ProtectionError, ResourceExhausted
+from txrdma.error import InvalidRequest, ProtectionError, ResourceExhausted
 from txrdma.iba.verbs import Access, Segment
 from txrdma.soft.core import memory
 from txrdma.soft.core.memory import Domain, KeyTable, PAGE, Region
@@ -68,6 +69,14 @@ class KeyTests(SynchronousTestCase):
                 self.assertRaises(ProtectionError, self.keys.remote, *attempt)
         self.keys.local(self.domain, reading.segment(), write=False)
         self.assertRaises(ProtectionError, self.keys.local, self.domain, reading.segment(), True)
+
+    def test_unknownRightsAreRefused(self) -> None:
+        wrong: tuple[Any, ...] = (16, 1 << 10, -1)
+        for access in wrong:
+            self.assertRaises(InvalidRequest, self.keys.allocate, self.domain, 100, access)
+            self.assertRaises(
+                InvalidRequest, self.keys.register, self.domain, memoryview(bytearray(9)), access
+            )
 
     def test_closeReleasesRegisteredBuffer(self) -> None:
         """After C{close} a registered C{bytearray} can be resized again."""
