@@ -44,7 +44,7 @@ BOUNDS: Final = {
         smc.AnnouncementChannel._open smc.Flow.context,pending smc._LoopbackReceiver._addresses
         smc._Memory.searches,strange smc._Search.waiting soft.HostInterfaces._recent soft.KeyTable._regions
         soft.Members.routes
-        soft.RemoteMemory._preparing soft.RoCEPort._groups soft.SteadyTime._listeners
+        soft.RemoteMemory._preparing soft.RoCEPort._groups
         soft.SoftDevice.domains,addressHandles,sharedReceiveQueues,_queuePairs,_numbers,_channels
         soft.SoftDevice._completionQueues,_listeners
         soft.SoftProtectionDomain._queuePairs streams.StreamEnd.context
