@@ -22,12 +22,13 @@ _PORT_LIMIT: Final = 255
 
 
 class _Word(NamedTuple):
-    """A numeric attribute: its bit, its name in pyverbs, its maximum, and its name in txrdma."""
+    """A numeric attribute: its bit, its name in pyverbs, its maximum, its type in txrdma, and its minimum."""
 
     bit: int
     name: str
     most: int
     made: Callable[[int], Any]
+    least: int = 0
 
 
 _WORDS: Final = {
@@ -37,7 +38,7 @@ _WORDS: Final = {
     "pkeyIndex": _Word(1 << 4, "pkey_index", 0xFFFF, int),
     "port": _Word(1 << 5, "port_num", _PORT_LIMIT, int),
     "qkey": _Word(1 << 6, "qkey", 0xFFFFFFFF, int),
-    "pathMTU": _Word(1 << 8, "path_mtu", 5, MTU),
+    "pathMTU": _Word(1 << 8, "path_mtu", 5, MTU, 1),
     "timeout": _Word(1 << 9, "timeout", 31, int),
     "retryCount": _Word(1 << 10, "retry_cnt", 7, int),
     "rnrRetry": _Word(1 << 11, "rnr_retry", 7, int),
@@ -62,11 +63,11 @@ def toPyverbs(verbs: Pyverbs, attributes: QPAttributes) -> tuple[Any, int]:
     attr = verbs.QPAttr()
     mask = 0
     given = attributes.given()
-    for name, (bit, field, most, _made) in _WORDS.items():
+    for name, (bit, field, most, _made, least) in _WORDS.items():
         if name in given:
             value = getattr(attributes, name)
-            if not 0 <= value <= most:
-                raise InvalidRequest(f"{name} is {value}, not from 0 to {most}")
+            if not least <= value <= most:
+                raise InvalidRequest(f"{name} is {value}, not from {least} to {most}")
             setattr(attr, field, int(value))
             mask |= bit
     if attributes.address is not None:

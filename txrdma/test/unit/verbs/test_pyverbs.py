@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import cast
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,7 +128,7 @@ class AttributeTests(SynchronousTestCase):
         ):
             self.assertEqual(toPyverbs(FAKE, attributes)[1], mask, attributes)
 
-    def test_tooLargeValueIsRefused(self) -> None:
+    def test_valueOutOfRangeIsRefused(self) -> None:
         way = AddressVector(GID.fromIP("192.0.2.1"))
         for attributes in (
             QPAttributes(timeout=32),
@@ -135,6 +136,7 @@ class AttributeTests(SynchronousTestCase):
             QPAttributes(sqPSN=1 << 24),
             QPAttributes(qkey=-1),
             QPAttributes(maxRDAtomic=256),
+            QPAttributes(pathMTU=cast(MTU, 0)),
             QPAttributes(address=AddressVector(GID.fromIP("192.0.2.1"), sgidIndex=256)),
             QPAttributes(address=AddressVector(GID.fromIP("192.0.2.1"), flowLabel=1 << 20)),
             QPAttributes(alternateAddress=way, alternateTimeout=32),
