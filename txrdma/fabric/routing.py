@@ -7,7 +7,7 @@ Follows InfiniBand Architecture vol. 1, 14.2.5.10 and 14.2.5.12 (the tables), 18
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Union
 
 from txrdma.error import InvalidRequest, RDMAError
@@ -15,7 +15,7 @@ from txrdma.fabric.excess import MOST_HOPS
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState
-from txrdma.mad.errors import MADError
+from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts import sa
 from txrdma.mad.layouts.smp import (
     LinearForwardingTable,
@@ -88,7 +88,7 @@ class Hop:
 
 class NoRoute(RDMAError):
     """
-    The forwarding tables do not lead to the LID.
+    The forwarding tables do not lead to the LID, or the path cannot be followed to it.
 
     @ivar hops: the path up to the node where it fails.
     """
@@ -106,7 +106,7 @@ async def trace(view: View, target: int, source: int | None = None) -> list[Hop]
     Return the path of a packet to the LID C{target}.
 
     @param source: LID of the source; by default that of the local port.
-    @raise NoRoute: the forwarding tables do not lead to the target.
+    @raise NoRoute: the forwarding tables do not lead to the target, or a node on the path does not answer.
     """
     stop = await view.begin(source)
     hops: list[Hop] = []
@@ -115,12 +115,25 @@ async def trace(view: View, target: int, source: int | None = None) -> list[Hop]
             raise NoRoute(f"a packet for LID {target} loops", hops)
         if hops and not stop.isSwitch:
             raise NoRoute(f"a packet for LID {target} ends at {_named(stop)}, which is not a switch", hops)
-        port = await view.exitFor(stop, target) if stop.isSwitch else stop.info.localPortNum
+        last = Hop(stop, 0, len(hops), len(hops) - 1)
+        try:
+            port = await view.exitFor(stop, target) if stop.isSwitch else stop.info.localPortNum
+        except MADFailure as error:
+            raise NoRoute(
+                f"the forwarding table of {_named(stop)} is unknown: {error}", [*hops, last]
+            ) from error
         if port in (NO_PORT, 0):
-            last = Hop(stop, 0, len(hops), len(hops) - 1)
             raise NoRoute(f"{_named(stop)} has no port for LID {target}", [*hops, last])
-        hops.append(Hop(stop, port, len(hops), len(hops) - 1))
-        there = await view.beyond(stop, port)
+        if port > stop.info.numPorts:
+            why = f"{_named(stop)} has {stop.info.numPorts} ports, and port {port} for LID {target}"
+            raise NoRoute(why, [*hops, last])
+        hops.append(replace(last, exit=port))
+        try:
+            there = await view.beyond(stop, port)
+        except MADFailure as error:
+            raise NoRoute(
+                f"what is behind port {port} of {_named(stop)} is unknown: {error}", hops
+            ) from error
         if there is None:
             raise NoRoute(f"port {port} of {_named(stop)}, for LID {target}, has no link", hops)
         stop = there
@@ -132,7 +145,7 @@ async def traceMulticast(view: View, mlid: int, source: int | None = None) -> li
     Return all hops of a packet to a multicast LID; each hop follows the one that leads to it.
 
     @raise InvalidRequest: the LID is not a multicast LID.
-    @raise NoRoute: a packet reaches a switch twice.
+    @raise NoRoute: a packet reaches a switch twice; or a node does not answer, after all other branches.
     """
     if not FIRST_MULTICAST <= mlid < 0xFFFF:
         raise InvalidRequest(f"{mlid:#06x} is not a multicast LID: they are from 0xc000 to 0xfffe")
@@ -140,21 +153,30 @@ async def traceMulticast(view: View, mlid: int, source: int | None = None) -> li
     hops: list[Hop] = []
     seen: set[GUID] = set()
     waiting = deque([(first, -1, 0)])
+    unknown: MADFailure | None = None
     while waiting:
         stop, parent, depth = waiting.popleft()
         if stop.isSwitch:
             if stop.info.nodeGUID in seen:
                 raise NoRoute(f"a packet for {mlid:#06x} passes {_named(stop)} twice", hops)
             seen.add(stop.info.nodeGUID)
-            exits = [port for port in await view.exitsFor(stop, mlid) if port != stop.entry]
+            try:
+                exits = [port for port in await view.exitsFor(stop, mlid) if port != stop.entry]
+            except MADFailure as error:
+                exits, unknown = [], unknown or error
         else:
             exits = [] if hops else [stop.info.localPortNum]
         here = len(hops)
         hops += [Hop(stop, port, depth, parent) for port in exits if port] or [Hop(stop, 0, depth, parent)]
         for index, port in enumerate(port for port in exits if port):
-            there = await view.beyond(stop, port)
+            try:
+                there = await view.beyond(stop, port)
+            except MADFailure as error:
+                there, unknown = None, unknown or error
             if there is not None:
                 waiting.append((there, here + index, depth + 1))
+    if unknown is not None:
+        raise NoRoute(f"a branch of {mlid:#06x} is unknown: {unknown}", hops) from unknown
     return hops
 
 

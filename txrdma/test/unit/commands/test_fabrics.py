@@ -84,7 +84,40 @@ class TraceTests(NetFabricTestCase):
         self.assertEqual(self.status, f"txrdma trace: left (LID {self.lid('left')}) has no port for LID 999")
         self.assertFalse(self.answerTo("trace", "999")["reached"])
 
-    def test_multicast(self) -> None:
+    def test_silentNode(self) -> None:
+        """The path is shown up to the port behind which a node does not answer."""
+        target = self.lid("c")
+        for silent, names, unknown in (
+            ("c", ["a", "left", "right"], "behind port 1 of right"),
+            ("right", ["a", "left"], "of left"),
+        ):
+            self.fabric.silence(silent)
+            answer = self.answerTo("trace", target)
+            self.assertEqual([hop["name"] for hop in answer["hops"]], names)
+            self.assertFalse(answer["reached"])
+            self.assertIn(unknown, answer["reason"])
+            self.assertIn("no answer", answer["reason"])
+            self.assertIn(f'"{names[-1]}"', self.printed("trace", target))
+            self.assertIn(unknown, str(self.status))
+
+    def test_illegalPort(self) -> None:
+        """A table that contains a port that the switch does not have leads nowhere."""
+        table = bytearray(self.fabric.linearOf(self.fabric.node("left")))
+        table[int(self.lid("c"))] = 200
+        self.fabric.node("left").linear = table
+        answer = self.answerTo("trace", self.lid("c"))
+        self.assertEqual([hop["name"] for hop in answer["hops"]], ["a", "left"])
+        self.assertIn("has 8 ports, and port 200 for LID", answer["reason"])
+
+    def test_silentBranch(self) -> None:
+        """A member that does not answer does not hide the other branches of a multicast group."""
+        self.setGroup()
+        self.fabric.silence("c")
+        answer = self.answerTo("trace", "--multicast=0xc000")
+        self.assertEqual([hop["name"] for hop in answer["hops"]], ["a", "left", "right", "right", "d"])
+        self.assertIn("no answer", answer["reason"])
+
+    def setGroup(self) -> None:
         agent = MADAgent(self.clock, self.fabric.attach("a"))
         self.addCleanup(agent.close)
         for name, mask in (("left", 0b1010), ("right", 0b1110)):
@@ -92,6 +125,9 @@ class TraceTests(NetFabricTestCase):
             setting = agent.SubnSet(content, IBPath(dlid=LID(int(self.lid(name)))))
             self.pump(1)
             self.successResultOf(setting)
+
+    def test_multicast(self) -> None:
+        self.setGroup()
         lines = self.printed("trace", "--multicast", "0xc000").splitlines()
         self.assertEqual(
             [line.partition("->")[0] for line in lines[1:]], ["[1] ", "  [3] ", "    [1] ", "    [2] "]
