@@ -71,8 +71,9 @@ class Routing:
         bits = self._bits
         for port in switch.ports[1:]:
             peer = port.neighbor
-            if peer is not None and peer.node.isSwitch and port.state >= PortState.INIT:
-                ports.setdefault(bits[peer.node], []).append(port.number)
+            bit = None if peer is None else bits.get(peer.node)  # None for hosts and silent switches
+            if bit is not None and port.state >= PortState.INIT:
+                ports.setdefault(bit, []).append(port.number)
         return ports
 
     def _distances(self) -> list[list[int]]:

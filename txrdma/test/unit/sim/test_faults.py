@@ -40,6 +40,15 @@ class FaultTests(FabricTestCase):
         self.fabric.revive("right")
         self.assertEqual(self.answerTo(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1))).numPorts, 1)
 
+    def test_silentSwitch(self) -> None:
+        """A sweep of the manager omits a switch that does not answer although its links are up."""
+        self.fabric.manage("a")
+        self.fabric.silence("right")
+        self.fabric.cut("b", 2)
+        self.pump(2)
+        out = self.fabric.linearOf(self.fabric.node("left"))
+        self.assertEqual((out[self.lid("a")], out[self.lid("b")], out[self.lid("c")]), (1, 2, 0xFF))
+
     def test_cut(self) -> None:
         out = self.fabric.linearOf(self.fabric.node("left"))[self.lid("c")]
         self.fabric.cut("left", out)
