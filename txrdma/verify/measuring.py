@@ -17,11 +17,12 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred, TimeoutError
 from twisted.internet.endpoints import clientFromString, connectProtocol, HostnameEndpoint
+from twisted.internet.error import ConnectError, DNSLookupError
 from twisted.internet.protocol import connectionDone, Protocol
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint
-from txrdma.error import WireError
+from txrdma.error import DeviceUnavailable, WireError
 from txrdma.fabric.texts import printable
 from txrdma.kit.values import frozen
 from txrdma.messages.protocol import MessageFactory
@@ -207,9 +208,13 @@ class Client:
         """
         Run all checks of a server, given the port of its control connection.
 
+        @raise DeviceUnavailable: there is no server.
         @raise WireError: it sends no offer, or an invalid one.
         """
-        control = await connectProtocol(HostnameEndpoint(self._reactor, self.host, port), Received())
+        try:
+            control = await connectProtocol(HostnameEndpoint(self._reactor, self.host, port), Received())
+        except (ConnectError, DNSLookupError) as error:
+            raise DeviceUnavailable(f"no server at TCP port {port} of {self.host}: {error}") from error
         try:
             await control.lost.addTimeout(self._limit, self._reactor)
         except TimeoutError:

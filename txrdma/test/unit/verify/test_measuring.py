@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
-from typing import Any
+from typing import Any, cast
 
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionRefusedError
+from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import WireError
-from txrdma.verify.measuring import decodeOffer, Offer
+from txrdma.error import DeviceUnavailable, WireError
+from txrdma.verify.checks import Reporter
+from txrdma.verify.measuring import Client, decodeOffer, Offer
+from txrdma.verify.subject import TestedPort
 
 OFFER = {"version": "1", "address": "192.0.2.1", "missing": {"rdma": "no port"}, "tcp": 7000, "smc": 7001}
 
@@ -46,3 +53,16 @@ class OfferTests(SynchronousTestCase):
     def test_nonsense(self) -> None:
         for line in (b"", b"\xff", b"[]", b"{}", b"7", b"[" * 100_000, b'{"address": "", "missing": {}'):
             self.assertRaises(WireError, decodeOffer, line)
+
+
+class ServerlessTests(SynchronousTestCase):
+    def test_refused(self) -> None:
+        """Without a server the reason names its host and port."""
+        reactor = MemoryReactorClock()
+        client = Client(reactor, Reporter(io.StringIO()), cast(TestedPort, None), "192.0.2.1", 0.1, 1)
+        running = Deferred.fromCoroutine(client.run(18517))
+        ((_host, _port, factory, *_),) = reactor.tcpClients
+        factory.clientConnectionFailed(cast(Any, None), Failure(ConnectionRefusedError()))
+        reactor.advance(1)  # until there is no other address to try
+        error = self.failureResultOf(running, DeviceUnavailable).value
+        self.assertIn("no server at TCP port 18517 of 192.0.2.1: Connection was refused", str(error))
