@@ -23,7 +23,10 @@ from txrdma.fabric.texts import readText
 from txrdma.kit.values import frozen
 
 _NODE: Final = re.compile(r'(?:Switch|Ca|Hca|Rt|Router)\s+\d+\s+"([^"]+)".*', re.IGNORECASE)
-_CABLE: Final = re.compile(r'\[(\d{1,3})\](?:\([0-9a-f]+\))?\s+"([^"]+)"\[(\d{1,3})\].*', re.IGNORECASE)
+_CABLE: Final = re.compile(
+    r'\[(\d{1,3})\](?:\[ext \d+\])?(?:\([0-9a-f]+\))?\s+"([^"]+)"\[(\d{1,3})\].*', re.IGNORECASE
+)
+"""A cable; C{[ext 7]} is the number of the port on the enclosure, which C{ibnetdiscover -g} prints."""
 _IDENTIFIER: Final = re.compile(r"(?:S|SW|H|HCA|R)-([0-9a-f]{16})$", re.IGNORECASE)
 
 End = tuple[str, int]

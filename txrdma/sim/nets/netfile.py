@@ -50,8 +50,12 @@ _LANES: Final = {"1": 1, "4": 2, "8": 4, "12": 8}
 
 _NODE: Final = re.compile(r'(switch|hca|ca|rt)\s+(\d+)\s+"([^"#@]+)"(.*)', re.IGNORECASE)
 _PORT: Final = re.compile(
-    r'\[(\d+)\](?:\([0-9a-fA-F]+\))?\s+"([^"]+)"(?:\[(\d+)\])?(?:\([0-9a-fA-F]+\))?(.*)'
+    r"\[(\d+)\](?:\[ext \d+\])?(?:\([0-9a-fA-F]+\))?\s+"
+    r'"([^"]+)"(?:\[(\d+)\])?(?:\[ext \d+\])?(?:\([0-9a-fA-F]+\))?(.*)'
 )
+_CHASSIS: Final = re.compile(r"Chassis \d+(?: \(guid 0x[0-9a-fA-F]+\))?")
+"""Heading of an enclosure, as C{ibnetdiscover -g} prints; C{[ext 7]} is a port number on the enclosure."""
+
 _SETTING: Final = re.compile(r"(\w+)\s*=\s*(0x[0-9a-fA-F]+|\d+)")
 _QUOTED: Final = re.compile(r'"([^"]*)"')
 _OPTION: Final = re.compile(r"\b([wse])=(0x[0-9a-fA-F]+|\d+)")
@@ -176,7 +180,7 @@ class _Parser:
             stripped = line.strip()
             if not stripped:
                 self._node = None
-            elif not stripped.startswith("#"):
+            elif not (stripped.startswith("#") or _CHASSIS.fullmatch(stripped)):
                 self._line(stripped, number)
         self._check()
         return self._net

@@ -569,6 +569,13 @@ class CableTests(SurveyedTestCase):
         guid = self.fabric.node("c").guid.raw.hex()
         self.assertEqual(self.compared(TWO_SWITCHES.replace('"c"', f'"H-{guid}"')), [])
 
+    def test_chassis(self) -> None:
+        """A topology of C{ibnetdiscover -g} also has enclosures and the numbers of their ports."""
+        text = "\nChassis 1 (guid 0x8f104004123ff)\n" + TWO_SWITCHES.replace("[3]", "[3][ext 7]")
+        self.assertEqual(self.compared(text), [])
+        self.assertEqual(parseCables(text), parseCables(TWO_SWITCHES))
+        self.assertEqual(parseNet(text), parseNet(TWO_SWITCHES))
+
     def test_swapped(self) -> None:
         text = (
             TWO_SWITCHES.replace('"a"[1]', '"x"[1]').replace('"c"[1]', '"a"[1]').replace('"x"[1]', '"c"[1]')
