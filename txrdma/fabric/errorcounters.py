@@ -322,11 +322,14 @@ class CounterSurvey:
         able = CounterCapabilities(answer.capabilityMask, answer.capabilityMask2)
         report.portsChecked += len(ports)
         if node.isSwitch and able.hasSums and not self._dataOnly:
-            total = await self._ofPort(node, ALL_PORTS, path, able)
-            if not total.errors:
-                await self._clear(ALL_PORTS, path, able)
-                return
-            found.append(total)
+            try:
+                total = await self._ofPort(node, ALL_PORTS, path, able)
+                if not total.errors:
+                    await self._clear(ALL_PORTS, path, able)
+                    return
+                found.append(total)
+            except MADError:
+                pass  # the sum only saves queries of the ports
         for port in ports:
             where = toLID(self._endPort, port.lid)
             try:
@@ -339,24 +342,32 @@ class CounterSurvey:
 
     async def _ofPort(self, node: Node, number: int, path: IBPath, able: CounterCapabilities) -> Counted:
         counted = Counted(node, number, isWide=able.hasWideErrors)
-        plain: PortCounters | None = None
         wide: PortCountersExtended | None = None
+        plain: PortCounters | None = None
         if able.hasWideErrors or (self._dataOnly and able.isWide):
-            wide = await self._rpcs.PerformanceGet(PortCountersExtended(portSelect=number), path)
-        else:
+            wide = await self._wide(number, path)
+        if wide is None:
+            counted.isWide = False
             plain = await self._rpcs.PerformanceGet(PortCounters(portSelect=number), path)
         if not self._dataOnly:
             counters = plain or wide
             assert counters is not None  # one of them was queried
             counted.errors = self._thresholds.exceeded(counters, able.mask)
         if self._dataOnly or (self._withData and counted.errors):
-            if wide is None and able.isWide:
-                wide = await self._rpcs.PerformanceGet(PortCountersExtended(portSelect=number), path)
-            names = DATA_COUNTERS + (UNICAST_COUNTERS if able.hasCasts else ())
+            if able.isWide and not (self._dataOnly or able.hasWideErrors):
+                wide = await self._wide(number, path)
+            names = DATA_COUNTERS + (UNICAST_COUNTERS if wide is not None and able.hasCasts else ())
             counted.data = {name: getattr(wide or plain, name) for name in names}
         if self._withDetails and counted.errors:
             counted.details = await self._details(number, path)
         return counted
+
+    async def _wide(self, number: int, path: IBPath) -> PortCountersExtended | None:
+        """Query the 64-bit counters; None if the port refuses, although its node announces them."""
+        try:
+            return await self._rpcs.PerformanceGet(PortCountersExtended(portSelect=number), path)
+        except MADError:
+            return None
 
     async def _details(self, number: int, path: IBPath) -> dict[str, int]:
         """Query the nonzero causes of errors and discards; an empty dictionary without these attributes."""

@@ -50,6 +50,7 @@ from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeInfo, PKeyTable, PortIn
 from txrdma.mad.layouts.values import EXTENDED_GIGABITS, GIGABITS, PortCapability, SMState
 from txrdma.mad.server import MADServer
 from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.fabric.model.nodes import SimulatedPort
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.support.mad.simulated import FabricTestCase, route, TWO_SWITCHES
@@ -180,6 +181,32 @@ class CounterTests(HealthTestCase):
         self.assertEqual([each.errors for each in report.ports if each.errors], [])
         [bad] = self.counted(withData=True).ports
         self.assertEqual((bad.errors, bad.data["portXmitData"]), ({"portRcvErrors": 1}, 1 << 41))
+
+    def test_announcedInVain(self) -> None:
+        """A node that refuses 64-bit counters, or the sum of its ports, is queried for the other counters."""
+        agents = self.fabric.wire._pma
+        answer = agents.answer
+
+        def refuse(port: SimulatedPort, datagram: bytes) -> bytearray:
+            reply = answer(port, datagram)
+            isWide = datagram[16:18] == PortCountersExtended.attributeID.to_bytes(2, "big")
+            if isWide or datagram[65] == ALL_PORTS:
+                reply[4:6] = b"\x00\x0c"
+            return reply
+
+        self.patch(agents, "answer", refuse)
+        self.fabric.setCounters("left", 3, symbolErrorCounter=2, portXmitData=5)
+        for change in (lambda: None, self.fabric.countWide):
+            change()
+            for withData in (False, True):
+                report = self.counted(withData=withData)
+                self.assertEqual(report.silent, [])
+                [counted] = report.ports
+                self.assertEqual((counted.number, counted.errors), (3, {"symbolErrorCounter": 2}))
+                self.assertFalse(counted.isWide)
+            self.assertEqual(counted.data["portXmitData"], 5)
+            report = self.counted(dataOnly=True)
+            self.assertEqual((report.silent, len(report.ports)), ([], 2 * 8 + 5))
 
     def test_silent(self) -> None:
         fabric = self.swept()
