@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 from txrdma.fabric.creditloops import cyclic, exhaust, Link, loopFindings
-from txrdma.fabric.health import Finding
+from txrdma.fabric.health import Finding, hasLink
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.routeuse import balances, Linear, Pace
 from txrdma.fabric.routing import NO_PORT
@@ -39,7 +39,10 @@ class RouteCheck:
     """
 
     def __init__(self, fabric: Fabric, linear: Linear) -> None:
-        """@param linear: tables of the switches that were queried; paths through others are not judged."""
+        """
+        @param linear: tables of the switches that were queried. Paths through others, or through nodes that
+            the sweep has not discovered, are not judged.
+        """
         self.found: list[Finding] = []
         self.cyclic: dict[Link, set[Link]] = {}
         self._fabric = fabric
@@ -81,8 +84,8 @@ class RouteCheck:
 
     def _follow(self, end: Port, lid: int, sources: list[int]) -> None:
         """Follow packets for a LID from all switches with hosts."""
-        # The outcome at each switch, so that each is followed once; "" if the LID is reached, or a table is
-        # missing.
+        # The outcome at each switch, so that each is followed once; "" if the LID is reached, or the next
+        # switch or its table is not known.
         known: dict[int, str] = {}
         broken: dict[str, list[int]] = {}
         for source in sources:
@@ -107,7 +110,9 @@ class RouteCheck:
                 if out in (NO_PORT, 0):
                     why = "to no port"
                 elif peer is None:
-                    why = f"to port {out}, which has no link"
+                    port = self._nodes[at].known(out)
+                    isLinked = port is not None and hasLink(port)  # to a node that does not answer
+                    why = "" if isLinked else f"to port {out}, which has no link"
                 elif not peer.node.isSwitch:
                     why = "" if peer.node is end.node else f"to another node, {peer.node}"
                 else:

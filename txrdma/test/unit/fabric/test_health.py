@@ -557,6 +557,14 @@ class RouteTests(SurveyedTestCase):
         self.assertEqual({one.guid for one in found}, {self.fabric.node(name).guid for name in "cd"})
         self.assertTrue(all("left" in one.text for one in found))
 
+    def test_silentSwitch(self) -> None:
+        """Paths through a switch that does not answer are not judged: it may still forward packets."""
+        self.spoil("left", self.lid("b"), 3)
+        self.fabric.silence("right")
+        self.assertEqual(self.found(), [])
+        self.fabric.cut("left", 3)
+        self.assertEqual(self.kinds(), ["unreachable-lid"])
+
     def test_circles(self) -> None:
         self.spoil("left", self.lid("c"), 3)
         self.spoil("right", self.lid("c"), 4)
