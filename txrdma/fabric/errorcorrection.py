@@ -18,7 +18,7 @@ from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.attributes import Attribute
-from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
 from txrdma.mad.layouts.pma import (
     PerformanceCapability,
     PortExtendedSpeedsCounters,
@@ -139,7 +139,7 @@ async def correctionFindings(
     """
     Query the error correction counters, and return findings for ports with uncorrectable blocks.
 
-    Agents that do not have these counters or do not answer are ignored.
+    Agents that do not have these counters or do not answer are ignored, and so are ports that refuse.
     """
     found: list[Finding] = []
     if UNCORRECTABLE in thresholds.suppressed:
@@ -147,22 +147,30 @@ async def correctionFindings(
     most = thresholds.limits.get(UNCORRECTABLE, 0)
     schedule = MADSchedule(rpcs, maxOutstanding)
 
-    async def read(node: Node, ports: list[Port]) -> None:
+    async def readPort(port: Port, capabilities: int) -> bool:
+        path = toLID(endPort, port.lid)
+        kind: Any = await formOf(schedule, port, path, capabilities)
+        if kind is None:
+            return False
+        try:
+            counted = await schedule.PerformanceGet(kind(portSelect=port.number), path)
+        except MADError as error:  # other ports may have error correction, unless the attribute is unknown
+            return error.status != MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
+        count = valuesOf(counted, LANES)[0]
+        if count > most:
+            text = f"{shownName(UNCORRECTABLE)} {count}"
+            found.append(Finding("fec-uncorrectable", str(port), text, port.node.guid, port.number))
+        return True
+
+    async def read(ports: list[Port]) -> None:
         try:
             answer = await schedule.PerformanceGet(ClassPortInfo, toLID(endPort, ports[0].lid))
             for port in ports:
-                path = toLID(endPort, port.lid)
-                kind: Any = await formOf(schedule, port, path, answer.capabilityMask)
-                if kind is None:
+                if not await readPort(port, answer.capabilityMask):
                     return
-                counted = await schedule.PerformanceGet(kind(portSelect=port.number), path)
-                count = valuesOf(counted, LANES)[0]
-                if count > most:
-                    text = f"{shownName(UNCORRECTABLE)} {count}"
-                    found.append(Finding("fec-uncorrectable", str(port), text, node.guid, port.number))
         except MADFailure:  # the attribute is optional; silent nodes are reported by the other counters
             return
 
-    several = ((node, list(correctingPorts(node))) for node in fabric.nodes.values())
-    await schedule.run(mqueue=(read(node, ports) for node, ports in several if ports))
+    several = (list(correctingPorts(node)) for node in fabric.nodes.values())
+    await schedule.run(mqueue=(read(ports) for ports in several if ports))
     return found

@@ -415,3 +415,29 @@ class CheckTests(FabricTestCase):
             reported = self.successResultOf(found)
             expected = ("fec-uncorrectable", 2, "PortFECUncorrectableBlockCtr 7")
             self.assertEqual([(one.kind, one.port, one.text) for one in reported], [expected] * count)
+
+    def test_refused(self) -> None:
+        """A port that refuses the query does not hide the other ports of its switch."""
+        self.fabric.correct("left")
+        self.fabric.setCounters("left", 2, portFECUncorrectableBlockCtr=7)
+        done = Sweep(self.agent).run()
+        self.pump(5.0)
+        fabric = self.successResultOf(done)
+        agents = self.fabric.wire._pma
+        answer = agents.answer
+
+        def refuse(port: SimulatedPort, datagram: bytes) -> bytearray:
+            reply = answer(port, datagram)
+            isAsked = datagram[16:18] == PortExtendedSpeedsCountersRSFEC.attributeID.to_bytes(2, "big")
+            if isAsked and port.node.isSwitch and datagram[65] == 1:
+                reply[4:6] = MADStatus.INVALID_FIELD.to_bytes(2, "big")
+            return reply
+
+        self.patch(agents, "answer", refuse)
+        found = Deferred.fromCoroutine(
+            correctionFindings(self.agent, self.agent.port.endPort, fabric, parseThresholds(""), 16)
+        )
+        self.pump(5.0)
+        self.assertEqual(
+            [(one.kind, one.port) for one in self.successResultOf(found)], [("fec-uncorrectable", 2)]
+        )
