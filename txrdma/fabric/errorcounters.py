@@ -317,6 +317,24 @@ class CounterSurvey:
         ports = [port for port in countingPorts(node) if port.lid]
         if not ports:
             raise _Unaddressed("it has no LID, so its counters cannot be read")
+        if node.isSwitch or len(ports) == 1:
+            await self._ofPorts(node, ports, found, report)
+            return
+        # Each port of a host has its own path: one without a link does not hide the others.
+        failures: list[tuple[Port, MADFailure]] = []
+        for port in ports:
+            try:
+                await self._ofPorts(node, [port], found, report)
+            except MADFailure as error:
+                failures.append((port, error))
+        if len(failures) == len(ports):
+            raise failures[0][1]
+        report.silent += ((node, f"port {port.number}: {error}") for port, error in failures)
+
+    async def _ofPorts(
+        self, node: Node, ports: list[Port], found: list[Counted], report: CounterReport
+    ) -> None:
+        """Read the counters of all ports of a switch, or of one port of another node."""
         path = toLID(self._endPort, ports[0].lid)
         answer = await self._rpcs.PerformanceGet(ClassPortInfo, path)
         able = CounterCapabilities(answer.capabilityMask, answer.capabilityMask2)

@@ -218,6 +218,20 @@ class CounterTests(HealthTestCase):
         self.assertEqual([each.node.description for each in report.bad], ["b"])
         self.assertEqual([one.kind for one in counterFindings(report)], ["errors", "counters-silent"])
 
+    def test_otherPort(self) -> None:
+        """A port of a host without a link, as in a snapshot, does not hide the errors of its other port."""
+        fabric = self.swept()
+        self.fabric.setCounters("b", 2, portRcvErrors=1)
+        self.fabric.cut("b", 1)
+        self.pump(2)
+        for number in (2, None):
+            survey = CounterSurvey(self.agent, self.agent.port.endPort)
+            report = self.answerTo(survey.run([fabric.byLID(self.lid("b")).node]), 30)  # type: ignore[union-attr]
+            self.assertEqual([each.number for each in report.bad], [number] if number else [])
+            texts = ["port 1: PerformanceGet: no answer"] if number else ["PerformanceGet: no answer"]
+            self.assertEqual([text for _node, text in report.silent], texts)
+            self.fabric.silence("b")
+
     def test_localPort(self) -> None:
         """The loss of the local port fails the survey, and is not reported as missing answers of nodes."""
         fabric = self.swept()
