@@ -228,20 +228,21 @@ _TEST: Final = _Layout(
 )
 _COUNTS: Final = ("received", "sent", "messages", "nanoseconds", "wrong")
 _MESSAGES: Final[dict[str, tuple[type, _Layout[Any]]]] = {
-    cls.__name__.lower(): (cls, _Layout(cls, **kinds))
-    for cls, kinds in (
-        (BootstrapHello, {"version": _number(1, 1 << 31), "software": _TEXT}),
-        (Open, {"settings": _SETTINGS}),
-        (Opened, {"settings": _SETTINGS, "there": _END_ADDRESS}),
-        (Connect, {"there": _END_ADDRESS}),
-        (Connected, {}),
-        (Run, {"test": _TEST}),
-        (Ready, {}),
-        (Done, {"messages": _number(0, _COUNT), "interrupted": _BOOL}),
-        (Result, {**dict.fromkeys(_COUNTS, _number(0, _COUNT)), "peak": _real(1e18)}),
-        (Trouble, {"reason": _TEXT}),
+    name: (cls, _Layout(cls, **kinds))
+    for name, cls, kinds in (
+        ("hello", BootstrapHello, {"version": _number(1, 1 << 31), "software": _TEXT}),
+        ("open", Open, {"settings": _SETTINGS}),
+        ("opened", Opened, {"settings": _SETTINGS, "there": _END_ADDRESS}),
+        ("connect", Connect, {"there": _END_ADDRESS}),
+        ("connected", Connected, {}),
+        ("run", Run, {"test": _TEST}),
+        ("ready", Ready, {}),
+        ("done", Done, {"messages": _number(0, _COUNT), "interrupted": _BOOL}),
+        ("result", Result, {**dict.fromkeys(_COUNTS, _number(0, _COUNT)), "peak": _real(1e18)}),
+        ("trouble", Trouble, {"reason": _TEXT}),
     )
 }
+_NAMES: Final = {cls: name for name, (cls, _layout) in _MESSAGES.items()}
 
 
 def _known(kinds: type[QPKind], name: str) -> QPKind:
@@ -251,9 +252,14 @@ def _known(kinds: type[QPKind], name: str) -> QPKind:
         raise ValueError(f"there is no {name}") from None
 
 
+def nameOf(kind: type) -> str:
+    """Return the name of a kind of message in the protocol."""
+    return _NAMES[kind]
+
+
 def encode(message: Message) -> bytes:
     """Encode a message as a line with its newline."""
-    name = type(message).__name__.lower()
+    name = nameOf(type(message))
     return json.dumps({"message": name, **_MESSAGES[name][1].write(message)}).encode() + b"\n"
 
 

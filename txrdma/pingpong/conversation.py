@@ -11,7 +11,7 @@ from twisted.internet.protocol import connectionDone, Protocol
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError, Refused, WireError
-from txrdma.pingpong.bootstrap import decode, encode, LineSplitter, Message, Trouble
+from txrdma.pingpong.bootstrap import decode, encode, LineSplitter, Message, nameOf, Trouble
 
 ANSWER_SECONDS: Final = 15.0
 _MOST_WAITING: Final = 16
@@ -63,8 +63,8 @@ class Conversation(Protocol):
         """
         message = await self._next(seconds)
         if not isinstance(message, kinds):
-            wanted = " or ".join(kind.__name__.lower() for kind in kinds)
-            error = WireError("pingpong message", 0, f"{type(message).__name__.lower()} instead of {wanted}")
+            wanted = " or ".join(map(nameOf, kinds))
+            error = WireError("pingpong message", 0, f"{nameOf(type(message))} instead of {wanted}")
             self.end(error)
             raise error
         return message

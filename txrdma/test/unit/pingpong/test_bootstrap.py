@@ -127,6 +127,18 @@ class MessageTests(SynchronousTestCase):
             return
         self.assertEqual(decode(encode(found)[:-1]), found)
 
+    def test_namesOnTheWire(self) -> None:
+        """The names of messages are those of the protocol, whatever their classes are called."""
+        for line, message in (
+            (b'{"message": "hello", "version": 1, "software": "x"}\n', BootstrapHello(1, "x")),
+            (b'{"message": "connected"}\n', Connected()),
+            (b'{"message": "ready"}\n', Ready()),
+            (b'{"message": "done", "messages": 7, "interrupted": false}\n', Done(7)),
+            (b'{"message": "trouble", "reason": "x"}\n', Trouble("x")),
+        ):
+            self.assertEqual(encode(message), line)
+            self.assertEqual(decode(line[:-1]), message)
+
     def test_excessiveNestingIsRefused(self) -> None:
         self.assertRaises(WireError, decode, b"[" * LONGEST)
         self.assertRaises(WireError, decode, b'{"message":' * 1000)
