@@ -85,6 +85,7 @@ class Group:
         self._reactor: IReactorTime = groups.reactor
         self._waiting: list[Deferred[None]] = []
         self._lingering: dict[Member, float] = {}
+        self.seconds = groups.clock.seconds
         self._timer = Timer(groups.reactor)
         self._isResting = self._isEnding = False
         self._domains: dict[IVerbsDevice, IProtectionDomain] = {}
@@ -109,9 +110,6 @@ class Group:
 
     def __repr__(self) -> str:
         return f"<Group {self.name} {self.core.state} with {len(self.flows)} connections>"
-
-    def seconds(self) -> float:
-        return self._reactor.seconds()
 
     def domainOf(self, port: DevicePort) -> IProtectionDomain:
         domain = self._domains.get(port.device)
@@ -146,7 +144,7 @@ class Group:
         link.connect(answer, self.agreement.isDirect)
         if link.scheduler.lane is not None:  # shared memory loses nothing, and reports the peer's death
             self.core.shareMemory()
-        self.core.confirm(self._reactor.seconds(), LinkEnd(answer.mac, answer.gid, answer.qpn))
+        self.core.confirm(self.seconds(), LinkEnd(answer.mac, answer.gid, answer.qpn))
         self._turnCore()
 
     @property
@@ -196,7 +194,7 @@ class Group:
                 self.pool.ask(buffer)
                 tokens = {link.life: buffer.tokenOn(self.domainOf(link.port)) for link in self.links}
                 self.core.registered(buffer.rkey, tokens)
-                self.core.confirmRKey(buffer.rkey, buffer.region.address, self._reactor.seconds())
+                self.core.confirmRKey(buffer.rkey, buffer.region.address, self.seconds())
                 self._turnCore()
         element = buffer.take()
         if not buffer.isAgreed:
@@ -257,7 +255,7 @@ class Group:
 
     def add(self, stream: Member, flow: Flow) -> int:
         """Add a connection, and return its alert token."""
-        token = self.core.add(stream, self._reactor.seconds())
+        token = self.core.add(stream, self.seconds())
         self.flows[token] = flow
         self.isPeerLost = False
         return token
@@ -270,10 +268,10 @@ class Group:
         """Start the timeout for the peer's part of closing a connection."""
         if self.isOver:
             return
-        until = self._reactor.seconds() + LINGER_TIMEOUT
+        until = self.seconds() + LINGER_TIMEOUT
         self._lingering.pop(stream, None)
         self._lingering[stream] = until  # appended, so that the dictionary is ordered by deadline
-        if self._timer.dueAt > until:
+        if self._timer.dueAt > self._reactor.seconds() + LINGER_TIMEOUT:
             self._reschedule()
 
     def forget(self, stream: Member, element: Element, quiet: bool) -> None:
@@ -282,7 +280,7 @@ class Group:
         self.flows.pop(stream.token, None)
         self.pool.give(element, quiet)
         if not self.isOver:
-            self.core.remove(stream.token, self._reactor.seconds())
+            self.core.remove(stream.token, self.seconds())
 
     def trim(self) -> None:
         """Delete unused buffers."""
@@ -290,7 +288,7 @@ class Group:
             return
         rkeys = self.pool.trim()
         if rkeys:
-            self.core.deleteRKeys(rkeys, self._reactor.seconds())
+            self.core.deleteRKeys(rkeys, self.seconds())
         if rkeys or not self.core.connections:
             self._turnCore()
 
@@ -305,7 +303,7 @@ class Group:
         """Process an LLC message. The address of a newly announced buffer is resolved early, to save time."""
         remoteKeys = link.life.remoteKeys
         known = len(remoteKeys)
-        self.core.received(raw, self._reactor.seconds(), link.life)
+        self.core.received(raw, self.seconds(), link.life)
         self._turnCore()
         lane = link.scheduler.lane
         if len(remoteKeys) > known and lane is not None and not self.isOver:
@@ -313,13 +311,13 @@ class Group:
 
     def linkBroken(self, link: Link, text: str) -> None:
         """Handle the failure of a link's queue pair, after its received messages were processed."""
-        self.core.linkDown(self._reactor.seconds(), text, link.life)
+        self.core.linkDown(self.seconds(), text, link.life)
         self._turnCore()
 
     def linkFailed(self, link: Link, text: str) -> None:
         """End a link because of an exception, and notify the peer if possible."""
         if any(each.isActive and each is not link for each in self.links):
-            self.core.linkDown(self._reactor.seconds(), text, link.life)
+            self.core.linkDown(self.seconds(), text, link.life)
         else:
             self.core.fail(text)
         self._turnCore()
@@ -331,12 +329,12 @@ class Group:
 
     def retire(self) -> None:
         """Accept no more connections, because the peer does not know this group."""
-        self.core.retire(self._reactor.seconds())
+        self.core.retire(self.seconds())
         self._turnCore()
 
     def shutdown(self) -> None:
         """End the group in order, with the peer's consent."""
-        self.core.shutdown(self._reactor.seconds())
+        self.core.shutdown(self.seconds())
         self._turnCore()
 
     def _turnCore(self) -> None:
@@ -397,7 +395,7 @@ class Group:
     def _post(self) -> None:
         for life, raw in self.core.outgoing():
             if (refusal := self.linkOf(life).send(raw)) is not None:
-                self.core.linkDown(self._reactor.seconds(), refusal, life)
+                self.core.linkDown(self.seconds(), refusal, life)
 
     def linkOf(self, life: LinkLife) -> Link:
         return next(link for link in self.links if link.life is life)
@@ -422,7 +420,14 @@ class Group:
         if deadline is None:
             self._timer.stop()
         elif not self._isResting:
-            self._timer.ensure(max(deadline - self._reactor.seconds(), 0.0), self.check)
+            wait = max(deadline - self.seconds(), 0.0) + self.groups.clock.margin
+            self._timer.ensure(wait, self.check)
+
+    def clockSetBack(self) -> None:
+        """Renew the timers of the group and of its connections, which are late."""
+        self._reschedule()
+        for stream in self.streams():
+            stream.clockSetBack()
 
     def check(self) -> None:
         """Poll all links, and process timeouts."""
@@ -441,7 +446,7 @@ class Group:
     def _pass(self) -> None:
         for link in list(self.links):
             link.poll()
-        now = self._reactor.seconds()
+        now = self.seconds()
         for link in self.links:
             link.lastReceipt(now)
         self.core.expired(now)
@@ -510,7 +515,7 @@ class Group:
         """Request the end of the group from the peer; the caller closes the group after the answer."""
         if not self._isEnding:
             self._isEnding = True
-            self.core.shutdown(self._reactor.seconds())
+            self.core.shutdown(self.seconds())
             self._post()
 
     def _over(self, text: str, diagnosis: Diagnosis, mayHaveExited: bool = False) -> None:

@@ -25,6 +25,7 @@ from txrdma.error import Refused
 from txrdma.iba.verbs import AsyncEventKind
 from txrdma.interfaces import AsyncEvent, IReactorDevice, IVerbsDevice
 from txrdma.kit.delayedcalls import cancelCall, Timer
+from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.kit.values import frozen, replace
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group._linkstate import GroupKey, Timing
@@ -161,12 +162,14 @@ class LinkGroups:
     """
     All link groups over one device, or over several devices of one device string.
 
+    @ivar clock: the reactor's time, which never goes back: for all deadlines of groups and connections.
     @ivar devices: working devices.
     @ivar ports: their ports, each with the GID that most peers can reach; active ports first.
     """
 
     def __init__(self, reactor: Any, description: str, devices: Sequence[IVerbsDevice] = ()) -> None:
         self.reactor = reactor
+        self.clock = sharedForwardClock(reactor)
         self.reactorUse = reactorUse(reactor)
         self.closeNotifier = CloseNotifier(reactor)
         self.isStopping = False
@@ -203,6 +206,7 @@ class LinkGroups:
             reactor.addSystemEventTrigger("after", "shutdown", self._reactorStopped),
         ]
         self.reactorUse.add(self)
+        self.clock.join(self, self._clockSetBack)
 
     def __repr__(self) -> str:
         return f"<LinkGroups of {', '.join(map(repr, self._opened))}>"
@@ -373,7 +377,7 @@ class LinkGroups:
             self._closeConnections()
             while self._pollAll() and self._awaitsPeers():
                 pass  # peers in this process answer immediately
-            self._linger(self.reactor.seconds() + CLOSING_SECONDS)
+            self._linger(self.clock.seconds() + CLOSING_SECONDS)
             return
         self._isAtRest = True
         for group in self.groups():
@@ -389,7 +393,7 @@ class LinkGroups:
     def _linger(self, until: float) -> None:
         """Close when peers have acknowledged the end of their connections, or after the timeout."""
         self._pollAll()
-        if self._awaitsPeers() and self.reactor.seconds() < until:
+        if self._awaitsPeers() and self.clock.seconds() < until:
             self._lingering.start(_LINGER_SECONDS, self._linger, until)
         else:
             self._end()
@@ -408,7 +412,7 @@ class LinkGroups:
         found += [link.descriptor for link in self.links()]
         times = [time for group in self.groups() if (time := group.deadline()) is not None]
         try:
-            self._pollThread.watch(found, min(times) - self.reactor.seconds() if times else None)
+            self._pollThread.watch(found, min(times) - self.clock.seconds() if times else None)
         except (OSError, RuntimeError) as error:
             _log.warn("closing {groups!r}, which can't be suspended: {error}", groups=self, error=error)
             self._end()
@@ -554,6 +558,15 @@ class LinkGroups:
             self._pollOrSleep()
             awaitsPeers = awaitsPeers and (isPosting or self._isOwed)
 
+    def _clockSetBack(self) -> None:
+        """Renew the timers of all groups, which are late because the system time was set back."""
+        if self._lingering.isPending:
+            self._lingering.start(_LINGER_SECONDS, self._linger, self.clock.seconds() + CLOSING_SECONDS)
+        for group in self.groups():
+            group.clockSetBack()
+        for stream in list(self._orphans):
+            stream.clockSetBack()
+
     def _end(self) -> None:
         self._lingering.stop()
         self._pollThread.stop()
@@ -561,6 +574,7 @@ class LinkGroups:
         if _open.get(self._key) is self:
             del _open[self._key]
         self.reactorUse.remove(self)
+        self.clock.leave(self)
         self._targets.clear()
         self.checkStopped()
         triggers, self._triggers = self._triggers, []

@@ -14,6 +14,7 @@ from twisted.internet.interfaces import IAddress
 
 from txrdma.iba.types import RKey
 from txrdma.interfaces import IProtectionDomain
+from txrdma.kit.forwardclock import ForwardClock
 from txrdma.smc.common.reactoruse import ReactorUse
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer, Unacknowledged
@@ -67,12 +68,14 @@ class Member(Protocol):
     def reset(self) -> None: ...
     def stopped(self) -> None: ...
     def expired(self) -> None: ...
+    def clockSetBack(self) -> None: ...
 
 
 class Membership(Protocol):
     """The link groups of a device: L{txrdma.smc.group.groups.LinkGroups}."""
 
     reactor: Any
+    clock: ForwardClock
     closeNotifier: CloseNotifier
     ports: tuple[DevicePort, ...]
     reactorUse: ReactorUse

@@ -85,15 +85,17 @@ class SendScheduler:
 
     @ivar queue: the link's send queue.
     @ivar signalsEach: the process is ending, and each message requests a completion.
-    @ivar clock: returns the reactor's time, in seconds.
+    @ivar clock: returns the reactor's time, in seconds; it never goes back.
     """
 
-    def __init__(self, reactor: Any, attachment: Attachment, owner: Owner) -> None:
+    def __init__(
+        self, reactor: Any, attachment: Attachment, owner: Owner, clock: Callable[[], float]
+    ) -> None:
         self.signalsEach = False
         self.queue = LinkSendQueue(attachment.domain, attachment.queuePair.capacity, self.schedule)
         self.queue.limit = WINDOW
         self.lane: IDirectLane | None = None
-        self.clock: Callable[[], float] = reactor.seconds
+        self.clock = clock
         self._due = 0.0
         self._owner = owner
         self._queuePair = attachment.queuePair

@@ -336,7 +336,7 @@ class Negotiation(Protocol):
             self._outcomes.established(link.agreement.version, link.device, link.route)
             if options.lowLatency:
                 link.preferLatency()
-            monitor = TCPMonitor(stream, self.transport, self._reactor)
+            monitor = TCPMonitor(stream, self.transport, self._reactor, stream.link.group.seconds)
             self.transport.protocol = monitor
             built = self._built()
             protocol = Protocol() if isinstance(built, Failure) else built

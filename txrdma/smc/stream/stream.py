@@ -275,6 +275,11 @@ class Stream:
         flow = self.flow
         return self.link.isOver or not (flow.ring.produced < total or flow.isEnding) and self.hasArrived
 
+    def clockSetBack(self) -> None:
+        """Renew the timers of the connection, because the system time was set back."""
+        if self._monitor is not None:
+            self._monitor.clockSetBack()
+
     def confirmEach(self) -> None:
         """Request an acknowledgement of each message, because the TCP connection has ended."""
         self.flow.confirmsEach = True
@@ -283,7 +288,7 @@ class Stream:
         self.link.poll()
 
     def checkReceipt(self) -> float:
-        """Process received messages of the link; return the time of the last one, by the reactor's clock."""
+        """Process received messages of the link; return the time of the last one, by the group's clock."""
         link = self.link
         link.poll()
         return link.lastReceipt(link.group.seconds())

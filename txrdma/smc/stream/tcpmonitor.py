@@ -12,6 +12,7 @@ missing message is only late.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from zope.interface import implementer
@@ -23,7 +24,7 @@ from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.delayedcalls import cancelCall, isPending
 from txrdma.smc.group.parties import Member
 
 _log = Logger()
@@ -47,10 +48,14 @@ LONGEST_GRACE: Final = 10.0
 class TCPMonitor(Protocol):
     """Protocol of the TCP connection of one stream."""
 
-    def __init__(self, stream: Member, tcp: Connection, reactor: IReactorTime) -> None:
+    def __init__(
+        self, stream: Member, tcp: Connection, reactor: IReactorTime, clock: Callable[[], float]
+    ) -> None:
+        """@param clock: returns the time in seconds; it never goes back."""
         self.tcp = tcp
         self._stream: Member | None = stream
         self._reactor = reactor
+        self._seconds = clock
         self._grace: IDelayedCall | None = None
         self._waitingSince = 0.0
         self._hasEnded = self._hasLinkEnded = self._isCut = False
@@ -132,7 +137,13 @@ class TCPMonitor(Protocol):
 
     def _wait(self) -> None:
         if self._grace is None:
-            self._waitingSince = self._reactor.seconds()
+            self._waitingSince = self._seconds()
+            self._grace = self._reactor.callLater(GRACE, self._due)
+
+    def clockSetBack(self) -> None:
+        """Wait no longer than usual, although the system time was set back."""
+        if isPending(self._grace):
+            cancelCall(self._grace)
             self._grace = self._reactor.callLater(GRACE, self._due)
 
     def _due(self) -> None:
@@ -143,7 +154,7 @@ class TCPMonitor(Protocol):
         stream, self._grace = self._stream, None
         if stream is None:
             return
-        now = self._reactor.seconds()
+        now = self._seconds()
         until = now if self._hasLinkEnded else self._patience(stream)
         if self._stream is None:
             pass

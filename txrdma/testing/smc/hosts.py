@@ -27,6 +27,7 @@ from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
 
 from txrdma.interfaces import IPollable, IReactorPolling
+from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.soft.rc.udp import RawAddress
 
@@ -160,7 +161,10 @@ class Host:
     @ivar isGone: whether the whole host has failed, and its system no longer answers.
     @ivar isAsleep: whether the process is busy, and its reactor does not run; C{awakeSince}: time of L{wake}.
     @ivar missed: delayed calls that became due meanwhile.
+    @ivar ahead: difference of the host's system time to the time of the simulation, in seconds.
     """
+
+    ahead = 0.0
 
     def __init__(self, world: World, address: str, makeDevice: Callable[[], Any]) -> None:
         self.world = world
@@ -169,6 +173,7 @@ class Host:
         self.isDead = self.isStopped = self.isGone = self.isAsleep = False
         self.awakeSince = 0.0
         self.missed: list[_HostCall] = []
+        self.calls: dict[_HostCall, None] = {}
         self.readers: dict[Any, None] = {}
         self.writers: dict[Any, None] = {}
         self.sockets: dict[MemorySocket, None] = {}
@@ -188,13 +193,24 @@ class Host:
     # IReactorTime
 
     def seconds(self) -> float:
-        return self.world.clock.rightNow
+        return self.world.clock.rightNow + self.ahead
+
+    def setClock(self, seconds: float) -> None:
+        """Set the system time forward, or back; delayed calls are early or late by that, as in Twisted."""
+        self.ahead += seconds
+        for call in list(self.calls):
+            call.moved(seconds)
+        sharedForwardClock(self).seconds()  # any user of the clock notices that it was set back
 
     def callLater(
         self, delay: float, callable: Callable[..., object], *args: object, **kwargs: object
     ) -> IDelayedCall:
         """Schedule a call on the world's clock; it is postponed while the host is asleep."""
         return _HostCall(self, delay, lambda: callable(*args, **kwargs))
+
+    def callSteadily(self, delay: float, call: Callable[[], object]) -> None:
+        """Like C{callLater}, but independent of L{setClock}: for the programs of a simulation."""
+        self.calls.pop(_HostCall(self, delay, call))
 
     @property
     def isAwake(self) -> bool:
@@ -209,7 +225,7 @@ class Host:
     def wake(self) -> None:
         """Resume the reactor, with queued data and the delayed calls that became due meanwhile."""
         self.isAsleep = False
-        self.awakeSince = self.seconds()
+        self.awakeSince = self.world.clock.rightNow
         self.isStirred = True
         self.world.network.wake(*self.addresses)
         missed, self.missed = self.missed, []
@@ -332,6 +348,7 @@ class _HostCall:
         self._do = call
         self._isActive = True
         self._call = host.world.clock.callLater(delay, self._due)
+        host.calls[self] = None
 
     def __str__(self) -> str:
         return f"{self._host!r} {self._call}"
@@ -340,20 +357,37 @@ class _HostCall:
         if self._host.isAsleep:
             self._host.missed.append(self)
         elif self._isActive:
-            self._isActive = False
+            self._end()
             if not self._host.isDead:
                 self._do()
+
+    def _end(self) -> None:
+        self._isActive = False
+        self._host.calls.pop(self, None)
+
+    def moved(self, seconds: float) -> None:
+        """Adapt to a change of the host's system time by this many seconds."""
+        if self._call.active():
+            clock = self._host.world.clock
+            due = self._call.getTime() - seconds
+            self._call.cancel()
+            self._call = clock.callLater(max(due - clock.rightNow, 0.0), self._due)
+
+    @property
+    def scheduled(self) -> IDelayedCall:
+        """The call of the world's clock."""
+        return self._call
 
     def active(self) -> bool:
         return self._isActive
 
     def getTime(self) -> float:
-        return self._call.getTime()
+        return self._call.getTime() + self._host.ahead
 
     def cancel(self) -> None:
         if not self._isActive:
             raise AlreadyCalled
-        self._isActive = False
+        self._end()
         if self._call.active():
             self._call.cancel()
 

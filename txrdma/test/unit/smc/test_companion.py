@@ -84,7 +84,7 @@ class CompanionTests(SynchronousTestCase):
         self.clock = Clock()
         self.stream = Stream()
         self.tcp = TCP()
-        self.monitor = TCPMonitor(cast(Any, self.stream), cast(Any, self.tcp), self.clock)
+        self.monitor = TCPMonitor(cast(Any, self.stream), cast(Any, self.tcp), self.clock, self.clock.seconds)
 
     def test_FINWithoutLinkMessageIsLoss(self) -> None:
         """Without a message of the link, a FIN is reported as a reset only after the longest grace time."""
@@ -115,7 +115,7 @@ class CompanionTests(SynchronousTestCase):
         socket.shutdown.side_effect = lambda how: reported.append("FIN")
         tcp = Connection(socket, Protocol(), cast(Any, Mock()))
         tcp.connected = 1
-        tcp.protocol = TCPMonitor(cast(Any, self.stream), tcp, self.clock)
+        tcp.protocol = TCPMonitor(cast(Any, self.stream), tcp, self.clock, self.clock.seconds)
         tcp.connectionLost(Failure(ConnectionLost()))
         self.assertEqual(reported, ["stopped", "FIN"])
 
