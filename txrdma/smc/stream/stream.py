@@ -361,8 +361,13 @@ class Stream:
         self.link.scheduler.finish()
 
     def remoteBuffersDeleted(self, rkeys: Sequence[int]) -> None:
-        """Handle DELETE RKEY of the peer's buffers: a violation if bytes remain to be written there."""
-        if self._rkey in rkeys and (self.flow.isOpen or self.flow.backlog):
+        """
+        Handle DELETE RKEY of the peer's buffers: a violation if bytes remain to be written there.
+
+        A peer that has closed deletes its buffer after a time, even if its last bytes are not read here yet.
+        """
+        flow = self.flow
+        if self._rkey in rkeys and not flow.peerState & ENDS and (flow.isOpen or flow.backlog):
             self.violated("its buffer is taken back")
 
     def _swept(self) -> None:
