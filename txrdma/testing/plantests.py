@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.testing.simulate import GENERATORS, readStored
+from txrdma.testing.smc.randomprotocols import Deliberate
 
 _Case = TypeVar("_Case", bound=SynchronousTestCase)
 
@@ -48,6 +49,7 @@ def _addTest(case: type[SynchronousTestCase], path: Path) -> None:
         stored = readStored(path)
         self.assertEqual(stored.generator, path.parent.name)
         self.assertTrue(GENERATORS[stored.generator].play(stored.plan).counts())
+        self.flushLoggedErrors(Deliberate)
 
     play.__name__ = f"test_{path.parent.name}_{path.stem}".replace("-", "_")
     play.__qualname__ = f"{case.__qualname__}.{play.__name__}"

@@ -145,7 +145,7 @@ class MemoryScenario(StreamScenario):
             for host in self.hosts:
                 isAway = host.isDead or not (host.readers or host.writers)
                 check(isAway, f"SMC is not in use, but {host!r} watches {[*host.readers, *host.writers]}")
-            calls = [call for call in self.world.clock.calls if call.func != self._goUp]
+            calls = [call for call in self.calls() if getattr(call, "func", None) != self._goUp]
             check(not calls, f"SMC is not in use, but calls are scheduled: {[str(call) for call in calls]}")
             # The next use detects what peers have done meanwhile.
             self.uses = {host: reactorUse(host).hold() for host in self.hosts}

@@ -19,7 +19,10 @@ EVENTS: Final = (
     *("partition", "partition", "apart", "gap", "gap"),
     *("killed", "vanished", "stopped", "reset", "frozen", "fatal", "deleted", "cancelled", "busy"),
 )
-"""Events that may happen: to the network, to a process, to a link or to a TCP connection."""
+"""
+Events that may happen: to the network, to a process, to a link or to a TCP connection. Another one, C{clock},
+sets the system time of a host.
+"""
 
 _FOREVER: Final = 1e6
 _JITTERS: Final = 12
@@ -89,7 +92,7 @@ class EventPlan:
 
     @ivar host: number of the host that it affects.
     @ivar pick: number of the connection or link that it affects, modulo the number that exist then.
-    @ivar seconds: duration of the event.
+    @ivar seconds: duration of the event, or the seconds by which a clock is set forward.
     @ivar isFinal: whether it is permanent: a partition is not healed, a frozen connection is lost.
     @ivar failures: failures of networks, one after the other.
     """
@@ -144,6 +147,8 @@ def drawStreams(seed: int, possible: Sequence[str] = EVENTS) -> StreamPlan:
         events = random.choices(possible, k=random.choice((1, 1, 2)))
     elif random.random() < 0.15:
         events = ["retired"]
+    clocks = Random(f"clocks {seed}")
+    steps = [_drawStep(clocks)] if clocks.random() < 0.15 else []
     faults = Faults(delaySeconds=random.choice((1e-6, 1e-5, 1e-3)))
     span = random.choice((0.0, 0.05, 1.0))
     return StreamPlan(
@@ -158,8 +163,14 @@ def drawStreams(seed: int, possible: Sequence[str] = EVENTS) -> StreamPlan:
         elements=random.choice((1, 2, 4)),
         hosts=_drawHosts(random),
         connections=tuple(_drawConnection(random, span) for _ in range(random.choice((1, 2, 3, 3, 5, 8)))),
-        events=tuple(drawEvent(random, each) for each in events),
+        events=(*(drawEvent(random, each) for each in events), *steps),
     )
+
+
+def _drawStep(random: Random) -> EventPlan:
+    """Draw an event that sets the system time of one host."""
+    at = random.choice((0.02, 0.3, 1.0, 40.0)) * random.random()
+    return EventPlan("clock", at, random.randrange(2), seconds=random.choice((-3600.0, -3600.0, 7200.0, 0.5)))
 
 
 def _drawFaults(random: Random, isBad: bool) -> Faults:

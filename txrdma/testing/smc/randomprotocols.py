@@ -7,7 +7,7 @@ Each end writes a part of L{TEXT}, so its peer knows every byte that must arrive
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
 
@@ -29,6 +29,18 @@ TEXT: Final = Random(0).randbytes(4 * MOST)
 WRITINGS: Final = ("timed", "timed", "once", "push", "pull", "answers")
 ENDINGS: Final = ("lose", "lose", "half", "wait")
 
+CALLBACKS: Final = (
+    *("connectionMade", "dataReceived", "readConnectionLost", "writeConnectionLost", "connectionLost"),
+    *("resumeProducing", "pauseProducing", "stopProducing"),
+)
+"""Methods of protocols and producers, in which an end may act."""
+
+ACTIONS: Final = ("lose", "half", "abort", "more", "register", "again", "unpause", "raise")
+"""
+What an end may do in a callback: a close, a half-close, an abort, writes after its end of writing, a new
+registration of its producer, twice the same call, a pause with a resume, and an exception.
+"""
+
 _ABORT_TIMEOUT: Final = 120.0
 """Seconds after which an end aborts a TCP connection that it has closed, and that does not end."""
 
@@ -48,6 +60,7 @@ class EndPlan:
     @ivar pace: approximate number of seconds between two writes.
     @ivar abortAt: seconds after which it aborts the connection, or None.
     @ivar seed: seed of its random decisions.
+    @ivar acts: pairs of a callback (see L{CALLBACKS}) and of an action (see L{ACTIONS}), each done once.
     """
 
     total: int
@@ -60,12 +73,13 @@ class EndPlan:
     pace: float = 0.0
     abortAt: float | None = None
     seed: float = 0.0
+    acts: tuple[tuple[str, str], ...] = ()
 
 
 def drawEnd(random: Random, longest: int, endings: Sequence[str] = ENDINGS) -> EndPlan:
     """Draw the plan of one end of a connection, which writes fewer bytes than C{longest}."""
     total = random.choice((0, random.randrange(1, 100), random.randrange(longest), random.randrange(longest)))
-    return EndPlan(
+    plan = EndPlan(
         total=total,
         most=random.choice((1 + total // 200, 1 + total // 20, 100 + total // 10, 5000, 20_000, MOST)),
         writing=random.choice(WRITINGS),
@@ -77,6 +91,16 @@ def drawEnd(random: Random, longest: int, endings: Sequence[str] = ENDINGS) -> E
         abortAt=random.random() * 0.3 if random.random() < 0.08 else None,
         seed=random.random(),
     )
+    return replace(plan, acts=_drawActs(Random(f"acts {plan.seed}")))
+
+
+def _drawActs(random: Random) -> tuple[tuple[str, str], ...]:
+    count = random.choice((0, 0, 0, 1, 1, 2, 5))
+    return tuple((random.choice(CALLBACKS), random.choice(ACTIONS)) for _ in range(count))
+
+
+class Deliberate(Exception):
+    """Raised by a protocol or producer of a simulation, which transports log."""
 
 
 class Talker(Protocol):
@@ -84,7 +108,9 @@ class Talker(Protocol):
     One end of a simulated connection, which writes and reads according to its plan.
 
     @ivar written: number of bytes given to the transport.
+    @ivar owed: number of those before it ended writing: the peer receives them if the end is in order.
     @ivar received: number of received bytes.
+    @ivar hasRaised: whether one of its callbacks has raised.
     @ivar version: SMC-R version of the connection; 0 on TCP.
     @ivar hasQuit: whether it closed before the peer did, or aborted, so that later data may be lost.
     @ivar hasEndedWriting: whether it has ended writing, by a close or half-close.
@@ -103,7 +129,9 @@ class Talker(Protocol):
         self.plan = plan
         self.random = random = Random(plan.seed)
         self.start = random.randrange(len(TEXT) - MOST)
-        self.written = self.received = 0
+        self.written = self.owed = self.received = 0
+        self.acts = list(plan.acts)
+        self.hasRaised = self.isActing = False
         self.hasQuit = self.hasEndedWriting = self.hasHalfClosed = self.hasClosed = self.hasAborted = False
         self.wasFirst = False
         self.isMade = self.isFinished = self.isProducing = self.wasStopped = self.isPausing = False
@@ -137,7 +165,7 @@ class Talker(Protocol):
             if self.lostAt is None:
                 call()
 
-        self.host.callLater(delay, unlessOver)
+        self.host.callSteadily(delay, unlessOver)
 
     # IProtocol
 
@@ -148,6 +176,7 @@ class Talker(Protocol):
         self.mode = self.transport.smc.mode
         self.version = self.transport.smc.version
         self.note(f"made {self.mode}")
+        self.isActing = True
         plan, random = self.plan, self.random
         if random.random() < plan.pausing:
             self._pause()
@@ -155,18 +184,15 @@ class Talker(Protocol):
             self.later(plan.abortAt, self._abort)
         if plan.writing in ("push", "pull"):
             self.isProducing = True
-            if plan.writing == "pull":
-                self.transport.registerProducer(_Pulled(self), False)
-            else:
-                pushing = _Pushing(self)
-                self.transport.registerProducer(pushing, True)
-                self.later(plan.pace * random.random(), pushing.resumeProducing)
+            self._register()
             if plan.isEarly and plan.ending == "lose":
                 self._close()
         elif random.random() < 0.5:
             self._turn()
         else:
             self.later(plan.pace * random.random(), self._turn)
+        self.isActing = False
+        self.act("connectionMade")
 
     def dataReceived(self, data: bytes) -> None:
         """Check that these are the next bytes of the peer's text."""
@@ -183,6 +209,7 @@ class Talker(Protocol):
             self._pause()
         if plan.writing == "answers" and not self.hasEndedWriting:
             self._write()
+        self.act("dataReceived")
 
     def readConnectionLost(self) -> None:
         """Check the end of the peer's data, and close the connection after all local data is written."""
@@ -192,25 +219,30 @@ class Talker(Protocol):
         self._end()
         if self.isFinished:
             self._close()
+        self.act("readConnectionLost")
 
     def writeConnectionLost(self) -> None:
         """Check that writing ends only after a half-close, and before the connection's end."""
         self.claim(self.hasHalfClosed, "no half-close was requested")
         self.claim(self.lostAt is None, "the end of writing after the connection's end")
+        self.act("writeConnectionLost")
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Check the end of the connection, and its reason."""
         self.claim(self.isMade, "lost, but not connected")
         self.claim(self.lostAt is None, "lost twice")
-        self.lostAt = self.host.seconds()
+        self.lostAt = self.host.world.clock.seconds()
         error = reason.value
         self.reason = error.__class__
         self.note(f"lost {self.reason.__name__}")
         kinds = (ConnectionDone, ConnectionLost, ConnectionAborted)
-        self.claim(self.reason in kinds, f"ended by {error!r}")
+        hasRaised = self.hasRaised and self.reason is Deliberate
+        self.claim(self.reason in kinds or hasRaised, f"ended by {error!r}")
         self.claim(self.reason is not ConnectionAborted or self.hasAborted, "aborted, but not by this end")
         if self.isDone and not self.hasQuit and not self.sawEnd:
             self._end()
+        self._useLost()
+        self.act("connectionLost")
 
     @property
     def sawEnd(self) -> bool:
@@ -224,7 +256,7 @@ class Talker(Protocol):
 
     def _end(self) -> None:
         """Check, when the transport reports an orderly end, that all of the peer's data has arrived."""
-        self.sawEndAt = self.host.seconds()
+        self.sawEndAt = self.host.world.clock.seconds()
         peer = self.peer
         if peer.host.isStopped:
             return  # a process that stops ends its connections
@@ -234,10 +266,20 @@ class Talker(Protocol):
             return  # the local end has ended a handshake
         if not peer.hasEndedWriting:
             ended = self.hasHalfClosed and not peer.plan.isHalfCloseable
-            self.claim(ended, "the end of a peer that has not ended")
+            self.claim(ended or peer.hasRaised, "the end of a peer that has not ended")
+        elif peer.hasRaised:
+            pass  # its unsent data is lost
         elif (peer.wasFirst and self.mode == "SMC-R") or peer.plan.isHalfCloseable or not self.hasHalfClosed:
             # Otherwise this end's half-close has closed the peer, whose protocol is not half-closeable.
-            self.claim(self.received == peer.written, "the end, but data is missing")
+            self.claim(self.received >= peer.owed, "the end, but data is missing")
+
+    def _register(self) -> None:
+        if self.plan.writing == "pull":
+            self.transport.registerProducer(_Pulled(self), False)
+        else:
+            pushing = _Pushing(self)
+            self.transport.registerProducer(pushing, True)
+            self.later(self.plan.pace * self.random.random(), pushing.begin)
 
     # Actions
 
@@ -272,6 +314,7 @@ class Talker(Protocol):
         if length and not self.wasStopped:
             begin = self.start + self.written
             self.written += length
+            self.owed = self.written
             self.note(f"writes {length}")
             if random.random() < 0.2:
                 cut = random.randint(0, length)
@@ -295,6 +338,91 @@ class Talker(Protocol):
             self.note("half-closes")
             self.hasEndedWriting = self.hasHalfClosed = True
             self.transport.loseWriteConnection()
+
+    # Actions in callbacks
+
+    def act(self, callback: str) -> None:
+        """Do what the plan has for a callback, once; not on TCP, whose transport is Twisted's."""
+        if self.acts and self.mode == "SMC-R" and not self.peer.host.isStopped and not self.host.isStopped:
+            due = [action for where, action in self.acts if where == callback]
+            self.acts = [each for each in self.acts if each[0] != callback]
+            wasActing, self.isActing = self.isActing, True
+            try:
+                for action in sorted(due, key="raise".__eq__):
+                    if action != "raise" or not wasActing:  # a callback within another one does not raise
+                        self.note(f"{callback}: {action}")
+                        getattr(self, f"_act_{action}")()
+            finally:
+                self.isActing = wasActing
+
+    def _act_lose(self) -> None:
+        if self.lostAt is None:
+            self._close()
+
+    def _act_half(self) -> None:
+        if self.lostAt is None and not self.hasEndedWriting and not self.sawEnd:
+            self.isFinished = self.hasEndedWriting = self.hasHalfClosed = True
+            if self.isProducing:
+                self.isProducing = False
+                self.transport.unregisterProducer()
+            self.transport.loseWriteConnection()
+
+    def _act_abort(self) -> None:
+        if self.lostAt is None:
+            self._abort()
+
+    def _act_more(self) -> None:
+        """Write after the end of writing, which the peer may receive until the transport has closed."""
+        if self.hasEndedWriting and not self.isProducing and self.lostAt is None and self.written < MOST - 9:
+            begin = self.start + self.written
+            self.written += 9
+            self.transport.write(TEXT[begin : begin + 4])
+            self.transport.writeSequence([b"", TEXT[begin + 4 : begin + 9]])
+
+    def _act_register(self) -> None:
+        if self.isProducing and self.lostAt is None and not self.wasStopped:
+            self.transport.unregisterProducer()
+            self._register()
+
+    def _act_again(self) -> None:
+        if self.lostAt is not None:
+            return
+        if self.hasHalfClosed:
+            self.transport.loseWriteConnection()
+        if self.hasClosed:
+            self.transport.loseConnection()
+        if self.hasAborted:
+            self.transport.abortConnection()
+        if not self.isProducing:
+            self.transport.unregisterProducer()
+
+    def _act_unpause(self) -> None:
+        if not self.isPausing and self.lostAt is None:
+            self.transport.pauseProducing()
+            self.transport.pauseProducing()
+            self.transport.resumeProducing()
+            self.transport.resumeProducing()
+
+    def _act_raise(self) -> None:
+        self.hasRaised = self.hasQuit = True
+        raise Deliberate
+
+    def _useLost(self) -> None:
+        """Make all calls to a transport that has ended, which has no effect."""
+        transport = self.transport
+        seen: list[str] = []
+        transport.write(b"lost")
+        transport.writeSequence([b"lost", b"lost"])
+        transport.pauseProducing()
+        transport.resumeProducing()
+        transport.unregisterProducer()
+        if self.mode == "SMC-R":  # Twisted's TCP would use its closed socket
+            transport.loseWriteConnection()
+        transport.loseConnection()
+        transport.abortConnection()
+        late = _Late(seen.append)
+        transport.registerProducer(late, bool(self.random.getrandbits(1)))
+        self.claim(seen == ["stop"], f"a producer that was registered after the end: {seen}")
 
     def _close(self) -> None:
         if not self.hasClosed:
@@ -344,6 +472,7 @@ class _Producer:
         """Stop producing, and check that this is called only once."""
         self.talker.claim(not self.isOver, "stopped twice")
         self.isOver = self.talker.wasStopped = True
+        self.talker.act("stopProducing")
 
     def _produce(self) -> bool:
         talker = self.talker
@@ -355,6 +484,23 @@ class _Producer:
         return True
 
 
+@implementer(IPushProducer)
+class _Late:
+    """A producer that is registered after the end of the connection."""
+
+    def __init__(self, seen: Callable[[str], None]) -> None:
+        self._seen = seen
+
+    def pauseProducing(self) -> None:
+        self._seen("pause")
+
+    def resumeProducing(self) -> None:
+        self._seen("resume")
+
+    def stopProducing(self) -> None:
+        self._seen("stop")
+
+
 @implementer(IPullProducer)
 class _Pulled(_Producer):
     """A pull producer of a talker's text."""
@@ -363,6 +509,7 @@ class _Pulled(_Producer):
         """Write one piece, and check that the producer was not stopped."""
         self.talker.claim(not self.isOver, "resumed after the end")
         self._produce()
+        self.talker.act("resumeProducing")
 
 
 @implementer(IPushProducer)
@@ -371,12 +518,21 @@ class _Pushing(_Producer):
 
     _isWaiting = False
 
+    def begin(self) -> None:
+        """Write for the first time."""
+        if not self.isPaused:
+            self._resend()
+
     def pauseProducing(self) -> None:
+        """Stop writing until L{resumeProducing}, and act by the plan, but not raise: the talker writes."""
         self.isPaused = True
+        if ("pauseProducing", "raise") not in self.talker.acts:
+            self.talker.act("pauseProducing")
 
     def resumeProducing(self) -> None:
         self.isPaused = False
         self._resend()
+        self.talker.act("resumeProducing")
 
     def _resend(self) -> None:
         talker = self.talker

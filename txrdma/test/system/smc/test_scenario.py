@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.test.support.processes import printed
 from txrdma.testing.smc.plans import drawStreams
+from txrdma.testing.smc.randomprotocols import Deliberate
 from txrdma.testing.smc.scenario import playStreams
 
 
@@ -26,4 +27,5 @@ class RepetitionTests(SynchronousTestCase):
         )
         done = printed(program, PYTHONHASHSEED="1")
         digests = [playStreams(drawStreams(seed)).digest for seed in range(3)]
+        self.flushLoggedErrors(Deliberate)
         self.assertEqual((done.stdout, done.stderr), (f"{digests}\n", ""))
