@@ -66,7 +66,7 @@ class ServerNegotiation(Negotiation):
         if isSure:
             self._enter()
         highest = max(self._options.versions)
-        core = ServerHandshake(self._reactor.seconds(), peerID=peerID(), announced=isSure, version=highest)
+        core = ServerHandshake(self._clock.seconds(), peerID=peerID(), announced=isSure, version=highest)
         self._begin(core)
 
     def readConnectionLost(self) -> None:
@@ -121,7 +121,7 @@ class ServerNegotiation(Negotiation):
         link = group.pick()
         self._stream = stream = Stream(link, element, self._peer.addresses, self.role)
         message = link.accept(element, stream.token, isNew, hostName())
-        self._core.accept(message, self._reactor.seconds())
+        self._core.accept(message, self._clock.seconds())
 
     async def _reserve(
         self, groups: LinkGroups, proposal: Proposal, choice: Choice

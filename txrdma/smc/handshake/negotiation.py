@@ -34,6 +34,7 @@ from twisted.python.log import callWithContext
 
 from txrdma.error import RDMAError, Refused
 from txrdma.kit.delayedcalls import cancelCall, isPending
+from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.smc.common.reactoruse import reactorUse, Use
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.group.groups import GroupTerms, LinkGroups, linkGroups
@@ -103,6 +104,7 @@ class Negotiation(Protocol):
         use: Use | None = None,
     ) -> None:
         self._reactor: IReactorTime = reactor
+        self._clock = sharedForwardClock(reactor)
         self._options = options
         self._outcomes = outcomes
         self._build = build
@@ -127,7 +129,7 @@ class Negotiation(Protocol):
 
     def dataReceived(self, data: bytes) -> None:
         """Process bytes of CLC, or early bytes of the application."""
-        self._core.received(data, self._reactor.seconds())
+        self._core.received(data, self._clock.seconds())
         self._turn()
 
     def readConnectionLost(self) -> None:
@@ -152,9 +154,19 @@ class Negotiation(Protocol):
 
     def _begin(self, core: ServerHandshake | ClientHandshake) -> None:
         self._core = core
+        self._clock.join(self, self._clockSetBack)
         if self._options.timeout is not None:
             self._limit = self._reactor.callLater(self._options.timeout, self._timedOut)
         self._turn()
+
+    def _clockSetBack(self) -> None:
+        """Renew the timers, which are late because the system time was set back."""
+        if isPending(self._timer):
+            cancelCall(self._timer)
+            self._startTimer()
+        if isPending(self._limit) and self._options.timeout is not None:
+            cancelCall(self._limit)
+            self._limit = self._reactor.callLater(self._options.timeout, self._timedOut)
 
     def _turn(self) -> None:
         core = self._core
@@ -186,7 +198,11 @@ class Negotiation(Protocol):
             return
         cancelCall(self._timer)
         self._until = deadline
-        self._timer = self._reactor.callLater(max(deadline - self._reactor.seconds(), 0.0), self._late)
+        self._startTimer()
+
+    def _startTimer(self) -> None:
+        wait = max(self._until - self._clock.seconds(), 0.0) + self._clock.margin
+        self._timer = self._reactor.callLater(wait, self._late)
 
     def _pause(self, isFull: bool) -> None:
         """Pause or resume reading: received bytes can't be assigned to CLC or the application yet, or can."""
@@ -212,7 +228,7 @@ class Negotiation(Protocol):
 
     def _expired(self) -> None:
         self._timer = None
-        self._core.expired(self._reactor.seconds())
+        self._core.expired(self._clock.seconds())
         self._turn()
 
     def _timedOut(self) -> None:
@@ -269,7 +285,7 @@ class Negotiation(Protocol):
     def _decline(self, diagnosis: Diagnosis) -> None:
         self._abandon()
         if not self._over:
-            self._core.decline(diagnosis, self._reactor.seconds())
+            self._core.decline(diagnosis, self._clock.seconds())
             self._turn()
 
     # End
@@ -287,6 +303,7 @@ class Negotiation(Protocol):
     def _end(self) -> None:
         self._over = True
         self._abandon()
+        self._clock.leave(self)
         cancelCall(self._timer)
         cancelCall(self._limit)
 

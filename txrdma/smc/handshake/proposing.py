@@ -143,7 +143,7 @@ class ClientNegotiation(Negotiation):
             return
         self._hasAsked = True
         self._offer = offer
-        self._begin(ClientHandshake(self._reactor.seconds(), offer))
+        self._begin(ClientHandshake(self._clock.seconds(), offer))
         if held:
             self.dataReceived(held)
 
@@ -174,7 +174,7 @@ class ClientNegotiation(Negotiation):
         if accept.firstContact:
             group.connect(accept)
         message = link.confirm(element, stream.token, accept, agreement, hostName())
-        self._core.confirm(message, self._reactor.seconds())
+        self._core.confirm(message, self._clock.seconds())
         self._accept = accept
 
     def _stepped(self, result: None) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 from twisted.internet.error import ConnectionLost
 
 from txrdma.smc.group.groups import everyGroup
+from txrdma.smc.handshake._machine import CLC_TIMEOUT
+from txrdma.smc.wire.clc import Decline, decode
 from txrdma.test.support.smc.races import RaceTestCase
 from txrdma.testing.smc.scenario import PATIENT_BOUND
 
@@ -51,3 +53,30 @@ class SetBackTests(RaceTestCase):
         )
         # At least the time after the clock was set back: when that happened exactly is not known.
         self.assertApproximates(stream.blockedSeconds, 3.0, 1.1)  # type: ignore[attr-defined]  # of a Stream
+
+
+class HandshakeTests(RaceTestCase):
+    """The system time of the client is set back during a handshake that the server does not answer."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.server.sleep()
+
+    def test_clientFallsBackInTime(self) -> None:
+        here, _there, _ = self.connect()
+        self.wait(0.1)
+        self.client.setClock(-HOURS)
+        self.wait(2 * CLC_TIMEOUT)
+        self.assertEqual(here.mode, "TCP")
+
+    def test_timeoutOfOptions(self) -> None:
+        """The client declines after the timeout of its options, which is the shorter one."""
+        _here, there, (socket, _) = self.connect(timeout=1.0)
+        sent: list[bytes] = []
+        self.wait(0.1)
+        socket.sniffer = sent.append
+        self.client.setClock(-HOURS)
+        self.wait(2.0)
+        (message,) = sent
+        self.assertIsInstance(decode(message), Decline)
+        self.assertEqual(there.mode, "")
