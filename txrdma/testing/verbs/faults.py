@@ -293,7 +293,7 @@ class ReceiverContract(TwoEnds):
 
     def test_neverReady(self) -> None:
         """A message without a receive fails when its few RNR retries are exhausted."""
-        alice, bob = self.pair(settings=HASTY)
+        alice, bob = self.pair(settings=replace(HASTY, timeout=PATIENT.timeout))
         alice.send(alice.fill(b"nobody"))
         self.runUntilCompleted(alice, sends=1)
         self.assertEqual(alice.sent[0].status, Status.RNR_RETRY_EXC_ERR)
