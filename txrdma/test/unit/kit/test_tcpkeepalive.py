@@ -55,6 +55,14 @@ class KeepAliveTests(SynchronousTestCase):
         keepAlive(wrapper, 40, 15, 5)
         self.assertEqual(self.options(), [1, 40, 15, 5])
 
+    def test_unix(self) -> None:
+        """Transports of UNIX sockets provide C{ITCPTransport}, but have no such options."""
+        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.addCleanup(near.close)
+        self.addCleanup(far.close)
+        keepAlive(_Transport(near), 40, 15, 5)
+        self.assertEqual(near.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE), 1)
+
     def test_other(self) -> None:
         """Other transports have no keepalive."""
         keepAlive(StringTransport(), 40, 15, 5)
