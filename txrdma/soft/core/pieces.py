@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import Buffer, SendRequest
@@ -16,9 +16,11 @@ ATOMIC_LENGTH: Final = 8
 _64_BITS: Final = (1 << 64) - 1
 
 
-def inlineLength(inline: Sequence[Buffer]) -> int:
+def inlineLength(inline: Sequence[Any]) -> int:
     """
     Return the number of bytes of inline data; a view of words has more than its length.
+
+    The pieces have any type here, or the compiled module would check it, and raise TypeError.
 
     @raise InvalidRequest: a piece is not a bytes-like object.
     """
@@ -33,14 +35,14 @@ def inlineLength(inline: Sequence[Buffer]) -> int:
     return length
 
 
-def _byteCount(piece: Buffer) -> int:
+def _byteCount(piece: Any) -> int:
     try:
         return memoryview(piece).nbytes
     except TypeError as error:
         raise InvalidRequest(f"inline data: {error}") from error
 
 
-def viewOf(piece: Buffer) -> memoryview:
+def viewOf(piece: Any) -> memoryview:
     """Return a view of the bytes of any buffer; they are copied only if they are not contiguous."""
     view = memoryview(piece)
     if view.format == "B" and view.ndim == 1 and view.contiguous:
@@ -48,7 +50,7 @@ def viewOf(piece: Buffer) -> memoryview:
     return view.cast("B") if view.c_contiguous and view.nbytes else memoryview(view.tobytes())
 
 
-def joined(inline: Sequence[Buffer]) -> bytes:
+def joined(inline: Sequence[Any]) -> bytes:
     """Return the bytes of inline data; a single C{bytes} object is not copied."""
     try:
         return b"".join(inline)
