@@ -7,7 +7,7 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionLost, ConnectionRefusedError
 from twisted.internet.task import Clock
-from twisted.internet.testing import MemoryReactorClock, StringTransport
+from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
@@ -17,6 +17,7 @@ from twisted.web.http_headers import Headers
 
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.httprequests import _BodyReader, fetch, HTTPAnswer, quietAgent
+from txrdma.test.support.addressreactor import AddressReactor
 from txrdma.test.support.httpagents import Answer, Prepared, PreparedAgent
 
 HEADERS = {"X-One": "1"}
@@ -26,7 +27,7 @@ class AgentTests(SynchronousTestCase):
     def test_quiet(self) -> None:
         """Connections are not logged: programs that run for years send a request every few seconds."""
         for url in ("http://127.0.0.1/a", "http://127.0.0.1:8080/a"):
-            clock = MemoryReactorClock()
+            clock = AddressReactor()
             with capturedLogs() as logs:
                 fetching = fetch(quietAgent(clock, 3.0), clock, url, HEADERS, 5.0, 10)
                 (_host, _port, factory, timeout, _address) = clock.tcpClients[0]

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionRefusedError
-from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, WireError
+from txrdma.test.support.addressreactor import AddressReactor
 from txrdma.verify.checks import Reporter
 from txrdma.verify.measuring import Client, decodeOffer, Offer
 from txrdma.verify.subject import TestedPort
@@ -58,7 +58,7 @@ class OfferTests(SynchronousTestCase):
 class ServerlessTests(SynchronousTestCase):
     def test_refused(self) -> None:
         """Without a server the reason names its host and port."""
-        reactor = MemoryReactorClock()
+        reactor = AddressReactor()
         client = Client(reactor, Reporter(io.StringIO()), cast(TestedPort, None), "192.0.2.1", 0.1, 1)
         running = Deferred.fromCoroutine(client.run(18517))
         ((_host, _port, factory, *_),) = reactor.tcpClients
