@@ -28,7 +28,7 @@ def keepAlive(transport: Any, idleSeconds: int, intervalSeconds: int, probes: in
     while isinstance(transport, ProtocolWrapper):  # TLS
         transport = transport.transport
     handle: Any = transport.getHandle() if hasattr(transport, "getHandle") else None
-    if getattr(handle, "family", None) in (socket.AF_INET, socket.AF_INET6):  # not a UNIX socket
+    if hasattr(handle, "setsockopt") and getattr(handle, "family", None) != socket.AF_UNIX:
         for option, value in (
             (socket.TCP_KEEPIDLE, idleSeconds),
             (socket.TCP_KEEPINTVL, intervalSeconds),
