@@ -13,6 +13,9 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+_log = Logger()
 
 _MARGIN: Final = 1e-6
 """Seconds: more than the rounding error of a sum of system times."""
@@ -30,7 +33,7 @@ class ForwardClock:
     __slots__ = ("__weakref__", "_ahead", "_latest", "_listeners", "_reactor", "margin")
 
     def __init__(self, reactor: IReactorTime, setBack: Callable[[], None] | None = None) -> None:
-        """@param setBack: see L{join}."""
+        """@param setBack: called when the system time was set back, as by L{join}."""
         self._reactor = reactor
         self._listeners: dict[object, Callable[[], None]] = {}
         self._latest, self._ahead, self.margin = -inf, 0.0, 0.0
@@ -59,7 +62,8 @@ class ForwardClock:
             self._ahead += self._latest - now
             self.margin = _MARGIN
             for setBack in tuple(self._listeners.values()):
-                setBack()  # which may read this clock
+                with _log.failuresHandled("Unexpected error while timers were renewed"):
+                    setBack()  # which may read this clock
         return self._latest
 
 

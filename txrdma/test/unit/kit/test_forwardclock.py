@@ -95,3 +95,12 @@ class ForwardClockTests(SynchronousTestCase):
         del clock
         gc.collect()
         self.assertEqual(sharedForwardClock(self.reactor).seconds(), 3600.0)
+
+    def test_failingUser(self) -> None:
+        """An exception of one user reaches neither the others nor whoever reads the clock."""
+        told: list[str] = []
+        self.clock.join(1, lambda: told.append(str(1 // 0)))
+        self.clock.join(2, lambda: told.append("second"))
+        self.reactor.rightNow -= 3600.0
+        self.assertEqual((self.clock.seconds(), told), (7200.0, ["second"]))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
