@@ -30,7 +30,7 @@ from txrdma.iba.types import GID, MACAddress, MTU, QPN
 from txrdma.iba.verbs import AddressVector, Buffer, usualGID
 from txrdma.interfaces import IAddressHandle, IVerbsDevice
 from txrdma.kit.delayedcalls import cancelCall, isPending
-from txrdma.kit.forwardclock import ForwardClock
+from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.kit.logs import lacksDescriptors
 from txrdma.kit.values import frozen
 from txrdma.verbs.devices import DeviceSpec, sharedDevice
@@ -260,7 +260,7 @@ class ModulePort:
         self._later: IDelayedCall | None = None
         self._timer: IDelayedCall | None = None
         self._timerAt = 0.0
-        self._clock = ForwardClock(reactor, self._setBack)
+        self._clock = sharedForwardClock(reactor)
         self.seconds = self._clock.seconds
         self._touched: dict[Program, Peer] = {}
         self._unneeded: deque[tuple[tuple[int, ...], list[IAddressHandle]]] = deque()
@@ -281,6 +281,8 @@ class ModulePort:
             insight.modules.appear(reactor, self.core, lambda: self.counters)
             undo.callback(insight.modules.leave, self.core)
             undo.callback(self._stopTimers)
+            undo.callback(self._clock.leave, self._setBack)
+            self._clock.join(self._setBack)
             self._closing = undo.pop_all()
 
     def __repr__(self) -> str:

@@ -43,7 +43,7 @@ from txrdma.iba.path import IBPath, SUBNET_TIMEOUT
 from txrdma.iba.types import GUID
 from txrdma.interfaces import IMADHandler
 from txrdma.kit.delayedcalls import Timer
-from txrdma.kit.forwardclock import ForwardClock
+from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import frame
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
@@ -100,7 +100,7 @@ class ConnectionManager:
         self._agent: MADAgent = server.agent
         self._agents = [server.agent, *(other.agent for other in others)]
         self._reactor = self._agent.reactor
-        self._clock = ForwardClock(self._reactor)
+        self._clock = sharedForwardClock(self._reactor)
         self.seconds = self._clock.seconds
         self._core = self._makeCore()
         self._connections: dict[Managed, CMConnection] = {}
@@ -114,6 +114,7 @@ class ConnectionManager:
                 undo.callback(each.handle(ManagementClass.COMM_MGT, self, (Method.SEND, Method.GET)))
             self._ends = undo.pop_all()
         managers.appear(self._reactor, self, lambda: self.counters)
+        self._clock.join(self._reschedule)
 
     def __repr__(self) -> str:
         return f"<ConnectionManager {self._agent.port.name} {len(self._core)} connections>"
@@ -297,6 +298,7 @@ class ConnectionManager:
         """
         self._isClosed = True
         self._ends.close()
+        self._clock.leave(self._reschedule)
         self._timer.stop()
         self._transmit()  # there may be a last DREP
         managers.leave(self)

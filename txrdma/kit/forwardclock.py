@@ -32,26 +32,23 @@ class ForwardClock:
 
     __slots__ = ("__weakref__", "_ahead", "_latest", "_listeners", "_reactor", "margin")
 
-    def __init__(self, reactor: IReactorTime, setBack: Callable[[], None] | None = None) -> None:
-        """@param setBack: called when the system time was set back, as by L{join}."""
+    def __init__(self, reactor: IReactorTime) -> None:
         self._reactor = reactor
-        self._listeners: dict[object, Callable[[], None]] = {}
+        self._listeners: dict[Callable[[], None], None] = {}
         self._latest, self._ahead, self.margin = -inf, 0.0, 0.0
-        if setBack is not None:
-            self._listeners[None] = setBack
 
-    def join(self, user: object, setBack: Callable[[], None]) -> None:
+    def join(self, setBack: Callable[[], None]) -> None:
         """
-        Add a user of a shared clock.
+        Add a listener.
 
         @param setBack: called by L{seconds} when the system time was set back: the delayed calls of the
             reactor are late by that.
         """
-        self._listeners[user] = setBack
+        self._listeners[setBack] = None
 
-    def leave(self, user: object) -> None:
-        """Remove a user. Idempotent."""
-        self._listeners.pop(user, None)
+    def leave(self, setBack: Callable[[], None]) -> None:
+        """Remove a listener. Idempotent."""
+        self._listeners.pop(setBack, None)
 
     def seconds(self) -> float:
         """Return the time in seconds."""
@@ -61,7 +58,7 @@ class ForwardClock:
         elif now < self._latest - _MARGIN:  # less is due to rounding
             self._ahead += self._latest - now
             self.margin = _MARGIN
-            for setBack in tuple(self._listeners.values()):
+            for setBack in tuple(self._listeners):
                 with _log.failuresHandled("Unexpected error while timers were renewed"):
                     setBack()  # which may read this clock
         return self._latest

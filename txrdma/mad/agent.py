@@ -25,7 +25,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
 from txrdma.kit.delayedcalls import cancelCall
-from txrdma.kit.forwardclock import ForwardClock
+from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.mad.core.calls import Calls, Dropped, Event, Requested
 from txrdma.mad.core.frames import Keys, NO_KEYS
@@ -111,7 +111,7 @@ class MADAgent(RPCs):
         self.reactor = reactor
         self._timer: IDelayedCall | None = None
         self._timerAt = inf
-        self._clock = ForwardClock(reactor, self._setBack)
+        self._clock = sharedForwardClock(reactor)
         self.seconds = self._clock.seconds
         self._rateLimited = RateLimitedLogger(_log, clock=self.seconds)
         self._closed = ""
@@ -121,6 +121,7 @@ class MADAgent(RPCs):
         self._watch = PortWatch(reactor, lambda: self.port, watchSeconds)
         self._reopener = PortReopener(reactor, reopen, self._returned) if reopen is not None else None
         self._use(port)
+        self._clock.join(self._setBack)
 
     def _use(self, port: IMADPort) -> None:
         self.port = port
@@ -376,6 +377,7 @@ class MADAgent(RPCs):
         if self._closed:
             return
         self._closed = reason
+        self._clock.leave(self._setBack)
         self._stopTimer()
         for call in self._core.clear():
             call.failed(DeviceUnavailable(reason))

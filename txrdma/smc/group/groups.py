@@ -206,7 +206,7 @@ class LinkGroups:
             reactor.addSystemEventTrigger("after", "shutdown", self._reactorStopped),
         ]
         self.reactorUse.add(self)
-        self.clock.join(self, self._clockSetBack)
+        self.clock.join(self._clockSetBack)
 
     def __repr__(self) -> str:
         return f"<LinkGroups of {', '.join(map(repr, self._opened))}>"
@@ -574,7 +574,7 @@ class LinkGroups:
         if _open.get(self._key) is self:
             del _open[self._key]
         self.reactorUse.remove(self)
-        self.clock.leave(self)
+        self.clock.leave(self._clockSetBack)
         self._targets.clear()
         self.checkStopped()
         triggers, self._triggers = self._triggers, []

@@ -154,7 +154,7 @@ class Negotiation(Protocol):
 
     def _begin(self, core: ServerHandshake | ClientHandshake) -> None:
         self._core = core
-        self._clock.join(self, self._clockSetBack)
+        self._clock.join(self._clockSetBack)
         if self._options.timeout is not None:
             self._limit = self._reactor.callLater(self._options.timeout, self._timedOut)
         self._turn()
@@ -303,7 +303,7 @@ class Negotiation(Protocol):
     def _end(self) -> None:
         self._over = True
         self._abandon()
-        self._clock.leave(self)
+        self._clock.leave(self._clockSetBack)
         cancelCall(self._timer)
         cancelCall(self._limit)
 

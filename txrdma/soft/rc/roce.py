@@ -130,7 +130,7 @@ class RoCEPort(RoutePort):
         if lanes is not None:
             self._localPeers = LocalPeers(self, lanes, self._routes)
             lanes.start(self._localPeers.datagramsReceived, self.batchEnded)
-        self._time.join(self, self._setBack)
+        self._time.join(self._setBack)
 
     def __repr__(self) -> str:
         return f"<RoCEPort {self.address} port {self.port}>"
@@ -164,7 +164,7 @@ class RoCEPort(RoutePort):
         if self._closed:
             return
         self._closed, self.isEnabled = True, False
-        self._time.leave(self)
+        self._time.leave(self._setBack)
         cancelCall(self._timer)
         cancelCall(self._moreCall)
         self._timer = self._moreCall = None

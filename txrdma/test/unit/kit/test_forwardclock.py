@@ -16,7 +16,8 @@ class ForwardClockTests(SynchronousTestCase):
         self.reactor = Clock()
         self.reactor.advance(7200.0)
         self.seen: list[float] = []
-        self.clock = ForwardClock(self.reactor, lambda: self.seen.append(self.clock.seconds()))
+        self.clock = ForwardClock(self.reactor)
+        self.clock.join(lambda: self.seen.append(self.clock.seconds()))
         self.assertEqual(self.clock.seconds(), 7200.0)
 
     def test_setBack(self) -> None:
@@ -31,7 +32,8 @@ class ForwardClockTests(SynchronousTestCase):
 
     def test_readWhenSetBack(self) -> None:
         """The clock does not go back behind a time that was read when it reported that it was set back."""
-        self.clock = ForwardClock(self.reactor, self.readLater)
+        self.clock = ForwardClock(self.reactor)
+        self.clock.join(self.readLater)
         self.clock.seconds()
         self.reactor.rightNow -= 3600.0
         self.assertEqual(self.clock.seconds(), 7201.0)
@@ -86,10 +88,10 @@ class ForwardClockTests(SynchronousTestCase):
         self.assertIsNot(sharedForwardClock(Clock()), clock)
         clock.seconds()
         told: list[str] = []
-        clock.join(1, lambda: told.append("first"))
-        clock.join(2, lambda: told.append("second"))
-        clock.leave(2)
-        clock.leave(2)
+        clock.join(lambda: told.append("first"))
+        clock.join(second := lambda: told.append("second"))
+        clock.leave(second)
+        clock.leave(second)
         self.reactor.rightNow -= 3600.0
         self.assertEqual((clock.seconds(), told), (7200.0, ["first"]))
         del clock
@@ -99,8 +101,8 @@ class ForwardClockTests(SynchronousTestCase):
     def test_failingUser(self) -> None:
         """An exception of one user reaches neither the others nor whoever reads the clock."""
         told: list[str] = []
-        self.clock.join(1, lambda: told.append(str(1 // 0)))
-        self.clock.join(2, lambda: told.append("second"))
+        self.clock.join(lambda: told.append(str(1 // 0)))
+        self.clock.join(lambda: told.append("second"))
         self.reactor.rightNow -= 3600.0
         self.assertEqual((self.clock.seconds(), told), (7200.0, ["second"]))
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
