@@ -128,7 +128,7 @@ class Connection:
         await future(self.transport.send(tag, data))
 
     def post(self, tag: int, data: AnyBuffer) -> None:
-        """Send a message without waiting."""
+        """Send a message without waiting; after the end of the connection it is dropped."""
         self.transport.post(tag, data)
 
     async def sendMany(self, tag: int, messages: Iterable[AnyBuffer]) -> None:

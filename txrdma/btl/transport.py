@@ -255,7 +255,8 @@ class BTLMessageTransport(MessageTransport):
         """
         Send a message as L{send} does, without a Deferred.
 
-        @param done: called with None when the peer has the message, else with the error.
+        @param done: called with None when the peer has the message, else with the error. Without it, a
+            message for a connection that has ended is dropped, as bytes written to any transport are.
         @raise InvalidRequest: the tag is invalid, or the data is too long or not contiguous.
         """
         waiting = self._waiting
