@@ -133,7 +133,7 @@ class Volley(_Asking):
         """Count the outstanding datagram as lost if it was not answered in time, and send the next one."""
         del self.calls["lost"]
         if index == self.index and not self.isAnswered:
-            self.measurement.lost += 1
+            self.measurement.lost += index >= self.test.warmup
             self.isAnswered = True
             self.proceed()
         elif not self.isFinished:
