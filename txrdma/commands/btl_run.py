@@ -7,7 +7,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from getopt import getopt
 from typing import Any
 
@@ -85,4 +85,5 @@ def reserved() -> Iterator[tuple[str, int]]:
 
 def _report(end: End) -> None:
     process = f" (process {end.pid})" if end.pid else ""
-    print(f"txrdma btl-run: rank {end.rank} has failed: {end.text}{process}", file=sys.stderr)
+    with suppress(OSError):  # nobody reads it
+        print(f"txrdma btl-run: rank {end.rank} has failed: {end.text}{process}", file=sys.stderr, flush=True)

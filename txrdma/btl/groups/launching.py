@@ -32,6 +32,9 @@ INTERRUPT_SECONDS: Final = 1.0
 CANNOT_START: Final = 126
 """Exit status of a process that could not be started, as shells report it."""
 
+CANNOT_WRITE: Final = 1
+"""Exit status of a process whose output cannot be written."""
+
 LONGEST_LINE: Final = 64 << 10
 """Bytes of output that are collected before they are written as a line."""
 
@@ -42,7 +45,7 @@ class End(NamedTuple):
 
     @ivar pid: 0 for a process that could not be started.
     @ivar status: the exit status as shells report it: 128 and the signal if a signal has ended the process;
-        L{CANNOT_START} for one that could not be started.
+        L{CANNOT_START} or L{CANNOT_WRITE}.
     """
 
     rank: int
@@ -84,8 +87,13 @@ class Prefixer:
 class _MemberProcess(ProcessProtocol):
     """The process of a member."""
 
-    def __init__(self, rank: int, ended: Callable[[End], None]) -> None:
-        self._rank, self._ended = rank, ended
+    def __init__(self, rank: int, exited: Callable[[End], None], ended: Callable[[int], None]) -> None:
+        """
+        @param exited: called when the process has exited, or its output cannot be written.
+        @param ended: called with the rank when all its output has been written as well, which its own child
+            processes may continue.
+        """
+        self._rank, self._exited, self._ended = rank, exited, ended
         self._out = Prefixer(rank, _writer(sys.stdout))
         self._error = Prefixer(rank, _writer(sys.stderr))
         self._pid = 0
@@ -95,15 +103,28 @@ class _MemberProcess(ProcessProtocol):
         self._pid = process.pid
 
     def outReceived(self, data: bytes) -> None:
-        self._out.received(data)
+        self._report(1, self._out.received, data)
 
     def errReceived(self, data: bytes) -> None:
-        self._error.received(data)
+        self._report(2, self._error.received, data)
+
+    def processExited(self, reason: Failure) -> None:
+        self._exited(End.of(self._rank, self._pid, reason.value))
 
     def processEnded(self, reason: Failure) -> None:
-        self._out.end()
-        self._error.end()
-        self._ended(End.of(self._rank, self._pid, reason.value))
+        self._report(1, self._out.end)
+        self._report(2, self._error.end)
+        self._ended(self._rank)
+
+    def _report(self, descriptor: int, write: Callable[..., object], *data: bytes) -> None:
+        """Write output; if that is impossible, for example after C{| head}, the process has failed."""
+        try:
+            write(*data)
+        except OSError as error:
+            process: Any = self.transport
+            process.closeChildFD(descriptor)
+            text = f"its output cannot be written: {error}"
+            self._exited(End(self._rank, self._pid, CANNOT_WRITE, text))
 
 
 def _writer(stream: Any) -> Callable[[bytes], object]:
@@ -131,7 +152,7 @@ class Launch:
         self._reactor, self._size, self._command = reactor, size, list(command)
         self._isPrefixed = isPrefixed
         self._rendezvous = Rendezvous(reactor, size)
-        self._processes = {rank: _MemberProcess(rank, self._ended) for rank in range(size)}
+        self._processes = {rank: _MemberProcess(rank, self._exited, self._ended) for rank in range(size)}
         self._finished: Deferred[None] = Deferred()
         self._timer = Timer(reactor)
 
@@ -150,7 +171,8 @@ class Launch:
                 self._start(rank, environment, nothing)
         except OSError as error:
             for missing in range(rank, self._size):
-                self._ended(End(missing, 0, CANNOT_START, f"its process cannot be started: {error}"))
+                self._exited(End(missing, 0, CANNOT_START, f"its process cannot be started: {error}"))
+                self._ended(missing)
         finally:
             os.close(nothing)
         await self._finished
@@ -173,13 +195,15 @@ class Launch:
             childFDs={0: nothing if rank else 0, **output},
         )
 
-    def _ended(self, end: End) -> None:
-        del self._processes[end.rank]
+    def _exited(self, end: End) -> None:
         self._rendezvous.ended(end.rank, end.text)
         if end.status and self.failed is None:
             self.failed = end
             self._reportFailure(end)
             self._timer.ensure(GRACE_SECONDS, self._terminate)
+
+    def _ended(self, rank: int) -> None:
+        del self._processes[rank]
         if not self._processes:
             self._timer.stop()
             self._finished.callback(None)
@@ -193,11 +217,11 @@ class Launch:
         self._timer.start(GRACE_SECONDS, self._signal, "KILL")
 
     def _signal(self, name: str) -> None:
-        for member in self._processes.values():
+        for member in list(self._processes.values()):
             process: Any = member.transport
             if process is None:
                 continue  # it was not started
             try:
                 process.signalProcess(name)
             except ProcessExitedAlready:
-                pass  # its end is about to be reported
+                process.loseConnection()  # its own child processes may keep its output open

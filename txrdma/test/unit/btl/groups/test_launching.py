@@ -27,6 +27,7 @@ class Process:
         self.pid = 100 + int(environment["TXRDMA_GROUP_RANK"])
         self.protocol, self.command, self.environment, self.fds = protocol, command, environment, fds
         self.signals: list[str] = []
+        self.closed: list[int] = []
         self.hasEnded = False
 
     def signalProcess(self, name: str) -> None:
@@ -34,9 +35,22 @@ class Process:
             raise ProcessExitedAlready()
         self.signals.append(name)
 
-    def end(self, status: int = 0, signal: int | None = None) -> None:
+    def closeChildFD(self, descriptor: int) -> None:
+        self.closed.append(descriptor)
+
+    def loseConnection(self) -> None:
+        """Close all pipes."""
+        self.protocol.processEnded(Failure(ProcessDone(0)))
+
+    def exit(self, status: int = 0, signal: int | None = None) -> None:
+        """Exit, while another process has the pipes open."""
+        self.hasEnded = True
         failed = ProcessTerminated(status or None, signal) if status or signal else ProcessDone(0)
-        self.protocol.processEnded(Failure(failed))
+        self.protocol.processExited(Failure(failed))
+
+    def end(self, status: int = 0, signal: int | None = None) -> None:
+        self.exit(status, signal)
+        self.loseConnection()
 
 
 class ProcessReactor(MemoryReactorClock):
@@ -122,7 +136,6 @@ class LaunchTests(SynchronousTestCase):
         """Processes that still run after a failure get SIGTERM, and later SIGKILL."""
         self.launch()
         self.processes[1].end(status=3)
-        self.processes[2].hasEnded = True  # not reported yet
         self.reactor.advance(GRACE_SECONDS - 0.1)
         self.assertEqual(self.processes[0].signals, [])
         self.reactor.advance(0.2)
@@ -133,6 +146,30 @@ class LaunchTests(SynchronousTestCase):
         self.processes[2].end()
         self.successResultOf(self.running)
         self.assertEqual(self.failures[0].status, 3)
+
+    def test_outputStaysOpen(self) -> None:
+        """The failure of a process is noticed at its exit, though a child process of it may still write."""
+        self.launch(isPrefixed=True)
+        self.processes[1].exit(status=3)
+        self.assertEqual(self.failures[0].status, 3)
+        self.processes[2].end()
+        self.reactor.advance(GRACE_SECONDS)
+        self.assertEqual(self.processes[0].signals, ["TERM"])
+        self.assertNoResult(self.running)
+        self.processes[0].end(signal=15)
+        self.successResultOf(self.running)
+
+    def test_exitsBeforeItsOutputEnds(self) -> None:
+        """A process without failure whose child process still writes ends when that has closed its output."""
+        self.launch(isPrefixed=True)
+        self.processes[0].end()
+        self.processes[1].end()
+        self.processes[2].exit()
+        self.assertNoResult(self.running)
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+        self.processes[2].loseConnection()
+        self.successResultOf(self.running)
+        self.assertIsNone(self.launched.failed)
 
     def test_cannotStart(self) -> None:
         """If a process cannot be started, this is reported as its failure, and the started ones are ended."""
@@ -181,6 +218,28 @@ class LaunchTests(SynchronousTestCase):
             each.end()
         self.assertEqual(out.buffer.getvalue(), b"[1] one\n[1] two\n[1] rest\n")
         self.assertEqual(error.buffer.getvalue(), b"[0] bad\n")
+
+    def test_closedOutput(self) -> None:
+        """When nobody reads the output, a process has failed and its pipe is closed; its end is noticed."""
+
+        class Closed(io.RawIOBase):
+            def writable(self) -> bool:
+                return True
+
+            def write(self, data: Any) -> int:
+                raise BrokenPipeError("nobody reads")
+
+        for name in ("stdout", "stderr"):
+            self.patch(sys, name, io.TextIOWrapper(io.BufferedWriter(Closed())))
+        self.launch(isPrefixed=True)
+        self.processes[0].protocol.outReceived(b"one\n")
+        self.processes[1].protocol.errReceived(b"two\n")
+        self.processes[2].protocol.outReceived(b"rest")
+        self.assertEqual([each.closed for each in self.processes], [[1], [2], []])
+        self.assertEqual(self.failures, [End(0, 100, 1, "its output cannot be written: nobody reads")])
+        for each in self.processes:
+            each.end()
+        self.successResultOf(self.running)
 
     def test_longLine(self) -> None:
         """Output without a line end is buffered only up to a limit."""
