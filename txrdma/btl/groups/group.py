@@ -215,7 +215,7 @@ class Group:
         @return: fires with the buffer.
         @raise InvalidRequest: the buffer or the root is invalid.
         """
-        self._checkRoot(root)
+        root = self._checked(root)
         view = memoryview(octets(buffer))
         if view.readonly and root != self.rank:
             raise InvalidRequest("a read-only buffer cannot receive a broadcast")
@@ -229,7 +229,7 @@ class Group:
         @return: fires with the result at the root, and None elsewhere.
         @raise InvalidRequest: the data, the operation or the root is invalid.
         """
-        self._checkRoot(root)
+        root = self._checked(root)
         found = Elements(data, operation)
         memory = self._memory
         if memory is not None and found.unit <= LARGEST_UNIT:
@@ -298,7 +298,7 @@ class Group:
         @return: fires at the root with a list of the data, by rank, and with None elsewhere.
         @raise InvalidRequest: the data or the root is invalid.
         """
-        self._checkRoot(root)
+        root = self._checked(root)
         schedule = self._schedule("gather", root, _item(data))
         return self._start("gather", schedule, lambda found: found and _alikeAll(data, found))
 
@@ -322,7 +322,7 @@ class Group:
         @return: fires with the bytes of the item.
         @raise InvalidRequest: the root or an item is invalid, or there is another number of items.
         """
-        self._checkRoot(root)
+        root = self._checked(root)
         found = [] if root != self.rank or items is None else self._perMember(items)
         if root == self.rank and not found:
             raise InvalidRequest("the root of scatter needs items")
@@ -345,9 +345,12 @@ class Group:
             raise InvalidRequest(f"{len(items)} items for {self.size} members")
         return [_item(each) for each in items]
 
-    def _checkRoot(self, root: int) -> None:
-        if not 0 <= index(root) < self.size:
+    def _checked(self, root: int) -> int:
+        """Return the rank of a root as C{int}: arithmetic with NumPy's integers can overflow."""
+        root = index(root)
+        if not 0 <= root < self.size:
             raise InvalidRequest(f"rank {root} is not a member of a group of {self.size}")
+        return root
 
     # Execution of schedules
 

@@ -109,6 +109,19 @@ class OperationTests(GroupCase):
             self.assertEqual(found, [b"x" * length] * SIZE)
             self.assertIs(found[0], buffers[0])
 
+    def test_otherIntegers(self) -> None:
+        """The root may be any integer, such as one of NumPy with eight bits, whose arithmetic overflows."""
+
+        class Root:
+            def __index__(self) -> int:
+                return 2
+
+        root: Any = Root()
+        found = self.together(lambda each: each.broadcast(bytearray([each.rank]), root))
+        self.assertEqual(found, [b"\2"] * SIZE)
+        found = self.together(lambda each: each.reduce(array("q", [each.rank]), root=root))
+        self.assertEqual(found, [None, None, array("q", [3])])
+
     def test_gather(self) -> None:
         """Data of different lengths is gathered, and has the same type when received."""
         data = [array("h", range(rank)) for rank in range(SIZE)]
