@@ -187,8 +187,12 @@ class BTL(Comm):
         self._connection.transport.abortConnection()
 
     def closed(self) -> bool:
-        """Return whether this end has closed, or has noticed that the peer has."""
-        return self._isClosed
+        """Return whether this end has closed, or the peer has and its messages were read."""
+        hasEnded = self._connection.hasEnded
+        if hasEnded and not self._received:
+            arrived = self._connection.transport.receiveMany(_FIRST)
+            arrived.addCallbacks(self._received.extend, lambda _: None)
+        return self._isClosed or (hasEnded and not self._received)
 
 
 def _address(address: Any) -> str:

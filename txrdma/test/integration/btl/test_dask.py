@@ -145,6 +145,7 @@ class CommTests(DaskCase):
                 await asyncio.sleep(0)
             self.assertFalse(comm.closed())
             self.assertEqual(await comm.read(), "last")
+            self.assertTrue(comm.closed())  # so a pool of connections does not use it again
             await self.endsReading(comm)
             self.assertTrue(comm.closed())
             with self.assertRaises(self.core.CommClosedError):
