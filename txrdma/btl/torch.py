@@ -289,19 +289,39 @@ class ProcessGroupBTL(ProcessGroup):
             "allgather", opts, outputs, lambda group: group.allgather(mine).addCallback(_load, into)
         )
 
+    def allgather_coalesced(
+        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any
+    ) -> Work:
+        items = [_item(each) for each in inputs]
+
+        def run(group: Group) -> Deferred[Any]:
+            pairs = zip(items, zip(*outputs, strict=True), strict=True)
+            return _all([group.allgather(mine).addCallback(_load, into) for mine, into in pairs])
+
+        return self._start("allgather", opts, outputs, run)
+
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Work:
-        flat = _flat(output)
-        mine, into = _item(tensor), flat.chunk(self._size)
+        return self.all_gather_single_coalesced([output], [tensor], opts)
 
-        def restore(found: Any) -> None:
-            _load(found, into)
-            _restore(output, flat)
+    def all_gather_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any
+    ) -> Work:
+        flats = [_flat(each) for each in outputs]
+        items = [_item(each) for each in inputs]
 
-        return self._start(
-            "allgather", opts, output, lambda group: group.allgather(mine).addCallback(restore)
-        )
+        def restore(_: object) -> None:
+            for output, flat in zip(outputs, flats, strict=True):
+                _restore(output, flat)
 
-    _allgather_base = all_gather_single  # its name in earlier versions of torch
+        def run(group: Group) -> Deferred[Any]:
+            pairs = zip(items, flats, strict=True)
+            parts = [group.allgather(mine).addCallback(_load, flat.chunk(self._size)) for mine, flat in pairs]
+            return _all(parts).addCallback(restore)
+
+        return self._start("allgather", opts, outputs, run)
+
+    _allgather_base = all_gather_single  # names in earlier versions of torch
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def gather(self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any) -> Work:
         (tensor,), root = inputs, opts.rootRank
@@ -321,27 +341,36 @@ class ProcessGroupBTL(ProcessGroup):
     def reduce_scatter(
         self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any
     ) -> Work:
-        ((tensor,), (items,)) = outputs, inputs
-        return self._reduceScatter(tensor, items, opts)
+        return self._reduceScatter(outputs, inputs, opts)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Work:
-        return self._reduceScatter(output, _flat(tensor).chunk(self._size), opts)
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any
+    ) -> Work:
+        return self._reduceScatter(outputs, [_flat(each).chunk(self._size) for each in inputs], opts)
 
     _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def _reduceScatter(self, output: Tensor, items: Sequence[Tensor], opts: Any) -> Work:
+    def _reduceScatter(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any
+    ) -> Work:
         """Send each member its part of the tensors of all, and reduce the parts received here."""
         _name, function = _operation(opts)
-        mine = [_elements(each).numpy() for each in items]
+        items = [[_elements(each).numpy() for each in parts] for parts in inputs]
 
-        def store(found: list[Any]) -> None:
+        def store(found: list[Any], output: Tensor) -> None:
             total = torch.from_numpy(reduce(lambda one, other: function(one, other, out=one), found))
             total = self._mean(total) if opts.reduceOp == ReduceOp.AVG else total
             output.detach().copy_(total.reshape(output.shape))
 
-        return self._start(
-            "reduce_scatter", opts, output, lambda group: group.alltoall(mine).addCallback(store)
-        )
+        def run(group: Group) -> Deferred[Any]:
+            pairs = zip(items, outputs, strict=True)
+            return _all([group.alltoall(mine).addCallback(store, output) for mine, output in pairs])
+
+        return self._start("reduce_scatter", opts, outputs, run)
 
     def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any) -> Work:
         items = [_item(each) for each in inputs]
@@ -432,13 +461,14 @@ def _operation(opts: Any) -> tuple[Any, Any]:
 def _flat(tensor: Tensor) -> Tensor:
     """
     Return the elements of a tensor in one dimension: the same memory if it is contiguous and has the values
-    themselves, not their conjugates or negatives; else a copy.
+    themselves, not their conjugates or negatives; else a copy. C{view} would keep the stride of a single
+    element, which then cannot be viewed as bytes.
 
     @raise ValueError: the tensor is not dense, or not in the memory of this host.
     """
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         raise ValueError(f"btl: tensors must be dense and on the CPU, not {tensor.layout} on {tensor.device}")
-    return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().as_strided((tensor.numel(),), (1,))
 
 
 def _octets(flat: Tensor) -> Any:

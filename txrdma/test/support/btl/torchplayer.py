@@ -81,6 +81,11 @@ def collectives(gloo: Any) -> None:
     assert negative.is_neg()
     dist.all_reduce(negative)
     assert negative.item() == -2 * size
+    for short in (torch.arange(6.0).reshape(3, 2)[:1, 1], torch.zeros(0, 2)[:, 1]):
+        assert short.is_contiguous() and short.stride() == (2,)
+        compare(broadcast, gloo, short, 1)
+        compare(gathered, gloo, short, 0)
+    compare(coalesced, gloo, tensors(8 * size, 3)[0])
     single = torch.tensor(float(rank))
     dist.all_reduce(single)
     assert single.item() == sum(range(size))
@@ -115,6 +120,22 @@ def gathered(tensor: Tensor, group: Any, root: int) -> list[Tensor]:
     single = torch.zeros((size * tensor.numel(),), dtype=tensor.dtype)
     dist.all_gather_into_tensor(single, tensor.reshape(-1), group=group)
     return [*found, *every, single]
+
+
+def coalesced(tensor: Tensor, group: Any) -> list[Tensor]:
+    """Run pairs of operations that are started together."""
+    size = dist.get_world_size()
+    lists = [[torch.zeros_like(tensor) for _ in range(2)] for _ in range(size)]
+    dist.all_gather_coalesced(lists, [tensor, -tensor], group=group)
+    whole = [torch.zeros(size * tensor.numel()) for _ in range(2)]
+    with dist._coalescing_manager(group):
+        dist.all_gather_into_tensor(whole[0], tensor, group=group)
+        dist.all_gather_into_tensor(whole[1], -tensor, group=group)
+    parts = [torch.zeros(tensor.numel() // size) for _ in range(2)]
+    with dist._coalescing_manager(group):
+        dist.reduce_scatter_tensor(parts[0], tensor, group=group)
+        dist.reduce_scatter_tensor(parts[1], -tensor, group=group)
+    return [*sum(lists, []), *whole, *parts]
 
 
 def scattered(tensor: Tensor, group: Any, root: int) -> list[Tensor]:
