@@ -11,7 +11,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import Any, overload, TYPE_CHECKING, TypeVar
+from typing import Any, Final, overload, TYPE_CHECKING, TypeVar
 
 from twisted.internet.asyncioreactor import AsyncioSelectorReactor
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 Result = TypeVar("Result")
+
+_NUMERIC: Final = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
 
 _reactors: dict[asyncio.AbstractEventLoop, Any] = {}
 
@@ -268,8 +270,9 @@ async def connect(host: str, port: int, device: DeviceSpecs = None) -> Connectio
     reactor, refusals = currentReactor(), []
     factory = MessageFactory(lambda: _Protocol(lambda connection: None))
     for family, _kind, _protocol, _name, address in found:
+        numeric, _port = socket.getnameinfo(address, _NUMERIC)  # with the scope, as in fe80::1%eth0
         endpoint = TCP6ClientEndpoint if family == socket.AF_INET6 else TCP4ClientEndpoint
-        stream = endpoint(reactor, str(address[0]), port, TIMEOUT)
+        stream = endpoint(reactor, numeric, port, TIMEOUT)
         try:
             connecting = ClientEndpoint(reactor, stream, device).connect(factory)
             protocol = await _awaited(connecting, lambda late: late.transport.abortConnection())

@@ -252,6 +252,21 @@ class AsyncioTests(SynchronousTestCase):
 
         self.runLoop(main())
 
+    def test_linkLocal(self) -> None:
+        """A client connects to a link-local address on the interface that the host names."""
+        (number, name) = socket.if_nameindex()[0]
+        found = [(socket.AF_INET6, socket.SOCK_STREAM, 0, "", ("fe80::1", 1, 0, number))]
+
+        async def main() -> None:
+            loop, resolve = asyncio.get_running_loop(), mock.AsyncMock(return_value=found)
+            with mock.patch.object(loop, "getaddrinfo", resolve):
+                with mock.patch.object(aio, "TCP6ClientEndpoint", wraps=aio.TCP6ClientEndpoint) as made:
+                    with self.assertRaises(Refused):  # nothing listens at port 1
+                        await aio.connect(f"fe80::1%{name}", 1, HERE)
+            self.assertEqual(made.call_args.args[1], f"fe80::1%{name}")
+
+        self.runLoop(main())
+
     def test_group(self) -> None:
         """A program that was started alone is a group."""
 
