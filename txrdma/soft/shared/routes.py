@@ -25,7 +25,7 @@ from twisted.logger import Logger, LogLevel
 from txrdma.error import DeviceUnavailable, ProtectionError, RDMAError, WireError
 from txrdma.iba.types import GID, QPN, ROCE_PORT
 from txrdma.iba.verbs import AsyncEventKind, QPKind
-from txrdma.kit.logs import lacksDescriptors, RateLimitedLogger
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.soft.core.doorbellpage import DOORBELL_BYTES
 from txrdma.soft.core.netdev import portOfQueuePair, udpPort
 from txrdma.soft.core.queuepair import SoftQueuePair
@@ -56,6 +56,7 @@ from txrdma.soft.shared.datagrams import DatagramLink, SharedDatagrams
 from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.sharedqueuepair import SharedQueuePair, SharingReactor
 from txrdma.soft.shared.unixpackets import Line, Rendezvous, UnixRendezvous
+from txrdma.unix.mapping import lacksMappings
 from txrdma.unix.sockets import Reactor
 
 _log = Logger()
@@ -182,8 +183,15 @@ class _ConnectedProcess(PeerProcess):
         except (OSError, ValueError) as error:
             for doorbell in doorbells:
                 doorbell.release()
-            if not lacksDescriptors(error):
+            if not lacksMappings(error):
                 raise
+            _rateLimited.warn(
+                "refused",
+                "a queue pair of {address} port {port} fails, because its memory can't be mapped: {error}",
+                address=self.name[0],
+                port=self.name[1],
+                error=error,
+            )
             self.refuse(parsed)
             return
         if unopened is not None:
@@ -218,7 +226,7 @@ class _ConnectedProcess(PeerProcess):
                 self._port.datagrams.join(datagramLink, descriptors[0], doorbells.pop())
                 return
             except OSError as error:
-                if not lacksDescriptors(error):
+                if not lacksMappings(error):
                     raise
         for doorbell in doorbells or ():
             doorbell.release()
@@ -240,7 +248,7 @@ class _ConnectedProcess(PeerProcess):
             try:
                 self._peerDoorbells.add(parsed.number, descriptors, self.isTrusted)
             except OSError as error:
-                if not lacksDescriptors(error):
+                if not lacksMappings(error):
                     raise
                 self.send(parsed.replace(kind=RendezvousKind.DOORBELL_LOST).encode())
         elif parsed.kind is RendezvousKind.DOORBELL_CLOSED:

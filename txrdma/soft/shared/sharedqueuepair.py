@@ -41,7 +41,7 @@ from txrdma.soft.shared._rendezvous import (
 )
 from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.unixpackets import Rendezvous
-from txrdma.unix.mapping import closeMapping
+from txrdma.unix.mapping import closeMapping, lacksMappings
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
@@ -295,19 +295,20 @@ class SharedQueuePair:
         if not self.lane.wants(reply.rkey):
             return  # the request was cancelled, or answered before
         self._makeSpace()
+        if reply.reach in (Reach.MAPPED, Reach.BY_MESSAGES):
+            region = RemoteRegion(reply.address, reply.length, reply.rights, None, _ALWAYS)
         if reply.reach is Reach.MAPPED:
             if len(descriptors) != 1:
                 raise ValueError("a mapped region needs one descriptor")
             try:
-                mapping, region = mapRegion(reply, descriptors[0])
+                self._mappings[reply.rkey], region = mapRegion(reply, descriptors[0])
             except OSError as error:
-                if not lacksDescriptors(error):
+                if lacksDescriptors(error):
+                    self.descriptorsLost(reply.rkey)
+                    return
+                if not lacksMappings(error):
                     raise
-                self.descriptorsLost(reply.rkey)
-                return
-            self._mappings[reply.rkey] = mapping
-        elif reply.reach is Reach.BY_MESSAGES:
-            region = RemoteRegion(reply.address, reply.length, reply.rights, None, _ALWAYS)
+                # It is accessed by messages, without a mapping.
         with self._isolated():
             self.lane.regionKnown(reply.rkey, region, reply.access)
 

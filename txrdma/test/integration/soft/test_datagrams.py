@@ -5,13 +5,15 @@ L{txrdma.soft.shared.datagrams} and L{txrdma.soft.rc.localpeers}.
 
 from __future__ import annotations
 
+import errno
+import os
 from array import array
 from collections.abc import Sequence
 from ctypes import c_uint32
 from dataclasses import replace
 from functools import partial
 from struct import Struct
-from typing import Any, cast
+from typing import Any, cast, NoReturn
 
 from txrdma.iba.types import MTU, QPN
 from txrdma.iba.verbs import (
@@ -366,6 +368,21 @@ class SharedDatagramTests(DatagramCase):
             self.reactor.iterate(0.01)
         one.sendText(other, b"up")
         self.isAccepted(other, [b"up"])
+
+    def test_ringsThatCannotBeMappedAreReplacedByUDP(self) -> None:
+        def full(_descriptor: int) -> NoReturn:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+        self.patch(datagrams, "mapBox", full)
+        one, other = DatagramEnd(self.open()), DatagramEnd(self.open())
+        connected = End(one.device), End(other.device)
+        connected[0].join(connected[1])
+        connected[1].join(connected[0])
+        for _ in range(3):
+            one.sendText(other, b"by UDP")
+            self.isAccepted(other, [b"by UDP"])
+        self.runUntil(lambda: not lanesOf(one))
+        self.assertEqual([each.qp.state for each in connected], [QPState.RTS] * 2)
 
     def test_deviceWithoutSharedMemoryUsesUDP(self) -> None:
         one, other = DatagramEnd(self.open()), DatagramEnd(self.open("rocev2"))

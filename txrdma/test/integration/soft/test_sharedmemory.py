@@ -5,6 +5,7 @@ Shared memory between real processes: discovery, end, and access.
 from __future__ import annotations
 
 import errno
+import os
 from dataclasses import replace
 from typing import Any, cast
 
@@ -22,7 +23,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.soft.core.queuepair import SoftQueuePair
-from txrdma.soft.shared import _rendezvous, routes, sharedqueuepair
+from txrdma.soft.shared import _doorbells, _rendezvous, routes, sharedqueuepair
 from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._rendezvous import AccessReply, RendezvousKind
 from txrdma.soft.shared._unopened import UnopenedLane
@@ -33,6 +34,11 @@ from txrdma.unix import mapping as _mapping
 
 SMALL = Capacity(4, 4, 1, 1)
 """Capacity of each of many queue pairs."""
+
+
+def full(*_arguments: object) -> Any:
+    """Raise the error of mmap without address space, or with C{vm.max_map_count} mappings."""
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
 
 class ManyTests(RealCase):
@@ -140,6 +146,33 @@ class ManyTests(RealCase):
 
     def test_lostBoxFailsOnlyThatQueuePair(self) -> None:
         self.lose(RendezvousKind.JOIN)
+
+    def test_boxThatCannotBeMappedFailsOnlyThatQueuePair(self) -> None:
+        self.refuseMapping(routes, "mapBox")
+
+    def test_doorbellPageThatCannotBeMappedFailsOnlyThatQueuePair(self) -> None:
+        self.refuseMapping(_doorbells, "mapDoorbells")
+
+    def refuseMapping(self, module: Any, name: str) -> None:
+        """Use a queue pair while memory of the peer can't be mapped, then an old and a new one."""
+        one, other = self.pair()
+        self.write(one, other)
+        mapIt = getattr(module, name)
+        self.patch(module, name, full)
+        here, there = another(one, other, SMALL)
+        here.postSend([SendRequest(2, Operation.SEND, (one.segment(0, 5),))])
+        self.assertEqual([each.status for each in self.take(one, 1)], [Status.RETRY_EXC_ERR])
+        self.patch(module, name, mapIt)
+        self.write(one, other)
+        here, there = another(one, other, SMALL)
+        there.postReceive([ReceiveRequest(3, (other.segment(0, 64),))])
+        here.postSend([SendRequest(3, Operation.SEND, (one.segment(0, 5),))])
+        self.assertEqual([each.status for each in self.take(other, 1)], [Status.SUCCESS])
+
+    def write(self, one: End, other: End) -> None:
+        """Write the first bytes of one end to the other."""
+        one.write(other, 1, 0, 5)
+        self.assertEqual([each.status for each in self.take(one, 1)], [Status.SUCCESS])
 
     def lose(self, kind: RendezvousKind) -> None:
         """Send a message with the first message of this kind lost, and another one by another queue pair."""
@@ -363,6 +396,17 @@ class UnusedTests(RealCase):
 
 class RegionTests(RealCase):
     """Memory mapped by peers."""
+
+    def test_regionThatCannotBeMappedIsAccessedByMessages(self) -> None:
+        self.patch(sharedqueuepair, "mapRegion", full)
+        one, other = self.pair()
+        region = other.domain.allocateMemory(4096, ALL)
+        one.region.view[:5] = b"there"
+        where = {"remoteAddress": region.address, "rkey": region.rkey}
+        one.post(1, Operation.RDMA_WRITE, [one.segment(0, 5)], **where)
+        one.post(2, Operation.RDMA_READ, [one.segment(10, 5)], **where)
+        self.assertEqual([each.status for each in self.take(one, 2)], [Status.SUCCESS] * 2)
+        self.assertEqual([bytes(region.view[:5]), bytes(one.region.view[10:15])], [b"there"] * 2)
 
     def test_deregisteredMemoryIsUnmappedWithNextMapping(self) -> None:
         one, other = self.pair()
