@@ -50,7 +50,7 @@ class Outcomes:
             counting.refused[diagnosisName(reason) or ""] += 1
         _rateLimited.emit(
             LogLevel.warn if why else LogLevel.info,
-            (self._where, allowed, reason, peerDiagnosis, why),
+            (self._where, allowed, reason, peerDiagnosis, bool(why)),  # the text may differ each time
             "{where}: {what}, because {reason}{peer}{why}",
             where=self._where,
             what="plain TCP" if allowed else "dropped, as it can't be SMC-R",
