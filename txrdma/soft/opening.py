@@ -15,7 +15,7 @@ from twisted.logger import Logger
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import MTU, ROCE_PORT
 from txrdma.iba.verbs import QPKind
-from txrdma.kit.logs import advised
+from txrdma.kit.logs import advised, RateLimitedLogger
 from txrdma.soft.core.netdev import longestDatagram, portOfShare, shareOf, SHARES
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from txrdma.iba.pcap import RoCECapture
     from txrdma.soft.rc.roce import RoCEPort
 
-_log = Logger()
+_rateLimited = RateLimitedLogger(Logger())
 
 ROUTES: Final = ("auto", "rocev2", "shared-memory")
 
@@ -182,5 +182,5 @@ def _sharedMemory(
     except DeviceUnavailable as error:
         if isNeeded or (isTaken(error) and not isLast):
             raise
-        _log.warn("no shared memory at {address}: {error}", address=address, error=error)
+        _rateLimited.warn(address, "no shared memory at {address}: {error}", address=address, error=error)
         return None

@@ -10,11 +10,13 @@ import shutil
 import socket
 import sys
 import tempfile
+from typing import cast
 from unittest import skipUnless
 
 from zope.interface.verify import verifyObject
 
 from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import ILogObserver, LogEvent, Logger
 from twisted.plugin import IPlugin
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -22,6 +24,7 @@ from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.iba.types import GID, MTU
 from txrdma.iba.verbs import CM_SUPPORTED, QPKind
 from txrdma.interfaces import IVerbsDeviceStringParser
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.soft import device, opening
 from txrdma.soft.core.netdev import portOfShare, softMAC
 from txrdma.soft.device import openSoftDevice, SoftDevice
@@ -183,6 +186,29 @@ class OpeningTests(SynchronousTestCase):
         self.assertEqual(os.listdir(folder), [meetingName(device.address, device.port)])
         device.close()
         self.assertEqual(os.listdir(folder), [])
+
+    @skipUnless(sys.platform == "linux", "shared memory is Linux's")
+    def test_namesOfKilledProcessesDoNotAccumulateInDirectory(self) -> None:
+        folder = tempfile.mkdtemp(prefix="txr")
+        self.addCleanup(shutil.rmtree, folder)
+        living = self.open(route="shared-memory", runtime=folder)
+        for number in range(50):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as ended:
+                ended.bind(f"{folder}/{meetingName('127.1.1.1', 1 + number)}")
+            self.open(route="shared-memory", runtime=folder).close()
+        names = os.listdir(folder)
+        self.assertIn(meetingName(living.address, living.port), names)
+        self.assertLess(len(names), 6)
+
+    def test_lackOfSharedMemoryIsLoggedOnce(self) -> None:
+        """A program that connects again and again opens a device each time."""
+        events: list[LogEvent] = []
+        log = Logger(observer=cast(ILogObserver, events.append))
+        self.patch(opening, "_rateLimited", RateLimitedLogger(log))
+        self.patch(opening, "_whyNoSharedMemory", lambda: "forbidden")
+        for _ in range(3):
+            self.open(port="0").close()
+        self.assertEqual([str(event["error"]) for event in events], ["forbidden"])
 
     @skipUnless(sys.platform == "linux", "abstract UNIX sockets are Linux's")
     def test_deviceTakesOtherPortIfItsNameIsInUse(self) -> None:
