@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import secrets
 import socket
 import stat
@@ -40,6 +41,9 @@ _SHARED: Final = stat.S_ISGID | stat.S_IRWXG
 _SO_PEERGROUPS: Final = 59
 _MOST_GROUPS: Final = 256
 """Maximum number of groups of a peer that are read: getsockopt of Python returns at most 1024 bytes."""
+
+_SWEPT: Final = 4
+"""Number of names that a process examines when it publishes one."""
 
 _GROUP: Final = struct.Struct("=I")
 
@@ -104,20 +108,25 @@ class SocketDirectory:
     def names(self, prefix: str) -> list[str]:
         """Return the names with a prefix, in any order; none if the directory cannot be read."""
         try:
-            return [name for name in os.listdir(self.path) if name.startswith(prefix)]
+            return self._named(prefix)
         except OSError as error:
             _rateLimited.warn(
                 self.path, "cannot list the processes in {path}: {error}", path=self.path, error=error
             )
             return []
 
+    def _named(self, prefix: str) -> list[str]:
+        return [name for name in os.listdir(self.path) if name.startswith(prefix)]
+
     def publish(self, kind: int, name: str, backlog: int) -> socket.socket:
         """
         Create a listening socket with a name. It is linked after the socket listens, so no client is refused.
 
         @param kind: SOCK_STREAM or SOCK_SEQPACKET.
+        @param name: a word, C{-}, and what tells it from other names of this word.
         @raise OSError: the name is in use, or the directory is not writable.
         """
+        self._sweep(kind, name.partition("-")[0] + "-")
         listening = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         made = self._in(f".{secrets.token_hex(8)}")
         try:
@@ -143,6 +152,13 @@ class SocketDirectory:
         """Remove a name. Idempotent."""
         with suppress(OSError):
             os.unlink(self._in(name))
+
+    def _sweep(self, kind: int, prefix: str) -> None:
+        """Remove some names of ended processes with a prefix, so that they do not accumulate."""
+        with suppress(OSError):  # the directory can't be read, or no descriptor is left
+            names = self._named(prefix)
+            for name in random.sample(names, min(_SWEPT, len(names))):
+                self._removeDead(kind, name)
 
     def _removeDead(self, kind: int, name: str) -> None:
         """Remove a name if its process has ended."""
