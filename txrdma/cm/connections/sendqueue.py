@@ -64,8 +64,13 @@ class SendRegions:
 
     def expose(self, data: bytes) -> IMemoryRegion:
         """Copy bytes into memory that the peer may only read."""
-        region = self._domain.allocateMemory(len(data), Access.LOCAL_WRITE | Access.REMOTE_READ)
-        region.view[:] = data
+        access = Access.LOCAL_WRITE | Access.REMOTE_READ
+        try:
+            region = self._domain.allocateMemory(len(data), access)
+        except ResourceExhausted:  # a software device may have no descriptor left, which this does not need
+            region = self._domain.registerMemory(memoryview(bytearray(data)), access)
+        else:
+            region.view[:] = data
         self._regions[region] = None
         return region
 

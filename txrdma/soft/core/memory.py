@@ -32,6 +32,7 @@ LOCAL_WRITE: Final = int(Access.LOCAL_WRITE)
 REMOTE_WRITE: Final = int(Access.REMOTE_WRITE)
 REMOTE_READ: Final = int(Access.REMOTE_READ)
 REMOTE_ATOMIC: Final = int(Access.REMOTE_ATOMIC)
+_REMOTE: Final = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC
 _ALL_RIGHTS: Final = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC
 
 _EMPTY: Final = memoryview(bytearray())
@@ -202,14 +203,18 @@ class KeyTable:
         )
 
     def allocate(self, domain: Domain, length: int, access: Access) -> Region:
-        """Allocate zeroed memory with a key, in a memfd if the system supports them."""
+        """
+        Allocate zeroed memory with a key, in a memfd if peers may access it and the system supports that.
+
+        @raise ResourceExhausted: there is not enough memory, or no descriptor for that of peers.
+        """
         if length < 1:
             raise InvalidRequest(f"a memory region has at least one byte, not {length}")
         self._admit(access)
         validOffset = -(-length // PAGE) * PAGE
         descriptor: int | None = None
         try:
-            if sys.platform == "linux" and not whyNoSharedMemory():
+            if access & _REMOTE and sys.platform == "linux" and not whyNoSharedMemory():
                 descriptor, mapping = sealedMemory("txrdma", validOffset + PAGE, isSparing=True)
             else:
                 mapping = mmap.mmap(-1, validOffset + PAGE)

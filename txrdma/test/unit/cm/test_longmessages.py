@@ -178,6 +178,14 @@ class LongMessageTests(MessagingCase):
         self.assertIn("no memory", server.lost[0].getErrorMessage())
         self.result(others.transport.send(b"still here"))
 
+    def test_messageIsSentWithoutMemoryThatPeersCanMap(self) -> None:
+        """A sender without descriptors registers memory of its own."""
+        client, server = self.connected()
+        domain = client.transport.adapter.domain
+        self.patch(domain, "allocateMemory", Mock(side_effect=ResourceExhausted("no descriptor")))
+        self.result(client.transport.send(CONTENT))
+        self.assertEqual(server.messages, [(CONTENT, None)])
+
 
 class LiarTests(MessagingCase):
     """A violation by the peer ends only the violated connection."""

@@ -4,12 +4,13 @@ Memory regions of the software device, and their keys.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
 import sys
 from pickle import PickleBuffer
-from typing import Any
+from typing import Any, NoReturn
 from unittest import skipUnless
 from unittest.mock import Mock
 
@@ -189,6 +190,20 @@ class SharedTests(SynchronousTestCase):
         self.assertEqual((bytes(held), bytes(used)), (bytes(10), bytes(100_000)))
         del held, used
         self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+
+    def test_onlyMemoryForPeersNeedsDescriptor(self) -> None:
+        def full(*_arguments: object, **_options: object) -> NoReturn:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        self.patch(memory, "sealedMemory", full)
+        keys, domain = KeyTable(), Domain()
+        for remote in (Access.REMOTE_READ, Access.REMOTE_WRITE, Access.REMOTE_ATOMIC):
+            self.assertRaises(ResourceExhausted, keys.allocate, domain, 5000, Access.LOCAL_WRITE | remote)
+        region = keys.allocate(domain, 5000, Access.LOCAL_WRITE)
+        region.view[:] = b"x" * 5000
+        region.discard(0, PAGE)
+        self.assertEqual(bytes(region.view), bytes(PAGE) + b"x" * (5000 - PAGE))
+        region.close()
 
     def test_withoutMemfds(self) -> None:
         self.patch(sys, "platform", "elsewhere")
