@@ -77,15 +77,33 @@ def sharedDevice(reactor: object, description: str) -> IVerbsDevice:
     """
     with _collectingLater(), _malformed():
         parser, args, kwargs = _understood(description)
-        canonical = getattr(parser, "canonical", None)
-        wanted: Hashable = (
-            (*args, *sorted(kwargs.items())) if canonical is None else canonical(*args, **kwargs)
-        )
-        key = (reactor, parser.prefix, wanted)
+        key = _keyOf(reactor, parser, args, kwargs)
         holding = _held.get(key)
         if holding is None:
-            holding = _held[key] = _Holding(parser.parseDevice(reactor, *args, **kwargs), key)
+            device = parser.parseDevice(reactor, *args, **kwargs)
+            holding = _held[key] = _Holding(device, key, description)
     return _Share(holding)
+
+
+def openedAs(reactor: object, description: str) -> str:
+    """
+    Return the string by which this process has opened the device of an equivalent string.
+
+    @return: the string itself if the device is not open.
+    @raise txrdma.error.MalformedDevice: the string is malformed.
+    """
+    with _malformed():
+        holding = _held.get(_keyOf(reactor, *_understood(description)))
+    return description if holding is None else holding.description
+
+
+def _keyOf(
+    reactor: object, parser: IVerbsDeviceStringParser, args: list[str], kwargs: dict[str, str]
+) -> _Key:
+    """Return what equivalent device strings have in common."""
+    canonical = getattr(parser, "canonical", None)
+    wanted: Hashable = (*args, *sorted(kwargs.items())) if canonical is None else canonical(*args, **kwargs)
+    return (reactor, parser.prefix, wanted)
 
 
 def oneOf(
@@ -158,9 +176,10 @@ def deviceKinds() -> list[str]:
 class _Holding:
     """A shared device, with the number of its holders, and of those that need it on the reactor."""
 
-    def __init__(self, device: IVerbsDevice, key: _Key) -> None:
+    def __init__(self, device: IVerbsDevice, key: _Key, description: str) -> None:
         self.device = device
         self.key = key
+        self.description = description
         self.holders = 0
         self.awake = 0
         self.driven = IReactorDevice(device, None)

@@ -49,7 +49,7 @@ from txrdma.mad.resolvers import sourceGID
 from txrdma.mad.server import MADServer
 from txrdma.ports import getEndPort
 from txrdma.verbs.completions import CompletionReader
-from txrdma.verbs.devices import DeviceSpec, oneOf
+from txrdma.verbs.devices import DeviceSpec, oneOf, openedAs
 
 _log = Logger()
 
@@ -499,6 +499,9 @@ def adapterOf(reactor: Any, place: DeviceSpec) -> Adapter:
         for follow in adapter.followers:
             follow()
     known = _adapters.get((reactor, place))
+    if known is None and isinstance(place, str):
+        place = openedAs(reactor, place)  # perhaps by another string: a device has one adapter
+        known = _adapters.get((reactor, place))
     if known is not None and known.isAbandoned:
         known.abandon()
     return oneOf(

@@ -9,7 +9,7 @@ from unittest import skipUnless
 
 from twisted.application.internet import ClientService, StreamServerEndpointService
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.endpoints import clientFromString, connectProtocol, serverFromString
 from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import Factory
@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from txrdma.cm.connections import adapter as adapters
+from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.error import ResourceExhausted
 from txrdma.iba.types import ROCE_PORT
@@ -116,6 +117,15 @@ class LoopbackTests(TestCase):
             asking: Any = await clientFromString(reactor, f"rdma:{free}:7471").connect(MessageFactory(Asking))
             self.assertEqual(await asking.ended, [(b"hello", 7), ConnectionDone])
         port.stopListening()
+
+    async def test_equivalentStrings(self) -> None:
+        """Ends of one process whose device strings differ, but name the same device, share its adapter."""
+        address = loopbackAddress()
+        server = RDMAServerEndpoint(reactor, 7471, f"soft:address={address}")
+        port = await server.listen(MessageFactory(Echo))
+        asking = await RDMAClientEndpoint(reactor, address, 7471).connect(MessageFactory(Asking))
+        self.assertEqual(await asking.ended, [(b"hello", 7), ConnectionDone])
+        await maybeDeferred(port.stopListening)
 
     async def test_nextIteration(self) -> None:
         """A client that connects again in the iteration after C{connectionLost} uses the open adapter."""
