@@ -10,6 +10,7 @@ one.
 from __future__ import annotations
 
 from dataclasses import field
+from operator import index
 from typing import Final
 
 from zope.interface import implementer
@@ -32,11 +33,29 @@ REP_MAGIC: Final = 0x74784D03
 LONGEST: Final = 16 << 20
 """Bytes of the longest message that an end accepts, if it reads long messages."""
 
+_RANGES: Final = {
+    "messageBytes": (0, 1 << 30),  # 0 for protocols that post to the queue pair themselves
+    "receives": (1, 0xFFFF),
+    "sends": (1, 0xFFFF),
+    "reads": (0, 255),
+    "retryCount": (0, 7),
+    "rnrRetryCount": (0, 7),
+    "responseTimeout": (0, 31),
+    "maxCMRetries": (0, 15),
+    "longest": (0, 1 << 30),
+}
+
 _GREETING_BYTES: Final = 16
 _NAME_BYTES: Final = 16
 
 KEEPALIVE: Final = 15.0
 """Seconds between probes of an idle peer, by default."""
+
+
+def checkSeconds(name: str, seconds: float) -> None:
+    """Raise L{InvalidRequest} unless this is a time above 0."""
+    if not seconds > 0:
+        raise InvalidRequest(f"{name} is a number of seconds above 0, not {seconds}")
 
 
 @wire(_GREETING_BYTES)
@@ -59,21 +78,24 @@ class Greeting(Layout):
 @frozen
 class Terms:
     """
-    Terms that an end requests for a connection.
+    Terms that an end requests for a connection. L{InvalidRequest} is raised for those out of range.
 
-    @ivar messageBytes: the length of posted receives, in bytes.
-    @ivar receives: posted receives: messages that the peer may send before the protocol has handled any.
-    @ivar sends: requests that may be outstanding, and messages that wait before a producer is paused.
-    @ivar reads: outstanding RDMA reads of either end.
-    @ivar mtu: path MTU in bytes; None for that of the port.
+    @ivar messageBytes: the length of posted receives, in bytes, up to 1 GiB.
+    @ivar receives: posted receives: messages that the peer may send before the protocol has handled any, 1 to
+        65535.
+    @ivar sends: requests that may be outstanding, and messages that wait before a producer is paused, 1 to
+        65535.
+    @ivar reads: outstanding RDMA reads of either end, 0 to 255.
+    @ivar mtu: path MTU; None for that of the port.
     @ivar retryCount: retransmissions of an unacknowledged packet, 0 to 7.
     @ivar rnrRetryCount: retransmissions of the peer after receiver-not-ready, 0 to 7; 7 is unlimited.
-    @ivar responseTimeout: maximum response time of a CM: 4.096 us times 2 to this power.
+    @ivar responseTimeout: maximum response time of a CM: 4.096 us times 2 to this power, 0 to 31.
     @ivar maxCMRetries: retransmissions of a CM message, 0 to 15.
     @ivar keepalive: seconds between probes of an idle peer; None disables them.
     @ivar usesCredits: use credits if the peer does; a client sends no greeting otherwise.
-    @ivar longest: the length of the longest message that this end accepts, in bytes, if the peer sends a
-        greeting: those longer than C{messageBytes} are read from the peer's memory, which needs C{reads}.
+    @ivar longest: the length of the longest message that this end accepts, in bytes, up to 1 GiB, if the peer
+        sends a greeting: those longer than C{messageBytes} are read from the peer's memory, which needs
+        C{reads}.
     """
 
     messageBytes: int = 4096
@@ -88,6 +110,16 @@ class Terms:
     usesCredits: bool = True
     keepalive: float | None = KEEPALIVE
     longest: int = LONGEST
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if not least <= index(value) <= most:
+                raise InvalidRequest(f"{name} is from {least} to {most}, not {value}")
+        if self.mtu is not None and self.mtu not in MTU.__members__.values():
+            raise InvalidRequest(f"{self.mtu!r} is not an MTU")
+        if self.keepalive is not None:
+            checkSeconds("keepalive", self.keepalive)
 
     def within(self, limits: DeviceLimits) -> Terms:
         """Return these terms with at most as many reads as a device supports."""

@@ -26,7 +26,7 @@ from txrdma.cm.errors import ServiceRefused
 from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace, serviceIDOf
 from txrdma.cm.layouts.messages import SIDRREP, SIDRREQ, SIDRStatus
 from txrdma.cm.layouts.rejectinfo import redirectedPath
-from txrdma.cm.terms import MessageAddress
+from txrdma.cm.terms import checkSeconds, MessageAddress
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, MULTICAST_QPN, QPN
@@ -287,10 +287,13 @@ class DatagramClientEndpoint:
         @param device: None is the software device at the source address of the route to the host.
         @param privateData: for the service; at most 180 bytes.
         @param timeout: seconds until C{connect} fails; None is the time of all retransmissions.
-        @raise InvalidRequest: the private data is too long.
+        @raise ValueError: the port is not from 0 to 65535.
+        @raise InvalidRequest: the private data is too long, or the timeout is not above 0.
         """
         if len(privateData) > _SIDR_REQ_BYTES:
             raise InvalidRequest(f"private data has at most {_SIDR_REQ_BYTES} bytes")
+        if timeout is not None:
+            checkSeconds("timeout", timeout)
         self._reactor, self._host, self._device, self._privateData = reactor, host, device, privateData
         self._serviceID, self._timeout = serviceIDOf(PortSpace.UDP, port), timeout
 

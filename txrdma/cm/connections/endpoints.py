@@ -29,7 +29,7 @@ from txrdma.cm.errors import PeerSilent
 from txrdma.cm.interfaces import IRDMAProtocol
 from txrdma.cm.layouts.ipcm import IPAddresses, IPCMHeader, portOf, PortSpace, serviceIDOf
 from txrdma.cm.layouts.messages import REQ
-from txrdma.cm.terms import MessageAddress, Terms
+from txrdma.cm.terms import checkSeconds, MessageAddress, Terms
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, LID
@@ -188,6 +188,8 @@ class _ClientEndpoint:
             terms,
             privateData,
         )
+        if timeout is not None:
+            checkSeconds("timeout", timeout)
         self._alternate, self._timeout = alternate, timeout
         self._resolver, self._isPeerToPeer = resolver, isPeerToPeer
 
@@ -258,6 +260,7 @@ class IBClientEndpoint(_ClientEndpoint):
         @param resolver: None for the subnet administration on InfiniBand. On RoCE, a GID is a path already.
         @param isPeerToPeer: no end listens: both connect at the same time, and get one connection. If the
             REQ of the peer counts, the REP has the private data, too.
+        @raise InvalidRequest: the timeout is not above 0.
         """
         super().__init__(reactor, serviceID, terms, privateData, alternate, timeout, resolver, isPeerToPeer)
         self._device, self._path = device, path
@@ -306,6 +309,8 @@ class RDMAClientEndpoint(_ClientEndpoint):
             REQ of the peer counts, the REP has the private data, too.
         @param resolver: finds the path to each IP address, between GIDs that are IP addresses; None for the
             route, with the MTU of the port.
+        @raise ValueError: the port is not from 0 to 65535.
+        @raise InvalidRequest: the timeout is not above 0.
         """
         super().__init__(
             *(reactor, serviceIDOf(space, port), terms, privateData, alternate, timeout, resolver),

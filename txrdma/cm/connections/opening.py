@@ -341,7 +341,7 @@ def checkRequest(adapter: Adapter, connection: IManagedConnection, terms: Terms)
         raise Rejection(RejectReason.UNSUPPORTED_REQUEST)  # IBA has no reason code for partitions
     mtu = adapter.mtuOf(port)
     most = PathMTU(int(mtu if terms.mtu is None else min(mtu, terms.mtu)))
-    if not request.pathMTU.known or request.pathMTU > most:
+    if not PathMTU.MTU_256 <= request.pathMTU <= most:
         information = informationFor(RejectReason.INVALID_PATH_MTU, int(most))
         raise Rejection(RejectReason.INVALID_PATH_MTU, b"", information)
     return port

@@ -136,6 +136,15 @@ class StrangerTests(StrangerCase):
         self.assertGreater(received, 1000)
         self.end()
 
+    def test_invalidMTU(self) -> None:
+        """A REQ whose path MTU has no meaning is rejected, which is no failure of the program."""
+        for number, mtu in enumerate((0, 6, 15), 1):
+            self.send(REQ, self.request(number, pathMTU=PathMTU(mtu)).encode())
+        self.wait(lambda: self.manager.counters["sent REJ"] == 3)
+        self.assertEqual(len(self.served), 1)
+        self.assertUndisturbed()
+        self.end()
+
     def test_arbitraryBytesChangeNoConnection(self) -> None:
         random = Random(12)
         ours = self.core.localCommID

@@ -139,6 +139,39 @@ class RDMATests(MessagingCase):
         self.assertEqual(error.status, RejectReason.UNSUPPORTED_REQUEST)
 
 
+class ArgumentTests(SynchronousTestCase):
+    """Arguments of endpoints."""
+
+    def test_terms(self) -> None:
+        """Terms that no connection can have are refused."""
+        for field, values in {
+            "messageBytes": (-1, 1 << 40),
+            "receives": (-1, 0, 1 << 16),
+            "sends": (-1, 0, 1 << 16),
+            "reads": (-1, 256),
+            "mtu": (0, 6, 1024),
+            "retryCount": (-1, 8),
+            "rnrRetryCount": (-1, 8),
+            "responseTimeout": (-1, 32),
+            "maxCMRetries": (-1, 16),
+            "keepalive": (-1, 0, float("nan")),
+            "longest": (-1, 1 << 40),
+        }.items():
+            for value in values:
+                with self.assertRaisesRegex(InvalidRequest, "MTU" if field == "mtu" else field):
+                    replace(USUAL, **{field: value})  # type: ignore[arg-type]  # values of several types
+        self.assertRaises(TypeError, replace, USUAL, sends=1.5)
+
+    def test_timeout(self) -> None:
+        """A timeout that is no time is refused before anything is sent."""
+        for timeout in (-1, 0, float("nan")):
+            for make in (RDMAClientEndpoint, DatagramClientEndpoint):
+                with self.assertRaisesRegex(InvalidRequest, "timeout"):
+                    make(None, "127.0.0.1", 7471, timeout=timeout)
+            with self.assertRaisesRegex(InvalidRequest, "timeout"):
+                IBClientEndpoint(None, 7, IBPath(), timeout=timeout)
+
+
 class NetworkTests(MessagingCase):
     """Hosts with addresses of two IPv4 networks and of IPv6."""
 
