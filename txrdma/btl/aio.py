@@ -32,8 +32,7 @@ from txrdma.messages.memory import octets
 from txrdma.messages.protocol import MessageFactory, MessageProtocol
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer as AnyBuffer  # any object with the buffer protocol
-    from _typeshed import WriteableBuffer
+    from txrdma.kit.buffers import AnyBuffer, WritableBuffer
 
 Result = TypeVar("Result")
 
@@ -145,9 +144,9 @@ class Connection:
     async def receive(self, tag: int) -> bytes: ...
 
     @overload
-    async def receive(self, tag: int, into: WriteableBuffer) -> int: ...
+    async def receive(self, tag: int, into: WritableBuffer) -> int: ...
 
-    async def receive(self, tag: int, into: WriteableBuffer | None = None) -> Any:
+    async def receive(self, tag: int, into: WritableBuffer | None = None) -> Any:
         """Return the next message of a tag, or its length if it is stored in a buffer."""
         if into is None:
             return await self._received(tag, self.transport.receive(tag), lambda found: [found])

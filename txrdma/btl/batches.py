@@ -12,7 +12,7 @@ from txrdma.iba.verbs import Buffer
 from txrdma.messages.memory import octets
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer as AnyBuffer
+    from txrdma.kit.buffers import AnyBuffer
 
 MOST_AT_ONCE: Final = 1024
 """Messages of a batch that are sent together, if the window of their tag has room for all of them."""

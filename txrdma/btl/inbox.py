@@ -20,7 +20,7 @@ from txrdma.iba.verbs import Buffer
 from txrdma.messages.memory import octets
 
 if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
+    from txrdma.kit.buffers import WritableBuffer
 
 MOST_UNRECEIVED: Final = 2 * LONGEST
 """
@@ -88,7 +88,7 @@ class Inbox:
         self._bytes = 0
         self._end: Exception | None = None
 
-    def receive(self, tag: int, into: WriteableBuffer | None, isForAll: bool) -> Deferred[Any]:
+    def receive(self, tag: int, into: WritableBuffer | None, isForAll: bool) -> Deferred[Any]:
         """
         Return the next message of a tag, or the number of its bytes in C{into}, or a list of all messages.
 

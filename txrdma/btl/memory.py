@@ -25,7 +25,7 @@ from txrdma.messages.memory import MemoryName, sharable, SharedMemory
 from txrdma.unix.mapping import releaseView
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer as AnyBuffer  # any object with the buffer protocol
+    from txrdma.kit.buffers import AnyBuffer
 
 MOST_GETS: Final = 256
 """Concurrent reads: more of a peer are refused, more of this end are queued."""

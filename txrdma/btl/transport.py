@@ -47,8 +47,7 @@ from txrdma.messages.memory import checkImmediate, octets, SharedMemory
 from txrdma.messages.transport import MessageTransport
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer as AnyBuffer  # any object with the buffer protocol
-    from _typeshed import WriteableBuffer
+    from txrdma.kit.buffers import AnyBuffer, WritableBuffer
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
@@ -318,9 +317,9 @@ class BTLMessageTransport(MessageTransport):
     def receive(self, tag: int) -> Deferred[bytes]: ...
 
     @overload
-    def receive(self, tag: int, into: WriteableBuffer) -> Deferred[int]: ...
+    def receive(self, tag: int, into: WritableBuffer) -> Deferred[int]: ...
 
-    def receive(self, tag: int, into: WriteableBuffer | None = None) -> Deferred[Any]:
+    def receive(self, tag: int, into: WritableBuffer | None = None) -> Deferred[Any]:
         """
         Receive the next message of a tag, in the order in which they were sent.
 

@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IAddress, IListeningPort, IPushProducer
 from twisted.python.failure import Failure
 
 if TYPE_CHECKING:  # every search for plugins imports this module, without need of these
-    from _typeshed import ReadableBuffer as AnyBuffer  # any object with the buffer protocol
+    from txrdma.kit.buffers import AnyBuffer
 
 
 class IMessageTransport(IPushProducer):

@@ -21,7 +21,7 @@ from txrdma.kit.wire import bits, Layout, wire
 from txrdma.messages.interfaces import ISharedMemory
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer as AnyBuffer  # any object with the buffer protocol
+    from txrdma.kit.buffers import AnyBuffer
 
 LARGEST: Final = 1 << 30
 """Largest number of bytes of one read or write; L{txrdma.btl} has a smaller limit."""
@@ -114,7 +114,7 @@ def octets(data: AnyBuffer) -> Buffer:
     if type(data) is bytes:
         return data
     try:
-        view = memoryview(data)
+        view = memoryview(data)  # type: ignore[arg-type]  # NumPy's arrays are buffers
         if isinstance(data, PickleBuffer) and isinstance(view.obj, memoryview):  # all of which it is of
             data, view = view.obj, memoryview(view.obj)
         if view.c_contiguous:
@@ -143,7 +143,8 @@ def _bytesOf(data: AnyBuffer, view: memoryview) -> Buffer:
     except TypeError:  # the format has several characters, as that of complex numbers
         pass
     if not isinstance(data, memoryview):
-        return PickleBuffer(data).raw().cast("B")  # PyPy's raw() keeps the items
+        buffer = PickleBuffer(data)  # type: ignore[arg-type]  # as above
+        return buffer.raw().cast("B")  # PyPy's raw() keeps the items
     if view.readonly:
         return view.tobytes()
     return PickleBuffer((ctypes.c_char * view.nbytes).from_buffer(view)).raw().cast("B")

@@ -35,8 +35,7 @@ from txrdma.iba.verbs import Buffer
 from txrdma.messages.memory import octets
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer as AnyBuffer  # any object with the buffer protocol
-    from _typeshed import WriteableBuffer
+    from txrdma.kit.buffers import AnyBuffer, WritableBuffer
 
 _BufferT = TypeVar("_BufferT", bound="AnyBuffer")
 
@@ -256,7 +255,7 @@ class Group:
     def allreduce(self, data: AnyBuffer, operation: Operation, into: _BufferT) -> Deferred[_BufferT]: ...
 
     def allreduce(
-        self, data: AnyBuffer, operation: Operation = "sum", into: WriteableBuffer | None = None
+        self, data: AnyBuffer, operation: Operation = "sum", into: WritableBuffer | None = None
     ) -> Deferred[Any]:
         """
         Combine the data of all members, item by item, for all of them. All get the same bits.

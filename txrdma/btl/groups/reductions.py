@@ -14,7 +14,7 @@ from txrdma.error import InvalidRequest
 from txrdma.messages.memory import octets
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer as AnyBuffer  # any object with the buffer protocol
+    from txrdma.kit.buffers import AnyBuffer
 
 Operation = str | Callable[[Any, Any], Any]
 """
@@ -61,6 +61,7 @@ class Elements:
         if isNamed and operation not in _PYTHON:
             raise InvalidRequest(f"a reduction is {', '.join(_PYTHON)} or a function, not {operation!r}")
         self._numpy, self._operation, self._data = _numpy(), operation, data
+        whole: Any = data  # for checkers, a NumPy array may be no buffer
         self.bytes = memoryview(octets(data))
         self._isNative = isNamed and self._numpy is not None
         self.kind: object = None
@@ -68,13 +69,13 @@ class Elements:
             if self._isNative:
                 self._function = getattr(self._numpy, _UFUNCS[cast(str, operation)])
             isArray = isinstance(data, self._numpy.ndarray)
-            self._type = kind = cast(Any, data if isArray else self._numpy.asarray(memoryview(data))).dtype
+            self._type = kind = cast(Any, data if isArray else self._numpy.asarray(memoryview(whole))).dtype
             self.kind = kind if self._isNative else None
             self.unit = kind.itemsize
-            if kind.hasobject or (not isArray and self.unit != memoryview(data).itemsize):
+            if kind.hasobject or (not isArray and self.unit != memoryview(whole).itemsize):
                 raise InvalidRequest(f"elements of type {kind} cannot be reduced")
             return
-        view = memoryview(data)
+        view = memoryview(whole)
         self.unit, self._type = view.itemsize, view.format
         try:
             self.bytes.cast(self._type)
@@ -163,7 +164,7 @@ def alike(data: AnyBuffer, received: bytearray) -> Any:
         return numpy.frombuffer(received, kind.dtype).reshape(shape)
     if isinstance(data, array):
         return array(data.typecode, received)
-    kind = memoryview(data)
+    kind = memoryview(cast(Any, data))
     if kind.itemsize == 1:
         return bytes(received)
     view = memoryview(received)

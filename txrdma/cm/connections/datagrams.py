@@ -38,7 +38,7 @@ from txrdma.ports.softdevices import softDeviceTo
 from txrdma.verbs.devices import DeviceSpec
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer as AnyBuffer  # any object with the buffer protocol
+    from txrdma.kit.buffers import AnyBuffer
 
 _log = Logger()
 

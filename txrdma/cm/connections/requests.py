@@ -27,7 +27,7 @@ from txrdma.messages.memory import checkImmediate, MemoryName, octets, sharable,
 from txrdma.messages.transport import MessageTransport
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer as AnyBuffer  # any object with the buffer protocol
+    from txrdma.kit.buffers import AnyBuffer
 
 
 class RequestTransport(MessageTransport):

@@ -37,6 +37,15 @@ from txrdma.verbs.devices import openDevice
 NUMBERS = array("d", [1.0, 2.0])
 
 
+class Matrix:
+    """Known to checkers for Python 3.11 as NumPy's arrays are."""
+
+    __array_interface__: dict[str, Any]
+
+
+MATRIX = Matrix()
+
+
 class Answering(MessageProtocol):
     """Answers calls and shares memory."""
 
@@ -89,7 +98,10 @@ async def useTransferLayer(reactor: Any, answering: Answering) -> None:
     assert_type(await made.transport.receive(3), bytes)
     assert_type(await made.transport.receive(3, into=bytearray(9)), int)
     assert_type(await made.transport.call(1, NUMBERS), bytes)
-    await made.transport.sendMany(3, [b"one", bytearray(2), NUMBERS])
+    await made.transport.sendMany(3, [b"one", bytearray(2), NUMBERS, MATRIX])
+    assert_type(await made.transport.receive(3, into=MATRIX), int)
+    await made.transport.send(3, MATRIX)
+    made.transport.sendMessage(made.transport.share(MATRIX).name)
 
 
 async def useGroup(reactor: Any) -> None:
@@ -98,6 +110,8 @@ async def useGroup(reactor: Any) -> None:
     assert_type(await group.allreduce(b"", "sum", NUMBERS), "array[float]")
     assert_type(await group.allreduce(b"", into=NUMBERS), "array[float]")
     assert_type(await group.allreduce(NUMBERS), Any)
+    assert_type(await group.broadcast(MATRIX), Matrix)
+    assert_type(await group.allreduce(MATRIX, "sum", MATRIX), Matrix)
 
 
 async def useCoroutines(connection: aio.Connection) -> None:
