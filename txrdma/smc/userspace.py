@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from zope.interface import implementer
 
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.internet.interfaces import (
     IAddress,
     IDelayedCall,
@@ -28,7 +28,7 @@ from txrdma.kit.delayedcalls import cancelCall
 from txrdma.smc.common.reactoruse import ReactorUse, reactorUse
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.connecting import connect
-from txrdma.smc.group.groups import linkGroups
+from txrdma.smc.group.groups import checkDevices, linkGroups
 from txrdma.smc.handshake.accepting import HandshakeCount, ServerNegotiation
 from txrdma.smc.handshake.carriers import carrierFor
 from txrdma.smc.handshake.outcomes import Outcomes
@@ -109,6 +109,12 @@ def _listenTCP(
     prepared.reception = reception
     prepared.startListening()
     return prepared
+
+
+def _check(reactor: Any, options: Options) -> None:
+    """Raise L{MalformedDevice<txrdma.error.MalformedDevice>} before a connection needs the device."""
+    if options.device != "auto":
+        checkDevices(reactor, options.device)
 
 
 def _usualDevice(options: Options) -> str:
@@ -224,6 +230,10 @@ class UserspaceBackend:
     def connect(
         self, reactor: Any, host: str, port: int, factory: IProtocolFactory, options: Options
     ) -> Deferred[IProtocol]:
+        try:
+            _check(reactor, options)
+        except ValueError:
+            return fail()
         introspection.appear(reactor, report)
         return connect(reactor, host, port, factory, options)
 
@@ -236,6 +246,7 @@ class UserspaceBackend:
         factory: IProtocolFactory,
         options: Options,
     ) -> IListeningPort:
+        _check(reactor, options)
         reception = carrierFor(reactor, options).reception(backlog)
         stepping = _ServerFactory(factory, reactor, options, reception)
         use = reactorUse(reactor).hold()  # a carrier may open a device before the port listens

@@ -53,6 +53,16 @@ def openDevice(reactor: object, description: str) -> IVerbsDevice:
         return parser.parseDevice(reactor, *args, **kwargs)
 
 
+def checkDevice(description: str) -> None:
+    """
+    Check the kind of a device string, and its keys and values if the parser has the method C{canonical}.
+
+    @raise txrdma.error.MalformedDevice: the string is malformed.
+    """
+    with _malformed():
+        _keyOf(None, *_understood(description))
+
+
 def prepareDevice(description: str) -> None:
     """Import the modules of a device by the optional method C{prepare} of its parser, without opening it."""
     try:

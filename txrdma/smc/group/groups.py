@@ -26,6 +26,7 @@ from txrdma.iba.verbs import AsyncEventKind
 from txrdma.interfaces import AsyncEvent, IReactorDevice, IVerbsDevice
 from txrdma.kit.delayedcalls import cancelCall, Timer
 from txrdma.kit.forwardclock import sharedForwardClock
+from txrdma.kit.strings import splitString
 from txrdma.kit.values import frozen, replace
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group._linkstate import GroupKey, Timing
@@ -38,6 +39,7 @@ from txrdma.smc.group.ports import findPorts, openDevices
 from txrdma.smc.group.ratelimiter import GroupRateLimiter
 from txrdma.smc.terms.offer import Agreement, Candidate, Choice
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
+from txrdma.verbs.devices import checkDevice
 
 _log = Logger()
 
@@ -102,6 +104,13 @@ def linkGroups(reactor: Any, description: str) -> LinkGroups:
     if groups is None:
         groups = _open[key] = LinkGroups(reactor, description)
     return groups
+
+
+def checkDevices(reactor: object, description: str) -> None:
+    """Check the device strings of a description that is not in use; raises L{MalformedDevice}."""
+    if (reactor, description) not in _open:
+        for each in splitString(description, "+"):
+            checkDevice(each)
 
 
 def hasLinkGroups(reactor: object) -> bool:

@@ -32,7 +32,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
-from txrdma.error import RDMAError, Refused
+from txrdma.error import MalformedDevice, RDMAError, Refused
 from txrdma.kit.delayedcalls import cancelCall, isPending
 from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.smc.common.reactoruse import reactorUse, Use
@@ -446,6 +446,6 @@ class Negotiation(Protocol):
         """Return the link groups of a device, opened if necessary; raises L{Refused}."""
         try:
             return linkGroups(self._reactor, device)
-        except (RDMAError, OSError) as error:
+        except (RDMAError, OSError, MalformedDevice) as error:
             self._why = f"can't open the device {device}: {error}"
             raise Refused(str(error), Diagnosis.NOSMCDEV) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
+from operator import index
 from typing import Final
 
 from txrdma.kit.values import frozen
@@ -31,7 +32,7 @@ HANDSHAKES: Final = 1024
 
 def ringSize(size: int) -> int:
     """Return the smallest valid ring size (16 KiB times a power of two) for some bytes; raises ValueError."""
-    if not 0 < size <= LARGEST_RING:
+    if not 0 < index(size) <= LARGEST_RING:
         raise ValueError(f"{size} bytes: rings have from 1 to {LARGEST_RING}")
     return max(SMALLEST_BUFFER, 1 << (size - 1).bit_length())
 
@@ -105,10 +106,18 @@ class Options:
     maxmemory: int = MEMORY
 
     def __post_init__(self) -> None:
-        """Check versions, UEIDs, numbers and sizes; raises ValueError."""
+        """Check versions, UEIDs, times, numbers and sizes; raises ValueError."""
         self.abilities(1)
         if self.rcvbuf is not None:
             ringSize(self.rcvbuf)
+        for name in ("timeout", "keepalive"):
+            seconds = getattr(self, name)
+            if seconds is not None and not seconds > 0:
+                raise ValueError(f"{name} is a number of seconds above 0, not {seconds}")
+        for name in ("sndbuf", "handshakes", "maxgroups", "maxmemory"):
+            number = getattr(self, name)
+            if not index(number) >= 0:
+                raise ValueError(f"{name} is a number from 0, not {number}")
 
     @property
     def ring(self) -> int | None:

@@ -10,11 +10,13 @@ from importlib.util import find_spec
 from typing import Any
 
 from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.protocol import Factory
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from txrdma.error import MalformedDevice
 from txrdma.smc.endpoints import SMCClientEndpoint, SMCServerEndpoint
-from txrdma.smc.terms.options import Options
+from txrdma.smc.terms.options import Options, USUAL
 
 
 def assertNamed(test: SynchronousTestCase, parse: Any, text: str, key: str, value: str) -> None:
@@ -144,6 +146,31 @@ class ClientStringTests(SynchronousTestCase):
         server = serverFromString(MemoryReactorClock(), f"smc:80:{text}:handshakes=7")
         assert isinstance(server, SMCServerEndpoint)
         self.assertEqual(server._options, replace(options, handshakes=7))
+
+    def test_numbersOfProgram(self) -> None:
+        """Options of a program that are out of range are refused as keys of a string are."""
+        for field, values in {
+            "timeout": (-1, 0, float("nan")),
+            "keepalive": (-1, 0, float("nan")),
+            "sndbuf": (-1,),
+            "handshakes": (-1,),
+            "maxgroups": (-1,),
+            "maxmemory": (-1,),
+        }.items():
+            for value in values:
+                with self.assertRaisesRegex(ValueError, field):
+                    replace(USUAL, **{field: value})  # type: ignore[arg-type]  # values of several types
+        self.assertRaises(TypeError, Options, sndbuf=1.5)
+
+    def test_malformedDevice(self) -> None:
+        """A malformed device string fails a call before it connects or listens, also beside a valid one."""
+        for device in ("nosuch", r"soft\:mtu=5", r"soft+soft\:port=many"):
+            reactor: Any = MemoryReactorClock()
+            client = clientFromString(reactor, rf"smc:127.0.0.1:80:device={device}")
+            self.failureResultOf(client.connect(Factory()), MalformedDevice)
+            server = serverFromString(reactor, rf"smc:80:device={device}")
+            self.failureResultOf(server.listen(Factory()), MalformedDevice)
+            self.assertEqual((reactor.tcpClients, reactor.tcpServers), ([], []))
 
     def test_ringSizeIsRoundedUp(self) -> None:
         largest = 512 << 20
