@@ -6,6 +6,7 @@ Errors that a user can cause are printed in one line, without a traceback.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import io
 import os
@@ -106,6 +107,7 @@ def _cancelled(failure: Failure) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command line, by default that of the process, and exit: the entry point of the console script."""
     _openStreams()
+    atexit.register(_flushErrors)
     options = TxrdmaOptions()  # type: ignore[no-untyped-call]  # of Twisted's
     with _ending(options):
         reactor = _asked(options, sys.argv[1:] if arguments is None else arguments)
@@ -144,6 +146,14 @@ def _ending(options: TxrdmaOptions) -> Iterator[None]:
             print(ending.code, file=sys.stderr, flush=True)
         raise SystemExit(parsed.failureStatus)
     raise ending
+
+
+def _flushErrors() -> None:
+    """Discard error messages that cannot be written, because Python would exit with status 120."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        discardOutput(sys.stderr)
 
 
 def _nameOf(options: TxrdmaOptions) -> str:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from getopt import GetoptError, gnu_getopt
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from twisted.internet.interfaces import (
     IReactorCore,
@@ -29,9 +29,9 @@ class IReactor(IReactorCore, IReactorFDSet, IReactorTCP, IReactorThreads, IReact
     """Parts of the reactor that commands use."""
 
 
-def discardOutput() -> None:
-    """Discard further and buffered output, which would fail at exit because its reader has gone."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def discardOutput(stream: TextIO | None = None) -> None:
+    """Discard further and buffered output, by default the standard output, which would fail at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
 class BaseOptions(usage.Options):

@@ -195,10 +195,13 @@ class OptionsTests(SynchronousTestCase):
             ("check -d sim:fattree:2", ">/dev/full", 2, "No space left"),
             ("check --load /nonexistent", "", 2, "No such file"),
             ("diff --json /nonexistent", "", 2, "No such file"),
+            ("diff --json /nonexistent", "2>/dev/full", 2, ""),
+            ("sminfo -d nothing", "2>/dev/full", 1, ""),
             (f"nodes --load {self.snapshot()}", "| grep -qF 'h\\xf6st'", 0, ""),
         ):
             command = f"{sys.executable} -m txrdma {words} {ending}"
-            settings: dict[str, Any] = {"env": {**os.environ, "PYTHONIOENCODING": "ascii"}, "timeout": 60}
+            environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUNBUFFERED": ""}
+            settings: dict[str, Any] = {"env": environment, "timeout": 60}
             done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, **settings)
             lines = len(done.stderr.splitlines())
             self.assertEqual((done.returncode, lines), (status, bool(errors)), done.stderr)
