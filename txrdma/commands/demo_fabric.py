@@ -28,9 +28,6 @@ RADIX: Final = 16
 """Ports of each simulated switch: 128 hosts have 16 leaf switches and 8 spine switches."""
 
 _CONFIG: Final = """
-[history]
-file = '{history}'
-
 [poll]
 interval = 1
 sweep = 60
@@ -101,8 +98,9 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     fabric = SimulatedFabric(reactor, netOf(options["hosts"]), latencySeconds=_LATENCY_SECONDS)
     with tempfile.TemporaryDirectory(prefix="demo-fabric-") as folder:
         fabric.correct()  # HDR links always have FEC
-        config = parseConfig(_CONFIG.format(history=os.path.join(folder, "history.db")))
-        service = makeService(reactor, replace(config, listen=options["listen"]), fabric)
+        history = os.path.join(folder, "history.db")
+        config = replace(parseConfig(_CONFIG), history=history, listen=options["listen"])
+        service = makeService(reactor, config, fabric)
         faults = FaultGenerator(fabric, options["seed"])
         service.startService()
         ended: Deferred[None] = Deferred()

@@ -43,7 +43,7 @@ class CommandTests(TestCase):
 
     async def test_command(self) -> None:
         """The command prints the address of its page, serves it, and ends with Ctrl-C, leaving no files."""
-        folder = self.mktemp()
+        folder = f"{self.mktemp()}'s"
         os.mkdir(folder)
         words = ["demo-fabric", "--hosts", "16", "--listen", "tcp:0:interface=127.0.0.1"]
         command = [sys.executable, "-c", "from txrdma.command import main; main()", *words]
