@@ -8,6 +8,7 @@ at its own speed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 from zlib import compressobj, decompressobj
@@ -18,13 +19,12 @@ from twisted.internet.interfaces import IPushProducer, IReactorTime
 from twisted.internet.task import CooperativeTask, Cooperator, SchedulerStopped, TaskStopped
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
 from txrdma.monitor.process import ProcessMeasures
 from txrdma.monitor.series.exposition import CONTENT_TYPE, exposed, Family
 from txrdma.monitor.web.metrics import COLLECTORS, Metrics
-from txrdma.monitor.web.rest import sendText
+from txrdma.monitor.web.rest import ReadOnly, sendText
 
 _log = Logger()
 
@@ -36,6 +36,9 @@ SHARED_SECONDS: Final = 10.0
 
 _STEP: Final = 1 << 18
 """Characters of text that are made at a time, which takes some milliseconds."""
+
+_REFUSED: Final = re.compile(rb"\s*[qQ]=0(\.0*)?\s*")
+"""The weight of a content coding that a client does not accept."""
 
 _GZIP: Final = 31
 """Window bits of zlib for the format of gzip."""
@@ -127,16 +130,22 @@ class _Scraper:
         self._scrape.scrapers.pop(self, None)
 
 
-class Scrapes(Resource):
-    """C{/metrics}, with C{fabric} and C{collect[]} for a part of it."""
+def _acceptsGzip(accepted: bytes) -> bool:
+    """Return whether a header Accept-Encoding has gzip, and not with the weight 0 (RFC 9110, 12.5.3)."""
+    return any(
+        coding.strip().lower() == b"gzip" and not _REFUSED.fullmatch(weight)
+        for coding, _, weight in (one.partition(b";") for one in accepted.split(b","))
+    )
 
-    isLeaf = True
+
+class Scrapes(ReadOnly):
+    """C{/metrics}, with C{fabric} and C{collect[]} for a part of it."""
 
     def __init__(
         self, reactor: IReactorTime, several: Sequence[Metrics], process: ProcessMeasures | None
     ) -> None:
         """@param process: measures the process, or None."""
-        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
+        super().__init__(self._answered)
         self._several = {metrics.watch.fabric: metrics for metrics in several}
         self._process = process
         self._seconds = reactor.seconds
@@ -149,19 +158,18 @@ class Scrapes(Resource):
             scrape.abort()
         self._cooperator.stop()
 
-    def render_GET(self, request: Request) -> bytes | int:
+    def _answered(self, request: Request) -> bytes | int:
         """Answer with all metrics, or those that the query selects."""
-        wanted = {b"fabric": list(self._several), b"collect[]": list(COLLECTORS)}
+        every = {b"fabric": list(self._several), b"collect[]": list(COLLECTORS)}
+        wanted = dict(every)
         for name, given in request.args.items():
-            known = wanted.get(name, [])
+            known = every.get(name, [])
             chosen = [one.decode("utf-8", "replace") for one in given]
             if not set(chosen) <= set(known):
-                which, names = name.decode() if known else "fabric", ", ".join(known or self._several)
-                why = f"Parameters are fabric and collect[]; {which} is one of: {names}."
-                return sendText(request, 400, why)
+                named = [f"{one.decode()} is one of {', '.join(of)}" for one, of in every.items() if any(of)]
+                return sendText(request, 400, f"There are no parameters but these: {'; '.join(named)}.")
             wanted[name] = [one for one in known if one in chosen]
-        accepted = request.getHeader(b"accept-encoding") or b""
-        isCompressed = any(one.strip().split(b";")[0] == b"gzip" for one in accepted.split(b","))
+        isCompressed = _acceptsGzip(request.getHeader(b"accept-encoding") or b"")
         request.setHeader("Content-Type", CONTENT_TYPE)
         request.setHeader("Vary", "Accept-Encoding")
         if isCompressed:

@@ -11,7 +11,7 @@ from txrdma.monitor.series.exposition import Family
 from txrdma.monitor.web import scrapes
 from txrdma.monitor.web.metrics import COLLECTORS, Metrics
 from txrdma.monitor.web.scrapes import MOST_SCRAPES, SHARED_SECONDS
-from txrdma.test.support.monitor.fetching import Connection
+from txrdma.test.support.monitor.fetching import Connection, fetch
 from txrdma.test.unit.monitor.test_rest import SiteTestCase
 
 
@@ -89,7 +89,22 @@ class ScrapeTests(SiteTestCase):
         self.assertNotIn("infiniband_", text)
         for query in ("collect[]=nothing", "fabric=north", "name=x"):
             self.assertEqual(self.get(f"/metrics?{query}").code, 400, query)
-        self.assertIn("congestion", self.get("/metrics?collect[]=nothing").text)
+            self.assertIn("collect[] is one of monitor, ", self.get(f"/metrics?{query}").text)
+            self.assertNotIn("fabric is", self.get(f"/metrics?{query}").text)  # this one has no name
+
+    def test_method(self) -> None:
+        """Metrics can only be read."""
+        answer = fetch(self.site.factory, "/metrics", "OPTIONS")
+        self.assertEqual((answer.code, answer.heads["allow"]), (405, "GET, HEAD"))
+        answer = fetch(self.site.factory, "/metrics", "HEAD")
+        self.assertEqual((answer.code, answer.body), (200, b""))
+
+    def test_accepted(self) -> None:
+        """A scrape is compressed only if the scraper accepts gzip."""
+        for accepted, coding in (("gzip;q=0, br", None), ("br, GZIP; q=0.01", "gzip"), ("x-gzip", None)):
+            connection = self.ask(Accept_Encoding=accepted)
+            self.finish()
+            self.assertEqual(connection.answer.heads.get("content-encoding"), coding, accepted)
 
     def test_slow(self) -> None:
         """A slow scraper gets data only when it reads; others are not delayed."""
