@@ -193,6 +193,7 @@ class OptionsTests(SynchronousTestCase):
             ("pnet --help", ">/dev/full", 1, "txrdma pnet: [Errno 28] No space left"),
             ("--version", ">/dev/full", 1, "txrdma: [Errno 28] No space left"),
             ("check -d sim:fattree:2", ">/dev/full", 2, "No space left"),
+            ("check -d sim:fattree:2:managed=no", ">/dev/full", 2, "No space left"),
             ("check --load /nonexistent", "", 2, "No such file"),
             ("diff --json /nonexistent", "", 2, "No such file"),
             ("diff --json /nonexistent", "2>/dev/full", 2, ""),
