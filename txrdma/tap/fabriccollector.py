@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from twisted.application.service import IService, MultiService
 from twisted.internet.defer import Deferred
@@ -21,6 +21,16 @@ from txrdma.tap.listening import ListeningService
 
 _log = Logger()
 
+_MOST_OUTSTANDING: Final = 65535
+_DIGITS: Final = len(str(_MOST_OUTSTANDING))
+
+
+def _outstanding(text: str) -> int:
+    """Parse the value of C{--outstanding}; raise C{UsageError} for another text."""
+    if not (text.isdecimal() and len(text) <= _DIGITS and 1 <= int(text) <= _MOST_OUTSTANDING):
+        raise usage.UsageError(f"--outstanding {text}: expected 1 to {_MOST_OUTSTANDING}")
+    return int(text)
+
 
 class Options(usage.Options):
     """The command line of C{twistd fabric-collector}."""
@@ -36,7 +46,7 @@ class Options(usage.Options):
         ["port", "p", None, "Management port. [default: the first that can be opened]"],
         [
             *("outstanding", "o", PollerSettings().maxOutstanding),
-            *("Most datagrams of a monitor that wait for an answer.", usage.portCoerce),
+            *("Most datagrams of a monitor that wait for an answer.", _outstanding),
         ],
     ]
 
@@ -45,8 +55,6 @@ class Options(usage.Options):
         for name in ("listen", "key-file"):
             if not self[name]:
                 raise usage.UsageError(f"--{name} is missing")
-        if not self["outstanding"]:
-            raise usage.UsageError("--outstanding is 0")
         try:
             self["key"] = secretIn(self["key-file"], "--key-file").encode()
         except RDMAError as error:

@@ -70,7 +70,10 @@ class CollectorTests(TestCase):
         self.assertRaises(UsageError, Options().parseOptions, ["--key-file", str(self.key)])
         self.assertRaises(UsageError, Options().parseOptions, ["--listen", self.address])
         self.assertRaises(UsageError, self.options, "--key-file", self.mktemp())
-        self.assertRaises(UsageError, self.options, "--outstanding", "0")
+        for number in ("0", "70000", "many", "1" * 5000):
+            error = self.assertRaises(UsageError, self.options, "--outstanding", number)
+            self.assertEqual(str(error), f"--outstanding {number}: expected 1 to 65535")
+        self.assertEqual(self.options("--outstanding", "065")["outstanding"], 65)
 
     def test_invalid(self) -> None:
         """An invalid endpoint string or port ends C{twistd} with a message."""
