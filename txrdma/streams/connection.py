@@ -227,20 +227,29 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         self.write(b"".join(chunks))
 
     def close(self) -> None:
-        """Close the connection when all written bytes are posted and no producer is registered."""
+        """Close the connection when all written bytes are posted and a producer has no more to write."""
         if self.connected and not self.discardsInput:
             self.discardsInput = True
             self.closeWriting()
 
     def closeWriting(self) -> None:
-        """Close the write side when all written bytes are posted and no producer is registered."""
-        self.isEnding = True
+        """Close the write side when all written bytes are posted and a producer has no more to write."""
+        self.isEnding = self._mustFlush = True
         self._soon()
 
     def abort(self) -> None:
         """Close the connection at once, and drop bytes that are not posted."""
         if self.connected and self._failure is None:
             self._giveUp(Failure(ConnectionAborted()))
+
+    @property
+    def written(self) -> int:
+        """Number of bytes that the application has written."""
+        return self._record.bytesSent
+
+    def afterDelayedCalls(self, call: Callable[[], None]) -> None:
+        """Make a call in the next iteration of the reactor, after the delayed calls that are due."""
+        self._reactor.callLater(0, call)
 
     def resume(self) -> None:
         """Resume delivery in a later reactor iteration."""
@@ -352,7 +361,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
                 self._schedule()  # the producer has written: resume it in the next reactor iteration
 
     def _maybeEndWriting(self, core: CoreT) -> None:
-        """Close the write side if that was requested, all bytes are posted and there is no producer."""
+        """Close the write side if that was requested, all bytes are posted and no producer may write more."""
         if not self.isEnding or not self.isOpen or core.backlog or self.isNoticed:
             return
         self.isOpen = False

@@ -8,7 +8,8 @@ reports events to its transport, which calls the application and handles its exc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, cast, Final, Generic, Protocol, TypeVar
 
 from zope.interface import implementer
@@ -46,7 +47,7 @@ class Bytes(Protocol):
     @ivar isEnding: whether to close the write side when all bytes are posted.
     @ivar discardsInput: whether received bytes are discarded.
     @ivar isPaused: whether delivery of received bytes is paused.
-    @ivar isNoticed: whether a producer is registered.
+    @ivar isNoticed: whether a producer is registered that may write more.
     @ivar backlog: number of bytes that are not posted yet.
     """
 
@@ -84,10 +85,10 @@ class End(Protocol):
     def peer(self) -> Address: ...
 
     def close(self) -> None:
-        """Close the connection when all written bytes are posted and no producer is registered."""
+        """Close the connection when all written bytes are posted and a producer has no more to write."""
 
     def closeWriting(self) -> None:
-        """Close the write side when all written bytes are posted and no producer is registered."""
+        """Close the write side when all written bytes are posted and a producer has no more to write."""
 
     def abort(self) -> None:
         """Close the connection at once, and drop bytes that are not posted."""
@@ -97,6 +98,13 @@ class End(Protocol):
 
     def blame(self, where: str) -> None:
         """Close the connection because the named method of the application raised."""
+
+    @property
+    def written(self) -> int:
+        """Number of bytes that the application has written."""
+
+    def afterDelayedCalls(self, call: Callable[[], None]) -> None:
+        """Make a call in the next iteration of the reactor, after the delayed calls that are due."""
 
 
 EndT = TypeVar("EndT", bound=End)
@@ -187,11 +195,11 @@ class StreamTransport(Generic[EndT]):
             self._pauseProducer()  # as in C{write}
 
     def loseConnection(self) -> None:
-        """Close the connection when all written bytes are sent and no producer is registered."""
+        """Close the connection when all written bytes are sent and a producer has no more to write."""
         self.stream.close()
 
     def loseWriteConnection(self) -> None:
-        """Close the write side when all written bytes are sent and no producer is registered."""
+        """Close the write side when all written bytes are sent and a producer has no more to write."""
         if self._flow.isOpen:
             self.stream.closeWriting()
 
@@ -312,8 +320,24 @@ class StreamTransport(Generic[EndT]):
             elif self.producerPaused:
                 self.producerPaused = False
                 producer.resumeProducing()
+            elif self._flow.isEnding:
+                self.stream.afterDelayedCalls(partial(self._closeIfIdle, self.stream.written))
         except BaseException:
             self.stream.blame("resumeProducing")
+
+    def _closeIfIdle(self, written: int) -> None:
+        """
+        Close without waiting for a push producer that has written nothing for an iteration of the reactor.
+
+        TCP does not wait for any push producer that is not paused. Programs rely on it: C{HTTPChannel} and
+        C{portforward} close while a producer is registered that is never unregistered.
+
+        @param written: number of bytes that were written when all of them were posted.
+        """
+        flow = self._flow
+        if flow.isNoticed and flow.isEnding and not self.producerPaused and self.stream.written == written:
+            flow.isNoticed = False
+            self.stream.closeWriting()
 
     def _pull(self) -> None:
         """Call a pull producer until it writes nothing, or the buffer is full."""

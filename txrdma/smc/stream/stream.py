@@ -266,6 +266,10 @@ class Stream:
         """Number of bytes that the application has written."""
         return self.flow.ring.produced + self.flow.backlog
 
+    def afterDelayedCalls(self, call: Callable[[], None]) -> None:
+        """Make a call in the next iteration of the reactor, after the delayed calls that are due."""
+        self.link.groups.closeNotifier.add(call)
+
     def askForUpdate(self) -> None:
         """Send a message even without data: its completion acknowledges all earlier ones."""
         self.flow.update()

@@ -13,10 +13,12 @@ from typing import Any
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IPullProducer, IPushProducer
 from twisted.internet.protocol import connectionDone
 from twisted.internet.task import deferLater
+from twisted.protocols.portforward import ProxyFactory
 from twisted.python.failure import Failure
 
 from txrdma.iba.types import QPN
@@ -27,7 +29,7 @@ from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.stream.transport import SMCTransport
 from txrdma.smc.terms.options import LOCAL_DEVICE
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
-from txrdma.testing.protocols import Echo, Recorder
+from txrdma.testing.protocols import Echo, HalfCloseRecorder, ProducerRecorder, Recorder, Recorders
 from txrdma.testing.reactors import waitUntil
 
 PATTERN = random.Random(5).randbytes(1 << 16)
@@ -240,6 +242,44 @@ class EndTests(EndsTestCase):
         transport = one.transport
         transport.registerProducer(late, True)
         self.assertTrue(late.isStopped)
+
+    async def test_idleProducerDoesNotPreventClose(self) -> None:
+        """As over TCP, a connection closes while a push producer is registered that has nothing to write."""
+        one, other = await self.pair()
+        producer = ProducerRecorder()
+        one.transport.registerProducer(producer, True)
+        one.transport.write(b"last words")
+        one.transport.loseConnection()
+        await gatherResults([one.lost, other.lost])
+        one.reason.trap(ConnectionDone)
+        other.reason.trap(ConnectionDone)
+        self.assertEqual((producer.calls, other.received), (["stop"], b"last words"))
+
+    async def test_idleProducerDoesNotPreventHalfClose(self) -> None:
+        """As over TCP, the write side closes while an idle push producer is registered."""
+        one, other = await self.pair(client=HalfCloseRecorder)
+        one.transport.registerProducer(ProducerRecorder(), True)
+        one.transport.loseWriteConnection()
+        await other.lost  # its protocol does not support half-closed connections
+        other.reason.trap(ConnectionDone)
+        await one.writeEnded
+
+    async def test_forwarderClosesWhenTargetHasClosed(self) -> None:
+        """C{portforward} closes the client when its target has closed, although a producer is registered."""
+        target = Recorders(Recorder)
+        made = target.next()
+        inner = reactor.listenTCP(0, target, interface="127.0.0.1")
+        self.addCleanup(inner.stopListening)
+        factory = ProxyFactory("127.0.0.1", inner.getHost().port)
+        port = await serverFromString(reactor, "smc:127.0.0.1:0").listen(factory)
+        self.addCleanup(port.stopListening)
+        client = await self.connect(f"smc:127.0.0.1:{port.getHost().port}")
+        await made
+        target.protocols[0].transport.write(b"answer")
+        target.protocols[0].transport.loseConnection()
+        await client.lost
+        client.reason.trap(ConnectionDone)
+        self.assertEqual(client.received, b"answer")
 
     async def test_invalidCursorEndsOnlyItsConnection(self) -> None:
         factory, port = await self.serve(kind=Echo)

@@ -40,6 +40,18 @@ class ProducerTests(MessagingCase):
         self.assertEqual(producer.calls, ["pause", "resume"])
         self.assertNothingLeft()
 
+    def test_idleProducerDoesNotPreventClose(self) -> None:
+        """As over TCP, a connection closes while a push producer is registered that has nothing to write."""
+        self.listenAt(*_SERVER, options=_UNPROBED)
+        client = self.result(self.connectTo(*_CLIENT, options=_UNPROBED))
+        producer = ProducerRecorder()
+        client.transport.registerProducer(producer, True)
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost.called, 5.0)
+        self.assertIs(client.reason.type, ConnectionDone)
+        self.assertEqual(producer.calls, ["stop"])
+        self.assertNothingLeft()
+
 
 class ConsecutiveTests(MessagingCase):
     """Connections of which each begins when the last one has ended."""
