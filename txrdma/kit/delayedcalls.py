@@ -10,6 +10,8 @@ from weakref import WeakValueDictionary
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
+from txrdma.kit.forwardclock import sharedForwardClock
+
 _log = Logger()
 
 
@@ -70,7 +72,7 @@ class NextCalls:
     """
 
     def __init__(self, clock: IReactorTime) -> None:
-        self._clock = clock
+        self._clock, self._forwardClock = clock, sharedForwardClock(clock)
         self._calls: dict[Callable[[], object], None] = {}
         self._running: dict[Callable[[], object], None] = {}
         self._timer: IDelayedCall | None = None
@@ -81,6 +83,8 @@ class NextCalls:
         timer = self._timer
         if timer is None or not timer.active():
             self._timer = self._clock.callLater(0, self._run)
+            # If the system time is set back now, the reactor makes this call late by that.
+            self._forwardClock.join(self, self.postpone)
 
     def postpone(self) -> None:
         """
@@ -100,9 +104,11 @@ class NextCalls:
             if not self._calls:
                 cancelCall(self._timer)
                 self._timer = None
+                self._forwardClock.leave(self)
 
     def _run(self) -> None:
         self._timer = None
+        self._forwardClock.leave(self)
         running = self._running  # has calls already if one of them runs the reactor
         running.update(self._calls)
         self._calls.clear()

@@ -10,6 +10,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.kit.delayedcalls import cancelCall, isPending, nextCalls, Timer
+from txrdma.kit.forwardclock import sharedForwardClock
 
 
 class DelayedCallTests(SynchronousTestCase):
@@ -153,6 +154,16 @@ class NextCallsTests(SynchronousTestCase):
         self.clock.rightNow += 1
         self.clock.callLater(0, self.made.append, "delayed")
         self.clock.rightNow += 1
+
+    def test_callsAreMadeAlthoughTheClockWasSetBack(self) -> None:
+        """Calls are not late by as much as the clock was set back, once a user of the clock notices it."""
+        users = sharedForwardClock(self.clock)
+        users.seconds()
+        self.calls.add(self.first)
+        self.clock.rightNow -= 3600.0
+        users.seconds()
+        self.clock.advance(0)
+        self.assertEqual((self.made, self.clock.getDelayedCalls()), (["first"], []))
 
     def test_postponedCallsAreMadeAfterDelayedOnes(self) -> None:
         self.calls.postpone()
