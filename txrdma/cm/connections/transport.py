@@ -88,6 +88,10 @@ class Requester(Protocol):
     def isIdle(self) -> bool:
         """Whether all its send requests have completed."""
 
+    @property
+    def isDelivered(self) -> bool:
+        """Whether all bytes that it has accepted from the program are in the peer's memory."""
+
     def completed(self, batch: Sequence[Completion]) -> None:
         """Handle successful completions with identifiers below L{FIRST}, oldest first."""
 
@@ -390,7 +394,9 @@ class RDMATransport(RequestTransport):
 
     def _reasonOfEnd(self) -> Exception:
         """The reason for C{connectionLost} after the exchange of DREQ and DREP."""
-        if self._hasDropped or not self._isIdle:
+        requester = self._requester
+        isDelivered = self._isIdle or (requester is not None and requester.isDelivered and self._sends.isIdle)
+        if self._hasDropped or not isDelivered:
             return ConnectionLost("the peer closed the connection, and may not have received everything")
         return ConnectionDone()
 

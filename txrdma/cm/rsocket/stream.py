@@ -205,6 +205,15 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         core.completed(core.posted)
         return True
 
+    @property
+    def isDelivered(self) -> bool:
+        """
+        Whether all written bytes are in the peer's memory.
+
+        The acknowledgement of the close itself may be lost, or come after the peer's DREQ.
+        """
+        return self._core is None or self._core.isDelivered
+
     def completed(self, batch: Sequence[Completion]) -> None:
         """Handle completions; deliver received bytes and post written ones once for all of them."""
         core, transport = self._core, self._transport

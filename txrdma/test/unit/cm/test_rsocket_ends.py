@@ -16,6 +16,7 @@ from txrdma.cm.rsocket._core import RSocket
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketOptions, RSocketServerEndpoint
 from txrdma.cm.rsocket.stream import RSocketEnd
 from txrdma.error import ResourceExhausted
+from txrdma.iba.headers import Opcode
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.protocols import ProducerRecorder, Recorder, Recorders
 
@@ -50,6 +51,22 @@ class ProducerTests(MessagingCase):
         self.wait(lambda: client.lost.called, 5.0)
         self.assertIs(client.reason.type, ConnectionDone)
         self.assertEqual(producer.calls, ["stop"])
+        self.assertNothingLeft()
+
+
+class ClosingTests(MessagingCase):
+    """Connections that one end closes in order."""
+
+    def test_lostAcknowledgementOfClose(self) -> None:
+        """A connection without data is closed in order if only the acknowledgement of the close is lost."""
+        self.listenAt(*_SERVER, options=_UNPROBED)
+        client = self.result(self.connectTo(*_CLIENT, options=_UNPROBED))
+        client.transport.write(b"acknowledged")
+        self.pause(0.1)
+        self.network.drop(lambda packet: packet.bth.opcode is Opcode.RC_ACKNOWLEDGE, 10)
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost.called, 5.0)
+        self.assertIs(client.reason.type, ConnectionDone)
         self.assertNothingLeft()
 
 
