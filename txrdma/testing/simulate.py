@@ -28,6 +28,8 @@ from txrdma.testing.btl.plans import drawModules, ModulesPlan
 from txrdma.testing.btl.scenario import playModules
 from txrdma.testing.btl.userplans import drawUsers, UsersPlan
 from txrdma.testing.btl.users import playUsers
+from txrdma.testing.cm import scenario as cmUsers
+from txrdma.testing.cm import userplans as cmPlans
 from txrdma.testing.hostile.btl import BTLScenario
 from txrdma.testing.hostile.cm import CMScenario, RSocketScenario
 from txrdma.testing.hostile.mad import MADScenario
@@ -83,6 +85,7 @@ GENERATORS: Final[dict[str, Generator[Any]]] = {
     "verbs-clients": Generator(ClientsPlan, drawClients, playClients),
     "btl": Generator(ModulesPlan, drawModules, playModules),
     "btl-users": Generator(UsersPlan, drawUsers, playUsers),
+    "cm-users": Generator(cmPlans.UsersPlan, cmPlans.drawUsers, cmUsers.playUsers),
     "smc": Generator(StreamPlan, drawStreams, playStreams),
     "smc-shared-memory": Generator(MemoryPlan, drawMemory, playMemory),
     "smc-two-ports": Generator(TwoPortPlan, drawTwoPorts, playTwoPorts),

@@ -23,7 +23,7 @@ from zope.interface import implementer
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IDelayedCall, IPushProducer
+from twisted.internet.interfaces import IPushProducer
 from twisted.logger import formatEvent, globalLogPublisher, ILogObserver, LogEvent, LogLevel
 from twisted.python.failure import Failure
 
@@ -43,7 +43,7 @@ from txrdma.messages.protocol import MessageFactory, MessageProtocol
 from txrdma.sim.network import Faults
 from txrdma.testing.btl.userplans import Act, ActPlan, EVENTS, TAGS, UsersPlan
 from txrdma.testing.outcome import check, Violation
-from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket, MemoryTCP, TurnClock, World
+from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket, MemoryTCP, PatientClock, World
 from txrdma.testing.smc.neighbours import ticking
 
 _PATIENCE: Final = 300.0
@@ -565,18 +565,6 @@ class Connection:
         )
 
 
-class _PatientClock(TurnClock):
-    """
-    A clock that makes delayed calls one nanosecond later: the sum of two times can be rounded down, so that a
-    call would come before its time, again and again.
-    """
-
-    def callLater(
-        self, delay: float, callable: Callable[..., object], *args: object, **kw: object
-    ) -> IDelayedCall:
-        return super().callLater(delay + 1e-9 if delay else delay, callable, *args, **kw)
-
-
 class SetHost(Host):
     """A host whose clock can be set."""
 
@@ -606,7 +594,7 @@ class UserScenario:
 
     def __init__(self, plan: UsersPlan) -> None:
         self.plan, self.played = plan, Played()
-        self.world = World(plan.seed, _PatientClock())
+        self.world = World(plan.seed, PatientClock())
         self.messages: list[Sending] = []
         self.problems: list[str] = []
         self.isFinishing = False

@@ -78,6 +78,18 @@ class TurnClock(Clock):
         return True
 
 
+class PatientClock(TurnClock):
+    """
+    A clock that makes delayed calls one nanosecond later: the sum of two times can be rounded down, so that a
+    call would come before its time, again and again.
+    """
+
+    def callLater(
+        self, delay: float, callable: Callable[..., object], *args: object, **kw: object
+    ) -> IDelayedCall:
+        return super().callLater(delay + 1e-9 if delay else delay, callable, *args, **kw)
+
+
 class TracedNetwork(SimulatedNetwork):
     """
     A network that computes a digest of its traffic.

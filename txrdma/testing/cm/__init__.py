@@ -1,0 +1,1 @@
+"""Simulations of programs that use connections of the communication manager: C{rdma:} and C{rsocket:}."""

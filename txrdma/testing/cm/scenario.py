@@ -1,0 +1,651 @@
+"""
+Simulations of programs that use connections of C{rdma:} and C{rsocket:}, with checks of their promises.
+
+Two or three hosts have services and clients, over a network with faults. The programs use the API at random:
+also in callbacks, with several producers, after the end, and with exceptions in any callback. Bytes and
+messages arrive once and in order, and all of them if both ends close in order. Every Deferred fires, and
+every connection that was made ends once. Nothing remains, and each exception of a program is logged once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from random import Random
+from typing import Any, Final
+from unittest import mock
+
+from zope.interface import implementer
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import (
+    ConnectError,
+    ConnectingCancelledError,
+    ConnectionDone,
+    NoProtocol,
+)
+from twisted.internet.protocol import Factory
+from twisted.logger import formatEvent, globalLogPublisher, ILogObserver, LogEvent, LogLevel
+from twisted.python.failure import Failure
+
+from txrdma.cm.connections import adapter as adapterModule
+from txrdma.cm.connections import endpoints as endpointsModule
+from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
+from txrdma.cm.errors import Rejection
+from txrdma.cm.layouts.messages import RejectReason
+from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketOptions, RSocketServerEndpoint, USUAL
+from txrdma.cm.terms import Terms
+from txrdma.error import RDMAError
+from txrdma.kit.delayedcalls import cancelCall
+from txrdma.sim.network import Faults
+from txrdma.testing.cm.userplans import (
+    Act,
+    ActPlan,
+    ConnectionPlan,
+    CONTROLS,
+    EndPlan,
+    EVENTS,
+    ServicePlan,
+    UsersPlan,
+    When,
+)
+from txrdma.testing.cm.users import (
+    HalfCloseableUser,
+    MessageUser,
+    privateData,
+    ProgramError,
+    StreamUser,
+    User,
+)
+from txrdma.testing.hostile.cm import CMScenario
+from txrdma.testing.outcome import check, Violation
+from txrdma.testing.smc.hosts import Host, PatientClock, World
+from txrdma.testing.smc.neighbours import ticking
+
+_PATIENCE: Final = 300.0
+_MOST_TURNS: Final = 300_000
+_LONGEST_TROUBLE: Final = 2.0
+_QUIET: Final = 2000.0
+"""Seconds after which time-wait is over."""
+
+_PORT: Final = 7471
+_REFUSALS: Final = (RDMAError, ConnectError, CancelledError, ConnectingCancelledError, NoProtocol)
+
+
+@dataclass
+class Played:
+    """Statistics of a successful simulation."""
+
+    counters: Counter[str] = field(default_factory=Counter)
+
+    def counts(self) -> Counter[str]:
+        """Return the counts that are added to the totals of many simulations."""
+        return self.counters
+
+
+class _Programs(Factory):
+    """
+    The factory of a service, or of a client.
+
+    @ivar isStarted: whether it is started.
+    """
+
+    noisy = False
+
+    def __init__(self, scenario: UserScenario, connection: Connection, end: int, host: Host) -> None:
+        self._scenario, self._connection, self._end, self._host = scenario, connection, end, host
+        self.isStarted = False
+
+    def startFactory(self) -> None:
+        self._scenario.require(not self.isStarted, "a factory is started twice")
+        self.isStarted = True
+        self._scenario.react(When.START_FACTORY, self._connection, self._end)
+
+    def stopFactory(self) -> None:
+        self._scenario.require(self.isStarted, "a factory is stopped twice")
+        self.isStarted = False
+        self._scenario.react(When.STOP_FACTORY, self._connection, self._end)
+
+    def buildProtocol(self, addr: Any) -> Any:
+        """Build the program of an end; None refuses the connection."""
+        scenario, connection = self._scenario, self._connection
+        if self._end:
+            connection = scenario.connections[addr.port - endpointsModule._FIRST_PORT]
+        service = connection.service
+        terms = service.plan.terms if self._end else connection.plan.terms
+        kind = MessageUser
+        if service.plan.isStream:
+            kind = HalfCloseableUser if terms.isHalfCloseable else StreamUser  # type: ignore[assignment]
+        user: Any = kind(connection, self._host, self._end, terms)
+        connection.hasRefused = False
+        scenario.react(When.BUILD, connection, self._end)
+        if connection.hasRefused:
+            return None
+        former = connection.users[self._end]
+        scenario.require(former is None or not former.isMade, f"{user!r} is built twice")
+        connection.users[self._end] = user
+        return user
+
+
+class Service:
+    """
+    A service of a host.
+
+    @ivar port: its listening port, or None; C{hasStopped}: whether it has ever stopped to listen.
+    """
+
+    def __init__(self, scenario: UserScenario, number: int, plan: ServicePlan) -> None:
+        self.scenario, self.number, self.plan = scenario, number, plan
+        self.host = scenario.hosts[plan.host]
+        self.port: Any = None
+        self.factory: Any = None
+        self.isUsable = False
+        self.hasStopped = False
+
+    def begin(self) -> None:
+        """Make the factory, and listen."""
+        connections = [each for each in self.scenario.connections if each.service is self]
+        if connections:
+            self.factory = _Programs(self.scenario, connections[0], 1, self.host)
+            self.isUsable = True
+            self.listen()
+
+    def listen(self) -> None:
+        """Listen, unless that is the case."""
+        if self.port is not None or not self.isUsable:
+            return
+        self.isUsable = False  # the factory may request the same
+        host, port = self.host, _PORT + self.number
+        if self.plan.isStream:
+            endpoint: Any = RSocketServerEndpoint(host, port, host.device, _options(self.plan.terms))
+        else:
+            endpoint = RDMAServerEndpoint(host, port, host.device, _terms(self.plan.terms))
+        results: list[Any] = []
+        endpoint.listen(self.factory).addBoth(results.append)
+        (result,) = results
+        self.isUsable = True
+        if isinstance(result, Failure):
+            self.hasStopped = True
+            if not self.scenario.caught(result.value):
+                self.scenario.broken(result)
+            else:
+                self.factory.numPorts, self.factory.isStarted = 0, False
+        else:
+            self.port = result
+
+    def stop(self) -> None:
+        """Stop listening; a second call has no effect."""
+        if self.port is not None:
+            self.hasStopped = True
+            port, self.port = self.port, None
+            port.stopListening()
+            port.stopListening()
+
+
+class Connection:
+    """
+    A connection, from the attempt to connect on.
+
+    @ivar users: the programs of client and server, once they are built.
+    @ivar isDisturbed: whether a program has closed it, or let it fail.
+    @ivar result: the protocol or failure of the attempt.
+    """
+
+    def __init__(self, scenario: UserScenario, number: int, plan: ConnectionPlan) -> None:
+        self.scenario, self.number, self.plan = scenario, number, plan
+        self.service = scenario.services[plan.service]
+        self.host = scenario.hosts[plan.host]
+        self.users: list[User | None] = [None, None]
+        self.isDisturbed = self.hasBegun = self.hasRefused = self.mayFail = False
+        self.attempt: Deferred[Any] | None = None
+        self.result: Any = None
+
+    def __repr__(self) -> str:
+        return f"connection {self.number}"
+
+    @property
+    def isBroken(self) -> bool:
+        """Whether data may be lost."""
+        return self.scenario.isTroubled or any(user.isBroken for user in self.present)
+
+    @property
+    def present(self) -> list[User]:
+        """The programs that exist."""
+        return [user for user in self.users if user is not None]
+
+    @property
+    def isQuiet(self) -> bool:
+        """Whether the attempt has ended, and everything has arrived unless the connection is disturbed."""
+        if not self.hasBegun or self.isDisturbed or isinstance(self.result, Failure):
+            return not self.hasBegun or self.result is not None
+        return len(self.present) == 2 and all(user.isQuiet for user in self.present)
+
+    @property
+    def isOver(self) -> bool:
+        """Whether the attempt has ended, and so have both ends."""
+        return not self.hasBegun or (
+            self.result is not None and not any(user.isMade and user.lost is None for user in self.present)
+        )
+
+    def begin(self) -> None:
+        """Begin to connect."""
+        if self.hasBegun:
+            return
+        self.hasBegun = True
+        service, host, plan = self.service, self.host, self.plan.terms
+        address, port = service.host.address, _PORT + service.number
+        if service.plan.isStream:
+            endpoint: Any = RSocketClientEndpoint(host, address, port, host.device, _options(plan))
+        else:
+            endpoint = RDMAClientEndpoint(
+                host, address, port, host.device, _terms(plan), privateData(plan, 0)
+            )
+        self.mayFail |= service.port is None
+        self.scenario.sourcePort = self.number
+        attempt = endpoint.connect(_Programs(self.scenario, self, 0, host))
+        self.attempt = attempt
+        attempt.addBoth(self._ended)
+
+    def _ended(self, result: Any) -> None:
+        self.scenario.require(self.result is None, f"{self!r}: the attempt has two results")
+        self.result = result
+        if not isinstance(result, Failure):
+            self.scenario.require(result is self.users[0], f"{self!r} has another protocol")
+            return
+        self.isDisturbed = True
+        if self.scenario.caught(result.value):
+            return
+        isKnown = isinstance(result.value, _REFUSALS)
+        mayFail = self.mayFail or self.service.hasStopped or self.scenario.isTroubled
+        self.scenario.require(isKnown and mayFail, f"{self!r} is not connected: {result!r}")
+
+    def cancel(self) -> None:
+        """Cancel the attempt."""
+        if self.attempt is not None and self.result is None:
+            self.mayFail = self.isDisturbed = True
+            self.attempt.cancel()
+
+
+def _terms(plan: EndPlan) -> Terms:
+    return Terms(
+        messageBytes=plan.messageBytes,
+        receives=plan.receives,
+        sends=plan.sends,
+        reads=plan.reads,
+        usesCredits=plan.usesCredits,
+        longest=plan.longest,
+    )
+
+
+def _options(plan: EndPlan) -> RSocketOptions:
+    return RSocketOptions(
+        USUAL.sizes._replace(
+            receives=16 + plan.receives,
+            sends=4 + plan.sends,
+            receiveBuffer=plan.buffer,
+            sendBuffer=plan.buffer,
+            mappings=plan.mappings,
+        )
+    )
+
+
+def _isOfUser(plan: ActPlan) -> bool:
+    """Whether an act is made at a time by a program that is connected."""
+    return plan.when is When.TIME and plan.act not in (*EVENTS, *CONTROLS)
+
+
+class UserScenario:
+    """
+    A simulation, according to its plan.
+
+    @ivar isTroubled: whether connections may be lost, as the trouble was too long.
+    @ivar isFinishing: whether the programs receive everything, so that everything comes to an end.
+    """
+
+    def __init__(self, plan: UsersPlan) -> None:
+        self.plan, self.played = plan, Played()
+        self.world = World(plan.seed, PatientClock())
+        self.world.network.faults = plan.faults
+        self.problems: list[str] = []
+        self.errors: list[ProgramError] = []
+        self.isTroubled = self.isFinishing = False
+        self._troubles = 0.0
+        self.sourcePort = 0
+        self._calls: Counter[tuple[int, int, When]] = Counter()
+        self._reactions: dict[tuple[int, int, When, int], list[ActPlan]] = defaultdict(list)
+        for act in plan.acts:
+            if act.when is not When.TIME:
+                self._reactions[act.connection, act.end, act.when, act.nth].append(act)
+        self.hosts = [self._host(f"10.0.1.{number + 1}") for number in range(plan.hosts)]
+        self.services = [Service(self, number, each) for number, each in enumerate(plan.services)]
+        self.connections = [Connection(self, number, each) for number, each in enumerate(plan.connections)]
+
+    def _host(self, address: str) -> Host:
+        host = Host(self.world, address, lambda: self.world.network.device(address, mtu=self.plan.mtu))
+        device = host.openDevice()
+        if self.plan.inline:
+            device.limits = replace(device.limits, maxInline=self.plan.inline)
+        return host
+
+    def require(self, holds: bool, what: str) -> None:
+        """Record a violation."""
+        if not holds:
+            self.problems.append(what)
+
+    def caught(self, error: BaseException | None) -> bool:
+        """Note that an exception has come back to its program; return whether it is one."""
+        if isinstance(error, ProgramError):
+            error.isCaught = True
+        return isinstance(error, ProgramError)
+
+    def broken(self, failure: Failure) -> None:
+        """Record an exception of the simulation itself."""
+        self.problems.append(failure.getTraceback())
+
+    @property
+    def isLossy(self) -> bool:
+        """
+        Whether the last acknowledgement may be lost. Then an end does not know that everything has arrived
+        when the peer closes, and reports the connection as lost.
+        """
+        faults = self.plan.faults
+        return self.world.network.dropped > 0 or faults.corruption > 0 or faults.late > 0
+
+    # Acts
+
+    def react(self, when: When, connection: Connection, end: int, user: User | None = None) -> None:
+        """Make the acts of a callback: exceptions last."""
+        key = connection.number, end, when
+        nth = self._calls[key]
+        self._calls[key] += 1
+        acts = self._reactions.get((*key, nth), ())
+        for act in sorted(acts, key=lambda each: each.act is Act.RAISE):
+            self._perform(act, connection, user)
+
+    def _perform(self, plan: ActPlan, connection: Connection, user: User | None) -> None:
+        self.played.counters[plan.act.name.lower()] += 1
+        act = plan.act
+        if act is Act.RAISE:
+            if user is not None:
+                user.breakConnection()
+            connection.mayFail = connection.isDisturbed = True
+            self.errors.append(ProgramError(f"{plan.when.value} of {connection!r}"))
+            raise self.errors[-1]
+        if act is Act.REFUSE:
+            connection.mayFail = connection.isDisturbed = connection.hasRefused = True
+            if plan.number % 2 and not connection.service.plan.isStream:
+                raise Rejection(RejectReason.CONSUMER_REJECT, b"refused")
+        elif act is Act.CANCEL_CONNECT:
+            connection.cancel()
+        elif act is Act.CONNECT:
+            for each in self.connections:
+                if each.plan.at is None and not each.hasBegun:
+                    each.begin()
+                    break
+        elif act is Act.STOP_LISTENING:
+            connection.service.stop()
+        elif act is Act.LISTEN:
+            connection.service.listen()
+        elif user is not None and user.transport is not None:
+            user.act(plan)
+
+    def began(self, user: User) -> None:
+        """Plan the acts of a program whose connection is made."""
+        for act in self.plan.acts:
+            if (act.connection, act.end) == (user.connection.number, user.end) and _isOfUser(act):
+                user.due += 1
+                user.host.callSteadily(act.at, partial(self._make, act, user))
+
+    def _make(self, plan: ActPlan, user: User | None = None) -> None:
+        """Make an act at its time."""
+        if user is not None:
+            user.due -= 1
+        try:
+            self._perform(plan, self.connections[plan.connection], user)
+        except Exception as error:
+            if not self.caught(error):
+                self.broken(Failure())
+
+    def _begin(self, plan: ActPlan) -> None:
+        """Begin an act, or an event."""
+        connection = self.connections[plan.connection]
+        host = connection.service.host if plan.end else connection.host
+        network, later = self.world.network, self.world.clock.callLater
+        seconds = min(abs(plan.seconds), _LONGEST_TROUBLE)
+        if plan.act in EVENTS:
+            self.played.counters[plan.act.name.lower()] += 1
+        if plan.act is Act.CLOCK:
+            host.setClock(plan.seconds)
+            return
+        if plan.act not in EVENTS:
+            host.callSteadily(0, partial(self._make, plan))
+            return
+        self._troubles += seconds
+        self.isTroubled |= self._troubles > _LONGEST_TROUBLE
+        if plan.act is Act.SLEEP:
+            if not host.isAsleep:
+                host.sleep()
+                later(seconds, host.wake)
+        elif plan.act is Act.PARTITION:
+            network.partition(connection.host.address, connection.service.host.address)
+            later(seconds, network.heal)
+        else:
+            host.device.setPortEnabled(1, False)
+            later(seconds, host.device.setPortEnabled, 1, True)
+
+    # The course of the simulation
+
+    def play(self) -> Played:
+        """
+        Run the simulation.
+
+        @raise Violation: a promise was violated.
+        """
+        try:
+            with self._watched():
+                self._play()
+        finally:
+            self._release()
+        self.played.counters["packets"] = self.world.network.sent
+        return self.played
+
+    def _play(self) -> None:
+        for service in self.services:
+            service.host.callSteadily(0, service.begin)
+        for connection in self.connections:
+            if connection.plan.at is not None:
+                connection.host.callSteadily(connection.plan.at, connection.begin)
+        for act in self.plan.acts:
+            if act.when is When.TIME and not _isOfUser(act):
+                self.world.clock.callLater(act.at, self._begin, act)
+        self._run(max((act.at for act in self.plan.acts), default=0.0) + 0.1)
+        self._run(_LONGEST_TROUBLE)
+        self.world.network.faults = Faults()
+        self.isFinishing = True
+        for user in self._users():
+            if user.transport is not None:
+                user.host.callSteadily(0, user.finish)
+        self._until(lambda: all(each.isQuiet for each in self.connections), self._waiting)
+        self._run(2.0)
+        for connection in self.connections:
+            if connection.hasBegun and not connection.isDisturbed:
+                self._end(connection)
+        for user in self._users():
+            if user.isMade:
+                user.host.callSteadily(0, user.conclude)
+        self._until(lambda: all(each.isOver for each in self.connections), self._waiting)
+        for service in self.services:
+            service.isUsable = False
+            service.host.callSteadily(0, service.stop)
+        self._run(_QUIET)
+        self._judge()
+        self._checkNothingLeft()
+
+    def _waiting(self) -> str:
+        waits = [
+            (connection, connection.result, user, user.pending, user.producer, user.lost, user.isMade)
+            for connection in self.connections
+            for user in connection.present
+            if not (connection.isQuiet and connection.isOver)
+        ]
+        return f"these do not end: {waits}"
+
+    def _users(self) -> Iterator[User]:
+        for connection in self.connections:
+            yield from connection.present
+
+    def _end(self, connection: Connection) -> None:
+        """Close a connection that works."""
+        ending = connection.plan.ending
+        for user in connection.present:
+            check(user.lost is None, f"{user!r} has ended by {user.lost!r}")
+            if ending in (user.end, 2) or (ending == 3 and not user.isStream):
+                user.host.callSteadily(0, user.close)
+            elif ending == 3:
+                user.host.callSteadily(0, user.half)
+        self._until(lambda: connection.isOver, lambda: f"{connection!r} does not close: {ending}")
+        for user in connection.present:
+            assert user.lost is not None
+            isDone = user.lost.check(ConnectionDone) is not None
+            check(isDone or self.isLossy or connection.isBroken, f"{user!r} ends by {user.lost!r}")
+
+    # Time
+
+    def _run(self, seconds: float) -> None:
+        """Let this many seconds pass."""
+        self._pass(lambda: False, seconds)
+
+    def _until(self, condition: Callable[[], bool], what: Callable[[], str]) -> None:
+        """Let time pass until a condition is true; fail after a time limit."""
+        self._pass(condition, _PATIENCE)
+        if not condition():
+            raise Violation(what())
+
+    def _pass(self, condition: Callable[[], bool], seconds: float) -> None:
+        clock = self.world.clock
+        until = clock.rightNow + seconds
+        end = clock.callLater(seconds, lambda: None)
+        while not condition() and clock.rightNow < until:
+            self.world.turn()
+            if self.problems:
+                raise Violation(self.problems[0])
+            check(self.world.turns < _MOST_TURNS, "the simulation does not end")
+        cancelCall(end)
+
+    # Checks
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Count how often each exception of a program is logged; others are violations."""
+
+        @implementer(ILogObserver)
+        def observe(event: LogEvent) -> None:
+            failure = event.get("log_failure")
+            error = None if failure is None else failure.value
+            if isinstance(error, ProgramError):
+                error.logged += 1
+            elif failure is not None or event.get("log_level") in (LogLevel.error, LogLevel.critical):
+                trace = "" if failure is None else failure.getTraceback()
+                self.problems.append(f"an exception was logged: {formatEvent(event)} {trace}")
+
+        globalLogPublisher.addObserver(observe)
+        try:
+            yield
+        finally:
+            globalLogPublisher.removeObserver(observe)
+
+    def _judge(self) -> None:
+        """Check the results of connections that have ended."""
+        for error in self.errors:
+            times = 0 if error.isCaught else 1
+            check(
+                error.logged == times, f"an exception in {error} was logged {error.logged} times, not {times}"
+            )
+        for connection in self.connections:
+            for user in connection.present:
+                self._judgeUser(user)
+
+    def _judgeUser(self, user: User) -> None:
+        other = user.other
+        self.played.counters["connections"] += user.isMade and user.end == 0
+        check(not user.pending, f"{user!r} waits for {list(user.pending.values())}")
+        check(user.producer is None, f"{user!r} has a producer")
+        if not user.isMade or other is None or not other.isMade or user.connection.isBroken:
+            return
+        isDone = user.lost is not None and user.lost.check(ConnectionDone) is not None
+        if isinstance(user, StreamUser):
+            assert isinstance(other, StreamUser)
+            self.played.counters["bytes"] += other.received
+            wasCut = user.written > other.received
+            check(
+                isDone or wasCut or self.isLossy,
+                f"{user!r} ends by {user.lost!r}, but everything has arrived",
+            )
+        else:
+            assert isinstance(user, MessageUser) and isinstance(other, MessageUser)
+            self.played.counters["messages"] += other.latest + 1
+            lost = [each for each in user.sent if not (each.deliveries or each.isCancelled)]
+            if isDone or any(each.isDone for each in lost):
+                check(not lost or other.wasPaused, f"{user!r} has lost {lost[:3]}")
+
+    def _checkNothingLeft(self) -> None:
+        """Check that devices, memory, readers and delayed calls are released."""
+        for host in self.hosts:
+            check(not any(key[0] is host for key in adapterModule._adapters), f"{host!r} has an adapter")
+            device = host.device
+            parts = (device.domains, device._queuePairs, device._completionQueues, device._channels)
+            check(not any(parts) and not len(device.keys), f"{device!r} still has {parts}")
+            device.close()
+            left = [*host.readers, *host.writers]
+            check(not left, f"{host!r} still watches {left}")
+        for service in self.services:
+            check(
+                service.factory is None or not service.factory.isStarted,
+                "the factory of a service is not stopped",
+            )
+        calls = [str(call) for call in self.world.clock.calls]
+        check(not calls, f"there are still delayed calls: {calls[:5]}")
+
+    def _release(self) -> None:
+        for key, adapter in list(adapterModule._adapters.items()):
+            if key[0] in self.hosts:
+                with suppress(Exception):
+                    adapter._closing.close()
+        for host in self.hosts:
+            host.device.close()
+        self.world.close()
+
+
+@contextmanager
+def _tamed(plan: UsersPlan, scenario: list[UserScenario]) -> Iterator[None]:
+    """Make random numbers and busy-polling deterministic."""
+    random = Random(f"chance {plan.seed}")
+    functions: dict[str, Callable[[int], Any]] = {
+        "randbits": random.getrandbits,
+        "randbelow": random.randrange,
+        "urandom": random.randbytes,
+    }
+    with ExitStack() as patches:
+        for where, name in CMScenario.chance:
+            patches.enter_context(mock.patch.object(where, name, functions[name]))
+        for where, name, value in CMScenario.constants:
+            patches.enter_context(mock.patch.object(where, name, value))
+        number = lambda most: scenario[0].sourcePort  # noqa: E731
+        patches.enter_context(mock.patch.object(endpointsModule, "randbelow", number))
+        patches.enter_context(ticking())
+        yield
+
+
+def playUsers(plan: UsersPlan) -> Played:
+    """
+    Run the simulation of a plan.
+
+    @raise Violation: a promise was violated.
+    """
+    scenario: list[UserScenario] = []
+    with _tamed(plan, scenario):
+        scenario.append(UserScenario(plan))
+        return scenario[0].play()

@@ -1,0 +1,282 @@
+"""Plans of programs that use C{rdma:} and C{rsocket:}, which L{txrdma.testing.cm.users} runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+from typing import Final
+
+from txrdma.iba.types import MTU
+from txrdma.sim.network import Faults
+
+
+class When(Enum):
+    """When a program acts: at a time, or in a callback."""
+
+    TIME = "at a time"
+    BUILD = "buildProtocol"
+    MADE = "connectionMade"
+    RECEIVED = "dataReceived or messageReceived"
+    READ_LOST = "readConnectionLost"
+    WRITE_LOST = "writeConnectionLost"
+    LOST = "connectionLost"
+    RESUME = "resumeProducing"
+    PAUSE = "pauseProducing"
+    STOP = "stopProducing"
+    RESULT = "the callback of a Deferred"
+    START_FACTORY = "startFactory"
+    STOP_FACTORY = "stopFactory"
+
+
+class Act(Enum):
+    """An act of the program at one end of a connection, or an event."""
+
+    WRITE = "write, or send a message"
+    SEND = "write a sequence, or send a message with a Deferred"
+    MANY = "write several times"
+    PUSH = "register a push producer"
+    PULL = "register a pull producer"
+    SECOND = "register a second producer"
+    UNREGISTER = "unregister the producer"
+    PAUSE = "pause, and resume later"
+    RESUME = "resume"
+    SHARE = "share memory"
+    UNSHARE = "close shared memory"
+    READ = "read from memory of the peer"
+    PUT = "write into memory of the peer"
+    ADD = "add to a number in memory of the peer"
+    SWAP = "compare and swap a number in memory of the peer"
+    MAP = "map memory of a stream"
+    UNMAP = "unmap memory of a stream"
+    PUT_MAPPED = "write into memory that the peer has mapped"
+    WAIT_MAPPED = "wait until the peer has mapped memory"
+    KEEPALIVE = "start or stop probes of a stream"
+    CANCEL = "cancel one of the last results"
+    CLOSE = "close the connection"
+    HALF = "close the write side"
+    QUIT = "stop producing, as the consumer of received data"
+    ABORT = "abort the connection"
+    RAISE = "raise an exception"
+    REFUSE = "refuse the connection"
+    CANCEL_CONNECT = "cancel the attempt to connect"
+    CONNECT = "begin a spare connection"
+    STOP_LISTENING = "stop listening"
+    LISTEN = "listen again"
+    FAIL = "let the queue pair fail"
+    CLOCK = "set the clock of the host"
+    SLEEP = "be busy for some time"
+    PARTITION = "lose all packets for some time"
+    PORT_DOWN = "disable the port of the device for some time"
+
+
+EVENTS: Final = frozenset((Act.CLOCK, Act.SLEEP, Act.PARTITION, Act.PORT_DOWN))
+"""Those that are not acts of a program."""
+
+CONTROLS: Final = frozenset((Act.REFUSE, Act.CANCEL_CONNECT, Act.CONNECT, Act.STOP_LISTENING, Act.LISTEN))
+"""Those that need no connection."""
+
+_USUAL: Final = (
+    *(Act.WRITE,) * 6,
+    *(Act.SEND,) * 6,
+    *(Act.MANY,) * 3,
+    *(Act.PUSH,) * 3,
+    *(Act.PULL,) * 2,
+    *(Act.PAUSE,) * 3,
+    *(Act.CANCEL,) * 3,
+    *(Act.READ, Act.READ, Act.PUT, Act.PUT, Act.ADD, Act.ADD, Act.SWAP, Act.SWAP, Act.SHARE, Act.SHARE),
+    *(Act.MAP, Act.MAP, Act.PUT_MAPPED, Act.PUT_MAPPED, Act.WAIT_MAPPED),
+    *(Act.SECOND, Act.UNREGISTER, Act.RESUME, Act.KEEPALIVE),
+)
+_RARE: Final = (
+    *(Act.CONNECT, Act.CONNECT, Act.STOP_LISTENING, Act.LISTEN, Act.LISTEN),
+    *(Act.CLOCK, Act.CLOCK, Act.SLEEP, Act.PARTITION, Act.PORT_DOWN),
+)
+_FATAL: Final = (
+    *(Act.CLOSE, Act.CLOSE, Act.HALF, Act.HALF, Act.QUIT, Act.ABORT, Act.RAISE, Act.RAISE, Act.RAISE),
+    *(Act.REFUSE, Act.CANCEL_CONNECT, Act.UNSHARE, Act.UNMAP, Act.FAIL),
+)
+_CALLBACKS: Final = tuple(when for when in When if when is not When.TIME)
+
+
+@dataclass(frozen=True)
+class ActPlan:
+    """
+    The plan of an act.
+
+    @ivar when: C{TIME}, or the callback in which it is made; C{nth}: in which call of that, from 0 on.
+    @ivar at: seconds after the end is connected, or for events and acts without a connection after the
+        begin of the simulation; C{seconds}: duration, or change of a clock.
+    @ivar connection: number of the connection; C{end}: 0 for the client, 1 for the server.
+    @ivar size: bytes of one write or message; C{number}: of these, or of the result to cancel.
+    """
+
+    when: When
+    nth: int
+    at: float
+    connection: int
+    end: int
+    act: Act
+    size: int
+    number: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class EndPlan:
+    """
+    The terms of an end; those of a service apply to all its connections.
+
+    @ivar messageBytes: the length of receives of C{rdma:}; C{longest}: of the longest message.
+    @ivar receives: their number; C{sends}: number of outstanding requests; C{reads}: of outstanding reads.
+    @ivar usesCredits: whether it limits messages by credits.
+    @ivar buffer: bytes of each buffer of C{rsocket:}; C{mappings}: number of mappings.
+    @ivar private: number of bytes of private data.
+    @ivar isHalfCloseable: whether its protocols provide C{IHalfCloseableProtocol}.
+    """
+
+    messageBytes: int
+    longest: int
+    receives: int
+    sends: int
+    reads: int
+    usesCredits: bool
+    buffer: int
+    mappings: int
+    private: int
+    isHalfCloseable: bool
+
+
+@dataclass(frozen=True)
+class ServicePlan:
+    """The plan of a service: number of its host, whether it is one of C{rsocket:}, and its terms."""
+
+    host: int
+    isStream: bool
+    terms: EndPlan
+
+
+@dataclass(frozen=True)
+class ConnectionPlan:
+    """
+    The plan of a connection.
+
+    @ivar at: seconds until the client begins to connect; None for a spare connection.
+    @ivar service: number of the service; C{host}: of the client's host; C{terms}: of the client.
+    @ivar ending: the end that closes it at last: 0, 1, 2 for both, or 3 for both by halves.
+    """
+
+    at: float | None
+    service: int
+    host: int
+    terms: EndPlan
+    ending: int
+
+
+@dataclass(frozen=True)
+class UsersPlan:
+    """
+    The plan of a simulation.
+
+    @ivar inline: most bytes that a device sends inline; 0 for any number.
+    """
+
+    seed: int
+    hosts: int
+    mtu: MTU
+    inline: int
+    faults: Faults
+    services: tuple[ServicePlan, ...]
+    connections: tuple[ConnectionPlan, ...]
+    acts: tuple[ActPlan, ...]
+
+
+def drawUsers(seed: int) -> UsersPlan:
+    """Draw the plan of a simulation."""
+    random = Random(f"cm users {seed}")
+    hosts = random.choice((2, 2, 3))
+    services = tuple(
+        ServicePlan(random.randrange(hosts), random.random() < 0.5, _drawTerms(random))
+        for _ in range(random.choice((1, 1, 2, 3)))
+    )
+    hurry = random.choice((0.0, 0.001, 0.1, 2.0))
+    count = random.choice((1, 1, 2, 3, 6))
+    connections = []
+    for _ in range(count):
+        service = random.randrange(len(services))
+        at = random.random() * hurry * random.choice((0, 1)) if random.random() < 0.85 else None
+        host = random.choice([host for host in range(hosts) if host != services[service].host])
+        connections.append(ConnectionPlan(at, service, host, _drawTerms(random), random.randrange(4)))
+    return UsersPlan(
+        seed=seed,
+        hosts=hosts,
+        mtu=random.choice((MTU.MTU_256, MTU.MTU_1024, MTU.MTU_4096)),
+        inline=random.choice((0, 0, 64, 1000)),
+        faults=_drawFaults(random),
+        services=services,
+        connections=tuple(connections),
+        acts=_drawActs(random, count, hurry),
+    )
+
+
+def _drawTerms(random: Random) -> EndPlan:
+    return EndPlan(
+        messageBytes=random.choice((16, 100, 1000, 4096)),
+        longest=random.choice((3000, 1 << 24)),
+        receives=random.choice((1, 2, 5, 32)),
+        sends=random.choice((1, 2, 8, 32)),
+        reads=random.choice((0, 1, 4, 4)),
+        usesCredits=random.random() < 0.8,
+        buffer=random.choice((2048, 10_000, 1 << 18)),
+        mappings=random.choice((0, 1, 8)),
+        private=random.choice((0, 1, 40)),
+        isHalfCloseable=random.random() < 0.6,
+    )
+
+
+def _drawFaults(random: Random) -> Faults:
+    if random.random() < 0.4:
+        return Faults()
+    return Faults(
+        loss=random.choice((0.0, 0.02, 0.1)),
+        duplication=random.choice((0.0, 0.02, 0.2)),
+        corruption=random.choice((0.0, 0.0, 0.02)),
+        late=random.choice((0.0, 0.0, 0.05)),
+        delaySeconds=random.choice((10e-6, 0.001)),
+        jitterSeconds=random.choice((0.0, 0.0002, 0.01)),
+        merging=random.choice((1.0, 0.5)),
+        congestion=random.choice((0.0, 0.0, 0.1)),
+    )
+
+
+def _drawActs(random: Random, connections: int, hurry: float) -> tuple[ActPlan, ...]:
+    count = random.choice((3, 10, 40, 100))
+    fatal = random.choice((0.0, 1 / count, 3 / count, 0.2))
+    rare = random.choice((0.0, 0.05, 0.2))
+    reacting = random.choice((0.0, 0.2, 0.6))
+    acts, at = [], 0.0
+    for _ in range(count):
+        chance = random.random()
+        choices = _FATAL if chance < fatal else _RARE if chance < fatal + rare else _USUAL
+        if random.random() < 0.4:
+            at = random.random() * (hurry + 0.01)
+        act = random.choice(choices)
+        isReaction = act not in EVENTS and (act in (Act.RAISE, Act.REFUSE) or random.random() < reacting)
+        acts.append(
+            ActPlan(
+                when=When.BUILD
+                if act is Act.REFUSE
+                else random.choice(_CALLBACKS)
+                if isReaction
+                else When.TIME,
+                nth=random.choice((0, 0, 0, 1, 2, 5)),
+                at=at,
+                connection=random.randrange(connections),
+                end=random.randrange(2),
+                act=act,
+                size=random.choice((0, 1, 8, 16, 60, 300, 1000, 3000, 12_000, 40_000)),
+                number=random.choice((0, 0, 1, 2, 5, 40)),
+                seconds=random.choice((0.001, 0.05, 1.0, 30.0, -0.001, -0.05, -1.0, -3600.0)),
+            )
+        )
+    return tuple(acts)
