@@ -16,12 +16,16 @@ def cancellable(connecting: Deferred[T], error: Exception) -> Deferred[T]:
     """Return a Deferred that fires like another one, but fails with this error if it is cancelled."""
     isCancelled = False
 
-    def cancel(_: Deferred[T]) -> None:
+    def cancel(cancelled: Deferred[T]) -> None:
         nonlocal isCancelled
         isCancelled = True
         connecting.cancel()
+        if not cancelled.called:  # the attempt has failed, and a callback before L{failed} cancels it
+            cancelled.errback(error)
 
     def failed(failure: Failure) -> None:
+        if connected.called:
+            return
         isOther = isCancelled and not failure.check(type(error))
         connected.errback(Failure(error) if isOther else failure)
 
