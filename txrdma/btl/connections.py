@@ -95,6 +95,8 @@ class PeerOpening:
         try:
             protocol = protocolFor(self._factory, lifeline.peerHost)
         except Exception:
+            if self.answer.called:
+                _log.failure("buildProtocol failed after it had cancelled the attempt")
             self._failed(Failure())
             return None
         if protocol is None:

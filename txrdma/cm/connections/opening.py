@@ -14,6 +14,7 @@ from typing import Final
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred, succeed
+from twisted.internet.error import NoProtocol
 from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -286,7 +287,9 @@ class Attempt:
             protocol = protocolFor(self._factory, peer)
             if protocol is None:
                 raise InvalidRequest("the factory has no protocol for this connection")
-        except Exception:
+        except Exception as error:
+            if self.answer.called and not isinstance(error, (RDMAError, NoProtocol)):
+                _log.failure("buildProtocol failed after it had cancelled the attempt")
             self._failed(Failure())
             return
         if self.answer.called:

@@ -97,6 +97,19 @@ class PortTests(Base):
             self.assertEqual((made.isMade, len(made.lost)), (isMade, int(isMade)))
         self.part()
 
+    def test_factoryCancelsAndRaises(self) -> None:
+        """An exception of a factory that has cancelled the attempt is logged."""
+
+        def build() -> MessageRecorder:
+            asked.cancel()
+            raise RuntimeError("buildProtocol")
+
+        self.listening()
+        asked = self.connecting(factory=MessageFactory(build))
+        self.failure(asked, CancelledError)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.part()
+
     def read(self, which: int) -> Deferred[Any]:
         """Start a connection with several reads; return the Deferred of one of them."""
         client, server = self.opened(READING)
