@@ -38,7 +38,7 @@ class _Stop:
     def __init__(self, reactor: Any) -> None:
         self.listeners: dict[ShutdownListener, None] = {}
         self._reactor = reactor
-        self._hasBegun = False
+        self._hasBegun = self._isWaiting = False
         self._trigger = reactor.addSystemEventTrigger("before", "shutdown", self._stops)
 
     def forget(self, listener: ShutdownListener) -> None:
@@ -48,21 +48,39 @@ class _Stop:
             del _stops[self._reactor]
             self._reactor.removeSystemEventTrigger(self._trigger)
 
+    def add(self, listener: ShutdownListener) -> None:
+        """
+        Add a listener.
+
+        If the reactor waits for others to stop, it is called in the next iteration, and not waited for: a
+        client that connects again would delay the stop again and again.
+        """
+        self.listeners[listener] = None
+        if self._isWaiting:
+            self._reactor.callLater(0, self._call, listener)
+
     def _stops(self) -> Deferred[Any]:
         self._hasBegun = True
         waiting = []
         while self.listeners:  # a listener may remove or add others
-            listener = next(iter(self.listeners))
+            done = self._call(next(iter(self.listeners)))
+            if done is not None:
+                waiting.append(done)
+        self._isWaiting = True
+        return DeferredList(waiting).addCallback(self._stopped)
+
+    def _call(self, listener: ShutdownListener) -> Deferred[None] | None:
+        """Call a listener, unless it was removed."""
+        if listener in self.listeners:
             del self.listeners[listener]
             try:
-                done = listener()
+                return listener()
             except Exception:
                 _log.failure("{listener} failed to shut down before the reactor stops", listener=listener)
-            else:
-                if done is not None:
-                    waiting.append(done)
+        return None
+
+    def _stopped(self, _: object) -> None:
         del _stops[self._reactor]
-        return DeferredList(waiting)
 
 
 _stops: dict[Any, _Stop] = {}
@@ -74,7 +92,7 @@ def addShutdownListener(reactor: Any, listener: ShutdownListener) -> None:
         stop = _stops.get(reactor)
         if stop is None:
             stop = _stops[reactor] = _Stop(reactor)
-        stop.listeners[listener] = None
+        stop.add(listener)
 
 
 def removeShutdownListener(reactor: Any, listener: ShutdownListener) -> None:

@@ -75,6 +75,20 @@ class StoppingTests(SynchronousTestCase):
         made[0].ended()
         self.successResultOf(stopped)
 
+    def test_connectionMadeAfterwardsIsClosed(self) -> None:
+        """A connection that is made while the reactor waits for others is closed, but not waited for."""
+        first = self.make()
+        stopped = self.clock.stop()
+        second, ended = self.make(), self.make()
+        ended.ended()
+        self.clock.advance(0)
+        self.assertEqual(self.done, ["leave", "leave"])
+        self.assertNoResult(stopped)
+        first.ended()
+        self.successResultOf(stopped)
+        second.ended()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
     def test_endedConnectionLeavesNoTrigger(self) -> None:
         stopping = self.make()
         stopping.ended()
