@@ -14,6 +14,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from txrdma.kit.delayedcalls import Timer
+from txrdma.kit.forwardclock import sharedForwardClock
 
 _log = Logger()
 
@@ -21,17 +22,21 @@ _log = Logger()
 class Keepalive:
     """Calls a function at regular intervals until it is stopped."""
 
-    __slots__ = ("_probe", "_seconds", "_timer")
+    __slots__ = ("_clock", "_probe", "_seconds", "_timer")
 
     def __init__(self, reactor: IReactorTime, seconds: float | None, probe: Callable[[], None]) -> None:
         """@param seconds: the interval; None disables the probes."""
         self._timer, self._seconds, self._probe = Timer(reactor), seconds, probe
+        self._clock = sharedForwardClock(reactor)
         self._wait()
+        if seconds is not None:
+            self._clock.join(self, self._wait)  # a probe is not late by as much as the clock was set back
 
     def stop(self) -> None:
         """Stop probing. May be called twice."""
         self._seconds = None
         self._timer.stop()
+        self._clock.leave(self)
 
     def _wait(self) -> None:
         if self._seconds is not None:

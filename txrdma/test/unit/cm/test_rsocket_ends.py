@@ -17,6 +17,7 @@ from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketOptions, R
 from txrdma.cm.rsocket.stream import RSocketEnd
 from txrdma.error import ResourceExhausted
 from txrdma.iba.headers import Opcode
+from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.protocols import ProducerRecorder, Recorder, Recorders
 
@@ -129,6 +130,20 @@ class KeepaliveTests(MessagingCase):
         enabledAt = self.clock.seconds()
         self.pause(1.0)  # until the next probe
         self.assertAlmostEqual(self.clock.seconds() - enabledAt, 2.0, 1)
+        self.network.partition(*(each[0] for each in self.addresses))
+        self.wait(lambda: client.lost.called, 60.0)
+        self.assertIs(client.reason.type, ConnectionLost)
+        served.protocols[0].transport.abortConnection()
+        self.assertNothingLeft()
+
+    def test_vanishedPeerAfterClockSetBack(self) -> None:
+        """A probe is not late by as much as the clock was set back, if other packets arrive."""
+        served = Recorders(Recorder)
+        self.listenAt(served, RSocketServerEndpoint, options=_UNPROBED)
+        client = self.result(self.connectTo(*_CLIENT, options=RSocketOptions(keepalive=2.0)))
+        self.pause(1.0)
+        self.clock.rightNow -= 1800.0
+        sharedForwardClock(self.clock).seconds()  # as each packet of the device does
         self.network.partition(*(each[0] for each in self.addresses))
         self.wait(lambda: client.lost.called, 60.0)
         self.assertIs(client.reason.type, ConnectionLost)
