@@ -116,7 +116,7 @@ class Answers:
             if other.first == other.next == answer.first and other.end == answer.end:
                 return  # it has not even begun
         while waiting and waiting[-1].end > answer.first:  # the peer has gone back, and asks for all of these
-            waiting.pop()
+            answer.again &= waiting.pop().again  # an incomplete answer stays new
         if len(waiting) <= most:
             self.queue(answer)
 

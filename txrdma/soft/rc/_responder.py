@@ -199,6 +199,9 @@ class Responder:
             try:
                 free -= self._answers.give(free, self._messages, runs)
             except ProtectionError:  # it is deregistered since
+                if waiting[0].again:  # the peer may have the first answer, else its timer will notice
+                    waiting.popleft()
+                    continue
                 self._expected = waiting[0].next
                 waiting.clear()
                 self._refuse(_forbidden())

@@ -300,6 +300,23 @@ class ReadTests(ResponderCase):
         [answer] = self.answers()
         self.assertEqual(answer[:3], (PSN + MOST_AT_ONCE, AETHKind.NAK, NAKCode.REMOTE_ACCESS_ERROR))
 
+    def test_deregisteredBeforeRepeatedAnswer(self) -> None:
+        """A repeated answer is dropped without its memory, since the peer may have the first one."""
+        self.deliver(self.read(PSN, 0, 8))
+        self.responder.received(self.read(PSN, 0, 8), 0.0)
+        self.memory.region.close()
+        self.assertEqual((self.responder.outgoing(0.0), self.responder.pending), ([], False))
+        [answer] = self.answers(self.write(PSN + 1, 0, b"", acknowledge=True))
+        self.assertEqual(answer[:2], (PSN + 1, AETHKind.ACK))
+
+    def test_deregisteredWhileRestarted(self) -> None:
+        """A READ whose answer was not complete before it was repeated fails without its memory."""
+        self.deliver(self.read(PSN, 0, 200 * MTU))
+        self.responder.received(self.read(PSN + 30, 30 * MTU, 170 * MTU), 0.0)
+        self.memory.region.close()
+        [answer] = self.answers()
+        self.assertEqual(answer[:3], (PSN + 30, AETHKind.NAK, NAKCode.REMOTE_ACCESS_ERROR))
+
 
 class InvalidTests(ResponderCase):
     """Invalid requests (IBA 9.7.4.1.3, 9.7.4.1.4)."""
