@@ -18,15 +18,16 @@ from random import Random
 from typing import Any, Final
 from unittest import mock
 
-from zope.interface import implementer
+from zope.interface import alsoProvides, implementer
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, DeferredList, maybeDeferred
 from twisted.internet.error import (
     ConnectError,
     ConnectingCancelledError,
     ConnectionDone,
     NoProtocol,
 )
+from twisted.internet.interfaces import IReactorCore
 from twisted.internet.protocol import Factory
 from twisted.logger import formatEvent, globalLogPublisher, ILogObserver, LogEvent, LogLevel
 from twisted.python.failure import Failure
@@ -86,6 +87,32 @@ class Played:
         return self.counters
 
 
+class _Process(Host):
+    """A process whose reactor can be stopped."""
+
+    running = True
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        alsoProvides(self, IReactorCore)  # the part of it that is used
+
+    def stop(self) -> None:
+        """Stop the reactor: call the triggers before the shutdown, and wait for their Deferreds."""
+        if self.isStopped or self.isDead:
+            return
+        self.isStopped = True
+        waiting = []
+        while before := [each for each in self.triggers if each[0] == "before"]:
+            self.triggers.remove(before[0])
+            waiting.append(maybeDeferred(before[0][1]))
+        DeferredList(waiting).addCallback(lambda _: self._stopped())
+
+    def _stopped(self) -> None:
+        if not self.isDead:
+            super().stop()
+            self.die(False)
+
+
 class _Programs(Factory):
     """
     The factory of a service, or of a client.
@@ -103,6 +130,8 @@ class _Programs(Factory):
         self._scenario.require(not self.isStarted, "a factory is started twice")
         self.isStarted = True
         self._scenario.react(When.START_FACTORY, self._connection, self._end)
+        if not self._end:  # another connection may have begun
+            self._scenario.sourcePort = self._connection.number
 
     def stopFactory(self) -> None:
         self._scenario.require(self.isStarted, "a factory is stopped twice")
@@ -190,7 +219,8 @@ class Connection:
     A connection, from the attempt to connect on.
 
     @ivar users: the programs of client and server, once they are built.
-    @ivar isDisturbed: whether a program has closed it, or let it fail.
+    @ivar isDisturbed: whether a program has closed it, or let it fail; C{isCut}: whether a process was
+        killed.
     @ivar result: the protocol or failure of the attempt.
     """
 
@@ -199,7 +229,7 @@ class Connection:
         self.service = scenario.services[plan.service]
         self.host = scenario.hosts[plan.host]
         self.users: list[User | None] = [None, None]
-        self.isDisturbed = self.hasBegun = self.hasRefused = self.mayFail = False
+        self.isDisturbed = self.isCut = self.hasBegun = self.hasRefused = self.mayFail = False
         self.attempt: Deferred[Any] | None = None
         self.result: Any = None
 
@@ -209,7 +239,7 @@ class Connection:
     @property
     def isBroken(self) -> bool:
         """Whether data may be lost."""
-        return self.scenario.isTroubled or any(user.isBroken for user in self.present)
+        return self.scenario.isTroubled or self.isCut or any(user.isBroken for user in self.present)
 
     @property
     def present(self) -> list[User]:
@@ -220,15 +250,20 @@ class Connection:
     def isQuiet(self) -> bool:
         """Whether the attempt has ended, and everything has arrived unless the connection is disturbed."""
         if not self.hasBegun or self.isDisturbed or isinstance(self.result, Failure):
-            return not self.hasBegun or self.result is not None
+            return not self.hasBegun or self.hasEnded
         return len(self.present) == 2 and all(user.isQuiet for user in self.present)
 
     @property
     def isOver(self) -> bool:
         """Whether the attempt has ended, and so have both ends."""
-        return not self.hasBegun or (
-            self.result is not None and not any(user.isMade and user.lost is None for user in self.present)
-        )
+        return not self.hasBegun or (self.hasEnded and not any(user.isOpen for user in self.present))
+
+    @property
+    def hasEnded(self) -> bool:
+        """Whether the attempt has ended, or its process; then the other end is notified."""
+        if self.host.isDead or self.service.host.isDead:
+            return not any(user.isOpen and user.isProbing for user in self.present)
+        return self.result is not None
 
     def begin(self) -> None:
         """Begin to connect."""
@@ -266,6 +301,8 @@ class Connection:
         """Cancel the attempt."""
         if self.attempt is not None and self.result is None:
             self.mayFail = self.isDisturbed = True
+            for user in self.present:
+                user.isBroken = True
             self.attempt.cancel()
 
 
@@ -324,7 +361,7 @@ class UserScenario:
         self.connections = [Connection(self, number, each) for number, each in enumerate(plan.connections)]
 
     def _host(self, address: str) -> Host:
-        host = Host(self.world, address, lambda: self.world.network.device(address, mtu=self.plan.mtu))
+        host = _Process(self.world, address, lambda: self.world.network.device(address, mtu=self.plan.mtu))
         device = host.openDevice()
         if self.plan.inline:
             device.limits = replace(device.limits, maxInline=self.plan.inline)
@@ -380,7 +417,7 @@ class UserScenario:
                 raise Rejection(RejectReason.CONSUMER_REJECT, b"refused")
         elif act is Act.CANCEL_CONNECT:
             connection.cancel()
-        elif act is Act.CONNECT:
+        elif act is Act.CONNECT and not self.isFinishing:
             for each in self.connections:
                 if each.plan.at is None and not each.hasBegun:
                     each.begin()
@@ -389,8 +426,26 @@ class UserScenario:
             connection.service.stop()
         elif act is Act.LISTEN:
             connection.service.listen()
+        elif act is Act.STOP:
+            host = connection.service.host if plan.end else connection.host
+            host.callSteadily(0, partial(self._stop, host))
         elif user is not None and user.transport is not None:
             user.act(plan)
+
+    def _stop(self, host: Host) -> None:
+        """Stop a reactor: its connections end as by C{loseConnection}."""
+        for connection in self._connectionsOf(host):
+            connection.isDisturbed = connection.mayFail = True
+            for user in connection.present:
+                if user.host is host and user.isOpen:
+                    user.noteClose()
+        for service in self.services:
+            if service.host is host:
+                service.hasStopped, service.isUsable = True, False
+        host.stop()
+
+    def _connectionsOf(self, host: Host) -> list[Connection]:
+        return [each for each in self.connections if host in (each.host, each.service.host)]
 
     def began(self, user: User) -> None:
         """Plan the acts of a program whose connection is made."""
@@ -415,10 +470,17 @@ class UserScenario:
         host = connection.service.host if plan.end else connection.host
         network, later = self.world.network, self.world.clock.callLater
         seconds = min(abs(plan.seconds), _LONGEST_TROUBLE)
+        if host.isDead:
+            return
         if plan.act in EVENTS:
             self.played.counters[plan.act.name.lower()] += 1
         if plan.act is Act.CLOCK:
             host.setClock(plan.seconds)
+        if plan.act is Act.KILL:
+            host.die(True)
+            for connection in self._connectionsOf(host):
+                connection.isDisturbed = connection.mayFail = connection.isCut = True
+        if plan.act in (Act.CLOCK, Act.KILL):
             return
         if plan.act not in EVENTS:
             host.callSteadily(0, partial(self._make, plan))
@@ -510,7 +572,8 @@ class UserScenario:
         for user in connection.present:
             assert user.lost is not None
             isDone = user.lost.check(ConnectionDone) is not None
-            check(isDone or self.isLossy or connection.isBroken, f"{user!r} ends by {user.lost!r}")
+            mayFail = self.isLossy or connection.isBroken or user.host.isStopped
+            check(isDone or mayFail, f"{user!r} ends by {user.lost!r}")
 
     # Time
 
@@ -570,6 +633,10 @@ class UserScenario:
 
     def _judgeUser(self, user: User) -> None:
         other = user.other
+        if user.host.isDead:
+            isReported = user.lost is not None or not user.isMade or user.isLate
+            check(isReported or user.host.isGone, f"{user!r} does not end")
+            return
         self.played.counters["connections"] += user.isMade and user.end == 0
         check(not user.pending, f"{user!r} waits for {list(user.pending.values())}")
         check(user.producer is None, f"{user!r} has a producer")
@@ -594,6 +661,8 @@ class UserScenario:
     def _checkNothingLeft(self) -> None:
         """Check that devices, memory, readers and delayed calls are released."""
         for host in self.hosts:
+            if host.isDead:
+                continue
             check(not any(key[0] is host for key in adapterModule._adapters), f"{host!r} has an adapter")
             device = host.device
             parts = (device.domains, device._queuePairs, device._completionQueues, device._channels)
@@ -602,11 +671,10 @@ class UserScenario:
             left = [*host.readers, *host.writers]
             check(not left, f"{host!r} still watches {left}")
         for service in self.services:
-            check(
-                service.factory is None or not service.factory.isStarted,
-                "the factory of a service is not stopped",
-            )
-        calls = [str(call) for call in self.world.clock.calls]
+            isStarted = service.factory is not None and service.factory.isStarted
+            check(not isStarted or service.host.isGone, "the factory of a service is not stopped")
+        dead = [call.scheduled for host in self.hosts if host.isDead for call in host.calls]
+        calls = [str(call) for call in self.world.clock.calls if call not in dead]
         check(not calls, f"there are still delayed calls: {calls[:5]}")
 
     def _release(self) -> None:

@@ -64,13 +64,15 @@ class Act(Enum):
     STOP_LISTENING = "stop listening"
     LISTEN = "listen again"
     FAIL = "let the queue pair fail"
+    STOP = "stop the reactor"
+    KILL = "kill the process"
     CLOCK = "set the clock of the host"
     SLEEP = "be busy for some time"
     PARTITION = "lose all packets for some time"
     PORT_DOWN = "disable the port of the device for some time"
 
 
-EVENTS: Final = frozenset((Act.CLOCK, Act.SLEEP, Act.PARTITION, Act.PORT_DOWN))
+EVENTS: Final = frozenset((Act.CLOCK, Act.SLEEP, Act.PARTITION, Act.PORT_DOWN, Act.KILL))
 """Those that are not acts of a program."""
 
 CONTROLS: Final = frozenset((Act.REFUSE, Act.CANCEL_CONNECT, Act.CONNECT, Act.STOP_LISTENING, Act.LISTEN))
@@ -94,7 +96,7 @@ _RARE: Final = (
 )
 _FATAL: Final = (
     *(Act.CLOSE, Act.CLOSE, Act.HALF, Act.HALF, Act.QUIT, Act.ABORT, Act.RAISE, Act.RAISE, Act.RAISE),
-    *(Act.REFUSE, Act.CANCEL_CONNECT, Act.UNSHARE, Act.UNMAP, Act.FAIL),
+    *(Act.REFUSE, Act.CANCEL_CONNECT, Act.UNSHARE, Act.UNMAP, Act.FAIL, Act.STOP, Act.KILL),
 )
 _CALLBACKS: Final = tuple(when for when in When if when is not When.TIME)
 

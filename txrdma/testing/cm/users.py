@@ -98,10 +98,13 @@ class User:
     The program at one end of a connection.
 
     @ivar isMade: whether C{connectionMade} was called; C{lost}: the reason of C{connectionLost}.
+    @ivar wasPaused: whether it was ever paused; C{isProbing}: whether an idle peer is probed;
+        C{isLate}: whether its reactor was stopping already.
     @ivar due: number of its acts whose time has not come.
     @ivar pending: results that have not fired, with their acts; C{results}: all.
-    @ivar isEnding: whether it has closed the connection or its write side; C{hasClosed}: the connection, or
-        the transport did as the peer has ended; C{isBroken}: whether it may lose data of either end.
+    @ivar isEnding: whether it has closed the connection or its write side; C{hasClosed}: the connection,
+        before the transport did so as the peer has ended; C{isBroken}: whether data of either end may be
+        lost.
     """
 
     transport: Any = None
@@ -112,6 +115,8 @@ class User:
         self.connection, self.scenario = connection, connection.scenario
         self.host, self.end, self.terms = host, end, terms
         self.isMade = self.isEnding = self.hasClosed = self.isBroken = self.isPaused = False
+        self.wasPaused = self.isLate = False
+        self.isProbing = True
         self.due = 0
         self.lost: Failure | None = None
         self.producer: Producer | None = None
@@ -140,7 +145,9 @@ class User:
 
     def connectionMade(self) -> None:
         self.require(not self.isMade, "is made twice")
-        self.isMade = True
+        self.isMade, self.isLate = True, self.host.isStopped
+        if self.isLate:  # the transport closes it
+            self.noteClose()
         self.scenario.began(self)
         self.react(When.MADE)
 
@@ -149,7 +156,8 @@ class User:
         self.lost = reason
         self.require(
             reason.check(ConnectionDone, ConnectionLost) is not None
-            or (self.isBroken and reason.check(ConnectionAborted, ProgramError) is not None),
+            or (self.isBroken and reason.check(ConnectionAborted, ProgramError) is not None)
+            or (self.host.isStopped and reason.check(ConnectionAborted) is not None),
             f"ends by {reason!r}",
         )
         self.react(When.LOST)
@@ -282,7 +290,7 @@ class User:
 
     def _pause(self, plan: ActPlan) -> None:
         if not self.scenario.isFinishing:
-            self.isPaused = True
+            self.isPaused = self.wasPaused = True
             self.transport.pauseProducing()
             self.host.callSteadily(min(abs(plan.seconds), 2.0), self.resume)
 
@@ -380,13 +388,22 @@ class User:
         """Close the connection."""
         self.connection.isDisturbed = True
         if self.lost is None:
-            self.end_()
-            self.hasClosed = True
+            self.noteClose()
         (close or self.transport.loseConnection)()
 
-    def end_(self) -> None:
+    def noteClose(self) -> None:
+        """Note that the connection is closed in order."""
+        self.endWriting()
+        self.hasClosed |= not getattr(self.transport, "disconnecting", False)
+
+    def endWriting(self) -> None:
         """Note that nothing more is written."""
         self.isEnding = True
+
+    @property
+    def isOpen(self) -> bool:
+        """Whether the program runs, and has a connection."""
+        return self.isMade and self.lost is None and not self.host.isDead
 
     def _abort(self, plan: ActPlan) -> None:
         self.breakConnection()
@@ -444,10 +461,10 @@ class StreamUser(User, Protocol):
     def hasReceived(self) -> bool:
         return isinstance(self.other, StreamUser) and self.received == self.other.written
 
-    def end_(self) -> None:
+    def endWriting(self) -> None:
         if self.owed is None:
             self.owed = self.written
-        super().end_()
+        super().endWriting()
 
     # Callbacks
 
@@ -487,6 +504,8 @@ class StreamUser(User, Protocol):
         if self.connection.isBroken or self.hasClosed or self.connection.hasRefused:
             return
         assert isinstance(other, StreamUser)
+        if other.host.isStopped and self.wasPaused:
+            return  # it does not wait for long
         if other.owed is None:
             self.require(
                 self.hasHalfClosed and not other.terms.isHalfCloseable, f"{what}, but the peer has not ended"
@@ -521,14 +540,15 @@ class StreamUser(User, Protocol):
     def half(self) -> None:
         self.connection.isDisturbed = True
         if self.lost is None:
-            self.end_()
+            self.endWriting()
             self.hasHalfClosed = True
         self.transport.loseWriteConnection()
 
     def actOfStream(self, plan: ActPlan) -> None:
         act, transport = plan.act, self.transport
         if act is Act.KEEPALIVE:
-            transport.setTcpKeepAlive(plan.number % 2 == 0)
+            self.isProbing = plan.number % 2 == 0
+            transport.setTcpKeepAlive(self.isProbing)
         elif act is Act.MAP:
             with suppress(InvalidRequest, ResourceExhausted):  # closed, or too many
                 self.mapped.append(transport.mapMemory(_MAPPED, plan.number * _MAPPED))
@@ -581,7 +601,6 @@ class MessageUser(User, RDMAProtocol):
         self.answer = privateData(self.terms, self.end)
         self.sent: list[Sending] = []
         self.latest = -1
-        self.wasPaused = False
 
     @property
     def memory(self) -> Any:
@@ -622,14 +641,6 @@ class MessageUser(User, RDMAProtocol):
             data == message.data and immediate == message.immediate, f"message {number} is different"
         )
         self.react(When.RECEIVED)
-
-    def close(self, close: Callable[[], object] | None = None) -> None:
-        self.wasPaused |= self.isPaused
-        super().close(close)
-
-    def _pause(self, plan: ActPlan) -> None:
-        super()._pause(plan)
-        self.wasPaused |= self.hasClosed
 
     @property
     def _longest(self) -> int:
