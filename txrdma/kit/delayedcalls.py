@@ -76,6 +76,8 @@ class NextCalls:
         self._calls: dict[Callable[[], object], None] = {}
         self._running: dict[Callable[[], object], None] = {}
         self._timer: IDelayedCall | None = None
+        # When the system time is set back, the reactor makes its delayed calls late by that.
+        self._forwardClock.join(self.postpone)
 
     def add(self, call: Callable[[], object]) -> None:
         """Make a call in the next iteration; only once if it is added again before that."""
@@ -83,8 +85,6 @@ class NextCalls:
         timer = self._timer
         if timer is None or not timer.active():
             self._timer = self._clock.callLater(0, self._run)
-            # If the system time is set back now, the reactor makes this call late by that.
-            self._forwardClock.join(self, self.postpone)
 
     def postpone(self) -> None:
         """
@@ -104,11 +104,9 @@ class NextCalls:
             if not self._calls:
                 cancelCall(self._timer)
                 self._timer = None
-                self._forwardClock.leave(self)
 
     def _run(self) -> None:
         self._timer = None
-        self._forwardClock.leave(self)
         running = self._running  # has calls already if one of them runs the reactor
         running.update(self._calls)
         self._calls.clear()

@@ -30,13 +30,13 @@ class Keepalive:
         self._clock = sharedForwardClock(reactor)
         self._wait()
         if seconds is not None:
-            self._clock.join(self, self._wait)  # a probe is not late by as much as the clock was set back
+            self._clock.join(self._wait)  # a probe is not late by as much as the clock was set back
 
     def stop(self) -> None:
         """Stop probing. May be called twice."""
         self._seconds = None
         self._timer.stop()
-        self._clock.leave(self)
+        self._clock.leave(self._wait)
 
     def _wait(self) -> None:
         if self._seconds is not None:

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 from unittest import mock, SkipTest
 
+from twisted.internet.endpoints import TCP6ClientEndpoint
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -260,7 +261,7 @@ class AsyncioTests(SynchronousTestCase):
         async def main() -> None:
             loop, resolve = asyncio.get_running_loop(), mock.AsyncMock(return_value=found)
             with mock.patch.object(loop, "getaddrinfo", resolve):
-                with mock.patch.object(aio, "TCP6ClientEndpoint", wraps=aio.TCP6ClientEndpoint) as made:
+                with mock.patch.object(aio, "TCP6ClientEndpoint", wraps=TCP6ClientEndpoint) as made:
                     with self.assertRaises(Refused):  # nothing listens at port 1
                         await aio.connect(f"fe80::1%{name}", 1, HERE)
             self.assertEqual(made.call_args.args[1], f"fe80::1%{name}")
