@@ -22,6 +22,7 @@ from zope.interface import alsoProvides, implementer
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredList, maybeDeferred
 from twisted.internet.error import (
+    CannotListenError,
     ConnectError,
     ConnectingCancelledError,
     ConnectionDone,
@@ -198,7 +199,10 @@ class Service:
         self.isUsable = True
         if isinstance(result, Failure):
             self.hasStopped = True
-            if not self.scenario.caught(result.value):
+            isScarce = self.scenario.isTroubled and result.check(RDMAError, CannotListenError) is not None
+            if isScarce:
+                pass
+            elif not self.scenario.caught(result.value):
                 self.scenario.broken(result)
             else:
                 self.factory.numPorts, self.factory.isStarted = 0, False
@@ -338,7 +342,7 @@ class UserScenario:
     """
     A simulation, according to its plan.
 
-    @ivar isTroubled: whether connections may be lost, as the trouble was too long.
+    @ivar isTroubled: whether connections may be lost, as the trouble was too long, or memory is scarce.
     @ivar isFinishing: whether the programs receive everything, so that everything comes to an end.
     """
 
@@ -348,7 +352,7 @@ class UserScenario:
         self.world.network.faults = plan.faults
         self.problems: list[str] = []
         self.errors: list[ProgramError] = []
-        self.isTroubled = self.isFinishing = False
+        self.isTroubled, self.isFinishing = plan.regions > 0, False
         self._troubles = 0.0
         self.sourcePort = 0
         self._calls: Counter[tuple[int, int, When]] = Counter()
@@ -365,6 +369,8 @@ class UserScenario:
         device = host.openDevice()
         if self.plan.inline:
             device.limits = replace(device.limits, maxInline=self.plan.inline)
+        if self.plan.regions:
+            device.keys._maxRegions = self.plan.regions
         return host
 
     def require(self, holds: bool, what: str) -> None:

@@ -181,12 +181,14 @@ class UsersPlan:
     The plan of a simulation.
 
     @ivar inline: most bytes that a device sends inline; 0 for any number.
+    @ivar regions: largest number of memory regions of a device; 0 for any number.
     """
 
     seed: int
     hosts: int
     mtu: MTU
     inline: int
+    regions: int
     faults: Faults
     services: tuple[ServicePlan, ...]
     connections: tuple[ConnectionPlan, ...]
@@ -214,6 +216,7 @@ def drawUsers(seed: int) -> UsersPlan:
         hosts=hosts,
         mtu=random.choice((MTU.MTU_256, MTU.MTU_1024, MTU.MTU_4096)),
         inline=random.choice((0, 0, 64, 1000)),
+        regions=random.choice((0, 0, 0, 0, 0, 0, 4, 6, 10, 20)),
         faults=_drawFaults(random),
         services=services,
         connections=tuple(connections),

@@ -154,6 +154,7 @@ class User:
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.require(self.isMade and self.lost is None, "connectionLost without a connection")
         self.lost = reason
+        self.connection.isDisturbed |= self.connection.isBroken
         self.require(
             reason.check(ConnectionDone, ConnectionLost) is not None
             or (self.isBroken and reason.check(ConnectionAborted, ProgramError) is not None)
@@ -303,8 +304,9 @@ class User:
         buffer = bytearray(_SHARED)
         try:
             memory = self.memory.share(_SHARED if plan.number else buffer)
-        except InvalidRequest:
-            self.require(self.lost is not None or self.connection.isDisturbed, "cannot share memory")
+        except (InvalidRequest, ResourceExhausted):
+            mayFail = self.connection.isDisturbed or self.connection.isBroken
+            self.require(mayFail, "cannot share memory")
             return
         memory.view[8:_PATTERN] = bytes((self.end + 1,)) * (_PATTERN - 8)
         self.shared.append(Shared(memory, memory.view if plan.number else memoryview(buffer)))
@@ -347,7 +349,7 @@ class User:
             shared.written = at + len(put)
             written = shared.view[at : at + len(put)]
             checks.append(lambda: written == put)
-            return self.memory.write(shared.memory.name, put, at)
+            return self.put(shared.memory.name, put, at, plan.number if put else 0)
 
         checks: list[Callable[[], bool]] = []
         self._request(
@@ -357,6 +359,11 @@ class User:
                 isinstance(value, Failure) or checks[0](), "has written other bytes"
             ),
         )
+
+    def put(self, name: bytes, data: bytes, at: int, immediate: int) -> Deferred[None]:
+        """Write into memory of the peer; with immediate data if it can be received."""
+        result: Deferred[None] = self.memory.write(name, data, at)
+        return result
 
     def _change(self, plan: ActPlan) -> None:
         before: list[int] = []
@@ -592,6 +599,7 @@ class MessageUser(User, RDMAProtocol):
     The program at one end of a connection of messages.
 
     @ivar sent: its messages; C{latest}: number of the last received message of the peer.
+    @ivar puts: lengths and immediate data of writes that the peer has not received.
     """
 
     transport: Any = None
@@ -601,6 +609,7 @@ class MessageUser(User, RDMAProtocol):
         self.answer = privateData(self.terms, self.end)
         self.sent: list[Sending] = []
         self.latest = -1
+        self.puts: list[tuple[int, int]] = []
 
     @property
     def memory(self) -> Any:
@@ -641,6 +650,22 @@ class MessageUser(User, RDMAProtocol):
             data == message.data and immediate == message.immediate, f"message {number} is different"
         )
         self.react(When.RECEIVED)
+
+    def writeReceived(self, length: int, immediate: int) -> None:
+        """Check that the peer has written this; earlier writes may be cancelled."""
+        other = self.other
+        assert isinstance(other, MessageUser)
+        self.require(not self.isPaused and self.lost is None, "a write while paused")
+        written = (length, immediate)
+        self.require(written in other.puts, f"a write of {length} bytes with {immediate}")
+        del other.puts[: other.puts.index(written) + 1]
+        self.react(When.RECEIVED)
+
+    def put(self, name: bytes, data: bytes, at: int, immediate: int) -> Deferred[None]:
+        if immediate:
+            self.puts.append((len(data), immediate))
+        result: Deferred[None] = self.memory.write(name, data, at, immediate or None)
+        return result
 
     @property
     def _longest(self) -> int:
