@@ -15,7 +15,7 @@ from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IDelayedCall, IProtocol, ITCPTransport, ITLSTransport
+from twisted.internet.interfaces import IProtocol, ITCPTransport, ITLSTransport
 from twisted.internet.main import CONNECTION_LOST
 from twisted.internet.protocol import Protocol as StreamProtocol
 from twisted.logger import Logger
@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
 from txrdma.kit.connectionlog import ConnectionRecord
-from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.delayedcalls import cancelCall, nextCalls
 from txrdma.kit.shutdown import addShutdownListener, IClosesOnShutdown, removeShutdownListener
 from txrdma.messages.transport import MessageTransport
 from txrdma.streams.transport import Address, logName, StreamTransport
@@ -123,7 +123,6 @@ class StreamEnd(Generic[CoreT, CarrierT]):
     _isGone = _isClean = _isReadEndReported = _isLeaving = _wasCut = False
     _rest = b""
     _failure: Failure | None = None
-    _later: IDelayedCall | None = None
     _stopping: Deferred[None] | None = None
 
     def __init__(
@@ -277,7 +276,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         if self._core is not None:
             self._drop(self._core)
         self._isLeaving = True
-        self._reactor.callLater(0, self._cut)
+        nextCalls(self._reactor).add(self._cut)
 
     def _cut(self) -> None:
         if self._transport is not None:
@@ -293,12 +292,8 @@ class StreamEnd(Generic[CoreT, CarrierT]):
             self._schedule()
 
     def _schedule(self) -> None:
-        if self._later is None and self._front is not None:
-            self._later = self._reactor.callLater(0, self._laterTurn)
-
-    def _laterTurn(self) -> None:
-        self._later = None
-        self._turn()
+        if self._front is not None:
+            nextCalls(self._reactor).add(self._turn)
 
     def _turn(self) -> None:
         """Deliver received bytes, post written bytes, and close the stream if that is due."""
@@ -427,8 +422,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
 
     def _end(self, reason: Failure) -> None:
         front, self._front = self._front, None
-        cancelCall(self._later)
-        self._later = None
+        nextCalls(self._reactor).discard(self._turn)
         removeShutdownListener(self._reactor, self.reactorStops)
         self.disconnected, self.discardsInput, self.isOpen = True, True, False
         if front is not None:

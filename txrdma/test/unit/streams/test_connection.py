@@ -16,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl.stream._bytes import ByteStream, DISCONNECT
 from txrdma.error import DeviceUnavailable
+from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.streams.connection import CLOSING_SECONDS, STOPPING_SECONDS, StreamEnd
 from txrdma.streams.endpoints import StreamAttempt, StreamPort
 from txrdma.streams.transport import StreamTransport
@@ -78,6 +79,17 @@ class EndTests(SynchronousTestCase):
         self.core.unacknowledged = unacknowledged
         self.end.lose(ConnectionDone())
         self.clock.advance(0)
+
+    def test_endIsReportedAlthoughClockWasSetBack(self) -> None:
+        """What is due in the next iteration is not late by as much as the clock was set back."""
+        users = sharedForwardClock(self.clock)
+        users.seconds()
+        self.end.lose(ConnectionLost())
+        self.clock.rightNow -= 3600.0
+        users.seconds()
+        self.clock.advance(0)
+        self.assertIs(self.protocol.reason.type, ConnectionLost)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_bytesAcknowledgedAfterCloseMeanConnectionDone(self) -> None:
         self.peerCloses(0)
