@@ -428,6 +428,8 @@ class UserScenario:
                 if each.plan.at is None and not each.hasBegun:
                     each.begin()
                     break
+        elif act is Act.CLOCK:
+            (connection.service.host if plan.end else connection.host).setClock(plan.seconds)
         elif act is Act.STOP_LISTENING:
             connection.service.stop()
         elif act is Act.LISTEN:

@@ -266,7 +266,9 @@ def _drawActs(random: Random, connections: int, hurry: float) -> tuple[ActPlan, 
         if random.random() < 0.4:
             at = random.random() * (hurry + 0.01)
         act = random.choice(choices)
-        isReaction = act not in EVENTS and (act in (Act.RAISE, Act.REFUSE) or random.random() < reacting)
+        isReaction = act not in EVENTS - {Act.CLOCK} and (
+            act in (Act.RAISE, Act.REFUSE) or random.random() < reacting
+        )
         acts.append(
             ActPlan(
                 when=When.BUILD
