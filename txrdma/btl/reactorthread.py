@@ -49,10 +49,13 @@ class _Selector(DefaultSelector):
         self.owner = 0
         self.lock.release()
         try:
-            return super().select(timeout)
+            found = super().select(timeout)
         finally:
             self.lock.acquire()
             self.owner = get_ident()
+        # The loop would remove a reader or writer that another thread has just added to the same descriptor.
+        current = self.get_map()
+        return [each for each in found if current.get(each[0].fd) is each[0]]
 
 
 class ReactorThread:

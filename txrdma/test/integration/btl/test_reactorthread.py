@@ -3,14 +3,46 @@
 from __future__ import annotations
 
 import os
+from selectors import DefaultSelector
 from threading import enumerate as threads
 from threading import Event, get_ident
+from typing import Any
+
+from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReadDescriptor
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl.reactorthread import ReactorThread
 from txrdma.error import InvalidRequest
+
+
+@implementer(IReadDescriptor)
+class Reader:
+    """Reads from a pipe."""
+
+    def __init__(self) -> None:
+        self.descriptors = os.pipe()
+        self.isCalled = Event()
+
+    def fileno(self) -> int:
+        return self.descriptors[0]
+
+    def logPrefix(self) -> str:
+        return "reader"
+
+    def doRead(self) -> None:
+        os.read(self.descriptors[0], 1)
+        self.isCalled.set()
+
+    def connectionLost(self, reason: Failure) -> None:
+        """The reactor has no other events for this."""
+
+    def close(self) -> None:
+        for each in self.descriptors:
+            os.close(each)
 
 
 class ReactorThreadTests(SynchronousTestCase):
@@ -77,6 +109,33 @@ class ReactorThreadTests(SynchronousTestCase):
         resume.set()
         self.assertTrue(done.wait(60))
         self.assertEqual(order, ["first", "second"])
+
+    def test_readerAddedAgain(self) -> None:
+        """A reader that this thread removes and adds again when the descriptor is readable is called."""
+        reader = Reader()
+        self.addCleanup(reader.close)
+        self.addCleanup(lambda: self.thread.call(self.thread.reactor.removeReader, reader))
+        found, resume = Event(), Event()
+        select = DefaultSelector.select
+
+        def selectAndWait(selector: Any, timeout: float | None = None) -> Any:
+            events = select(selector, timeout)
+            if reader.fileno() in {key.fd for key, _events in events} and not found.is_set():
+                found.set()
+                resume.wait(60)
+            return events
+
+        def addAgain() -> None:
+            self.thread.reactor.removeReader(reader)
+            self.thread.reactor.addReader(reader)
+
+        self.patch(DefaultSelector, "select", selectAndWait)
+        self.thread.call(self.thread.reactor.addReader, reader)
+        os.write(reader.descriptors[1], b"x")
+        self.assertTrue(found.wait(60))
+        self.thread.start(addAgain, True)
+        resume.set()
+        self.assertTrue(reader.isCalled.wait(5))
 
     def test_contained(self) -> None:
         """A call that raises an exception is logged; the next one runs."""
