@@ -195,7 +195,13 @@ class ProcessGroupBTL(ProcessGroup):
         return self._description
 
     def shutdown(self) -> None:
-        """Leave the group: unfinished operations fail, and connections are closed."""
+        """
+        Leave the group: unfinished operations fail, and connections are closed.
+
+        @raise DistBackendError: the callback of a future calls this, and would block the end.
+        """
+        if self._thread.isHere():
+            raise DistBackendError("btl: the callback of a future cannot wait for the end of the group")
         group, self._group = self._group, None
         if group is not None:
             try:

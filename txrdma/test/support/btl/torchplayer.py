@@ -207,10 +207,13 @@ def callbacks() -> None:
     def receive(tag: int) -> Any:
         return dist.irecv(into[tag], previous, tag=tag)
 
-    chained = receive(0).get_future().then(lambda _: receive(1).wait())
+    future = receive(0).get_future()
+    chained = future.then(lambda _: receive(1).wait())
+    destroyed = future.then(lambda _: dist.destroy_process_group())
     dist.barrier()
     dist.send(torch.ones(1), following, tag=0)
     refused(RuntimeError, "callback of a future cannot wait for recv", chained.wait)
+    refused(RuntimeError, "callback of a future cannot wait for the end", destroyed.wait)
     dist.barrier()
     dist.send(torch.ones(1), following, tag=1)
     dist.barrier()
