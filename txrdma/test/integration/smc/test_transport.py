@@ -264,6 +264,24 @@ class EndTests(EndsTestCase):
         other.reason.trap(ConnectionDone)
         await one.writeEnded
 
+    async def test_closeWaitsForResumedProducer(self) -> None:
+        """As over TCP, a producer that is resumed after the close may write once more, later."""
+        one, other = await self.pair(client=HalfCloseRecorder)
+        producer = ProducerRecorder()
+        one.transport.registerProducer(producer, True)
+        one.transport.write(bytes(1 << 20))
+        one.transport.loseWriteConnection()
+        await waitUntil(reactor, lambda: "resume" in producer.calls)
+        for _ in range(8):
+            other.transport.write(PATTERN)  # acknowledged by messages of this end
+            other.transport.write(PATTERN)
+        await waitUntil(reactor, lambda: len(one.received) == 16 * len(PATTERN))
+        self.assertFalse(one.writeEnded.called)
+        one.transport.write(b"more")
+        await other.lost  # its protocol does not support half-closed connections
+        self.assertEqual(other.received, bytes(1 << 20) + b"more")
+        self.assertEqual(producer.calls[:2], ["pause", "resume"])
+
     async def test_forwarderClosesWhenTargetHasClosed(self) -> None:
         """C{portforward} closes the client when its target has closed, although a producer is registered."""
         target = Recorders(Recorder)

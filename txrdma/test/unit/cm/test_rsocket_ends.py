@@ -54,6 +54,25 @@ class ProducerTests(MessagingCase):
         self.assertEqual(producer.calls, ["stop"])
         self.assertNothingLeft()
 
+    def test_closeWaitsForResumedProducer(self) -> None:
+        """As over TCP, a producer that is resumed after the close may write once more, later."""
+        made = Recorders(Recorder)
+        server = made.next()
+        self.listenAt(made, RSocketServerEndpoint, options=_UNPROBED)
+        client = self.result(self.connectTo(*_CLIENT, options=_UNPROBED))
+        producer = ProducerRecorder()
+        client.transport.registerProducer(producer, True)
+        client.transport.write(bytes(70_000))
+        client.transport.loseConnection()
+        self.wait(lambda: "resume" in producer.calls, 5.0)
+        self.pause(1.0)
+        self.assertFalse(client.lost.called)
+        client.transport.write(b"more")
+        self.wait(lambda: client.lost.called, 5.0)
+        self.assertEqual(self.result(server).received, bytes(70_000) + b"more")
+        self.assertEqual(producer.calls, ["pause", "resume", "stop"])
+        self.assertNothingLeft()
+
 
 class ClosingTests(MessagingCase):
     """Connections that one end closes in order."""
