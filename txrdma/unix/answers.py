@@ -157,7 +157,7 @@ class StatusServer(Generic[T]):
         if reactor in self._answering or reactor not in self.parts.values():
             return
         try:
-            listener = Answering(reactor, self._namespace, self._report, "to know our counters")
+            listener = Answering(reactor, self._namespace, self._report, "the status of our counters")
         except OSError as error:  # another reactor of this process answers, or there are no abstract names
             reply = {"command": self._command, "error": error}
             _rateLimited.info(f"{self._command} {error}", "Not answering `{command}`: {error}", **reply)
