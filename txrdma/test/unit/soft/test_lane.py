@@ -76,6 +76,8 @@ class LaneTests(LanesTestCase):
             (Operation.SEND_WITH_IMMEDIATE, {"immediate": "7"}),
             (Operation.RDMA_WRITE_WITH_IMMEDIATE, {"immediate": 1 << 32}),
             (Operation.FETCH_AND_ADD, {"operand": 1.5}),
+            (Operation.SEND, {"operation": -1}),
+            (Operation.SEND, {"operation": 1.5}),
         ]
         for operation, fields in bad:
             for isEarly in (False, True):
