@@ -6,6 +6,7 @@ Ports are those of RDMA CM's TCP port space (InfiniBand Architecture vol. 1, ann
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any, Final
 
 from zope.interface import implementer
@@ -32,9 +33,10 @@ from txrdma.cm.core.dispatcher import BACKLOG
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rsocket._core import CONTROLS, Sizes
+from txrdma.cm.rsocket.messages import MOST_MAPPINGS
 from txrdma.cm.rsocket.stream import addressOf, MEMORY_REQUESTS, REPOST, RSocketEnd
 from txrdma.cm.rsocket.transport import RSocketTransport
-from txrdma.cm.terms import KEEPALIVE, MessageAddress, Terms
+from txrdma.cm.terms import checkSeconds, KEEPALIVE, MessageAddress, Terms
 from txrdma.error import InvalidRequest, WireError
 from txrdma.kit.values import frozen
 from txrdma.streams.endpoints import AcceptedStreams, StreamAttempt
@@ -49,18 +51,35 @@ READS: Final = 4
 
 _USUAL_SIZES: Final = Sizes()
 
+_RANGES: Final = {
+    "receives": (16, 0xFFFE),
+    "sends": (16, 0xFFFE),
+    "receiveBuffer": (4096, 1 << 29),
+    "sendBuffer": (2048, 1 << 29),
+    "mappings": (0, MOST_MAPPINGS),
+}
+
 
 @frozen
 class RSocketOptions:
     """
     The options of an endpoint.
 
-    @ivar sizes: sizes of buffers, and numbers of outstanding messages.
+    @ivar sizes: sizes of buffers of at most 512 MiB, and numbers of outstanding messages from 16.
     @ivar keepalive: seconds between probes of an idle peer; None disables them.
     """
 
     sizes: Sizes = _USUAL_SIZES
     keepalive: float | None = KEEPALIVE
+
+    def __post_init__(self) -> None:
+        """Check the sizes and the time; raises L{InvalidRequest}."""
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self.sizes, name)
+            if not least <= index(value) <= most:
+                raise InvalidRequest(f"{name} is from {least} to {most}, not {value}")
+        if self.keepalive is not None:
+            checkSeconds("keepalive", self.keepalive)
 
     @property
     def terms(self) -> Terms:

@@ -9,13 +9,14 @@ from weakref import ref
 
 from twisted.internet.error import ConnectError, ConnectionDone, ConnectionLost
 from twisted.internet.protocol import Factory
+from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.rsocket import endpoints, stream
-from txrdma.cm.rsocket._core import RSocket
+from txrdma.cm.rsocket._core import RSocket, Sizes
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketOptions, RSocketServerEndpoint
 from txrdma.cm.rsocket.stream import RSocketEnd
-from txrdma.error import ResourceExhausted
+from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.headers import Opcode
 from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.test.support.cm.messaging import MessagingCase
@@ -24,6 +25,26 @@ from txrdma.testing.protocols import ProducerRecorder, Recorder, Recorders
 _UNPROBED = RSocketOptions(keepalive=None)
 _SERVER = Factory.forProtocol(Recorder), RSocketServerEndpoint
 _CLIENT = Factory.forProtocol(Recorder), RSocketClientEndpoint
+
+
+class OptionTests(SynchronousTestCase):
+    """Options of endpoints."""
+
+    def test_numbers(self) -> None:
+        """Sizes and times with which no stream works are refused."""
+        for field, values in {
+            "receives": (-1, 15, 1 << 16),
+            "sends": (-1, 15, 1 << 16),
+            "receiveBuffer": (-1, 2048, 1 << 40),
+            "sendBuffer": (-1, 1024, 1 << 40),
+            "mappings": (-1, 129),
+        }.items():
+            for value in values:
+                with self.assertRaisesRegex(InvalidRequest, field):
+                    RSocketOptions(Sizes()._replace(**{field: value}))
+        for seconds in (-1, 0, float("nan")):
+            with self.assertRaisesRegex(InvalidRequest, "keepalive"):
+                RSocketOptions(keepalive=seconds)
 
 
 class ProducerTests(MessagingCase):
