@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final, TYPE_CHECKING
 
-from txrdma.error import ProtectionError
+from txrdma.error import ProtectionError, WireError
 from txrdma.iba.verbs import (
     AsyncEventKind,
     Completion,
@@ -249,7 +249,7 @@ class LaneSender:
     def _queue(self, requests: Iterable[SendRequest]) -> None:
         if self.waiting is _NONE:
             self.waiting = deque()
-        self.waiting.extend(map(copied, requests))
+        self.waiting.extend([copied(request) for request in requests])  # all or, if one is malformed, none
 
     def _enqueue(self, requests: Sequence[SendRequest]) -> None:
         """Queue requests behind waiting ones, and try to resume."""
@@ -274,7 +274,7 @@ class LaneSender:
         """Execute one request; one with an impossible field fails. Return False if it has to wait."""
         try:
             return self._execute(request)
-        except (OverflowError, TypeError, ValueError):  # for example, more than 32 bits of immediate data
+        except (OverflowError, TypeError, ValueError, WireError):  # more than 32 bits of immediate data
             return self._failRequest(request, Status.LOC_QP_OP_ERR)
 
     def _execute(self, request: SendRequest) -> bool:

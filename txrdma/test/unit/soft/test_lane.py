@@ -29,6 +29,7 @@ from txrdma.iba.types import RKey
 from txrdma.iba.verbs import AsyncEventKind, CompletionOpcode, Operation, SendRequest, Status
 from txrdma.soft.shared import _incoming
 from txrdma.soft.shared._layout import CONSUMED, HEADER_BYTES, Kind, ringBytes
+from txrdma.soft.shared._rendezvous import RegionRequest, RendezvousKind
 from txrdma.test.support.soft.lanes import (
     LanesTestCase,
     ok,
@@ -106,6 +107,32 @@ class LaneTests(LanesTestCase):
                 )
                 self.assertEqual(one.flushed, [(3, CompletionOpcode.SEND)], case)
                 self.assertEqual(ok(other.received), [0], case)
+
+    def test_keyOfTooManyBitsFailsItsRequest(self) -> None:
+        """A request whose R_Key cannot be sent to the peer fails, and later ones are flushed."""
+        one, _other = pair()
+
+        def requestRegion(rkey: RKey) -> None:
+            RegionRequest(kind=RendezvousKind.REGION_REQUEST, rkey=rkey).encode()
+
+        one.requestRegion = requestRegion  # type: ignore[method-assign]  # of this lane
+        wrong = SendRequest(1, Operation.RDMA_WRITE, inline=(b"x",), rkey=RKey(1 << 32))
+        one.post(wrong, send(2, b"late"))
+        turn(one, _other)
+        self.assertEqual([each.status for each in one.sent], [Status.LOC_QP_OP_ERR])
+        self.assertEqual(one.flushed, [(2, CompletionOpcode.SEND)])
+
+    def test_malformedListIsNotQueued(self) -> None:
+        """A list with a malformed request is refused as a whole before the peer has joined."""
+        one, other = Side(1, 1 << 12), Side(2, 1 << 12)
+        malformed = SendRequest(2, Operation.SEND)
+        malformed.inline = None  # type: ignore[assignment]  # what is tested
+        self.assertRaises(TypeError, one.post, send(1, b"good"), malformed)
+        other.receive(0, (0, 64))
+        other.meet(one)
+        one.meet(other)
+        turn(one, other)
+        self.assertEqual((one.sent, other.received), ([], []))
 
     def test_impossibleFieldFailsAfterFastPath(self) -> None:
         """The requests before and after one with an impossible field end as in the general path."""
