@@ -8,6 +8,7 @@ specification and the Linux verbs agree.
 from __future__ import annotations
 
 from functools import lru_cache
+from operator import index
 from typing import Final
 
 from txrdma.error import InvalidRequest
@@ -78,7 +79,11 @@ _RANGED: Final = frozenset(_RANGES)
 
 
 def transition(kind: QPKind, current: QPState, attributes: QPAttributes) -> QPState:
-    """The state after C{modify}; raises L{InvalidRequest} for invalid transitions and attributes."""
+    """
+    The state after C{modify}; raises L{InvalidRequest} for invalid transitions and attributes.
+
+    @raise TypeError: a number is not an integer.
+    """
     target = current if attributes.state is None else attributes.state
     if not isinstance(target, QPState):
         raise InvalidRequest(f"{target!r} is not a state")
@@ -91,7 +96,7 @@ def transition(kind: QPKind, current: QPState, attributes: QPAttributes) -> QPSt
     for name in given & _RANGED:
         low, high = _RANGES[name]
         value = specified[name]
-        if not low <= value <= high:
+        if not low <= index(value) <= high:
             raise InvalidRequest(f"{name} is {value}, not from {low} to {high}")
     if given & {"alternatePKeyIndex", "alternateTimeout"} and attributes.alternateAddress is None:
         raise InvalidRequest("alternatePKeyIndex and alternateTimeout need alternateAddress")

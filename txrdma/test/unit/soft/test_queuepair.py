@@ -111,6 +111,12 @@ class TransitionTests(SynchronousTestCase):
                     allowed.add((before, after))
             self.assertEqual(allowed, always | forward | staying | more)
 
+    def test_fractions(self) -> None:
+        """A number that is not an integer is refused before anything changes."""
+        before = QPState.RTR
+        wrong = replace(required(RC, before, RTS), timeout=1.5)  # type: ignore[arg-type]  # what is tested
+        self.assertRaises(TypeError, transition, RC, before, wrong)
+
     def test_optionalAttributes(self) -> None:
         for kind, state, names in (
             (RC, SQD, ["address", "timeout", "retryCount", "rnrRetry", "maxRDAtomic", "port"]),
