@@ -134,8 +134,10 @@ class Group:
         @param pollSeconds: seconds for which a member in shared memory polls before it sleeps. They should be
             longer than it takes to continue after a sleep, else all members may sleep in each operation.
         @return: fires with the group; fails with L{GroupFailed}. It can be cancelled.
-        @raise InvalidRequest: the environment is incomplete or invalid.
+        @raise InvalidRequest: the environment is incomplete or invalid, or the timeout is not above 0.
         """
+        if not timeout > 0:
+            raise InvalidRequest(f"a timeout is a number of seconds above 0, not {timeout}")
         found = terms or GroupTerms.fromEnvironment(os.environ)
         if found is None:
             return succeed(cls(Members(0, 1), lambda: succeed(None)))

@@ -100,7 +100,10 @@ class Rendezvous(Factory):
     noisy = False
 
     def __init__(self, reactor: Any, size: int, host: str = "127.0.0.1") -> None:
-        """@param host: the IPv4 address to listen at, by which members reach it."""
+        """
+        @param host: the IPv4 address to listen at, by which members reach it.
+        @raise InvalidRequest: the group has no member, or too many.
+        """
         self.failure: tuple[int, str] | None = None
         self._reactor, self._size, self._host = reactor, size, host
         self._keys = makeKeys(size)

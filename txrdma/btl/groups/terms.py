@@ -88,7 +88,10 @@ def makeKeys(size: int) -> list[tuple[bytes, ...]]:
     Make the keys of a group.
 
     @return: the C{keys} of each member, by rank, and then those of the rendezvous.
+    @raise InvalidRequest: the group has no member, or more than L{MOST_MEMBERS}.
     """
+    if not 0 < size <= MOST_MEMBERS:
+        raise InvalidRequest(f"a group has 1 to {MOST_MEMBERS} members, not {size}")
     pairs = {
         (first, second): token_bytes(KEY_LENGTH)
         for first in range(size + 1)

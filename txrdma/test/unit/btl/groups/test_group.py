@@ -448,6 +448,14 @@ class MembersTests(SynchronousTestCase):
         error = self.failureResultOf(joining, GroupFailed).value
         self.assertEqual(str(error), "1 of 3 members have joined in 2 seconds")
 
+    def test_timeout(self) -> None:
+        """A timeout that is no time is refused before anything is sent."""
+        reactor = MemoryReactorClock()
+        terms = GroupTerms(1, SIZE, "10.0.1.1", 1, (bytes(16),) * (SIZE + 1))
+        for timeout in (-1, 0, float("nan")):
+            self.assertRaises(InvalidRequest, Group.join, reactor, terms, timeout=timeout)
+        self.assertEqual((reactor.tcpClients, reactor.getDelayedCalls()), ([], []))
+
     def test_alone(self) -> None:
         """A group of one member needs no connections."""
         members = Members(0, 1)

@@ -46,3 +46,9 @@ class TermsTests(SynchronousTestCase):
         keys = tuple([bytes(KEY_LENGTH)] * (MOST_MEMBERS + 2))
         GroupTerms(0, MOST_MEMBERS, "", 0, keys[1:])
         self.assertRaises(InvalidRequest, GroupTerms, 0, MOST_MEMBERS + 1, "", 0, keys)
+
+    def test_keysOfTooManyMembers(self) -> None:
+        """Keys are made only for groups that can exist."""
+        self.assertEqual(len(makeKeys(MOST_MEMBERS)), MOST_MEMBERS + 1)
+        for size in (-1, 0, MOST_MEMBERS + 1, 1 << 40):
+            self.assertRaises(InvalidRequest, makeKeys, size)
