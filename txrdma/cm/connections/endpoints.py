@@ -352,6 +352,8 @@ class _ServerEndpoint:
     _serviceIDs: Callable[[], int]
 
     def __init__(self, reactor: Any, device: DeviceSpec, terms: Terms, backlog: int, match: bytes) -> None:
+        if backlog < 1:
+            raise InvalidRequest(f"a backlog is a number from 1, not {backlog}")
         self._reactor, self._device, self._terms = reactor, device, terms
         self._backlog, self._match = backlog, match
 
@@ -382,7 +384,7 @@ class IBServerEndpoint(_ServerEndpoint):
         match: bytes = b"",
     ) -> None:
         """
-        @param backlog: limit of connections that are not established yet; further REQs are dropped.
+        @param backlog: limit of connections that are not established yet, from 1; further REQs are dropped.
         @param match: bytes with which the private data of a client must begin. Of the listeners of one
             service in a process, the one with the longest match gets the connection.
         """
@@ -409,7 +411,7 @@ class RDMAServerEndpoint(_ServerEndpoint):
     ) -> None:
         """
         @param port: 0 is any free port.
-        @param backlog: limit of connections that are not established yet; further REQs are dropped.
+        @param backlog: limit of connections that are not established yet, from 1; further REQs are dropped.
         @param match: bytes with which the private data of a client must begin. Of the listeners of one
             service in a process, the one with the longest match gets the connection.
         """

@@ -23,6 +23,7 @@ from txrdma.cm.connections.datagrams import (
 from txrdma.cm.connections.endpoints import (
     AUTOMATIC,
     IBClientEndpoint,
+    IBServerEndpoint,
     RDMAClientEndpoint,
     RDMAServerEndpoint,
     USUAL,
@@ -170,6 +171,13 @@ class ArgumentTests(SynchronousTestCase):
                     make(None, "127.0.0.1", 7471, timeout=timeout)
             with self.assertRaisesRegex(InvalidRequest, "timeout"):
                 IBClientEndpoint(None, 7, IBPath(), timeout=timeout)
+
+    def test_backlog(self) -> None:
+        """A backlog with which no client could connect is refused."""
+        for backlog in (-1, 0):
+            for make in (RDMAServerEndpoint, IBServerEndpoint):
+                with self.assertRaisesRegex(InvalidRequest, "backlog"):
+                    make(None, 7471, "soft", backlog=backlog)
 
 
 class NetworkTests(MessagingCase):
