@@ -13,6 +13,7 @@ import re
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -89,13 +90,15 @@ def _distribution(host: Host) -> str:
 
 def namesOf(ends: Sequence[TestedPort], host: Host) -> dict[str, str]:
     """Return the names that must not be in a report, each with its replacement."""
-    names = {str(Path(txrdma.__file__).parent.parent): "...", str(Path.home()): "~", os.getcwd(): "."}
+    names = {str(Path(txrdma.__file__).parent.parent): "..."}
+    with suppress(RuntimeError):  # a container's user may have no home
+        names[str(Path.home())] = "~"
+    with suppress(OSError):  # it was deleted
+        names[os.getcwd()] = "."
     for name in (socket.gethostname(), socket.gethostname().partition(".")[0]):
         names[name] = "HOST"
-    try:
+    with suppress(KeyError, OSError):
         names[getpass.getuser()] = "USER"
-    except (KeyError, OSError):
-        pass
     for number, end in enumerate(ends, 1):
         names[end.kernelName] = f"DEVICE{number}"
         names[end.facts["netdev"]] = f"INTERFACE{number}"

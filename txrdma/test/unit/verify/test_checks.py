@@ -288,6 +288,12 @@ class ReportTests(SynchronousTestCase):
         self.assertEqual({**names, **expected}, names)
         self.assertEqual((names["node7"], names["node7.example.com"]), ("HOST", "HOST"))
 
+    def test_nowhere(self) -> None:
+        """Neither the user's home nor the working directory needs to exist."""
+        self.patch(Path, "home", Mock(side_effect=RuntimeError()))
+        self.patch(os, "getcwd", Mock(side_effect=FileNotFoundError()))
+        self.assertNotIn("~", namesOf([end()], Host(Path("/nowhere"))).values())
+
     def test_redacted(self) -> None:
         """Names, addresses and GUIDs are replaced in all texts; other values are not changed."""
         names = {"mlx5_0": "DEVICE1", "node7": "HOST", "/home/alice": "~"}
