@@ -125,6 +125,8 @@ class CommandOptions(FabricOptions):
         isSampled = KINDS[self["kind"]] in _SAMPLED
         if isSampled and (self["watch"] or self["reset"] or self["reset-only"]):
             raise usage.UsageError(f"--kind {self['kind']}: samples have no --watch, --reset, --reset-only")
+        if self["mask"] is not None and not isSampled:
+            self.checkRanges(("mask", 0, (1 << _widthOf(KINDS[self["kind"]], "counterSelect")) - 1))
         if self["watch"] and self["reset-only"]:
             raise usage.UsageError("--watch and --reset-only don't go together: there would be no rates")
 

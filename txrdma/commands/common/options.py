@@ -72,6 +72,9 @@ class BaseOptions(usage.Options):
         return usage
 
 
+_LONGEST: Final = 20
+"""Characters that messages show of very large numbers."""
+
 _ENFORCED: Final = "Parameter type enforcement failed: "
 """Prefix of Twisted's message about a value that could not be converted."""
 
@@ -90,6 +93,14 @@ def _named(name: str, coerce: Callable[[str], object]) -> Callable[[str], object
             raise ValueError(f"--{name} {text}: {_EXPECTED.get(coerce, error)}") from error
 
     return named
+
+
+def _shown(value: float) -> str:
+    """Return a number for a message; of a whole number that is too large for a float, the beginning."""
+    try:
+        return f"{value:.15g}"
+    except OverflowError:
+        return f"{int(value):#x}"[:_LONGEST] + "..."
 
 
 class CommandOptions(BaseOptions):
@@ -142,7 +153,7 @@ class CommandOptions(BaseOptions):
         """
         for name, low, high in ranges:
             if self[name] is not None and not low <= self[name] <= high:
-                raise usage.UsageError(f"--{name} {self[name]:.15g}: expected {low} to {high}")
+                raise usage.UsageError(f"--{name} {_shown(self[name])}: expected {low} to {high}")
 
     def _flat(self, options: Sequence[tuple[str, str]]) -> Iterator[str]:
         for name, value in options:

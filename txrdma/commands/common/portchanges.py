@@ -62,6 +62,9 @@ _MASKS: Final = {
     ),
 }
 
+_DIGITS: Final = 3
+"""Longest number of bits in a mask."""
+
 _LANES: Final = {"vl0": 1, "vl0-1": 2, "vl0-3": 3, "vl0-7": 4, "vl0-14": 5}
 _MTUS: Final = {str(1 << 7 + int(mtu)): int(mtu) for mtu in PathMTU if int(mtu)}
 _SWITCHED: Final = {"on": True, "1": True, "off": False, "0": False}
@@ -140,7 +143,7 @@ class PortChange:
         if operation in _NUMBERS:
             return {_NUMBERS[operation].field: str(self._number(info))}
         mask = _MASKS[operation]
-        wanted = _wanted(mask, value)
+        wanted = _wanted(operation, value)
         can = getattr(info, mask.supported)
         if wanted != mask.everything and wanted & ~can and not (operation == "espeed" and wanted == 30):
             raise InvalidRequest(f"{operation} {value}: the port supports only {mask.supported} {can}")
@@ -191,7 +194,7 @@ def _parsed(words: Iterator[str], ask: Callable[[str], str]) -> Iterator[PortCha
             if value.lower() not in _SWITCHED:
                 raise usage.UsageError(f"{operation} {value}: expected on or off")
         else:
-            _wanted(_MASKS[operation], value)
+            _wanted(operation, value)
         yield PortChange(operation, value)
 
 
@@ -205,15 +208,16 @@ def newKey(changes: Iterable[PortChange]) -> int | None:
     return next((int(change.value, 0) for change in changes if change.operation == "mkey"), None)
 
 
-def _wanted(mask: _Mask, value: str) -> int:
+def _wanted(operation: str, value: str) -> int:
+    mask = _MASKS[operation]
     if value.lower() == "all":
         return mask.everything
     wanted = 0
     for part in value.lower().split(","):
         if part in mask.names:
             wanted |= mask.names[part]
-        elif part.isdecimal() and 0 < int(part) <= mask.everything:
+        elif part.isdecimal() and len(part) <= _DIGITS and 0 < int(part) <= mask.everything:
             wanted |= int(part)
         else:
-            raise usage.UsageError(f"{value}: there are {', '.join(mask.names)}, and all")
+            raise usage.UsageError(f"{operation} {value}: there are {', '.join(mask.names)}, and all")
     return wanted

@@ -103,6 +103,7 @@ class OptionsTests(SynchronousTestCase):
             (["smc-stats", "--watch", "1", "2"], "only --watch"),
             (["smc-stats", "--timeout", "0"], "0.05"),
             (["btl-ping", "host", "--interval", "-1"], "0 to 3600"),
+            (["btl-ping", "host", "--count", "9" * 400], "1 to 1099511627776"),
             (["pingpong", "--listen", "99999"], "0 to 65535"),
             (["pingpong", "--listen", "nothing:1"], "no kind of endpoint"),
             (["verify", "--tcp-port", "99999"], "0 to 65535"),

@@ -154,6 +154,11 @@ class PerfQueryTests(SharedFabricTestCase):
             (["--watch", "1", "--reset-only"], "don't go together"),
             (["--kind", "samples", "--reset"], "samples have no"),
             (["1", "1", "0xfff"], "--mask"),
+            (["1", "-R", "--mask", "0x10000"], "--mask 65536: expected 0 to 65535"),
+            (
+                ["1", "-R", "--mask", f"0x1{5000 * '0'}"],
+                "--mask 0x100000000000000000...: expected 0 to 65535",
+            ),
         ):
             error = self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["perfquery", *arguments])
             self.assertIn(words, str(error))
