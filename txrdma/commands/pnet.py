@@ -9,11 +9,12 @@ from typing import Any, Final
 from twisted.python import usage
 
 from txrdma.commands.common import options as commandOptions
+from txrdma.commands.common.interruption import endedBySignals
 from txrdma.commands.common.options import columns
 from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.values import fileName
 from txrdma.error import InvalidRequest
-from txrdma.ports.pnet import kernelTable, Networks, readText, tableFile, writeText
+from txrdma.ports.pnet import changing, kernelTable, Networks, readText, tableFile, writeText
 from txrdma.ports.pnettable import parseTable, PNETEntry, Table, withEntry, withoutEntries
 
 _SHOW, _ADD, _REMOVE = "show", "add", "remove"
@@ -53,7 +54,8 @@ async def run(reactor: object, options: CommandOptions) -> None:
     path = Path(options["file"]) if options["file"] else tableFile()
     try:
         if options["action"] != _SHOW:
-            writeText(path, _changed(readText(path), options))
+            with endedBySignals(), changing(path):
+                writeText(path, _changed(readText(path), options))
         table = parseTable(readText(path))
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"{path}: {error}") from error

@@ -7,10 +7,12 @@ names, or C{/etc/txrdma/pnet.conf}, and after it the kernel's table for AF_SMC s
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -62,13 +64,31 @@ def readText(path: Path) -> str:
         return ""
 
 
+@contextmanager
+def changing(path: Path) -> Iterator[None]:
+    """
+    Wait until no other process changes a table, and lock it while the context is active.
+
+    The lock is that of the folder, which also exists before the file, and when the file is replaced.
+
+    @raise OSError: the folder does not exist, and cannot be created.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # NFS locks no folders
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
 def writeText(path: Path, text: str) -> None:
     """
     Replace a table atomically: readers see the whole old one or the whole new one.
 
     @raise OSError: the file cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(descriptor, "w") as file:

@@ -4,6 +4,7 @@ C{txrdma pnet} and C{txrdma devices --for}.
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
@@ -20,6 +21,7 @@ from txrdma.commands import pnet
 from txrdma.commands.common import devicechoice
 from txrdma.commands.common.devicechoice import deviceChoiceFor
 from txrdma.error import InvalidRequest
+from txrdma.ports import pnet as pnetfile
 from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
 from txrdma.ports.pnet import Networks
 from txrdma.ports.pnettable import PNETEntry, RDMAPort, Table
@@ -72,6 +74,24 @@ class PnetTests(CommandTestCase):
         self.assertEqual(self.file.read_text(), "NET1 eth0\nNET1 mlx5_0/1\n")
         self.pnet("remove", "NET1")
         self.assertEqual(self.file.read_text(), "")
+
+    def test_simultaneous(self) -> None:
+        """The table is locked while it is changed, so that no change of another process is lost."""
+        held: list[bool] = []
+
+        def readText(path: Path) -> str:
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held.append(False)
+            except BlockingIOError:
+                held.append(True)
+            os.close(folder)
+            return pnetfile.readText(path)
+
+        self.patch(pnet, "readText", readText)
+        self.pnet("add", "NET1", "eth0")
+        self.assertEqual(held, [True, False])  # the second time, it is only parsed
 
     def test_refused(self) -> None:
         """Invalid entries change nothing."""

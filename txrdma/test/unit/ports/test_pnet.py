@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import WireError
 from txrdma.ports import pnet
 from txrdma.ports.netlink import attributesOf, InterfaceAddress, NetlinkMessage, NetworkInterface
-from txrdma.ports.pnet import Networks, readText, writeText
+from txrdma.ports.pnet import changing, Networks, readText, writeText
 from txrdma.ports.pnettable import (
     familyOf,
     familyRequest,
@@ -299,7 +299,8 @@ class FileTests(SynchronousTestCase):
         """A text replaces the file and keeps its mode; the folder is created."""
         path = Path(self.mktemp(), "pnet.conf")
         self.assertEqual(readText(path), "")
-        writeText(path, "NET1 eth0\n")
+        with changing(path):
+            writeText(path, "NET1 eth0\n")
         self.assertEqual((readText(path), path.stat().st_mode & 0o777), ("NET1 eth0\n", 0o644))
         path.chmod(0o600)
         writeText(path, "")
