@@ -19,13 +19,13 @@ def seconds(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """Parse a number, 0 or more, decimal or hexadecimal (C{0x}); raise C{ValueError} for another text."""
+    """Parse a number of up to 64 bits, decimal or hexadecimal (C{0x}); raise C{ValueError} for another."""
     try:
         value = int(text, 0)
     except ValueError:
         value = -1
-    if value < 0:
-        raise ValueError("expected a number, 0 or more")
+    if not 0 <= value < 1 << 64:
+        raise ValueError("expected a number, 0 or more" + (", of at most 64 bits" if value > 0 else ""))
     return value
 
 

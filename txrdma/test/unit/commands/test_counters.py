@@ -155,10 +155,7 @@ class PerfQueryTests(SharedFabricTestCase):
             (["--kind", "samples", "--reset"], "samples have no"),
             (["1", "1", "0xfff"], "--mask"),
             (["1", "-R", "--mask", "0x10000"], "--mask 65536: expected 0 to 65535"),
-            (
-                ["1", "-R", "--mask", f"0x1{5000 * '0'}"],
-                "--mask 0x100000000000000000...: expected 0 to 65535",
-            ),
+            (["1", "-R", "--mask", "9" * 400], "9: expected a number, 0 or more, of at most 64 bits"),
         ):
             error = self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["perfquery", *arguments])
             self.assertIn(words, str(error))
