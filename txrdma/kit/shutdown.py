@@ -39,7 +39,7 @@ class _Stop:
         self.listeners: dict[ShutdownListener, None] = {}
         self._reactor = reactor
         self._hasBegun = self._isWaiting = False
-        self._trigger = reactor.addSystemEventTrigger("before", "shutdown", self._stops)
+        self._trigger = reactor.addSystemEventTrigger("before", "shutdown", self._afterOthers)
 
     def forget(self, listener: ShutdownListener) -> None:
         """Remove a listener, and with the last one the trigger."""
@@ -59,8 +59,26 @@ class _Stop:
         if self._isWaiting:
             self._reactor.callLater(0, self._call, listener)
 
-    def _stops(self) -> Deferred[Any]:
+    def _afterOthers(self) -> Deferred[Any] | None:
+        """
+        Call the listeners when the Deferreds of all other triggers have fired.
+
+        Services still use their connections in C{stopService}: TCP closes them after these Deferreds.
+        """
         self._hasBegun = True
+        event: Any = getattr(self._reactor, "_eventTriggers", {}).get("shutdown")
+        proceed = getattr(event, "_continueFiring", None)
+        if proceed is None:
+            return self._stops()
+
+        def othersHaveEnded(_: object) -> None:
+            del event._continueFiring
+            self._stops().addCallback(proceed)
+
+        event._continueFiring = othersHaveEnded
+        return None
+
+    def _stops(self) -> Deferred[Any]:
         waiting = []
         while self.listeners:  # a listener may remove or add others
             done = self._call(next(iter(self.listeners)))
@@ -87,7 +105,11 @@ _stops: dict[Any, _Stop] = {}
 
 
 def addShutdownListener(reactor: Any, listener: ShutdownListener) -> None:
-    """Register a listener, which is called before the reactor stops. A C{Clock} never stops."""
+    """
+    Register a listener, which is called before the reactor stops, and after services have stopped.
+
+    A C{Clock} never stops.
+    """
     if IReactorCore.providedBy(reactor):
         stop = _stops.get(reactor)
         if stop is None:

@@ -1,0 +1,67 @@
+"""When connections close as the reactor stops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.base import ReactorBase
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.kit.shutdown import addShutdownListener, removeShutdownListener
+
+
+class IdleReactor(ReactorBase):
+    """A reactor that fires events, and has no descriptors."""
+
+    def installWaker(self) -> None: ...
+
+    def removeAll(self) -> list[Any]:
+        return []
+
+
+class ShutdownListenerTests(SynchronousTestCase):
+    """Listeners, and other triggers of a reactor that stops."""
+
+    def setUp(self) -> None:
+        self.calls: list[str] = []
+        self.served: Deferred[None] = Deferred()
+        self.left: Deferred[None] = Deferred()
+        self.reactor = IdleReactor()
+        self.reactor.addSystemEventTrigger("before", "shutdown", lambda: self.served)
+        addShutdownListener(self.reactor, self.leave)
+        self.reactor.addSystemEventTrigger("during", "shutdown", self.calls.append, "stopped")
+
+    def leave(self) -> Deferred[None]:
+        self.calls.append("leave")
+        return self.left
+
+    def test_connectionsOutliveServices(self) -> None:
+        """As over TCP, a service whose C{stopService} returns a Deferred uses its connections until then."""
+        self.reactor.fireSystemEvent("shutdown")
+        self.assertEqual(self.calls, [])
+        self.served.callback(None)
+        self.assertEqual(self.calls, ["leave"])
+        self.left.callback(None)
+        self.assertEqual(self.calls, ["leave", "stopped"])
+
+    def test_connectionThatEndsMeanwhileIsNotWaitedFor(self) -> None:
+        self.reactor.fireSystemEvent("shutdown")
+        removeShutdownListener(self.reactor, self.leave)
+        self.served.callback(None)
+        self.assertEqual(self.calls, ["stopped"])
+
+    def test_connectionThatBeginsMeanwhileIsClosed(self) -> None:
+        self.reactor.fireSystemEvent("shutdown")
+        addShutdownListener(self.reactor, lambda: self.calls.append("new"))
+        self.left.callback(None)
+        self.served.callback(None)
+        self.assertEqual(self.calls, ["leave", "new", "stopped"])
+
+    def test_reactorThatRunsAgainStopsAgain(self) -> None:
+        self.left.callback(None)
+        self.served.callback(None)
+        self.reactor.fireSystemEvent("shutdown")
+        addShutdownListener(self.reactor, self.leave)
+        self.reactor.fireSystemEvent("shutdown")
+        self.assertEqual(self.calls, ["leave", "stopped", "leave"])
