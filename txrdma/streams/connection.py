@@ -466,13 +466,24 @@ MessageEndT = TypeVar("MessageEndT", bound=StreamEnd[Any, Any])
 
 @implementer(ITCPTransport, ITLSTransport)
 class MessageStreamTransport(StreamTransport[MessageEndT]):
-    """The transport of a stream over a message connection."""
+    """
+    The transport of a stream over a message connection.
 
-    __slots__ = ()
+    @ivar sessionno: number of the connection among those that its port has accepted, for servers only. It is
+        in no interface, but programs read this attribute of Twisted's TCP transports.
+    """
+
+    __slots__ = ("sessionno",)
+
+    sessionno: int
 
     def __init__(self, stream: MessageEndT, protocol: IProtocol, number: int = 0) -> None:
-        """@param number: how many connections the port accepted before, for a server's log prefix."""
-        role = "client" if stream.isClient else f"{number},{stream.peer.host}"
+        """@param number: how many connections a server's port accepted before."""
+        if stream.isClient:
+            role = "client"
+        else:
+            self.sessionno = number
+            role = f"{number},{stream.peer.host}"
         super().__init__(stream, stream, protocol, f"{logName(protocol)},{role}")
 
     def __repr__(self) -> str:

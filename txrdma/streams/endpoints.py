@@ -121,12 +121,14 @@ class AcceptedStreams(Generic[MessageEndT]):
         self._reactor, self._factory = reactor, factory
         self._numbers = count()
 
-    def listen(self, endpoint: IMessageServerEndpoint, kind: str, port: int = 0) -> Deferred[IListeningPort]:
+    def listen(
+        self, endpoint: IMessageServerEndpoint, kind: str, port: int = 0, place: str = ""
+    ) -> Deferred[IListeningPort]:
         """
         Listen.
 
         @param kind: the prefix of endpoint strings, for the log.
-        @param port: the port, for the error.
+        @param port: the port, for the error; C{place}: the address or device.
         @return: fails with C{CannotListenError}.
         """
 
@@ -134,7 +136,7 @@ class AcceptedStreams(Generic[MessageEndT]):
             failure.trap(RDMAError)
             error: Any = failure.value
             isListenError = isinstance(error.__cause__, CannotListenError)
-            return Failure(error.__cause__ if isListenError else CannotListenError("", port, error))
+            return Failure(error.__cause__ if isListenError else CannotListenError(place, port, error))
 
         def listening(port: IListeningPort) -> IListeningPort:
             return StreamPort(self._reactor, port, self._factory, kind, self.addressOf)

@@ -192,7 +192,8 @@ class RSocketServerEndpoint:
         """
         terms, port = self._options.terms, self._port
         endpoint = RDMAServerEndpoint(self._reactor, port, self._device, terms, self._backlog)
-        return _Accepting(self._reactor, self._options, protocolFactory).listen(endpoint, "rsocket", port)
+        accepting = _Accepting(self._reactor, self._options, protocolFactory)
+        return accepting.listen(endpoint, "rsocket", port, str(self._device))
 
 
 class _Accepting(AcceptedStreams[RSocketEnd]):

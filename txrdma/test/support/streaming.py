@@ -217,6 +217,18 @@ class StreamContract(Base):
             found, ["Recorder,client", f"a name,0,{host}", "Recorder,client", f"a name,1,{host}"]
         )
 
+    async def test_sessionNumber(self) -> None:
+        """A server's transports have C{sessionno}, as in Twisted; some programs (Cowrie) read it."""
+        servers = await self.listen()
+        for number in range(2):
+            there = servers.next()
+            client = await self.connect()
+            server = await there
+            self.assertEqual(server.transport.sessionno, number)
+            self.assertFalse(hasattr(client.transport, "sessionno"))
+            client.transport.loseConnection()
+            await self.ended(client, server)
+
     async def test_raisingLogPrefix(self) -> None:
         """An attempt whose protocol's C{logPrefix} raises fails, and its factory is stopped."""
         there = (await self.listen()).next()

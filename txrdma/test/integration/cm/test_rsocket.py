@@ -16,6 +16,7 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.error import (
+    CannotListenError,
     ConnectError,
     ConnectingCancelledError,
     ConnectionDone,
@@ -87,6 +88,14 @@ class SharedMemoryTests(StreamContract, SocketCase):
             await each.lost
             self.assertEqual(sha256(each.received).digest(), sha256(text).digest())
             self.assertIs(each.reason.type, ConnectionDone)
+
+    async def test_portInUse(self) -> None:
+        """The error of a port that is in use names the address."""
+        await self.listen()
+        port = self.ports[-1].getHost().port
+        again = serverFromString(reactor, f"rsocket:{port}{self.device(self.address)}").listen(Recorders())
+        error = await self.assertFailure(again, CannotListenError)
+        self.assertIn(f"on soft:{self.address}", str(error))
 
     async def test_writesToTheGone(self) -> None:
         """A paused protocol is not notified of its peer's end, and loses the connection when it writes."""
