@@ -458,6 +458,9 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         """Drop the bytes for which the peer has no room, and close, as Twisted's TCP does."""
         if self._core is not None:
             self._drop(self._core)
+            if self.isOpen:
+                self.isOpen = False  # a producer that is registered now would write behind a gap
+                self._core.close()
         self._turn()
 
 

@@ -20,7 +20,7 @@ from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.streams.connection import CLOSING_SECONDS, STOPPING_SECONDS, StreamEnd
 from txrdma.streams.endpoints import StreamAttempt, StreamPort
 from txrdma.streams.transport import StreamTransport
-from txrdma.testing.protocols import Recorder, Recorders
+from txrdma.testing.protocols import ProducerRecorder, Recorder, Recorders
 from txrdma.testing.reactors import ReactorClock
 
 
@@ -108,6 +108,17 @@ class EndTests(SynchronousTestCase):
         self.assertFalse(self.end.carrier.isAborted)
         self.clock.advance(CLOSING_SECONDS)
         self.assertTrue(self.end.carrier.isAborted)
+
+    def test_nothingIsWrittenBehindDroppedBytes(self) -> None:
+        """A producer that is registered while the reactor stops writes nothing behind dropped bytes."""
+        self.patch(self.end, "_send", lambda core, transport: None)  # the peer has no room
+        transport = self.protocol.transport
+        transport.write(b"first")
+        self.end.reactorStops()
+        transport.registerProducer(ProducerRecorder(lambda: transport.write(b"bytes")), False)
+        self.assertGreater(self.core.backlog, 5)
+        self.clock.advance(STOPPING_SECONDS)
+        self.assertEqual((self.core.backlog, self.core.isWritable), (0, False))
 
 
 class AttemptTests(SynchronousTestCase):
