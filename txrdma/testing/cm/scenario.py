@@ -342,6 +342,7 @@ class UserScenario:
     """
     A simulation, according to its plan.
 
+    @ivar troubleSeconds: duration of events that suspend connections.
     @ivar isTroubled: whether connections may be lost, as the trouble was too long, or memory is scarce.
     @ivar isFinishing: whether the programs receive everything, so that everything comes to an end.
     """
@@ -353,7 +354,7 @@ class UserScenario:
         self.problems: list[str] = []
         self.errors: list[ProgramError] = []
         self.isTroubled, self.isFinishing = plan.regions > 0, False
-        self._troubles = 0.0
+        self.troubleSeconds = 0.0
         self.sourcePort = 0
         self._calls: Counter[tuple[int, int, When]] = Counter()
         self._reactions: dict[tuple[int, int, When, int], list[ActPlan]] = defaultdict(list)
@@ -493,8 +494,8 @@ class UserScenario:
         if plan.act not in EVENTS:
             host.callSteadily(0, partial(self._make, plan))
             return
-        self._troubles += seconds
-        self.isTroubled |= self._troubles > _LONGEST_TROUBLE
+        self.troubleSeconds += seconds
+        self.isTroubled |= self.troubleSeconds > _LONGEST_TROUBLE
         if plan.act is Act.SLEEP:
             if not host.isAsleep:
                 host.sleep()

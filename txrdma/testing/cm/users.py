@@ -511,7 +511,7 @@ class StreamUser(User, Protocol):
         if self.connection.isBroken or self.hasClosed or self.connection.hasRefused:
             return
         assert isinstance(other, StreamUser)
-        if other.host.isStopped and self.wasPaused:
+        if other.host.isStopped and (self.wasPaused or self.scenario.isLossy or self.scenario.troubleSeconds):
             return  # it does not wait for long
         if other.owed is None:
             self.require(
