@@ -105,7 +105,7 @@ def connectionFields(
     @param kind: the prefix of the endpoint string.
     @param addresses: the local address and the peer's.
     @param counts: bytes sent and received.
-    @param seconds: duration of the connection.
+    @param seconds: duration of the connection; reported as 0 if the system time was set back by more.
     """
     host, peer = map(describe, addresses)
     sent, received = counts
@@ -117,7 +117,7 @@ def connectionFields(
         "peer": peer,
         "bytesSent": sent,
         "bytesReceived": received,
-        "seconds": round(seconds, 6),
+        "seconds": round(max(seconds, 0.0), 6),
         "fallbackReason": fallbackReason,
     }
 

@@ -45,6 +45,11 @@ class ConnectionLogTests(SynchronousTestCase):
             (event["host"], event["role"], event["log_level"].name), ("127.0.0.1:80", "server", "info")
         )
 
+    def test_clockSetBack(self) -> None:
+        """No connection has a negative duration."""
+        found = connectionFields("smc", "client", "tcp", ADDRESSES, (0, 0), -3597.0)
+        self.assertEqual(found["seconds"], 0.0)
+
     def test_endings(self) -> None:
         """Each kind of end is logged as one word; the reason is the text of the exception."""
         for error, ending in (
