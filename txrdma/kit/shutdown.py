@@ -39,7 +39,14 @@ class _Stop:
         self.listeners: dict[ShutdownListener, None] = {}
         self._reactor = reactor
         self._hasBegun = self._isWaiting = False
-        self._trigger = reactor.addSystemEventTrigger("before", "shutdown", self._afterOthers)
+        # Twisted closes the connections of TCP in this phase, in which it waits for nothing. A trigger of the
+        # phase before would be called with those of services, and not at all if these have begun to stop.
+        event: Any = getattr(reactor, "_eventTriggers", {}).get("shutdown")
+        self._event = event if hasattr(event, "_continueFiring") else None
+        phase = "before" if self._event is None else "during"
+        self._trigger = reactor.addSystemEventTrigger(phase, "shutdown", self._reactorStops)
+        if self._event is not None:
+            event.during.insert(0, event.during.pop())
 
     def forget(self, listener: ShutdownListener) -> None:
         """Remove a listener, and with the last one the trigger."""
@@ -59,23 +66,17 @@ class _Stop:
         if self._isWaiting:
             self._reactor.callLater(0, self._call, listener)
 
-    def _afterOthers(self) -> Deferred[Any] | None:
-        """
-        Call the listeners when the Deferreds of all other triggers have fired.
-
-        Services still use their connections in C{stopService}: TCP closes them after these Deferreds.
-        """
+    def _reactorStops(self) -> Deferred[Any] | None:
+        """Call the listeners, and delay the other triggers until their Deferreds have fired."""
         self._hasBegun = True
-        event: Any = getattr(self._reactor, "_eventTriggers", {}).get("shutdown")
-        proceed = getattr(event, "_continueFiring", None)
-        if proceed is None:
+        event = self._event
+        if event is None:
             return self._stops()
-
-        def othersHaveEnded(_: object) -> None:
-            del event._continueFiring
-            self._stops().addCallback(proceed)
-
-        event._continueFiring = othersHaveEnded
+        called = event.during, event.after
+        event.during, event.after = map(list, called)
+        for triggers in called:
+            triggers.clear()
+        self._stops().addCallback(event._continueFiring)
         return None
 
     def _stops(self) -> Deferred[Any]:

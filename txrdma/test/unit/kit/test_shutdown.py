@@ -58,6 +58,32 @@ class ShutdownListenerTests(SynchronousTestCase):
         self.served.callback(None)
         self.assertEqual(self.calls, ["leave", "new", "stopped"])
 
+    def test_firstConnectionThatBeginsMeanwhileIsClosed(self) -> None:
+        """A service may connect for the first time when it stops, for example to deregister."""
+        removeShutdownListener(self.reactor, self.leave)
+        self.reactor.fireSystemEvent("shutdown")
+        addShutdownListener(self.reactor, self.leave)
+        self.served.callback(None)
+        self.assertEqual(self.calls, ["leave"])
+        self.left.callback(None)
+        self.assertEqual(self.calls, ["leave", "stopped"])
+
+    def test_triggersCanBeRemovedMeanwhile(self) -> None:
+        """While connections close, other triggers can be removed and added."""
+        removed = self.reactor.addSystemEventTrigger("during", "shutdown", self.calls.append, "removed")
+        self.served.callback(None)
+        self.reactor.fireSystemEvent("shutdown")
+        self.reactor.removeSystemEventTrigger(removed)
+        self.reactor.addSystemEventTrigger("after", "shutdown", self.calls.append, "added")
+        self.left.callback(None)
+        self.assertEqual(self.calls, ["leave", "stopped", "added"])
+
+    def test_unusedReactorHasNoTrigger(self) -> None:
+        removeShutdownListener(self.reactor, self.leave)
+        self.served.callback(None)
+        self.reactor.fireSystemEvent("shutdown")
+        self.assertEqual(self.calls, ["stopped"])
+
     def test_reactorThatRunsAgainStopsAgain(self) -> None:
         self.left.callback(None)
         self.served.callback(None)
