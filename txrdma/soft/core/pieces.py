@@ -111,5 +111,5 @@ def performAtomic(memory: memoryview, compare: int | None, operand: int) -> int:
 
 def copied(request: SendRequest) -> SendRequest:
     """Return a copy of a request that does not change when the program reuses its buffers."""
-    inline = tuple(piece if isinstance(piece, bytes) else bytes(piece) for piece in request.inline)
+    inline = tuple(piece if isinstance(piece, bytes) else bytes(piece) for piece in request.inline or ())
     return replace(request, inline=inline, segments=tuple(request.segments))

@@ -122,11 +122,25 @@ class LaneTests(LanesTestCase):
         self.assertEqual([each.status for each in one.sent], [Status.LOC_QP_OP_ERR])
         self.assertEqual(one.flushed, [(2, CompletionOpcode.SEND)])
 
+    def test_requestWithoutInlineDataIsQueued(self) -> None:
+        """Requests of a list that is posted in part are queued, also one whose inline data are None."""
+        one, other = pair()
+        for _ in range(2):
+            other.receive(0, (0, 64))
+        waits = SendRequest(2, Operation.RDMA_WRITE, inline=(b"x",), rkey=other.memory.rkey)
+        waits.remoteAddress = other.memory.address
+        empty = SendRequest(3, Operation.SEND)
+        empty.inline = None  # type: ignore[assignment]  # what is tested
+        one.post(send(1, b"good"), waits, empty)
+        turn(one, other)
+        self.assertEqual([each.status for each in one.sent], [Status.SUCCESS] * 3)
+        self.assertEqual(ok(other.received), [0, 0])
+
     def test_malformedListIsNotQueued(self) -> None:
         """A list with a malformed request is refused as a whole before the peer has joined."""
         one, other = Side(1, 1 << 12), Side(2, 1 << 12)
         malformed = SendRequest(2, Operation.SEND)
-        malformed.inline = None  # type: ignore[assignment]  # what is tested
+        malformed.inline = (1.5,)  # type: ignore[assignment]  # what is tested
         self.assertRaises(TypeError, one.post, send(1, b"good"), malformed)
         other.receive(0, (0, 64))
         other.meet(one)
