@@ -179,10 +179,11 @@ class RSocketServerEndpoint:
     ) -> None:
         """
         @param port: port number; 0 for any free one.
-        @param backlog: maximum number of connections that are not yet established; further REQs are dropped.
+        @param backlog: limit of connections that are not yet established, from 1; further REQs are dropped.
         """
-        self._reactor, self._port, self._device = reactor, port, device
-        self._options, self._backlog = options, backlog
+        self._endpoint = RDMAServerEndpoint(reactor, port, device, options.terms, backlog)
+        self._reactor, self._port, self._options = reactor, port, options
+        self._device = str(device)
 
     def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
         """
@@ -190,10 +191,8 @@ class RSocketServerEndpoint:
 
         @return: fails with C{CannotListenError}.
         """
-        terms, port = self._options.terms, self._port
-        endpoint = RDMAServerEndpoint(self._reactor, port, self._device, terms, self._backlog)
         accepting = _Accepting(self._reactor, self._options, protocolFactory)
-        return accepting.listen(endpoint, "rsocket", port, str(self._device))
+        return accepting.listen(self._endpoint, "rsocket", self._port, self._device)
 
 
 class _Accepting(AcceptedStreams[RSocketEnd]):

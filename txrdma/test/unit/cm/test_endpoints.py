@@ -31,6 +31,7 @@ from txrdma.cm.connections.endpoints import (
 from txrdma.cm.core import opening as openings
 from txrdma.cm.errors import Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason
+from txrdma.cm.rsocket.endpoints import RSocketServerEndpoint
 from txrdma.cm.terms import KEEPALIVE, LONGEST
 from txrdma.commands.resolve import CommandOptions, resolved
 from txrdma.error import InvalidRequest, RDMAError
@@ -175,7 +176,7 @@ class ArgumentTests(SynchronousTestCase):
     def test_backlog(self) -> None:
         """A backlog with which no client could connect is refused."""
         for backlog in (-1, 0):
-            for make in (RDMAServerEndpoint, IBServerEndpoint):
+            for make in (RDMAServerEndpoint, IBServerEndpoint, RSocketServerEndpoint):
                 with self.assertRaisesRegex(InvalidRequest, "backlog"):
                     make(None, 7471, "soft", backlog=backlog)
 
