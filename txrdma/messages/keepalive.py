@@ -22,7 +22,7 @@ _log = Logger()
 class Keepalive:
     """Calls a function at regular intervals until it is stopped."""
 
-    __slots__ = ("_clock", "_probe", "_seconds", "_timer")
+    __slots__ = ("_clock", "_due", "_probe", "_seconds", "_timer")
 
     def __init__(self, reactor: IReactorTime, seconds: float | None, probe: Callable[[], None]) -> None:
         """@param seconds: the interval; None disables the probes."""
@@ -30,17 +30,22 @@ class Keepalive:
         self._clock = sharedForwardClock(reactor)
         self._wait()
         if seconds is not None:
-            self._clock.join(self._wait)  # a probe is not late by as much as the clock was set back
+            self._clock.join(self._start)  # a probe is not late by as much as the clock was set back
 
     def stop(self) -> None:
         """Stop probing. May be called twice."""
         self._seconds = None
         self._timer.stop()
-        self._clock.leave(self._wait)
+        self._clock.leave(self._start)
 
     def _wait(self) -> None:
         if self._seconds is not None:
-            self._timer.start(self._seconds, self._expired)
+            self._due = self._clock.seconds() + self._seconds
+            self._start()
+
+    def _start(self) -> None:
+        if self._seconds is not None:
+            self._timer.start(max(0.0, self._due - self._clock.seconds()), self._expired)
 
     def _expired(self) -> None:
         try:
