@@ -38,6 +38,9 @@ CANNOT_WRITE: Final = 1
 LONGEST_LINE: Final = 64 << 10
 """Bytes of output that are collected before they are written as a line."""
 
+_READS: Final = 8
+"""Calls of C{doRead} that read as much as a pipe holds, 64 KiB."""
+
 
 class End(NamedTuple):
     """
@@ -115,6 +118,14 @@ class _MemberProcess(ProcessProtocol):
         self._report(1, self._out.end)
         self._report(2, self._error.end)
         self._ended(self._rank)
+
+    def closeOutput(self) -> None:
+        """Write the output that has arrived, and close the pipes: child processes may keep them open."""
+        process: Any = self.transport
+        for pipe in list(process.pipes.values()):
+            for _ in range(_READS):
+                pipe.doRead()
+        process.loseConnection()
 
     def _report(self, descriptor: int, write: Callable[..., object], *data: bytes) -> None:
         """Write output; if that is impossible, for example after C{| head}, the process has failed."""
@@ -213,8 +224,12 @@ class Launch:
         self._timer.ensure(INTERRUPT_SECONDS, self._terminate)
 
     def _terminate(self) -> None:
+        self._timer.start(GRACE_SECONDS, self._kill)
         self._signal("TERM")
-        self._timer.start(GRACE_SECONDS, self._signal, "KILL")
+
+    def _kill(self) -> None:
+        self._timer.start(GRACE_SECONDS, self._kill)  # child processes of a killed one may keep output open
+        self._signal("KILL")
 
     def _signal(self, name: str) -> None:
         for member in list(self._processes.values()):
@@ -224,4 +239,4 @@ class Launch:
             try:
                 process.signalProcess(name)
             except ProcessExitedAlready:
-                process.loseConnection()  # its own child processes may keep its output open
+                member.closeOutput()

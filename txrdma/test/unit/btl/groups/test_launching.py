@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -20,6 +21,18 @@ from txrdma.commands.btl_run import CommandOptions
 SIZE = 3
 
 
+class Pipe:
+    """A pipe with output that the reactor has not read."""
+
+    def __init__(self, received: Callable[[bytes], None]) -> None:
+        self._received, self.data = received, b""
+
+    def doRead(self) -> None:
+        if self.data:
+            data, self.data = self.data, b""
+            self._received(data)
+
+
 class Process:
     """A simulated process."""
 
@@ -28,6 +41,7 @@ class Process:
         self.protocol, self.command, self.environment, self.fds = protocol, command, environment, fds
         self.signals: list[str] = []
         self.closed: list[int] = []
+        self.pipes = {1: Pipe(protocol.outReceived), 2: Pipe(protocol.errReceived)}
         self.hasEnded = False
 
     def signalProcess(self, name: str) -> None:
@@ -158,6 +172,30 @@ class LaunchTests(SynchronousTestCase):
         self.assertNoResult(self.running)
         self.processes[0].end(signal=15)
         self.successResultOf(self.running)
+
+    def test_killedWithOpenOutput(self) -> None:
+        """A process that is killed has ended, though a child process of it does not close its output."""
+        self.launch(isPrefixed=True)
+        self.processes[0].end()
+        self.processes[1].end(status=3)
+        self.reactor.advance(GRACE_SECONDS)
+        self.reactor.advance(GRACE_SECONDS)
+        self.assertEqual(self.processes[2].signals, ["TERM", "KILL"])
+        self.processes[2].exit(signal=9)
+        self.assertNoResult(self.running)
+        self.reactor.advance(GRACE_SECONDS)
+        self.successResultOf(self.running)
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_unreadOutput(self) -> None:
+        """Output that the blocked reactor has not read is written when the pipes are closed."""
+        out = io.TextIOWrapper(io.BytesIO())
+        self.patch(sys, "stdout", out)
+        self.launch(isPrefixed=True)
+        self.processes[1].pipes[1].data = b"one\nlast"
+        self.processes[1].exit(status=3)
+        self.reactor.advance(GRACE_SECONDS)
+        self.assertEqual(out.buffer.getvalue(), b"[1] one\n[1] last\n")
 
     def test_exitsBeforeItsOutputEnds(self) -> None:
         """A process without failure whose child process still writes ends when that has closed its output."""
