@@ -325,7 +325,7 @@ def _options(plan: EndPlan) -> RSocketOptions:
     return RSocketOptions(
         USUAL.sizes._replace(
             receives=16 + plan.receives,
-            sends=4 + plan.sends,
+            sends=15 + plan.sends,
             receiveBuffer=plan.buffer,
             sendBuffer=plan.buffer,
             mappings=plan.mappings,

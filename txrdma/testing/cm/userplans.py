@@ -232,7 +232,7 @@ def _drawTerms(random: Random) -> EndPlan:
         sends=random.choice((1, 2, 8, 32)),
         reads=random.choice((0, 1, 4, 4)),
         usesCredits=random.random() < 0.8,
-        buffer=random.choice((2048, 10_000, 1 << 18)),
+        buffer=random.choice((4096, 10_000, 1 << 18)),
         mappings=random.choice((0, 1, 8)),
         private=random.choice((0, 1, 40)),
         isHalfCloseable=random.random() < 0.6,
