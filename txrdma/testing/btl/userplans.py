@@ -9,6 +9,7 @@ from typing import Final
 
 from txrdma.iba.types import MTU
 from txrdma.sim.network import Faults
+from txrdma.testing.programs import drawFaults
 
 TAGS: Final = 4
 """Number of tags that the programs use."""
@@ -130,7 +131,7 @@ def drawUsers(seed: int) -> UsersPlan:
     """Draw the plan of a simulation."""
     random = Random(f"users {seed}")
     connections = random.choice((1, 1, 2))
-    faults = _drawFaults(random)
+    faults = drawFaults(random, 0.3, (0.0, 0.02, 0.1, 0.3))
     return UsersPlan(
         seed=seed,
         mtu=random.choice((MTU.MTU_256, MTU.MTU_1024, MTU.MTU_4096)),
@@ -145,21 +146,6 @@ def drawUsers(seed: int) -> UsersPlan:
         acts=_drawActs(random, connections),
         ending=random.randrange(3),
         early=random.choice((0, 0, 2, 10)) if faults.loss <= 0.1 else 0,  # else they may not be established
-    )
-
-
-def _drawFaults(random: Random) -> Faults:
-    if random.random() < 0.3:
-        return Faults()
-    return Faults(
-        loss=random.choice((0.0, 0.02, 0.1, 0.3)),
-        duplication=random.choice((0.0, 0.02, 0.2)),
-        corruption=random.choice((0.0, 0.0, 0.02)),
-        late=random.choice((0.0, 0.0, 0.05)),
-        delaySeconds=random.choice((10e-6, 0.001)),
-        jitterSeconds=random.choice((0.0, 0.0002, 0.01)),
-        merging=random.choice((1.0, 0.5)),
-        congestion=random.choice((0.0, 0.0, 0.1)),
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -24,7 +24,6 @@ from zope.interface import implementer
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IPushProducer
-from twisted.logger import formatEvent, globalLogPublisher, ILogObserver, LogEvent, LogLevel
 from twisted.python.failure import Failure
 
 from txrdma.btl import lifeline as lifelineModule
@@ -42,13 +41,11 @@ from txrdma.messages.memory import SharedMemory
 from txrdma.messages.protocol import MessageFactory, MessageProtocol
 from txrdma.sim.network import Faults
 from txrdma.testing.btl.userplans import Act, ActPlan, EVENTS, TAGS, UsersPlan
-from txrdma.testing.outcome import check, Violation
-from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket, MemoryTCP, PatientClock, World
+from txrdma.testing.outcome import check
+from txrdma.testing.programs import checkReleased, LONGEST_TROUBLE, Played, ProgramError, ProgramScenario
+from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket, MemoryTCP
 from txrdma.testing.smc.neighbours import ticking
 
-_PATIENCE: Final = 300.0
-_MOST_TURNS: Final = 300_000
-_LONGEST_TROUBLE: Final = 2.0
 _SHARED: Final = 16_384
 _SHORT: Final = 60
 _MOST_AT_ONCE: Final = 50_000
@@ -56,25 +53,6 @@ _LATE_SECONDS: Final = 0.02
 _RECEIVES: Final = (Act.RECEIVE, Act.INTO, Act.ALL, Act.GIVE_BACK)
 _MOST_REACTIONS: Final = 5
 _NUMBER: Final = 4
-
-
-class ProgramError(Exception):
-    """Raised by handlers and functions of the programs."""
-
-
-@dataclass
-class Played:
-    """
-    Statistics of a successful simulation.
-
-    @ivar counters: messages by their outcomes, calls that were made, and datagrams.
-    """
-
-    counters: Counter[str] = field(default_factory=Counter)
-
-    def counts(self) -> Counter[str]:
-        """Return the counts that are added to the totals of many simulations."""
-        return self.counters
 
 
 @dataclass
@@ -565,39 +543,18 @@ class Connection:
         )
 
 
-class SetHost(Host):
-    """A host whose clock can be set."""
-
-    _ahead = 0.0
-
-    def seconds(self) -> float:
-        return super().seconds() + self._ahead
-
-    def setClock(self, seconds: float) -> None:
-        """Set the clock forward, or back; delayed calls are made earlier or later by that, as by reactors."""
-        self._ahead += seconds
-        calls, now = self.world.clock.calls, self.world.clock.rightNow
-        for call in calls:
-            if getattr(getattr(call.func, "__self__", None), "_host", None) is self:
-                call.delay(max(-seconds, now - call.getTime()))
-        calls.sort(key=lambda call: call.getTime())
-
-
-class UserScenario:
+class UserScenario(ProgramScenario):
     """
     A simulation of two hosts with one or more connections, according to its plan.
 
     @ivar messages: all messages of all programs.
     @ivar early: calls that are made when their ends are connected; C{acts}: the other calls and events.
-    @ivar isFinishing: whether the programs receive all messages, so that everything comes to an end.
     """
 
     def __init__(self, plan: UsersPlan) -> None:
-        self.plan, self.played = plan, Played()
-        self.world = World(plan.seed, PatientClock())
+        super().__init__(plan.seed)
+        self.plan = plan
         self.messages: list[Sending] = []
-        self.problems: list[str] = []
-        self.isFinishing = False
         first = plan.acts[: plan.early]
         self.early = [act for act in first if act.act not in EVENTS]
         self.acts = [act for act in first if act.act in EVENTS] + [*plan.acts[plan.early :]]
@@ -606,61 +563,40 @@ class UserScenario:
         self.hosts = [self._host(address) for address in ("10.0.1.1", "10.0.1.2")]
         self.connections = [Connection(self, number) for number in range(plan.connections)]
 
-    def _host(self, address: str) -> SetHost:
-        host = SetHost(self.world, address, lambda: self.world.network.device(address, mtu=self.plan.mtu))
+    def _host(self, address: str) -> Host:
+        host = Host(self.world, address, lambda: self.world.network.device(address, mtu=self.plan.mtu))
         host.openDevice()
         return host
 
-    def require(self, holds: bool, what: str) -> None:
-        """Record a violation, since the transport contains exceptions of programs."""
-        if not holds:
-            self.problems.append(what)
-
-    def broken(self, failure: Failure) -> None:
-        """Record an exception of the simulation itself."""
-        self.problems.append(failure.getTraceback())
-
-    def play(self) -> Played:
-        """
-        Run the simulation.
-
-        @raise Violation: a promise was violated.
-        """
-        try:
-            with self._watched():
-                self._play()
-        finally:
-            self._release()
-        self.played.counters.update(Counter(f"messages {each.outcome}" for each in self.messages))
-        self.played.counters["packets"] = self.world.network.sent
-        return self.played
-
-    def _play(self) -> None:
-        self._until(lambda: all(each.isMade for each in self.connections), "connections are not established")
+    def playAll(self) -> None:
+        self.until(
+            lambda: all(each.isMade for each in self.connections), lambda: "connections are not established"
+        )
         for key, module in moduleModule._modules.items():
             if key[0] in self.hosts:
                 module.core._budget.most = self.plan.budget
         self.world.network.faults = self.plan.faults
         for act in self.acts:
             self.world.clock.callLater(act.at, self._begin, act)
-        self._run(max((act.at for act in self.acts), default=0.0) + 1e-6)
-        self._run(_LONGEST_TROUBLE)
+        self.run(max((act.at for act in self.acts), default=0.0) + 1e-6)
+        self.run(LONGEST_TROUBLE)
         self.world.network.faults = Faults()
         self.isFinishing = True
         for user in self._users():
             if user.transport is not None:
                 user.host.callLater(0, user.finish)
-        self._until(lambda: all(each.isSettled for each in self.connections), "calls have no result")
-        self._run(2.0)
+        self.until(lambda: all(each.isSettled for each in self.connections), lambda: "calls have no result")
+        self.run(2.0)
         for connection in self.connections:
             if not connection.isDisturbed:
                 self._checkQuiet(connection)
                 self._end(connection)
-        self._until(lambda: all(each.isOver for each in self.connections), "connections do not end")
-        self._run(0.01)
+        self.until(lambda: all(each.isOver for each in self.connections), lambda: "connections do not end")
+        self.run(0.01)
         for connection in self.connections:
             self._judge(connection)
         self._checkNothingLeft()
+        self.played.counters.update(Counter(f"messages {each.outcome}" for each in self.messages))
 
     def _users(self) -> Iterator[User]:
         for connection in self.connections:
@@ -670,7 +606,7 @@ class UserScenario:
         """Begin a call or an event."""
         connection = self.connections[plan.connection]
         host, network, later = self.hosts[plan.end], self.world.network, self.world.clock.callLater
-        seconds = min(abs(plan.seconds), _LONGEST_TROUBLE)
+        seconds = min(abs(plan.seconds), LONGEST_TROUBLE)
         if plan.act is Act.CLOCK:
             host.setClock(plan.seconds)
         elif plan.act is Act.SLEEP:
@@ -700,51 +636,12 @@ class UserScenario:
         for user in connection.users:
             if self.plan.ending in (user.number, 2):
                 user.host.callLater(0, user.transport.loseConnection)
-        self._until(lambda: connection.isOver, "a connection does not close")
+        self.until(lambda: connection.isOver, lambda: "a connection does not close")
         for user in connection.users:
             assert user.lost is not None
             check(user.lost.check(ConnectionDone) is not None, f"{user!r} ends by {user.lost.value!r}")
 
-    # Time
-
-    def _run(self, seconds: float) -> None:
-        """Let this many seconds pass."""
-        self._pass(lambda: False, seconds)
-
-    def _until(self, condition: Callable[[], bool], what: str) -> None:
-        """Let time pass until a condition is true; fail after a time limit."""
-        self._pass(condition, _PATIENCE)
-        check(condition(), what)
-
-    def _pass(self, condition: Callable[[], bool], seconds: float) -> None:
-        clock = self.world.clock
-        until = clock.rightNow + seconds
-        clock.callLater(seconds, lambda: None)
-        while not condition() and clock.rightNow < until:
-            self.world.turn()
-            if self.problems:
-                raise Violation(self.problems[0])
-            check(self.world.turns < _MOST_TURNS, "the simulation does not end")
-
     # Checks
-
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Let an exception that is logged be a violation, unless a program has raised it."""
-
-        @implementer(ILogObserver)
-        def observe(event: LogEvent) -> None:
-            failure = event.get("log_failure")
-            isError = event.get("log_level") in (LogLevel.error, LogLevel.critical)
-            if isError and (failure is None or failure.check(ProgramError) is None):
-                trace = "" if failure is None else failure.getTraceback()
-                self.problems.append(f"an exception was logged: {formatEvent(event)} {trace}")
-
-        globalLogPublisher.addObserver(observe)
-        try:
-            yield
-        finally:
-            globalLogPublisher.removeObserver(observe)
 
     def _checkQuiet(self, connection: Connection) -> None:
         """Check that nothing is queued or counted in a connection on which everything has arrived."""
@@ -779,20 +676,14 @@ class UserScenario:
         """Check that modules, queue pairs, sockets, readers and delayed calls are released."""
         for host in self.hosts:
             check(not any(key[0] is host for key in moduleModule._modules), f"{host!r} has a module")
-            device = host.device
-            parts = (device.domains, device._queuePairs, device._completionQueues, device._channels)
-            check(not any(parts) and not len(device.keys), f"{device!r} still has {parts}")
-            left = [*host.readers, *host.writers, *host.sockets]
-            check(not left, f"{host!r} still watches {left}")
+            checkReleased(host)
 
-    def _release(self) -> None:
+    def release(self) -> None:
         for key, module in list(moduleModule._modules.items()):
             if key[0] in self.hosts:
                 module._isClosed = True
                 module._closing.close()
-        for host in self.hosts:
-            host.device.close()
-        self.world.close()
+        super().release()
 
 
 def _leftOf(transport: BTLMessageTransport) -> Iterator[tuple[str, object]]:

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, Final
 from unittest import mock
 
-from zope.interface import alsoProvides, implementer
+from zope.interface import alsoProvides
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredList, maybeDeferred
 from twisted.internet.error import (
@@ -30,7 +30,6 @@ from twisted.internet.error import (
 )
 from twisted.internet.interfaces import IReactorCore
 from twisted.internet.protocol import Factory
-from twisted.logger import formatEvent, globalLogPublisher, ILogObserver, LogEvent, LogLevel
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections import adapter as adapterModule
@@ -41,7 +40,6 @@ from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketOptions, RSocketServerEndpoint, USUAL
 from txrdma.cm.terms import Terms
 from txrdma.error import RDMAError
-from txrdma.kit.delayedcalls import cancelCall
 from txrdma.sim.network import Faults
 from txrdma.testing.cm.userplans import (
     Act,
@@ -58,34 +56,20 @@ from txrdma.testing.cm.users import (
     HalfCloseableUser,
     MessageUser,
     privateData,
-    ProgramError,
     StreamUser,
     User,
 )
 from txrdma.testing.hostile.cm import CMScenario
-from txrdma.testing.outcome import check, Violation
-from txrdma.testing.smc.hosts import Host, PatientClock, World
+from txrdma.testing.outcome import check
+from txrdma.testing.programs import checkReleased, LONGEST_TROUBLE, Played, ProgramError, ProgramScenario
+from txrdma.testing.smc.hosts import Host
 from txrdma.testing.smc.neighbours import ticking
 
-_PATIENCE: Final = 300.0
-_MOST_TURNS: Final = 300_000
-_LONGEST_TROUBLE: Final = 2.0
 _QUIET: Final = 2000.0
 """Seconds after which time-wait is over."""
 
 _PORT: Final = 7471
 _REFUSALS: Final = (RDMAError, ConnectError, CancelledError, ConnectingCancelledError, NoProtocol)
-
-
-@dataclass
-class Played:
-    """Statistics of a successful simulation."""
-
-    counters: Counter[str] = field(default_factory=Counter)
-
-    def counts(self) -> Counter[str]:
-        """Return the counts that are added to the totals of many simulations."""
-        return self.counters
 
 
 class _Process(Host):
@@ -338,22 +322,20 @@ def _isOfUser(plan: ActPlan) -> bool:
     return plan.when is When.TIME and plan.act not in (*EVENTS, *CONTROLS)
 
 
-class UserScenario:
+class UserScenario(ProgramScenario):
     """
     A simulation, according to its plan.
 
     @ivar troubleSeconds: duration of events that suspend connections.
     @ivar isTroubled: whether connections may be lost, as the trouble was too long, or memory is scarce.
-    @ivar isFinishing: whether the programs receive everything, so that everything comes to an end.
     """
 
     def __init__(self, plan: UsersPlan) -> None:
-        self.plan, self.played = plan, Played()
-        self.world = World(plan.seed, PatientClock())
+        super().__init__(plan.seed)
+        self.plan = plan
         self.world.network.faults = plan.faults
-        self.problems: list[str] = []
         self.errors: list[ProgramError] = []
-        self.isTroubled, self.isFinishing = plan.regions > 0, False
+        self.isTroubled = plan.regions > 0
         self.troubleSeconds = 0.0
         self.sourcePort = 0
         self._calls: Counter[tuple[int, int, When]] = Counter()
@@ -374,20 +356,11 @@ class UserScenario:
             device.keys._maxRegions = self.plan.regions
         return host
 
-    def require(self, holds: bool, what: str) -> None:
-        """Record a violation."""
-        if not holds:
-            self.problems.append(what)
-
     def caught(self, error: BaseException | None) -> bool:
         """Note that an exception has come back to its program; return whether it is one."""
         if isinstance(error, ProgramError):
             error.isCaught = True
         return isinstance(error, ProgramError)
-
-    def broken(self, failure: Failure) -> None:
-        """Record an exception of the simulation itself."""
-        self.problems.append(failure.getTraceback())
 
     @property
     def isLossy(self) -> bool:
@@ -478,7 +451,7 @@ class UserScenario:
         connection = self.connections[plan.connection]
         host = connection.service.host if plan.end else connection.host
         network, later = self.world.network, self.world.clock.callLater
-        seconds = min(abs(plan.seconds), _LONGEST_TROUBLE)
+        seconds = min(abs(plan.seconds), LONGEST_TROUBLE)
         if host.isDead:
             return
         if plan.act in EVENTS:
@@ -495,7 +468,7 @@ class UserScenario:
             host.callSteadily(0, partial(self._make, plan))
             return
         self.troubleSeconds += seconds
-        self.isTroubled |= self.troubleSeconds > _LONGEST_TROUBLE
+        self.isTroubled |= self.troubleSeconds > LONGEST_TROUBLE
         if plan.act is Act.SLEEP:
             if not host.isAsleep:
                 host.sleep()
@@ -509,21 +482,7 @@ class UserScenario:
 
     # The course of the simulation
 
-    def play(self) -> Played:
-        """
-        Run the simulation.
-
-        @raise Violation: a promise was violated.
-        """
-        try:
-            with self._watched():
-                self._play()
-        finally:
-            self._release()
-        self.played.counters["packets"] = self.world.network.sent
-        return self.played
-
-    def _play(self) -> None:
+    def playAll(self) -> None:
         for service in self.services:
             service.host.callSteadily(0, service.begin)
         for connection in self.connections:
@@ -532,26 +491,26 @@ class UserScenario:
         for act in self.plan.acts:
             if act.when is When.TIME and not _isOfUser(act):
                 self.world.clock.callLater(act.at, self._begin, act)
-        self._run(max((act.at for act in self.plan.acts), default=0.0) + 0.1)
-        self._run(_LONGEST_TROUBLE)
+        self.run(max((act.at for act in self.plan.acts), default=0.0) + 0.1)
+        self.run(LONGEST_TROUBLE)
         self.world.network.faults = Faults()
         self.isFinishing = True
         for user in self._users():
             if user.transport is not None:
                 user.host.callSteadily(0, user.finish)
-        self._until(lambda: all(each.isQuiet for each in self.connections), self._waiting)
-        self._run(2.0)
+        self.until(lambda: all(each.isQuiet for each in self.connections), self._waiting)
+        self.run(2.0)
         for connection in self.connections:
             if connection.hasBegun and not connection.isDisturbed:
                 self._end(connection)
         for user in self._users():
             if user.isMade:
                 user.host.callSteadily(0, user.conclude)
-        self._until(lambda: all(each.isOver for each in self.connections), self._waiting)
+        self.until(lambda: all(each.isOver for each in self.connections), self._waiting)
         for service in self.services:
             service.isUsable = False
             service.host.callSteadily(0, service.stop)
-        self._run(_QUIET)
+        self.run(_QUIET)
         self._judge()
         self._checkNothingLeft()
 
@@ -577,57 +536,14 @@ class UserScenario:
                 user.host.callSteadily(0, user.close)
             elif ending == 3:
                 user.host.callSteadily(0, user.half)
-        self._until(lambda: connection.isOver, lambda: f"{connection!r} does not close: {ending}")
+        self.until(lambda: connection.isOver, lambda: f"{connection!r} does not close: {ending}")
         for user in connection.present:
             assert user.lost is not None
             isDone = user.lost.check(ConnectionDone) is not None
             mayFail = self.isLossy or connection.isBroken or user.host.isStopped
             check(isDone or mayFail, f"{user!r} ends by {user.lost!r}")
 
-    # Time
-
-    def _run(self, seconds: float) -> None:
-        """Let this many seconds pass."""
-        self._pass(lambda: False, seconds)
-
-    def _until(self, condition: Callable[[], bool], what: Callable[[], str]) -> None:
-        """Let time pass until a condition is true; fail after a time limit."""
-        self._pass(condition, _PATIENCE)
-        if not condition():
-            raise Violation(what())
-
-    def _pass(self, condition: Callable[[], bool], seconds: float) -> None:
-        clock = self.world.clock
-        until = clock.rightNow + seconds
-        end = clock.callLater(seconds, lambda: None)
-        while not condition() and clock.rightNow < until:
-            self.world.turn()
-            if self.problems:
-                raise Violation(self.problems[0])
-            check(self.world.turns < _MOST_TURNS, "the simulation does not end")
-        cancelCall(end)
-
     # Checks
-
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Count how often each exception of a program is logged; others are violations."""
-
-        @implementer(ILogObserver)
-        def observe(event: LogEvent) -> None:
-            failure = event.get("log_failure")
-            error = None if failure is None else failure.value
-            if isinstance(error, ProgramError):
-                error.logged += 1
-            elif failure is not None or event.get("log_level") in (LogLevel.error, LogLevel.critical):
-                trace = "" if failure is None else failure.getTraceback()
-                self.problems.append(f"an exception was logged: {formatEvent(event)} {trace}")
-
-        globalLogPublisher.addObserver(observe)
-        try:
-            yield
-        finally:
-            globalLogPublisher.removeObserver(observe)
 
     def _judge(self) -> None:
         """Check the results of connections that have ended."""
@@ -673,12 +589,8 @@ class UserScenario:
             if host.isDead:
                 continue
             check(not any(key[0] is host for key in adapterModule._adapters), f"{host!r} has an adapter")
-            device = host.device
-            parts = (device.domains, device._queuePairs, device._completionQueues, device._channels)
-            check(not any(parts) and not len(device.keys), f"{device!r} still has {parts}")
-            device.close()
-            left = [*host.readers, *host.writers]
-            check(not left, f"{host!r} still watches {left}")
+            checkReleased(host)
+            host.device.close()
         for service in self.services:
             isStarted = service.factory is not None and service.factory.isStarted
             check(not isStarted or service.host.isGone, "the factory of a service is not stopped")
@@ -686,14 +598,12 @@ class UserScenario:
         calls = [str(call) for call in self.world.clock.calls if call not in dead]
         check(not calls, f"there are still delayed calls: {calls[:5]}")
 
-    def _release(self) -> None:
+    def release(self) -> None:
         for key, adapter in list(adapterModule._adapters.items()):
             if key[0] in self.hosts:
                 with suppress(Exception):
                     adapter._closing.close()
-        for host in self.hosts:
-            host.device.close()
-        self.world.close()
+        super().release()
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Final
 
 from txrdma.iba.types import MTU
 from txrdma.sim.network import Faults
+from txrdma.testing.programs import drawFaults
 
 
 class When(Enum):
@@ -217,7 +218,7 @@ def drawUsers(seed: int) -> UsersPlan:
         mtu=random.choice((MTU.MTU_256, MTU.MTU_1024, MTU.MTU_4096)),
         inline=random.choice((0, 0, 64, 1000)),
         regions=random.choice((0, 0, 0, 0, 0, 0, 4, 6, 10, 20)),
-        faults=_drawFaults(random),
+        faults=drawFaults(random, 0.4, (0.0, 0.02, 0.1)),
         services=services,
         connections=tuple(connections),
         acts=_drawActs(random, count, hurry),
@@ -236,21 +237,6 @@ def _drawTerms(random: Random) -> EndPlan:
         mappings=random.choice((0, 1, 8)),
         private=random.choice((0, 1, 40)),
         isHalfCloseable=random.random() < 0.6,
-    )
-
-
-def _drawFaults(random: Random) -> Faults:
-    if random.random() < 0.4:
-        return Faults()
-    return Faults(
-        loss=random.choice((0.0, 0.02, 0.1)),
-        duplication=random.choice((0.0, 0.02, 0.2)),
-        corruption=random.choice((0.0, 0.0, 0.02)),
-        late=random.choice((0.0, 0.0, 0.05)),
-        delaySeconds=random.choice((10e-6, 0.001)),
-        jitterSeconds=random.choice((0.0, 0.0002, 0.01)),
-        merging=random.choice((1.0, 0.5)),
-        congestion=random.choice((0.0, 0.0, 0.1)),
     )
 
 

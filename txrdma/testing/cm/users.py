@@ -35,6 +35,7 @@ from txrdma.testing.cm.userplans import (
     EndPlan,
     When,
 )
+from txrdma.testing.programs import ProgramError
 from txrdma.testing.smc.hosts import Host
 
 _TEXT: Final = Random(0).randbytes(1 << 18) * 2
@@ -45,18 +46,6 @@ _SHARED: Final = 1 << 15
 _PATTERN: Final = 256
 _MAPPED: Final = 1 << 14
 _LOSSES: Final = (ConnectionLost, ConnectionDone, ConnectionAborted)
-
-
-class ProgramError(Exception):
-    """
-    Raised by callbacks of the programs.
-
-    @ivar isCaught: whether it came back to the program, so that it is not logged; C{logged}: how often it
-        was logged.
-    """
-
-    isCaught = False
-    logged = 0
 
 
 @dataclass

@@ -7,8 +7,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.testing.btl.plans import drawModules
 from txrdma.testing.btl.scenario import playModules
 from txrdma.testing.btl.userplans import drawUsers
-from txrdma.testing.btl.users import playUsers, ProgramError
+from txrdma.testing.btl.users import playUsers
 from txrdma.testing.plantests import playingStored, playSeeds
+from txrdma.testing.programs import ProgramError
 
 
 @playingStored("btl")

@@ -6,8 +6,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.testing.cm.scenario import playUsers
 from txrdma.testing.cm.userplans import drawUsers
-from txrdma.testing.cm.users import ProgramError
 from txrdma.testing.plantests import playingStored, playSeeds
+from txrdma.testing.programs import ProgramError
 
 
 @playingStored("cm-users")
