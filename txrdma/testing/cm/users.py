@@ -252,6 +252,7 @@ class User:
             self.producer = producer = Producer(self, plan)
             if producer.isPush or self.isStream:
                 self.transport.registerProducer(producer, producer.isPush)
+                self.require(producer.isOver or self.lost is None, "a producer is not stopped after the end")
                 producer.begin()
             else:
                 self._refused(self.transport.registerProducer, producer, False)
@@ -423,10 +424,11 @@ class User:
                 result.cancel()
 
     def conclude(self) -> None:
-        """Close the connection, also if a producer has failed."""
+        """Close the connection, unless the program has done so, and unregister a producer that has failed."""
         if self.lost is None:
+            if not self.hasClosed:
+                self.close()
             self.unregister()
-            self.close()
 
 
 class StreamUser(User, Protocol):
@@ -701,7 +703,7 @@ class MessageUser(User, RDMAProtocol):
 
 @implementer(IPushProducer)
 class Producer:
-    """A producer of some bytes or messages, which unregisters after the last one."""
+    """A producer of some bytes or messages, which unregisters after the last one, at once or later."""
 
     def __init__(self, user: User, plan: ActPlan) -> None:
         self._user, self._plan, self._left = user, plan, plan.number
@@ -728,7 +730,15 @@ class Producer:
             if not self.isPush:
                 break
         if not (self._left or self.isOver):
-            user.unregister()
+            if self.isPush and self._plan.seconds >= 1.0:
+                user.host.callSteadily(1.0, self._end)
+            else:
+                user.unregister()
+
+    def _end(self) -> None:
+        """Unregister after some time in which there was nothing to produce."""
+        if self._user.producer is self:
+            self._user.unregister()
 
     def pauseProducing(self) -> None:
         self._isPaused = True
