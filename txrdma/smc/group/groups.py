@@ -26,6 +26,7 @@ from txrdma.iba.verbs import AsyncEventKind
 from txrdma.interfaces import AsyncEvent, IReactorDevice, IVerbsDevice
 from txrdma.kit.delayedcalls import cancelCall, Timer
 from txrdma.kit.forwardclock import sharedForwardClock
+from txrdma.kit.shutdown import addShutdownListener, removeShutdownListener
 from txrdma.kit.strings import splitString
 from txrdma.kit.values import frozen, replace
 from txrdma.smc.common.reactoruse import reactorUse
@@ -210,10 +211,8 @@ class LinkGroups:
                 device.close()
             raise Refused(f"{description} has no port with MAC address and GID", Diagnosis.NOSMCRDEV)
         self._unsubscribers = [each.subscribe(partial(self._asyncEvent, each)) for each in self._opened]
-        self._triggers = [
-            reactor.addSystemEventTrigger("before", "shutdown", self._reactorStops),
-            reactor.addSystemEventTrigger("after", "shutdown", self._reactorStopped),
-        ]
+        addShutdownListener(reactor, self._reactorStops)
+        self._trigger: Any = reactor.addSystemEventTrigger("after", "shutdown", self._reactorStopped)
         self.reactorUse.add(self)
         self.clock.join(self._clockSetBack)
 
@@ -441,7 +440,6 @@ class LinkGroups:
         """Deliver all written bytes before the reactor stops; the Deferred fires after that."""
         self.isStopping = self.reactorUse.isEnding = self.closeNotifier.isPrompt = True
         self.closeNotifier.notify()
-        del self._triggers[0]
         for link in self.links():
             link.scheduler.finish()
             for stream in list(link.members):
@@ -483,7 +481,7 @@ class LinkGroups:
         self.checkStopped()
 
     def _reactorStopped(self) -> None:
-        self._triggers.clear()
+        self._trigger = None
         for stream in list(self._orphans):
             if stream.connected:
                 stream.stopped()
@@ -586,8 +584,9 @@ class LinkGroups:
         self.clock.leave(self._clockSetBack)
         self._targets.clear()
         self.checkStopped()
-        triggers, self._triggers = self._triggers, []
-        for trigger in triggers:
+        removeShutdownListener(self.reactor, self._reactorStops)
+        trigger, self._trigger = self._trigger, None
+        if trigger is not None:
             self.reactor.removeSystemEventTrigger(trigger)
         self._rateLimiter.close()
         for group in self.groups():

@@ -74,7 +74,7 @@ BOUNDS: Final = {
         monitor.Tally._parts monitor._Visit.values monitor.RetainedPieces._known
         monitor._Scrape.pieces monitor._Shared.found
         smc.EndpointPolicy._logged
-        smc.Group._domains smc.Lifecycle._behind smc.Link._used smc.LinkGroups._triggers smc.RealPorts.failed
+        smc.Group._domains smc.Lifecycle._behind smc.Link._used smc.RealPorts.failed
         smc.Snapshots._families,_served soft.Answers._results
         soft.Coordinator._receiving,_positions,_seen,_probes soft.DirectDatagrams.received
         soft.LaneReceiver._short soft.Peer._sendingRuns soft.RecentNumbers._numbers

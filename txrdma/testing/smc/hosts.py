@@ -16,12 +16,12 @@ from operator import methodcaller
 from random import Random
 from typing import Any, cast, Final
 
-from zope.interface import implementer
+from zope.interface import alsoProvides, implementer
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.base import DelayedCall
 from twisted.internet.error import AlreadyCalled, ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IDelayedCall, IProtocol, IReactorFDSet, IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IProtocol, IReactorCore, IReactorFDSet, IReactorTime
 from twisted.internet.task import Clock
 from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
@@ -191,6 +191,7 @@ class Host:
         self.sockets: dict[MemorySocket, None] = {}
         self.device: Any = None
         self.isStirred = False
+        alsoProvides(self, IReactorCore)  # the part of it that is used
         self.triggers: list[tuple[str, Callable[[], object]]] = []
         self._makeDevice = makeDevice
         world.hosts.append(self)

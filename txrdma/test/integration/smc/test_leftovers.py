@@ -12,6 +12,7 @@ from twisted.internet.task import deferLater
 from twisted.python.context import theContextTracker
 from twisted.python.failure import Failure
 
+from txrdma.kit.shutdown import removeShutdownListener
 from txrdma.smc.common import reactoruse as presence
 from txrdma.smc.group.groups import everyGroup
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
@@ -192,8 +193,8 @@ class LeftoversTests(EndsTestCase):
         _, number, port = await self.listening(Recorder)
         await self.connect(f"smc:127.0.0.1:{number}:fallback=no")
         groups: Any = everyGroup()[0].groups
-        for trigger in groups._triggers:
-            reactor.removeSystemEventTrigger(trigger)  # as the reactor does before it calls them
+        removeShutdownListener(reactor, groups._reactorStops)  # as is done before it is called
+        reactor.removeSystemEventTrigger(groups._trigger)
         stopped = groups._reactorStops()
         if stopped is not None:
             await stopped
