@@ -67,8 +67,11 @@ class SendRegions:
         access = Access.LOCAL_WRITE | Access.REMOTE_READ
         try:
             region = self._domain.allocateMemory(len(data), access)
-        except ResourceExhausted:  # a software device may have no descriptor left, which this does not need
-            region = self._domain.registerMemory(memoryview(bytearray(data)), access)
+        except ResourceExhausted as error:  # perhaps of descriptors, which this does not need
+            try:
+                region = self._domain.registerMemory(memoryview(bytearray(data)), access)
+            except MemoryError:
+                raise error from None
         else:
             region.view[:] = data
         self._regions[region] = None

@@ -186,6 +186,16 @@ class LongMessageTests(MessagingCase):
         self.result(client.transport.send(CONTENT))
         self.assertEqual(server.messages, [(CONTENT, None)])
 
+    def test_senderWithoutMemory(self) -> None:
+        """A sender without any memory closes this connection."""
+        client, server = self.connected()
+        domain = client.transport.adapter.domain
+        self.patch(domain, "allocateMemory", Mock(side_effect=ResourceExhausted("no memory")))
+        self.patch(domain, "registerMemory", Mock(side_effect=MemoryError))
+        client.transport.sendMessage(CONTENT)
+        self.wait(lambda: client.lost and server.lost)
+        self.assertIn("no memory", client.lost[0].getErrorMessage())
+
 
 class LiarTests(MessagingCase):
     """A violation by the peer ends only the violated connection."""
