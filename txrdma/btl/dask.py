@@ -175,8 +175,15 @@ class BTL(Comm):
         self._connection.post(tag, data)
 
     async def close(self) -> None:
-        """Close the connection when the peer has received everything, or after some seconds."""
+        """
+        Close the connection when the peer has received everything, or after some seconds.
+
+        Like C{tcp://}, this does not wait for the process of a peer that has received everything: it may be
+        busy for seconds, and a nanny kills a worker that does not end in time.
+        """
         self._isClosed = True
+        if self._connection.transport.isIdle:
+            self.abort()
         try:
             await asyncio.wait_for(self._connection.close(), CLOSE_SECONDS)
         except asyncio.TimeoutError:

@@ -506,6 +506,11 @@ class BTLMessageTransport(MessageTransport):
             self._reason = Failure(ConnectionAborted())
             self._deliver()
 
+    @property
+    def isIdle(self) -> bool:
+        """Whether the peer has received everything that was sent."""
+        return self._outbox.isEmpty() and self._peer.isIdle()
+
     def getHost(self) -> IPAddress:
         """The local address of the TCP connection."""
         return self._host

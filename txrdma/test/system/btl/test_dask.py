@@ -5,6 +5,8 @@ Dask in separate processes, over C{btl://}.
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -18,7 +20,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
 
-PLAYER = Path(txrdma.__file__).parent / "test" / "support" / "btl" / "daskplayer.py"
+SUPPORT = Path(txrdma.__file__).parent / "test" / "support" / "btl"
+PLAYER, ECHO = SUPPORT / "daskplayer.py", SUPPORT / "daskecho.py"
 
 
 class DaskTests(SynchronousTestCase):
@@ -35,6 +38,28 @@ class DaskTests(SynchronousTestCase):
         command = [sys.executable, str(PLAYER), "btl"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         self.assertEqual(done.stdout, "3000000\nnoticed 3000000\n", done.stderr)
+
+    def test_stoppedPeer(self) -> None:
+        """A connection whose peer has received everything closes at once, even if its process is stopped."""
+        core: Any = import_module("distributed.comm.core")
+        self.patch(import_module("txrdma.btl.dask"), "CLOSE_SECONDS", 100)
+        echo = subprocess.Popen([sys.executable, str(ECHO), "btl"], stdout=subprocess.PIPE, text=True)
+        assert echo.stdout is not None
+        self.addCleanup(echo.wait)
+        self.addCleanup(echo.stdout.close)
+        self.addCleanup(echo.kill)
+        address = echo.stdout.readline().strip()
+
+        async def play() -> None:
+            comm = await core.connect(address, timeout=60)
+            await comm.write("hello")
+            self.assertEqual(await comm.read(), "hello")
+            while not comm._connection.transport.isIdle:
+                await asyncio.sleep(0)
+            os.kill(echo.pid, signal.SIGSTOP)
+            await asyncio.wait_for(comm.close(), 10)
+
+        asyncio.run(asyncio.wait_for(play(), 90))
 
     def test_cluster(self) -> None:
         """A scheduler, two workers and a client compute, and move an array between workers."""
