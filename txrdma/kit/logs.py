@@ -28,6 +28,14 @@ def lacksDescriptors(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in _ADVICE
 
 
+def lacksMappings(error: OSError | ValueError) -> bool:
+    """
+    Return whether memory can't be mapped because this process has no descriptors, or no mappings or address
+    space left (ENOMEM): C{vm.max_map_count} limits the first, RLIMIT_AS the second.
+    """
+    return lacksDescriptors(error) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+
+
 def advised(error: OSError) -> str:
     """Return the text of an L{OSError}, with advice if the process or the system has no descriptors left."""
     advice = _ADVICE.get(error.errno or 0)

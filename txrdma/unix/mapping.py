@@ -15,8 +15,6 @@ import resource
 import sys
 from typing import Final
 
-from txrdma.kit.logs import lacksDescriptors
-
 SIZE_SEALS: Final = 0x06
 """C{F_SEAL_SHRINK} and C{F_SEAL_GROW}, which PyPy's C{fcntl} does not have."""
 
@@ -44,14 +42,6 @@ def mapped(descriptor: int, length: int, isWritable: bool = True) -> mmap.mmap:
     from txrdma.unix._overlay import overlaid
 
     return overlaid(descriptor, length, protection)
-
-
-def lacksMappings(error: OSError | ValueError) -> bool:
-    """
-    Return whether memory can't be mapped because this process has no descriptors, or no mappings or address
-    space left (ENOMEM): C{vm.max_map_count} limits the first, RLIMIT_AS the second.
-    """
-    return lacksDescriptors(error) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
 def _limit() -> int:

@@ -25,7 +25,7 @@ from twisted.logger import Logger, LogLevel
 from txrdma.error import DeviceUnavailable, ProtectionError, RDMAError, WireError
 from txrdma.iba.types import GID, QPN, ROCE_PORT
 from txrdma.iba.verbs import AsyncEventKind, QPKind
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import lacksMappings, RateLimitedLogger
 from txrdma.soft.core.doorbellpage import DOORBELL_BYTES
 from txrdma.soft.core.netdev import portOfQueuePair, udpPort
 from txrdma.soft.core.queuepair import SoftQueuePair
@@ -56,7 +56,6 @@ from txrdma.soft.shared.datagrams import DatagramLink, SharedDatagrams
 from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.sharedqueuepair import SharedQueuePair, SharingReactor
 from txrdma.soft.shared.unixpackets import Line, Rendezvous, UnixRendezvous
-from txrdma.unix.mapping import lacksMappings
 from txrdma.unix.sockets import Reactor
 
 _log = Logger()

@@ -20,7 +20,7 @@ from txrdma.error import ResourceExhausted
 from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import AsyncEventKind, Operation, SendRequest
 from txrdma.kit.delayedcalls import cancelCall, isPending
-from txrdma.kit.logs import lacksDescriptors, RateLimitedLogger
+from txrdma.kit.logs import lacksDescriptors, lacksMappings, RateLimitedLogger
 from txrdma.soft.core.pieces import part, scatter
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared._doorbells import Doorbell
@@ -41,7 +41,7 @@ from txrdma.soft.shared._rendezvous import (
 )
 from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.unixpackets import Rendezvous
-from txrdma.unix.mapping import closeMapping, lacksMappings
+from txrdma.unix.mapping import closeMapping
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
