@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final, Union
+from weakref import WeakValueDictionary
 
 from zope.interface import Interface
 
@@ -52,7 +53,7 @@ class _Stop:
         """Remove a listener, and with the last one the trigger."""
         self.listeners.pop(listener, None)
         if not (self.listeners or self._hasBegun):
-            del _stops[self._reactor]
+            del _stops[id(self._reactor)]
             self._reactor.removeSystemEventTrigger(self._trigger)
 
     def add(self, listener: ShutdownListener) -> None:
@@ -99,10 +100,11 @@ class _Stop:
         return None
 
     def _stopped(self, _: object) -> None:
-        del _stops[self._reactor]
+        del _stops[id(self._reactor)]
 
 
-_stops: dict[Any, _Stop] = {}
+_stops: Final[WeakValueDictionary[int, _Stop]] = WeakValueDictionary()
+"""Those of reactors with listeners, by the identity of the reactor, whose trigger keeps them."""
 
 
 def addShutdownListener(reactor: Any, listener: ShutdownListener) -> None:
@@ -112,15 +114,15 @@ def addShutdownListener(reactor: Any, listener: ShutdownListener) -> None:
     A C{Clock} never stops.
     """
     if IReactorCore.providedBy(reactor):
-        stop = _stops.get(reactor)
+        stop = _stops.get(id(reactor))
         if stop is None:
-            stop = _stops[reactor] = _Stop(reactor)
+            stop = _stops[id(reactor)] = _Stop(reactor)
         stop.add(listener)
 
 
 def removeShutdownListener(reactor: Any, listener: ShutdownListener) -> None:
     """Remove a listener, if it is still registered."""
-    stop = _stops.get(reactor)
+    stop = _stops.get(id(reactor))
     if stop is not None and listener in stop.listeners:
         stop.forget(listener)
 
