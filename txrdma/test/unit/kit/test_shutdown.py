@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
+from weakref import ref
 
 from twisted.internet.base import ReactorBase
 from twisted.internet.defer import Deferred
@@ -83,6 +85,14 @@ class ShutdownListenerTests(SynchronousTestCase):
         self.served.callback(None)
         self.reactor.fireSystemEvent("shutdown")
         self.assertEqual(self.calls, ["stopped"])
+
+    def test_reactorThatNeverStopsIsFreed(self) -> None:
+        reactor = IdleReactor()
+        addShutdownListener(reactor, lambda: None)
+        kept = ref(reactor)
+        del reactor
+        gc.collect()
+        self.assertIsNone(kept())
 
     def test_reactorThatRunsAgainStopsAgain(self) -> None:
         self.left.callback(None)
