@@ -29,6 +29,7 @@ from twisted.python.failure import Failure
 from txrdma.error import Refused
 from txrdma.iba.types import RKey
 from txrdma.kit.connectionlog import describe
+from txrdma.kit.delayedcalls import nextCalls
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.common.reactoruse import Use
 from txrdma.smc.flow.closing import Ended, Ending, Lifecycle, ReadEnded, Released, Send
@@ -268,7 +269,8 @@ class Stream:
 
     def afterDelayedCalls(self, call: Callable[[], None]) -> None:
         """Make a call in the next iteration of the reactor, after the delayed calls that are due."""
-        self.link.groups.closeNotifier.add(call)
+        groups = self.link.groups
+        nextCalls(groups.reactor).add(partial(groups.closeNotifier.add, call))
 
     def askForUpdate(self) -> None:
         """Send a message even without data: its completion acknowledges all earlier ones."""

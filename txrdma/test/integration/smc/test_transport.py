@@ -264,6 +264,21 @@ class EndTests(EndsTestCase):
         other.reason.trap(ConnectionDone)
         await one.writeEnded
 
+    async def test_callAfterDelayedCalls(self) -> None:
+        """Delayed calls are made first, so that producers can write before a close that waits for them."""
+        one, _other = await self.pair()
+        stream = one.transport.stream
+        order: list[str] = []
+
+        def request() -> None:
+            reactor.callLater(0, order.append, "delayed")
+            stream.afterDelayedCalls(lambda: order.append("after"))
+
+        stream.link.groups.closeNotifier.add(lambda: None)  # it is called as soon as the reactor polls
+        reactor.callLater(0, request)
+        await waitUntil(reactor, lambda: len(order) == 2)
+        self.assertEqual(order, ["delayed", "after"])
+
     async def test_closeWaitsForResumedProducer(self) -> None:
         """As over TCP, a producer that is resumed after the close may write once more, later."""
         one, other = await self.pair(client=HalfCloseRecorder)
