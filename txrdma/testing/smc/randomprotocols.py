@@ -520,7 +520,7 @@ class _Pushing(_Producer):
     _isWaiting = False
 
     def begin(self) -> None:
-        """Write for the first time."""
+        """Start to write the text, unless the transport has paused this producer already."""
         if not self.isPaused:
             self._resend()
 
