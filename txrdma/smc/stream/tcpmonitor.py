@@ -141,7 +141,7 @@ class TCPMonitor(Protocol):
             self._grace = self._reactor.callLater(GRACE, self._due)
 
     def clockSetBack(self) -> None:
-        """Start the grace period of the TCP connection again: its timer is late after the clock was set back."""
+        """Start the grace period of the TCP connection again: its timer is late if the clock was set back."""
         if isPending(self._grace):
             cancelCall(self._grace)
             self._grace = self._reactor.callLater(GRACE, self._due)
