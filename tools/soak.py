@@ -48,12 +48,13 @@ def activities() -> Iterator[Activity]:
     """Return all activities of the soak."""
     python = sys.executable
     durations = json.loads((CHECKOUT / "tools" / "durations.json").read_text())
-    tests = (python, "tools/runtests.py", "--folder", "build/soak", "--limit", "3600")
+    tests = (python, "tools/runtests.py", "--limit", "3600", "--folder")
     soak = CHECKOUT / "txrdma" / "test" / "soak"
     for path in sorted(soak.rglob("test_*.py")):
         module = ".".join(path.relative_to(CHECKOUT).with_suffix("").parts)
         _, seconds = durations.get(module, (0, _UNKNOWN_SECONDS))
-        yield Activity(module.removeprefix("txrdma.test.soak."), (*tests, module), seconds)
+        name = module.removeprefix("txrdma.test.soak.")
+        yield Activity(name, (*tests, f"build/soak/{name}", module), seconds)
     make = ("make", f"PYTHON={python}")
     streams = (python, "-m", "txrdma.testing.streams")
     yield Activity("conversations", (*make, "conversations"), 240.0)
@@ -64,7 +65,7 @@ def activities() -> Iterator[Activity]:
     for generator in SCENARIOS:
         words = (*make, "MINUTES={minutes}", f"GENERATORS={generator}", "simulate")
         yield Activity(f"random {generator}", words, isRandom=True)
-    words = ("env", "TXRDMA_EXAMPLES=1000", *tests, "txrdma.test.unit")
+    words = ("env", "TXRDMA_EXAMPLES=1000", *tests, "build/soak/random-examples", "txrdma.test.unit")
     yield Activity("random examples", words, 1800.0, isRandom=True)
     yield Activity("fuzz", (*make, "SECONDS={seconds}", "fuzz"), isRandom=True)
     yield Activity("demo", (*make, "DEMO=--large 4 --files 60", "demo"), 20.0)
