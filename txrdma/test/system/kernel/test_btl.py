@@ -143,13 +143,19 @@ class KernelTests(Modules, SynchronousTestCase):
     def test_long(self) -> None:
         """A message of 4 MiB is written by RDMA, and arrives unchanged."""
         client, server = self.connected()
+        for _ in range(100):  # packets carry a message if the server does not offer a receive buffer in time
+            self.result(client.transport.send(TAG, bytes(64 * KiB)), SECONDS)
+            if self.counted()["num_rdma_bytes"]:
+                break
+        before = self.counted()
         data = Random(1).randbytes(4096 * KiB)
         begun = time.monotonic()
         self.result(client.transport.send(TAG, data), 4 * SECONDS)
         record("MiB/s", round(4 / (time.monotonic() - begun), 2))
-        [(_tag, received)] = server.tagged
+        _tag, received = server.tagged[-1]
         self.assertEqual(digest(received), digest(data))
         counted = self.counted()
+        counted.subtract(before)
         self.assertEqual((counted["num_rdma_bytes"], counted["num_rdma_misses"]), (len(data), 0))
 
     def test_memory(self) -> None:

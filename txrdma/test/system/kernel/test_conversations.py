@@ -20,13 +20,17 @@ BOXES = (Box(mtu=4200, timeout=600),)
 
 VERBS = Provider(
     "verbs",
-    r"smc:0:interface=127.0.0.1:device=pyverbs\:rxe1:timeout=60",
-    r"smc:127.0.0.1:{port}:device=pyverbs\:rxe0:timeout=60",
+    r"smc:0:interface=127.0.0.1:device=pyverbs\:rxe1:timeout=60:rcvbuf=512K",
+    r"smc:127.0.0.1:{port}:device=pyverbs\:rxe0:timeout=60:rcvbuf=512K",
     "SMC-R verbs",
     imports=("txrdma.test.system.kernel.patient",),
     patience=10.0,
 )
-"""C{smc:} over the kernel's RoCE devices, by pyverbs."""
+"""
+C{smc:} over the kernel's RoCE devices, by pyverbs.
+
+The automatic ring has 256 KiB where memory is pinned, which is less than some conversations write at once.
+"""
 
 NAMES = (
     "client-writes-5",
