@@ -35,6 +35,7 @@ from txrdma.kit.cancelling import cancellable
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.kit.refusals import Refusal
+from txrdma.kit.shutdown import failingOnShutdown
 from txrdma.messages.interfaces import (
     IMessageClientEndpoint,
     IMessageProtocolFactory,
@@ -141,7 +142,8 @@ class ClientEndpoint:
             if there is no listener, with L{Unreachable<txrdma.btl.errors.Unreachable>} if packets do not
             arrive, or with another L{RDMAError}. It can be cancelled.
         """
-        return cancellable(Deferred.fromCoroutine(self._connect(factory)), CancelledError())
+        connecting = cancellable(Deferred.fromCoroutine(self._connect(factory)), CancelledError())
+        return failingOnShutdown(self._reactor, connecting)
 
     async def _connect(self, factory: IMessageProtocolFactory) -> Any:
         opening = PeerOpening(self._reactor, self._device, factory, True)

@@ -8,7 +8,7 @@ are implemented in this process have to do both before it ends.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Union
+from typing import Any, Final, TypeVar, Union
 from weakref import WeakValueDictionary
 
 from zope.interface import Interface
@@ -16,10 +16,13 @@ from zope.interface import Interface
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.interfaces import IDelayedCall, IReactorCore
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
+from txrdma.error import DeviceUnavailable
 from txrdma.kit.delayedcalls import cancelCall
 
 _log = Logger()
+_ProtocolT = TypeVar("_ProtocolT")
 
 LEAVING_SECONDS: Final = 5.0
 """Time for sent messages to be acknowledged; after that a connection is aborted."""
@@ -125,6 +128,28 @@ def removeShutdownListener(reactor: Any, listener: ShutdownListener) -> None:
     stop = _stops.get(id(reactor))
     if stop is not None and listener in stop.listeners:
         stop.forget(listener)
+
+
+def failingOnShutdown(reactor: Any, connecting: Deferred[_ProtocolT]) -> Deferred[_ProtocolT]:
+    """
+    Let an attempt to connect fail when the reactor stops, as Twisted's TCP does; nothing would fire it later.
+
+    @return: the same Deferred, which fails with L{DeviceUnavailable}.
+    """
+    hasStopped = False
+
+    def stop() -> None:
+        nonlocal hasStopped
+        hasStopped = True
+        connecting.cancel()
+
+    def ended(result: _ProtocolT | Failure) -> _ProtocolT | Failure:
+        removeShutdownListener(reactor, stop)
+        isStopped = hasStopped and isinstance(result, Failure)
+        return Failure(DeviceUnavailable("the reactor stops")) if isStopped else result
+
+    addShutdownListener(reactor, stop)
+    return connecting.addBoth(ended)
 
 
 class IClosesOnShutdown(Interface):

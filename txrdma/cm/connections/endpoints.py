@@ -34,6 +34,7 @@ from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, LID
 from txrdma.interfaces import IPathResolver, IServiceClaims
+from txrdma.kit.shutdown import failingOnShutdown
 from txrdma.kit.values import replace
 from txrdma.mad.paths import parseGID
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
@@ -107,7 +108,12 @@ PrivateData = Union[bytes, Callable[[RDMATransport], bytes]]
 
 
 def within(reactor: Any, seconds: float | None, connecting: Deferred[_ProtocolT]) -> Deferred[_ProtocolT]:
-    """Fail an attempt to connect with L{PeerSilent} after this many seconds, if a number is given."""
+    """
+    Fail an attempt to connect with L{PeerSilent} after this many seconds, if a number is given.
+
+    It fails when the reactor stops, too.
+    """
+    connecting = failingOnShutdown(reactor, connecting)
     if seconds is None:
         return connecting
 

@@ -21,6 +21,7 @@ from twisted.python.failure import Failure
 
 from txrdma.btl import connections, lifeline, memory, probes, transport
 from txrdma.btl.channels import MOST_UNREPORTED
+from txrdma.btl.connections import ClientEndpoint, PeerOpening
 from txrdma.btl.core.congestion import FIRST_WINDOW
 from txrdma.btl.core.flow import MessageFlow, WINDOW
 from txrdma.btl.core.module import MANY_WAIT, MOST_RESENDS, OVERHEAD
@@ -31,7 +32,7 @@ from txrdma.btl.lifeline import PeerConnection
 from txrdma.btl.module import COMMAND_DEPTHS, DATA_DEPTHS, moduleOf
 from txrdma.btl.transport import _MESSAGE, LARGEST_TAG
 from txrdma.btl.wire import decodeSegment, ENTRY_LENGTH, FRAG, HEADER_LENGTH, PACK
-from txrdma.error import InvalidRequest, Refused, ResourceExhausted, WireError
+from txrdma.error import DeviceUnavailable, InvalidRequest, Refused, ResourceExhausted, WireError
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.verbs import QPAttributes, QPKind, QPState
 from txrdma.messages.memory import MemoryName
@@ -711,6 +712,27 @@ class ExchangeTests(HostsCase):
         self.wait(lambda: openings[1].answer.called)
         self.failureResultOf(openings[0].answer, CancelledError)
         self.failureResultOf(openings[1].answer, Unreachable, PeerLost)
+        self.assertNothingLeft()
+
+    def test_reactorStops(self) -> None:
+        """As over TCP, an attempt whose exchange has begun fails when the reactor stops."""
+        self.world.network.faults = Faults(loss=1.0)  # no probe arrives
+        stream, client = Mock(), self.hosts[0]
+        stream.connect.return_value = Deferred()
+        connecting = ClientEndpoint(client, stream, client.device).connect(Recorders([None].pop))
+        (exchange,) = stream.connect.call_args.args
+        here, there = connectedSockets(self.world, Random(2), client, self.hosts[1], 40000, 50e-6)
+        opening = PeerOpening(self.hosts[1], self.hosts[1].device, Recorders([None].pop), False)
+        lifeline = exchange.buildProtocol(None)
+        for socket, each in ((here, lifeline), (there, opening.lifeline)):
+            MemoryTCP(socket, each).begin()
+        stream.connect.return_value.callback(lifeline)
+        self.wait(lambda: lifeline._validation is not None)
+        self.assertNoResult(connecting)
+        client.stop()
+        self.failureResultOf(connecting, DeviceUnavailable)
+        self.wait(lambda: opening.answer.called)
+        self.failureResultOf(opening.answer, Unreachable, PeerLost)
         self.assertNothingLeft()
 
     def test_cancelledByFactory(self) -> None:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest.mock import Mock
+
 from zope.interface import alsoProvides, implementer
 
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectError
 from twisted.internet.interfaces import IReactorCore
+from twisted.internet.protocol import Factory
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.cm.connections.datagrams import DatagramClientEndpoint
+from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint
+from txrdma.error import DeviceUnavailable
 from txrdma.kit.shutdown import IClosesOnShutdown, LEAVING_SECONDS, Stopping
+from txrdma.messages.protocol import MessageFactory
+from txrdma.sim.network import Faults
+from txrdma.test.support.cm.messaging import MessagingCase
+from txrdma.testing.protocols import Recorder
 from txrdma.testing.reactors import ReactorClock
 
 
@@ -103,3 +116,33 @@ class StoppingTests(SynchronousTestCase):
 
         self.make(Stream()).ended()
         self.assertEqual(self.clock.triggers, [])
+
+
+class AttemptTests(MessagingCase):
+    """Attempts to connect to a peer that does not answer, on a reactor that stops."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        alsoProvides(self.clock, IReactorCore)  # the part of it that is used
+        self.network.faults = Faults(loss=1.0)
+
+    def check(self, connecting: Deferred[Any], kind: type[Exception]) -> None:
+        """Stop the reactor, and check that the attempt fails, and that nothing is left of it."""
+        self.clock.step()
+        self.assertNoResult(connecting)
+        self.successResultOf(self.clock.stop())
+        self.failureResultOf(connecting, kind)
+        self.assertNothingLeft()
+
+    def test_streams(self) -> None:
+        """As over TCP, an attempt fails with C{ConnectError}."""
+        self.check(self.connectTo(Factory.forProtocol(Recorder), RSocketClientEndpoint), ConnectError)
+
+    def test_messages(self) -> None:
+        self.check(self.connectTo(), DeviceUnavailable)
+
+    def test_services(self) -> None:
+        self.check(self.ask(), DeviceUnavailable)
+
+    def test_datagrams(self) -> None:
+        self.check(self.connectTo(MessageFactory(Mock), DatagramClientEndpoint), DeviceUnavailable)

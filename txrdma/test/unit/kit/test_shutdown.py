@@ -7,10 +7,12 @@ from typing import Any
 from weakref import ref
 
 from twisted.internet.base import ReactorBase
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.kit.shutdown import addShutdownListener, removeShutdownListener
+from txrdma.error import DeviceUnavailable
+from txrdma.kit import shutdown
+from txrdma.kit.shutdown import addShutdownListener, failingOnShutdown, removeShutdownListener
 
 
 class IdleReactor(ReactorBase):
@@ -101,3 +103,31 @@ class ShutdownListenerTests(SynchronousTestCase):
         addShutdownListener(self.reactor, self.leave)
         self.reactor.fireSystemEvent("shutdown")
         self.assertEqual(self.calls, ["leave", "stopped", "leave"])
+
+
+class AttemptTests(SynchronousTestCase):
+    """Attempts to connect on a reactor that stops."""
+
+    def setUp(self) -> None:
+        self.reactor = IdleReactor()
+        self.cancelled: list[Deferred[str]] = []
+        self.connecting: Deferred[str] = Deferred(self.cancelled.append)
+        self.attempt = failingOnShutdown(self.reactor, self.connecting)
+
+    def test_reactorStops(self) -> None:
+        """An attempt is cancelled, and fails as the reactor stops."""
+        self.reactor.fireSystemEvent("shutdown")
+        self.assertEqual(self.cancelled, [self.connecting])
+        error = self.failureResultOf(self.attempt, DeviceUnavailable).value
+        self.assertIn("the reactor stops", str(error))
+
+    def test_endedAttempt(self) -> None:
+        """Results are not changed, and an attempt that has ended leaves no trigger."""
+        self.connecting.callback("connected")
+        self.assertEqual(self.successResultOf(self.attempt), "connected")
+        self.assertNotIn(id(self.reactor), shutdown._stops)
+
+    def test_cancelled(self) -> None:
+        self.attempt.cancel()
+        self.failureResultOf(self.attempt, CancelledError)
+        self.assertNotIn(id(self.reactor), shutdown._stops)
