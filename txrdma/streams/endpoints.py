@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from errno import EADDRINUSE, EADDRNOTAVAIL
 from itertools import count
 from typing import Any, Generic
 
@@ -20,7 +21,7 @@ from twisted.internet.interfaces import (
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.error import RDMAError
+from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.kit.cancelling import cancellable
 from txrdma.messages.interfaces import (
     IMessageClientEndpoint,
@@ -107,6 +108,14 @@ class StreamAttempt(Generic[MessageEndT]):
         return None
 
 
+def _systemError(error: RDMAError) -> OSError:
+    """Return the error with which a TCP port could not be bound: programs read its number."""
+    number = EADDRNOTAVAIL if isinstance(error, DeviceUnavailable) else EADDRINUSE
+    found = OSError(number, str(error))
+    found.__cause__ = error
+    return found
+
+
 @implementer(IMessageProtocolFactory)
 class AcceptedStreams(Generic[MessageEndT]):
     """
@@ -135,8 +144,9 @@ class AcceptedStreams(Generic[MessageEndT]):
         def failed(failure: Failure) -> Failure:
             failure.trap(RDMAError)
             error: Any = failure.value
-            isListenError = isinstance(error.__cause__, CannotListenError)
-            return Failure(error.__cause__ if isListenError else CannotListenError(place, port, error))
+            if isinstance(error.__cause__, CannotListenError):
+                return Failure(error.__cause__)
+            return Failure(CannotListenError(place, port, _systemError(error)))
 
         def listening(port: IListeningPort) -> IListeningPort:
             return StreamPort(self._reactor, port, self._factory, kind, self.addressOf)

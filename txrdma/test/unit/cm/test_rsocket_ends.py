@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 from typing import Any
 from unittest.mock import Mock
 from weakref import ref
 
-from twisted.internet.error import ConnectError, ConnectionDone, ConnectionLost
+from twisted.internet.error import CannotListenError, ConnectError, ConnectionDone, ConnectionLost
 from twisted.internet.protocol import Factory
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -19,8 +20,9 @@ from txrdma.cm.rsocket.stream import RSocketEnd
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.headers import Opcode
 from txrdma.kit.forwardclock import sharedForwardClock
-from txrdma.test.support.cm.messaging import MessagingCase
+from txrdma.test.support.cm.messaging import MessagingCase, PORT
 from txrdma.testing.protocols import ProducerRecorder, Recorder, Recorders
+from txrdma.verbs.devices import DeviceSpec
 
 _UNPROBED = RSocketOptions(keepalive=None)
 _SERVER = Factory.forProtocol(Recorder), RSocketServerEndpoint
@@ -45,6 +47,24 @@ class OptionTests(SynchronousTestCase):
         for seconds in (-1, 0, float("nan")):
             with self.assertRaisesRegex(InvalidRequest, "keepalive"):
                 RSocketOptions(keepalive=seconds)
+
+
+class ListeningTests(MessagingCase):
+    """Ports that cannot be listened to."""
+
+    def check(self, device: DeviceSpec, expected: int) -> None:
+        endpoint = RSocketServerEndpoint(self.clock, PORT, device)
+        error = self.failureResultOf(endpoint.listen(Recorders()), CannotListenError).value
+        self.assertIsInstance(error.socketError, OSError)
+        self.assertEqual(error.socketError.errno, expected)
+
+    def test_portInUse(self) -> None:
+        """As over TCP, the error contains that of a system call."""
+        self.listenAt(*_SERVER)
+        self.check(self.devices[1], errno.EADDRINUSE)
+
+    def test_noDevice(self) -> None:
+        self.check("pyverbs:none", errno.EADDRNOTAVAIL)
 
 
 class ProducerTests(MessagingCase):
