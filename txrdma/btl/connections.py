@@ -26,7 +26,7 @@ from twisted.internet.protocol import Protocol as StreamProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.btl.ends import DeviceSpecs, severalDevices, tcpEndpointTo
+from txrdma.btl.ends import checkSpecs, DeviceSpecs, severalDevices, tcpEndpointTo
 from txrdma.btl.introductions import isDecidable
 from txrdma.btl.lifeline import PeerConnection
 from txrdma.btl.transport import BTLMessageTransport
@@ -126,6 +126,7 @@ class ClientEndpoint:
         @param stream: the TCP endpoint of the listener, for the exchange.
         @param device: see L{DeviceSpecs}.
         """
+        checkSpecs(device)
         self._reactor, self._stream, self._device = reactor, stream, device
 
     @overload
@@ -167,6 +168,7 @@ class ServerEndpoint:
         @param stream: the TCP endpoint to listen on, for the exchange.
         @param device: see L{DeviceSpecs}.
         """
+        checkSpecs(device)
         self._reactor, self._stream, self._device = reactor, stream, device
 
     def listen(self, factory: IMessageProtocolFactory | MessageFactory[Any]) -> Deferred[IListeningPort]:

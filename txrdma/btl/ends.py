@@ -12,8 +12,9 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 
 from txrdma.btl.core.matching import MOST_INTERFACES
 from txrdma.error import InvalidRequest
+from txrdma.kit.strings import checkAddress
 from txrdma.ports.softdevices import softDeviceAt, unmapped
-from txrdma.verbs.devices import DeviceSpec
+from txrdma.verbs.devices import checkSpec, DeviceSpec
 
 DeviceSpecs = Union[DeviceSpec, Sequence[DeviceSpec], None]
 """
@@ -31,8 +32,20 @@ def tcpEndpointTo(
     @param host: a name or an IP address. C{HostnameEndpoint} would lose the zone of a link-local address.
     @param source: the local address; empty if the system chooses it.
     """
+    checkAddress(host, port)
     kind = TCP6ClientEndpoint if isIPv6Address(host) else HostnameEndpoint
     return kind(reactor, host, port, timeout, (source, 0) if source else None)
+
+
+def _listOf(specs: DeviceSpecs) -> list[Any]:
+    return list(specs) if isinstance(specs, (list, tuple)) else [specs]
+
+
+def checkSpecs(specs: DeviceSpecs) -> None:
+    """Raise C{TypeError} for what is neither a device nor a string."""
+    for each in _listOf(specs):
+        if each is not None:
+            checkSpec(each)
 
 
 def severalDevices(specs: DeviceSpecs) -> list[Any]:
@@ -41,7 +54,7 @@ def severalDevices(specs: DeviceSpecs) -> list[Any]:
 
     @raise InvalidRequest: there are none, or too many.
     """
-    several: list[Any] = list(specs) if isinstance(specs, (list, tuple)) else [specs]
+    several = _listOf(specs)
     if not 1 <= len(several) <= MOST_INTERFACES:
         raise InvalidRequest(f"a connection has from 1 to {MOST_INTERFACES} interfaces")
     return several

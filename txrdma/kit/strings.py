@@ -8,6 +8,7 @@ and a backslash to escape a colon, an equals sign or a backslash. Also formats b
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import index
 from typing import TypeVar
 
 
@@ -63,6 +64,24 @@ def _fields(description: str, what: str) -> Iterator[tuple[str | None, str]]:
         else:
             value += character
     yield key, value
+
+
+def checkPort(port: int) -> None:
+    """Raise C{ValueError} unless this is a port number; C{TypeError} if it is no integer."""
+    if not 0 <= index(port) < 1 << 16:
+        raise ValueError(f"a port has 16 bits, so it cannot be {port}")
+
+
+def checkAddress(host: str, port: int) -> None:
+    """
+    Check the arguments of an endpoint for their types, and the port for its range.
+
+    @raise TypeError: the host is not text, or the port is no integer.
+    @raise ValueError: the port is not from 0 to 65535.
+    """
+    if not isinstance(host, str):
+        raise TypeError(f"a host is a name or an IP address, not {host!r}")
+    checkPort(port)
 
 
 DefaultT = TypeVar("DefaultT")

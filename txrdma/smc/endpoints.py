@@ -15,6 +15,7 @@ from twisted.internet.interfaces import (
     IStreamServerEndpoint,
 )
 
+from txrdma.kit.strings import checkAddress
 from txrdma.smc.interfaces import ISMCBackend
 from txrdma.smc.terms.options import Options, USUAL
 from txrdma.smc.userspace import UserspaceBackend
@@ -34,6 +35,7 @@ class SMCClientEndpoint:
     """Connects to a host and port, by SMC-R if possible."""
 
     def __init__(self, reactor: Any, host: str, port: int, options: Options = USUAL) -> None:
+        checkAddress(host, 0 if isinstance(port, str) else port)  # TCP takes the names of services, too
         self._reactor = reactor
         self._host = host
         self._port = port

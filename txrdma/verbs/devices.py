@@ -41,6 +41,12 @@ _Key = tuple[object, str, Hashable]
 _ThingT = TypeVar("_ThingT")
 
 
+def checkSpec(spec: DeviceSpec) -> None:
+    """Raise C{TypeError} unless this is a device or a string."""
+    if not isinstance(spec, str) and not IVerbsDevice.providedBy(spec):
+        raise TypeError(f"a device is a string or provides IVerbsDevice, not {spec!r}")
+
+
 def openDevice(reactor: object, description: str) -> IVerbsDevice:
     """
     Open the device of a device string; the caller closes it.

@@ -31,11 +31,12 @@ from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, MULTICAST_QPN, QPN
 from txrdma.interfaces import IMulticast
+from txrdma.kit.strings import checkAddress, checkPort
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
 from txrdma.messages.memory import octets
 from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.softdevices import softDeviceTo
-from txrdma.verbs.devices import DeviceSpec
+from txrdma.verbs.devices import checkSpec, DeviceSpec
 
 if TYPE_CHECKING:
     from txrdma.kit.buffers import AnyBuffer
@@ -294,6 +295,9 @@ class DatagramClientEndpoint:
             raise InvalidRequest(f"private data has at most {_SIDR_REQ_BYTES} bytes")
         if timeout is not None:
             checkSeconds("timeout", timeout)
+        checkAddress(host, port)
+        if device is not None:
+            checkSpec(device)
         self._reactor, self._host, self._device, self._privateData = reactor, host, device, privateData
         self._serviceID, self._timeout = serviceIDOf(PortSpace.UDP, port), timeout
 
@@ -488,6 +492,8 @@ class DatagramServerEndpoint:
 
     def __init__(self, reactor: Any, port: int, device: DeviceSpec = "soft") -> None:
         """@param port: 0 is any free port."""
+        checkPort(port)
+        checkSpec(device)
         self._reactor, self._port, self._device = reactor, port, device
 
     def listen(self, factory: IMessageProtocolFactory | MessageFactory[Any]) -> Deferred[IListeningPort]:

@@ -35,13 +35,14 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, LID
 from txrdma.interfaces import IPathResolver, IServiceClaims
 from txrdma.kit.shutdown import failingOnShutdown
+from txrdma.kit.strings import checkAddress, checkPort
 from txrdma.kit.values import replace
 from txrdma.mad.paths import parseGID
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
 from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.softdevices import softDeviceTo
 from txrdma.unix.sockets import isSameUser
-from txrdma.verbs.devices import DeviceSpec
+from txrdma.verbs.devices import checkSpec, DeviceSpec
 
 _log = Logger()
 
@@ -268,6 +269,7 @@ class IBClientEndpoint(_ClientEndpoint):
             REQ of the peer counts, the REP has the private data, too.
         @raise InvalidRequest: the timeout is not above 0.
         """
+        checkSpec(device)
         super().__init__(reactor, serviceID, terms, privateData, alternate, timeout, resolver, isPeerToPeer)
         self._device, self._path = device, path
 
@@ -315,9 +317,12 @@ class RDMAClientEndpoint(_ClientEndpoint):
             REQ of the peer counts, the REP has the private data, too.
         @param resolver: finds the path to each IP address, between GIDs that are IP addresses; None for the
             route, with the MTU of the port.
-        @raise ValueError: the port is not from 0 to 65535.
+        @raise ValueError: the port is not from 0 to 65535. @raise TypeError: the host is not text.
         @raise InvalidRequest: the timeout is not above 0.
         """
+        checkAddress(host, port)
+        if device is not None:
+            checkSpec(device)
         super().__init__(
             *(reactor, serviceIDOf(space, port), terms, privateData, alternate, timeout, resolver),
             isPeerToPeer,
@@ -360,6 +365,7 @@ class _ServerEndpoint:
     def __init__(self, reactor: Any, device: DeviceSpec, terms: Terms, backlog: int, match: bytes) -> None:
         if backlog < 1:
             raise InvalidRequest(f"a backlog is a number from 1, not {backlog}")
+        checkSpec(device)
         self._reactor, self._device, self._terms = reactor, device, terms
         self._backlog, self._match = backlog, match
 
@@ -422,6 +428,7 @@ class RDMAServerEndpoint(_ServerEndpoint):
             service in a process, the one with the longest match gets the connection.
         """
         super().__init__(reactor, device, terms, backlog, match)
+        checkPort(port)
         self._scheme, self._space, self._port = IPScheme(), space, port
 
     def _serviceIDs(self) -> int:

@@ -11,6 +11,7 @@ import ipaddress
 from functools import lru_cache
 
 from txrdma.error import WireError
+from txrdma.kit.strings import checkPort
 from txrdma.kit.values import frozen
 from txrdma.kit.wire import bits, Code, data, Layout, wire
 
@@ -28,10 +29,9 @@ def serviceIDOf(space: PortSpace, port: int) -> int:
     """
     Return the service ID on which an IP CM service listens.
 
-    @raise ValueError: the port has more than 16 bits.
+    @raise ValueError: the port is not from 0 to 65535.
     """
-    if not 0 <= port < 1 << 16:
-        raise ValueError(f"a port has 16 bits, so it cannot be {port}")
+    checkPort(port)
     return space << 16 | port
 
 

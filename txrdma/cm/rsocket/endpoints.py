@@ -6,6 +6,7 @@ Ports are those of RDMA CM's TCP port space (InfiniBand Architecture vol. 1, ann
 
 from __future__ import annotations
 
+from functools import partial
 from operator import index
 from typing import Any, Final
 
@@ -118,7 +119,9 @@ class RSocketClientEndpoint:
             the route to the host.
         """
         self._reactor, self._host, self._port = reactor, host, port
-        self._device, self._options = device, options
+        self._options = options
+        self._endpoint = partial(RDMAClientEndpoint, reactor, host, port, device, options.terms)
+        self._endpoint()  # refuses wrong values
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """
@@ -131,11 +134,7 @@ class RSocketClientEndpoint:
         kind = IPv6Address if ":" in self._host else IPv4Address
         destination = kind("TCP", self._host, self._port)
         attempt = _Connecting(self._reactor, self._options, protocolFactory)
-        terms, prepare = self._options.terms, attempt.end.prepare
-        return attempt.connect(
-            RDMAClientEndpoint(self._reactor, self._host, self._port, self._device, terms, prepare),
-            destination,
-        )
+        return attempt.connect(self._endpoint(attempt.end.prepare), destination)
 
 
 class _Connecting(StreamAttempt[RSocketEnd]):

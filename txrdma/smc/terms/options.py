@@ -106,7 +106,9 @@ class Options:
     maxmemory: int = MEMORY
 
     def __post_init__(self) -> None:
-        """Check versions, UEIDs, times, numbers and sizes; raises ValueError."""
+        """Check versions, UEIDs, times, numbers and sizes; raises ValueError or TypeError."""
+        if not isinstance(self.device, str):
+            raise TypeError(f"device is a string, not {self.device!r}")
         self.abilities(1)
         if self.rcvbuf is not None:
             ringSize(self.rcvbuf)

@@ -21,11 +21,12 @@ from twisted.python.failure import Failure
 
 from txrdma.btl import connections, lifeline, memory, probes, transport
 from txrdma.btl.channels import MOST_UNREPORTED
-from txrdma.btl.connections import ClientEndpoint, PeerOpening
+from txrdma.btl.connections import ClientEndpoint, PeerOpening, ServerEndpoint
 from txrdma.btl.core.congestion import FIRST_WINDOW
 from txrdma.btl.core.flow import MessageFlow, WINDOW
 from txrdma.btl.core.module import MANY_WAIT, MOST_RESENDS, OVERHEAD
 from txrdma.btl.core.peer import Peer, PEER_CLOSED
+from txrdma.btl.ends import tcpEndpointTo
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
 from txrdma.btl.introductions import frame, FrameKind, VERSION
 from txrdma.btl.lifeline import PeerConnection
@@ -713,6 +714,15 @@ class ExchangeTests(HostsCase):
         self.failureResultOf(openings[0].answer, CancelledError)
         self.failureResultOf(openings[1].answer, Unreachable, PeerLost)
         self.assertNothingLeft()
+
+    def test_wrongArguments(self) -> None:
+        """A port, a host or a device that cannot exist is refused immediately."""
+        for port in (-1, 1 << 16):
+            self.assertRaises(ValueError, tcpEndpointTo, None, "127.0.0.1", port, 30.0)
+        self.assertRaises(TypeError, tcpEndpointTo, None, None, 80, 30.0)
+        for make in (ClientEndpoint, ServerEndpoint):
+            for device in (5, ["soft", 5]):
+                self.assertRaises(TypeError, make, None, Mock(), device)
 
     def test_reactorStops(self) -> None:
         """As over TCP, an attempt whose exchange has begun fails when the reactor stops."""

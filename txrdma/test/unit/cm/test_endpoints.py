@@ -31,7 +31,7 @@ from txrdma.cm.connections.endpoints import (
 from txrdma.cm.core import opening as openings
 from txrdma.cm.errors import Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason
-from txrdma.cm.rsocket.endpoints import RSocketServerEndpoint
+from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
 from txrdma.cm.terms import KEEPALIVE, LONGEST
 from txrdma.commands.resolve import CommandOptions, resolved
 from txrdma.error import InvalidRequest, RDMAError
@@ -172,6 +172,27 @@ class ArgumentTests(SynchronousTestCase):
                     make(None, "127.0.0.1", 7471, timeout=timeout)
             with self.assertRaisesRegex(InvalidRequest, "timeout"):
                 IBClientEndpoint(None, 7, IBPath(), timeout=timeout)
+
+    def test_hostAndPort(self) -> None:
+        """A host or a port that cannot exist is refused before anything is sent."""
+        for make in (RDMAClientEndpoint, RSocketClientEndpoint, DatagramClientEndpoint):
+            for port in (-1, 1 << 16):
+                self.assertRaises(ValueError, make, None, "127.0.0.1", port)
+            for host in (None, 5, b"host"):
+                self.assertRaises(TypeError, make, None, host, 7471)
+            self.assertRaises(TypeError, make, None, "127.0.0.1", "7471")
+        for server in (RDMAServerEndpoint, RSocketServerEndpoint, DatagramServerEndpoint):
+            for port in (-1, 1 << 16):
+                self.assertRaises(ValueError, server, None, port, "soft")
+            self.assertRaises(TypeError, server, None, None, "soft")
+
+    def test_device(self) -> None:
+        """What is not a device is refused."""
+        for make in (RDMAClientEndpoint, RSocketClientEndpoint, DatagramClientEndpoint):
+            self.assertRaises(TypeError, make, None, "127.0.0.1", 7471, 5)
+        for server in (RDMAServerEndpoint, RSocketServerEndpoint, DatagramServerEndpoint, IBServerEndpoint):
+            self.assertRaises(TypeError, server, None, 7471, 5)
+        self.assertRaises(TypeError, IBClientEndpoint, None, 7, IBPath(), 5)
 
     def test_backlog(self) -> None:
         """A backlog with which no client could connect is refused."""

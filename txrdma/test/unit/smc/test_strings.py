@@ -71,6 +71,14 @@ class ClientStringTests(SynchronousTestCase):
         ):
             self.assertRaises(ValueError, Options, **wrong)
 
+    def test_wrongArguments(self) -> None:
+        """Endpoints that cannot connect anywhere are refused when they are made."""
+        for port in (-1, 1 << 16):
+            self.assertRaises(ValueError, SMCClientEndpoint, None, "127.0.0.1", port)
+        for host in (None, b"host"):
+            self.assertRaises(TypeError, SMCClientEndpoint, None, host, 80)
+        self.assertRaises(TypeError, Options, device=5)
+
     def test_optionCanBeDisabled(self) -> None:
         for text, isOn in (("option=auto", True), ("option=no", False)):
             self.assertEqual(self.parse(f"smc:host:80:{text}")["options"], Options(option=isOn))
