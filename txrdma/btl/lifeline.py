@@ -320,7 +320,7 @@ class PeerConnection(StreamProtocol):
 
     def _maybeEstablished(self) -> None:
         isProven = self._validation is not None and self._validation.isProven
-        if not isProven or not self._isPeerReady or self.user is not None or self._isOver:
+        if not isProven or not self._isPeerReady or self.user is not None or self._isAborted or self._isOver:
             return
         self._timer.stop()
         self.user = user = self._established(self)

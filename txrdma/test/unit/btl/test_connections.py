@@ -705,6 +705,32 @@ class ExchangeTests(HostsCase):
         self.assertEqual(client.why(), "ConnectionLost")
         self.assertNothingLeft()
 
+    def test_noProtocolOnce(self) -> None:
+        """A factory that returns no protocol is called once, though further frames have arrived."""
+        built: list[object] = []
+        factory = Mock()
+        factory.buildProtocol.side_effect = built.append
+        opening, _server = self.openBy(factory, Recorders([TagRecorder()].pop))
+        lifeline, received = opening.lifeline, list[bytes]()
+        receive = lifeline.dataReceived
+
+        def deliver() -> None:
+            data = b"".join(received)
+            received.clear()
+            receive(data)
+
+        def collect(data: bytes) -> None:
+            received.append(data)
+            if len(received) == 1:
+                self.world.clock.callLater(0.1, deliver)
+
+        self.patch(lifeline, "dataReceived", collect)
+        self.wait(lambda: opening.answer.called)
+        self.failureResultOf(opening.answer, Refused)
+        self.assertEqual(len(built), 1)
+        self.pause(1.0)
+        self.assertNothingLeft()
+
     def test_cancel(self) -> None:
         """A cancelled attempt releases everything at both ends."""
         openings = self.open(TagRecorder(), TagRecorder())
