@@ -6,7 +6,6 @@ Errors that a user can cause are printed in one line, without a traceback.
 
 from __future__ import annotations
 
-import atexit
 import gc
 import io
 import os
@@ -107,7 +106,6 @@ def _cancelled(failure: Failure) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command line, by default that of the process, and exit: the entry point of the console script."""
     _openStreams()
-    atexit.register(_flushErrors)
     options = TxrdmaOptions()  # type: ignore[no-untyped-call]  # of Twisted's
     with _ending(options):
         reactor = _asked(options, sys.argv[1:] if arguments is None else arguments)
@@ -142,18 +140,26 @@ def _ending(options: TxrdmaOptions) -> Iterator[None]:
         ending = SystemExit(INTERRUPTED)
     parsed: Any = getattr(options, "subOptions", options)
     if isinstance(ending.code, str) and parsed.failureStatus != 1:
-        with suppress(OSError):
-            print(ending.code, file=sys.stderr, flush=True)
+        print(ending.code, file=sys.stderr, flush=True)
         raise SystemExit(parsed.failureStatus)
     raise ending
 
 
-def _flushErrors() -> None:
-    """Discard error messages that cannot be written, because Python would exit with status 120."""
-    try:
-        sys.stderr.flush()
-    except OSError:
-        discardOutput(sys.stderr)
+class _Errors(io.TextIOWrapper):
+    """The standard error: text that cannot be written is discarded, and does not change the exit status."""
+
+    def write(self, text: str, /) -> int:
+        try:
+            return super().write(text)
+        except OSError:
+            discardOutput(self)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError:
+            discardOutput(self)
 
 
 def _nameOf(options: TxrdmaOptions) -> str:
@@ -168,6 +174,8 @@ def _openStreams() -> None:
             setattr(sys, name, open(os.devnull, mode))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stderr, io.TextIOWrapper) and not isinstance(sys.stderr, _Errors):
+        sys.stderr = _Errors(sys.stderr.buffer, sys.stderr.encoding, sys.stderr.errors, line_buffering=True)
 
 
 def _asked(options: TxrdmaOptions, arguments: Sequence[str]) -> Any:

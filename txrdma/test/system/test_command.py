@@ -5,6 +5,7 @@ The C{txrdma} command.
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -381,3 +382,18 @@ class DevicesTests(SynchronousTestCase):
             finally:
                 os.close(writing)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_closedErrors(self) -> None:
+        """A closed standard error changes neither the output nor the exit status."""
+        path: str = self.mktemp()
+        problem = {"kind": "unreachable", "where": "0,1", "text": "no answer"}
+        Path(path).write_text(json.dumps({"nodes": [], "problems": [problem]}))
+        arguments = [sys.executable, "-m", "txrdma", "nodes", "--load", path]
+        complete = subprocess.run(arguments, capture_output=True, timeout=60)
+        self.assertEqual(complete.returncode, 1)
+        self.assertIn(b"no answer", complete.stderr)
+        reading, writing = os.pipe()
+        os.close(reading)
+        with open(writing, "w"):
+            done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=writing, timeout=60)
+        self.assertEqual((done.returncode, done.stdout), (1, complete.stdout))
