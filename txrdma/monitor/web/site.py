@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.python.failure import Failure
-from twisted.web.http import CACHED, HTTPChannel
+from twisted.web.http import CACHED, HTTPChannel, UNAUTHORIZED
 from twisted.web.resource import EncodingResourceWrapper, IResource, Resource
 from twisted.web.server import GzipEncoderFactory, Request, Site
 
@@ -26,7 +26,7 @@ from txrdma.monitor.process import ProcessMeasures
 from txrdma.monitor.web.events import EventHub
 from txrdma.monitor.web.html import answerPage
 from txrdma.monitor.web.metrics import Metrics
-from txrdma.monitor.web.rest import answerREST, Folder, ReadOnly, sendText
+from txrdma.monitor.web.rest import answerREST, Folder, ReadOnly, sendJSON, sendText
 from txrdma.monitor.web.scrapes import Scrapes
 from txrdma.monitor.web.searches import Searches
 from txrdma.monitor.web.watch import Watch
@@ -172,10 +172,24 @@ class _BodilessRequest(Request):
             channel: Any = self.channel
             channel.site.admit(self)
 
+    def write(self, data: bytes) -> None:
+        """Send a part of the answer; that of Twisted to a request that is not authorized is replaced."""
+        if data and self.code == UNAUTHORIZED:
+            data = _refuse(self, UNAUTHORIZED, "Unauthorized")
+            self.setHeader("Content-Length", str(len(data)))  # type: ignore[no-untyped-call]  # of Twisted's
+        super().write(data)  # type: ignore[no-untyped-call]  # of Twisted's
+
     def processNow(self) -> None:
         """Process the request, unless its connection has been lost."""
         if self.channel is not None:
             super().process()  # type: ignore[no-untyped-call]  # of Twisted's
+
+
+def _refuse(request: Request, code: int, text: str) -> bytes:
+    """Set the head of an answer, which is JSON for the REST interface; its body is returned."""
+    if b"/api/" in request.path:
+        return sendJSON(request, code, {"error": text})
+    return sendText(request, code, text)
 
 
 def _clientOf(address: IAddress | None) -> str:
@@ -295,7 +309,7 @@ class MonitorFactory(Site):
         for head, value in HEADS.items():
             request.setHeader(head, value)
         if self._isOpen and not isLocalName(request.getHeader(b"host") or b""):
-            return ReadOnly(lambda request: sendText(request, 421, _WRONG_HOST))
+            return ReadOnly(lambda request: _refuse(request, 421, _WRONG_HOST))
         if request.path in self._probes:
             return self._probes[request.path]
         return super().getResourceFor(request)  # type: ignore[no-untyped-call,no-any-return]  # of Twisted's

@@ -4,6 +4,7 @@ Authentication of the monitor's site, and the permissions of its files.
 
 from __future__ import annotations
 
+import json
 import os
 from base64 import b64encode
 from pathlib import Path
@@ -77,6 +78,9 @@ class AccessTests(SiteTestCase):
             self.assertEqual(answer.code, 401, path)
             self.assertIn("script-src 'self'", answer.heads["content-security-policy"])
             self.assertNotIn("monitor", answer.text.lower())
+            if path.startswith("/api/"):
+                self.assertEqual(answer.heads["content-type"], "application/json")
+                self.assertEqual(list(json.loads(answer.text)), ["error"])
         raw = Connection(self.site.factory)
         raw.ask("/")
         output = raw.transport.value().decode().lower()
@@ -331,5 +335,6 @@ class OpenTests(SiteTestCase):
             connection = Connection(self.site.factory)
             connection.protocol.dataReceived(f"GET /api/v1/nodes HTTP/1.1\r\nHost: {name}\r\n\r\n".encode())
             self.assertEqual(connection.answer.code, code, name)
+            self.assertEqual("error" in json.loads(connection.answer.text), code != 200)
             connection.close()
         self.assertFalse(any(map(isLocalName, (b"127.0.0.1.example", b"localhost.example", b"[x]", b"a"))))
