@@ -53,6 +53,8 @@ async def run(reactor: object, options: CommandOptions) -> None:
     """Run C{txrdma pnet}: change or print the table."""
     path = Path(options["file"]) if options["file"] else tableFile()
     try:
+        if options["action"] == _ADD:
+            path.parent.mkdir(parents=True, exist_ok=True)
         if options["action"] != _SHOW:
             with endedBySignals(), changing(path):
                 writeText(path, _changed(readText(path), options))

@@ -11,8 +11,9 @@ import fcntl
 import os
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +45,11 @@ USUAL_FILE: Final = "/etc/txrdma/pnet.conf"
 _PROTOCOLS: Final = "/proc/net/protocols"
 _GENERIC_NETLINK: Final = 16
 _CACHE_SECONDS: Final = 1.0
+
+LOCK_SECONDS: Final = 10.0
+"""Seconds to wait for another process that changes the table: any user can lock the folder forever."""
+
+_LOCK_RETRY_SECONDS: Final = 0.05
 _DEEPEST: Final = 8
 
 
@@ -71,16 +77,29 @@ def changing(path: Path) -> Iterator[None]:
 
     The lock is that of the folder, which also exists before the file, and when the file is replaced.
 
-    @raise OSError: the folder does not exist, and cannot be created.
+    @raise OSError: the folder does not exist, or another process has locked it for L{LOCK_SECONDS}.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with suppress(OSError):  # NFS locks no folders
-            fcntl.flock(folder, fcntl.LOCK_EX)
+        _lock(folder)
         yield
     finally:
         os.close(folder)
+
+
+def _lock(folder: int) -> None:
+    """Lock a folder; raise C{TimeoutError} if another process does not release its lock."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise TimeoutError("another process has locked the folder (fuser -v lists it)") from None
+            time.sleep(_LOCK_RETRY_SECONDS)
+        except OSError:  # NFS locks no folders
+            return
 
 
 def writeText(path: Path, text: str) -> None:

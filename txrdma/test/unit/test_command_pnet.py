@@ -10,7 +10,7 @@ import json
 import os
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from twisted.internet.defer import Deferred
 from twisted.python.usage import UsageError
@@ -93,17 +93,35 @@ class PnetTests(CommandTestCase):
         self.pnet("add", "NET1", "eth0")
         self.assertEqual(held, [True, False])  # the second time, it is only parsed
 
+    def test_locked(self) -> None:
+        """A lock that another process does not release is an error after a while."""
+        self.patch(pnetfile, "LOCK_SECONDS", 0.0)
+        folder = os.open(self.file.parent, os.O_RDONLY)
+        self.addCleanup(os.close, folder)
+        fcntl.flock(folder, fcntl.LOCK_SH)  # every user who may read the folder can do that
+        self.assertIn("another process has locked", self.refused("add", "NET1", "eth0"))
+        self.assertFalse(self.file.exists())
+
+    def test_missingFolder(self) -> None:
+        """The folder of the table is made for a new entry only."""
+        self.file = self.file / "folder" / "table"
+        self.assertIn("No such file", self.refused("remove", "NET1"))
+        self.assertFalse(self.file.parent.parent.exists())
+        self.pnet("add", "NET1", "eth0")
+        self.assertTrue(self.file.exists())
+
+    def refused(self, *words: str) -> str:
+        """Return the error of an action."""
+        options = TxrdmaOptions()
+        options.parseOptions(["pnet", "--file", str(self.file), *words])
+        done = Deferred.fromCoroutine(pnet.run(None, cast(Any, options.subOptions)))
+        return str(self.failureResultOf(done, InvalidRequest).value)
+
     def test_refused(self) -> None:
         """Invalid entries change nothing."""
         self.pnet("add", "NET1", "eth0")
         for words in (("add", "NET2", "eth0"), ("add", "NET-2", "eth1"), ("remove", "NET2")):
-            out = io.StringIO()
-            options = TxrdmaOptions()
-            options.parseOptions(["pnet", "--file", str(self.file), *words])
-            with redirect_stdout(out):
-                self.failureResultOf(
-                    Deferred.fromCoroutine(pnet.run(None, options.subOptions)), InvalidRequest
-                )
+            self.refused(*words)
         self.assertEqual(self.file.read_text(), "NET1 eth0\n")
 
     def test_usage(self) -> None:

