@@ -175,13 +175,14 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         self._isGone, self._transport = True, None
         if core is not None:  # nothing more is sent or received
             self._record.bytesSent -= core.backlog
-            self._wasCut = self._wasCut or core.wasCut or (core.isOver and not core.isDelivered)
             allWritten = not (core.isWritable or core.backlog) and reason.check(ConnectionDone) is not None
             self._isClean = (
                 core.isOver
                 or core.isCloseDelivered
                 or (self.discardsInput and allWritten and core.isDelivered)
             )
+            mustArrive = core.isOver or not self._isClean
+            self._wasCut = self._wasCut or core.wasCut or (mustArrive and not core.isDelivered)
         self._soon()
 
     def _drop(self, core: StreamCore) -> None:
@@ -413,6 +414,8 @@ class StreamEnd(Generic[CoreT, CarrierT]):
             return
         if self._failure is not None:
             self._end(self._failure)
+        elif self.isPaused and not (self.discardsInput or self._wasCut):
+            pass  # as over TCP: the protocol may still need the connection that it waits for
         elif not self._isClean or (self._wasCut and not self._isReadEndReported):
             self._end(Failure(ConnectionLost()))
         elif self.discardsInput:

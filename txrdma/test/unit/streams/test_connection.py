@@ -102,6 +102,31 @@ class EndTests(SynchronousTestCase):
         self.peerCloses(1)
         self.assertIs(self.protocol.reason.type, ConnectionLost)
 
+    def test_pausedProtocolIsNotToldOfLoss(self) -> None:
+        """
+        As over TCP, a protocol that has paused gets C{connectionLost} when it resumes, closes, or writes.
+
+        C{portforward} pauses one end until the other one has written everything, which that must still do.
+        """
+        for then in ("resumeProducing", "loseConnection", "write", "abortConnection"):
+            self.setUp()
+            transport = self.protocol.transport
+            transport.pauseProducing()
+            self.end.lose(ConnectionLost())
+            self.clock.advance(0)
+            self.assertFalse(self.protocol.lost.called)
+            getattr(transport, then)(*([b"data"] if then == "write" else []))
+            self.clock.advance(0)
+            self.assertTrue(self.protocol.lost.called, then)
+
+    def test_lossOfUnsentBytesIsReportedToPausedProtocol(self) -> None:
+        self.protocol.transport.pauseProducing()
+        self.end.write(b"message")
+        self.clock.advance(0)
+        self.end.lose(ConnectionLost())
+        self.clock.advance(0)
+        self.assertIs(self.protocol.reason.type, ConnectionLost)
+
     def test_stoppingReactorWaitsLimitedTimeForPeer(self) -> None:
         self.end.reactorStops()
         self.clock.pump([STOPPING_SECONDS, 3.0])
