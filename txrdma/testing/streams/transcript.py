@@ -111,11 +111,13 @@ class Seen:
     @ivar calls: the calls other than C{dataReceived}, such as C{"lost ConnectionDone"}.
     @ivar received: number of received bytes.
     @ivar lasted: seconds from C{connectionMade} to C{connectionLost}; None if that was not called.
+    @ivar written: number of bytes that it has written.
     """
 
     calls: tuple[str, ...]
     received: int
     lasted: float | None
+    written: int
 
     def __str__(self) -> str:
         return f"{', '.join(self.calls) or 'nothing'}; {self.received:,} bytes received"
@@ -174,5 +176,7 @@ def _seen(entries: Sequence[Entry]) -> Seen:
     )
     begun = next((entry.at for entry in entries if entry.kind == MADE), 0.0)
     over = next((entry.at for entry in entries if entry.kind == LOST), None)
-    received = max((entry.bytes for entry in entries if entry.kind == DATA), default=0)
-    return Seen(calls, received, None if over is None else over - begun)
+    received, written = (
+        max((entry.bytes for entry in entries if entry.kind == kind), default=0) for kind in (DATA, WROTE)
+    )
+    return Seen(calls, received, None if over is None else over - begun, written)

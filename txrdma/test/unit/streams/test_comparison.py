@@ -76,6 +76,16 @@ class PlantedTests(_Comparing):
         stopped = ("made", "data 5", "stop-producing", "lost ConnectionDone", "- ended exit 0")
         self.assertEqual(len(self.complaints(written(server=stopped))), 1)
 
+    def test_producerOfMoreThanBuffersHoldIsStopped(self) -> None:
+        """When the peer leaves early, only a producer that has not written everything is stopped."""
+        leaves = replace(CONVERSATION, client="made: pause\nreceived 5: lose")
+        rest = ("lost ConnectionDone", "- ended exit 0")
+        for conversation, count, mayStop in ((leaves, 6, True), (leaves, 9, False), (CONVERSATION, 6, False)):
+            stopped = written(server=("made", f"wrote {count}", "stop-producing", *rest))
+            finished = overTCP(server=("made", "wrote 9", *rest), conversation=conversation)
+            ours = replace(stopped, conversation=conversation)
+            self.assertEqual(len(self.complaints(ours, finished)), not mayStop, conversation)
+
     def test_onlyMuchLaterEndIsDetected(self) -> None:
         self.assertComplains(later(written(), "server", SLACK - 0.1))
         expected = "server: lost the connection after 12.0 s, over TCP after 2.0 s"
