@@ -46,7 +46,7 @@ _PROTOCOLS: Final = "/proc/net/protocols"
 _GENERIC_NETLINK: Final = 16
 _CACHE_SECONDS: Final = 1.0
 
-LOCK_SECONDS: Final = 10.0
+_LOCK_SECONDS: Final = 10.0
 """Seconds to wait for another process that changes the table: any user can lock the folder forever."""
 
 _LOCK_RETRY_SECONDS: Final = 0.05
@@ -77,7 +77,7 @@ def changing(path: Path) -> Iterator[None]:
 
     The lock is that of the folder, which also exists before the file, and when the file is replaced.
 
-    @raise OSError: the folder does not exist, or another process has locked it for L{LOCK_SECONDS}.
+    @raise OSError: the folder does not exist, or another process has locked it for ten seconds.
     """
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -89,7 +89,7 @@ def changing(path: Path) -> Iterator[None]:
 
 def _lock(folder: int) -> None:
     """Lock a folder; raise C{TimeoutError} if another process does not release its lock."""
-    deadline = time.monotonic() + LOCK_SECONDS
+    deadline = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -95,7 +95,7 @@ class PnetTests(CommandTestCase):
 
     def test_locked(self) -> None:
         """A lock that another process does not release is an error after a while."""
-        self.patch(pnetfile, "LOCK_SECONDS", 0.0)
+        self.patch(pnetfile, "_LOCK_SECONDS", 0.0)
         folder = os.open(self.file.parent, os.O_RDONLY)
         self.addCleanup(os.close, folder)
         fcntl.flock(folder, fcntl.LOCK_SH)  # every user who may read the folder can do that
