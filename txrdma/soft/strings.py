@@ -58,6 +58,7 @@ class SoftDeviceStringParser:
     def prepare(self, *args: str, **kwargs: str) -> None:
         """Import the modules of a device; those of RoCE only if the route may be RoCE v2."""
         import_module("txrdma.soft.device")
+        import_module("txrdma.unix.sockets").unmapped()  # reads C{/proc}, which a C{chroot} may hide
         if kwargs.get("route") != "shared-memory":
             import_module("txrdma.soft.rc.wellknown")
             import_module("txrdma.soft.rc.peers")

@@ -16,6 +16,7 @@ from typing import Final
 from twisted.trial.unittest import TestCase
 
 from txrdma.test.support.processes import printed, serving
+from txrdma.unix.sockets import unmapped
 
 LOSE: Final = "sys.path.clear(); sys.path_importer_cache.clear(); sys.meta_path[:] = sys.meta_path[:2]"
 """A line after which a program can import only built-in modules."""
@@ -81,7 +82,7 @@ react(lambda reactor: Deferred.fromCoroutine(main(reactor, endpoint)))
 
 
 GET: Final = """
-import sys
+import os, sys
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString
 from twisted.internet.protocol import Factory
@@ -91,9 +92,12 @@ from txrdma.testing.protocols import Recorder
 class Client(Recorder):
     greeting = b"GET /page HTTP/1.0\\r\\n\\r\\n"
 
-async def main(reactor, string):
+async def main(reactor, string, *user):
+    endpoint = clientFromString(reactor, string)
+    for each in user:
+        os.setuid(int(each))
     for _ in range(3):
-        client = await clientFromString(reactor, string).connect(Factory.forProtocol(Client))
+        client = await endpoint.connect(Factory.forProtocol(Client))
         await client.lost
         print(client.smc and client.smc.route, client.reason.type.__name__, end=" ")
         print(client.received.partition(b"\\r\\n\\r\\n")[2].decode())
@@ -165,11 +169,13 @@ class ChrootTests(TestCase):
         except OSError as error:
             self.skipTest(f"only root can make a root directory with a device in it: {error.strerror}")
 
-    def serve(self, scheme: str, route: str | None, keys: str = "") -> None:
-        """Have a page served three times, and return the server's log."""
+    def serve(self, scheme: str, route: str | None, keys: str = "", *users: str) -> None:
+        """Have a page served three times, by and to another user if one is given."""
         twistd = "from twisted.scripts.twistd import run; run()"
         words = [sys.executable, "-c", twistd, "--nodaemon", "--pidfile=", "--no_save"]
-        words += [f"--chroot={self.root}", "web", "--path=/"]
+        words += [f"--chroot={self.root}"]
+        words += [option for user in users for option in (f"--uid={user}", f"--gid={user}")]
+        words += ["web", "--path=/"]
         words += ["--listen", f"{scheme}:0:interface=127.0.0.1{keys}"]
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
             assert server.stdout is not None
@@ -179,7 +185,7 @@ class ChrootTests(TestCase):
                     line = server.stdout.readline()
                     self.assertNotEqual(line, "", f"there is no listener: {log}")
                     log += line
-                client = printed(GET, f"{scheme}:127.0.0.1:{found[1]}{keys}")
+                client = printed(GET, f"{scheme}:127.0.0.1:{found[1]}{keys}", *users)
             finally:
                 server.terminate()
                 log += server.communicate()[0]
@@ -189,6 +195,14 @@ class ChrootTests(TestCase):
     def test_auto(self) -> None:
         """C{smc:} serves the page through shared memory, with C{device=auto}."""
         self.serve("smc", "shared-memory")
+
+    def test_nobody(self) -> None:
+        """C{smc:} shares memory as C{nobody}, whose ID may be that of unmapped users without C{/proc}."""
+        if 65534 in unmapped():
+            self.skipTest("this user namespace does not map nobody")
+        (self.root / "etc").mkdir()
+        (self.root / "etc/passwd").write_text("nobody:x:65534:65534::/:/bin/false\n")
+        self.serve("smc", "shared-memory", "", "65534")
 
     def test_btl(self) -> None:
         """C{btl:} serves the page."""
