@@ -232,7 +232,14 @@ def _checked(check: _Check, value: object) -> Any:
     try:
         return check(value)
     except InvalidValue as mistake:
-        raise InvalidValue(f"is {mistake}, not {value!r}") from None
+        raise InvalidValue(f"is {mistake}, not {_shown(value)}") from None
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except (ValueError, RecursionError):  # a number with thousands of digits, or as many nested tables
+        return "this value"
 
 
 def _linesOf(text: str) -> dict[str, int]:

@@ -175,6 +175,12 @@ class ConfigTests(SynchronousTestCase):
             + [(5, "alerts.mail"), (6, "poll.interval"), (7, "poll.outstanding"), (8, "files")],
         )
 
+    def test_notShown(self) -> None:
+        """Values that Python refuses to show, such as long numbers, are mistakes like others."""
+        for value in (f"0x{'f' * 5000}", "{ " + "a." * 5000 + "a = 1 }"):
+            error = self.assertRaises(InvalidRequest, parseConfig, f"\nport = {value}", "my.toml")
+            self.assertEqual(str(error), "my.toml, line 2: port: is a text, not this value")
+
     def test_example(self) -> None:
         """The example contains the defaults, except for the history; its comments are correct."""
         example = Path(txrdma.__file__).parent.parent / "examples" / "fabric-monitor" / "fabric-monitor.toml"
