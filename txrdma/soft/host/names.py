@@ -61,9 +61,9 @@ def isShareTaken(address: str, share: int) -> bool:
     """Whether a device at an address has a share, by its UDP port."""
     if not 0 < share <= SHARES:
         return False
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as trial:
-        try:
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as trial:
             trial.bind((address, portOfShare(share)))
-        except OSError as error:
-            return error.errno == errno.EADDRINUSE
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
     return False
