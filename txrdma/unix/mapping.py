@@ -26,7 +26,14 @@ This costs two system calls, and PyPy can't do it.
 
 SPARE: Final = 16
 """
-The number of descriptors that L{sealedMemory} can leave to others, at most a quarter of the process's limit.
+The least number of descriptors that L{sealedMemory} can leave to others, at most a quarter of the process's
+limit.
+"""
+
+SPARE_SHARE: Final = 6
+"""
+It leaves at least this share of the limit, a sixth: with shared memory, 14 C{rsocket:} connections need two
+more descriptors once they are used, for the doorbells of both ends.
 """
 
 
@@ -51,9 +58,9 @@ def _limit() -> int:
 
 
 def _checkSpare(descriptor: int) -> None:
-    """Raise OSError if less than L{SPARE} numbers follow a new descriptor, which has the least free one."""
+    """Raise OSError if too few numbers follow a new descriptor, which has the least free one."""
     limit = _limit()
-    spare = min(SPARE, limit // 4)
+    spare = max(min(SPARE, limit // 4), limit // SPARE_SHARE)
     if descriptor >= limit - spare:
         raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)} (the last {spare} of {limit} are reserved)")
 
@@ -66,8 +73,8 @@ def sealedMemory(name: str, length: int, seals: int = 0, isSparing: bool = False
 
     @param seals: further seals, which affect other mappings only; a kernel that does not support them omits
         them.
-    @param isSparing: whether to leave L{SPARE} descriptors to others, for example to those who share the
-        memory with another process.
+    @param isSparing: whether to leave L{SPARE} or more descriptors to others, for example to those who share
+        the memory with another process.
     @return: descriptor and mapping.
     @raise OSError: there is not enough memory, or no descriptor.
     """

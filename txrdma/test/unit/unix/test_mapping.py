@@ -49,6 +49,7 @@ class SpareDescriptorTests(SynchronousTestCase):
 
     def test_lastDescriptorsAreReserved(self) -> None:
         self.patch(mappings, "SPARE", 2)
+        self.patch(mappings, "SPARE_SHARE", 1000)
         error = self.assertRaises(OSError, self.allocate, 2)
         self.assertEqual(error.errno, errno.EMFILE)
         self.assertIn("the last 2 of", str(error))
@@ -58,7 +59,15 @@ class SpareDescriptorTests(SynchronousTestCase):
 
     def test_memoryMayTakeTheDescriptorBeforeThem(self) -> None:
         self.patch(mappings, "SPARE", 2)
+        self.patch(mappings, "SPARE_SHARE", 1000)
         self.assertEqual(self.allocate(3), self.free)
+
+    def test_reserveGrowsWithLimit(self) -> None:
+        """Each connection whose memory has a descriptor may need more of them, once it is used."""
+        self.patch(mappings, "SPARE", 1)
+        self.patch(mappings, "SPARE_SHARE", 2)
+        error = self.assertRaises(OSError, self.allocate, 3)
+        self.assertIn(f"the last {(self.free + 3) // 2} of", str(error))
 
     def test_processesWithoutLimit(self) -> None:
         self.patch(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
