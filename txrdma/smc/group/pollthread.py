@@ -27,16 +27,27 @@ class PollThread:
         self._thread: Thread | None = None
 
     def watch(self, descriptors: Sequence[int], seconds: float | None) -> None:
-        """Poll these descriptors from now on, with a timeout in seconds."""
+        """
+        Poll these descriptors from now on, with a timeout in seconds.
+
+        @raise OSError: no descriptor is left.
+        @raise RuntimeError: no thread can be started.
+        """
         self.stop()
-        self._bell, self._ringer = os.pipe()
+        bell, ringer = os.pipe()
         poll = select.poll()
-        for each in (self._bell, *descriptors):
+        for each in (bell, *descriptors):
             poll.register(each, select.POLLIN)
-        self._thread = Thread(
-            target=self._wait, args=(poll, self._bell, seconds), name="txrdma: suspended links", daemon=True
+        thread = Thread(
+            target=self._wait, args=(poll, bell, seconds), name="txrdma: suspended links", daemon=True
         )
-        self._thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            os.close(bell)
+            os.close(ringer)
+            raise
+        self._bell, self._ringer, self._thread = bell, ringer, thread
 
     def _wait(self, poll: select.poll, bell: int, seconds: float | None) -> None:
         found = poll.poll(None if seconds is None else max(seconds, 0.0) * 1000)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 from zope.interface import implementer
@@ -63,6 +63,20 @@ class AttendantTests(SynchronousTestCase):
         self.attendant.stop()
         os.write(self.writing, b"!")
         self.assertEqual(self.calls, 0)
+
+    def test_threadThatCannotStartLeavesNothing(self) -> None:
+        """Groups that can't be suspended are closed then, which stops the thread."""
+
+        def refuse(thread: Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        before = os.listdir("/proc/self/fd")
+        patch = self.patch(Thread, "start", refuse)
+        self.assertRaises(RuntimeError, self.attendant.watch, [self.reading], None)
+        patch.restore()
+        self.attendant.stop()
+        self.assertEqual(os.listdir("/proc/self/fd"), before)
+        self.test_readableDescriptorCallsOnce()
 
     def test_secondWatchReplacesFirst(self) -> None:
         self.attendant.watch([self.reading], None)
