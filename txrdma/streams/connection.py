@@ -379,8 +379,8 @@ class StreamEnd(Generic[CoreT, CarrierT]):
             self._leave()
         isReadable = core.isReadable if core is not None else not self._isClean
         isUnread = bool(self._rest) or (core is not None and core.unread > 0)
-        mayReceive = not self.isPaused or self.discardsInput
-        if mayReceive and not (isReadable or isUnread or self._isReadEndReported):
+        mayReport = not (self.isPaused or self.discardsInput or self._isReadEndReported)
+        if mayReport and not (isReadable or isUnread):
             self._isReadEndReported = True
             self._readEnded()
             return True
@@ -397,7 +397,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
     def _readEnded(self) -> None:
         """Report the end of input; a protocol without half-close is closed."""
         front = self._front
-        if self.discardsInput or front is None:
+        if front is None:
             return
         if front.knowsHalves:
             callWithContext(self.context, front.readEnded)

@@ -130,6 +130,23 @@ class ClosingTests(MessagingCase):
         self.assertIs(client.reason.type, ConnectionDone)
         self.assertNothingLeft()
 
+    def test_bothCloseWhileBytesWait(self) -> None:
+        """An end that closes is lost if the peer closes as well, before it has room for all bytes."""
+        served = Recorders(Recorder)
+        self.listenAt(served, RSocketServerEndpoint, options=_UNPROBED)
+        client = self.result(self.connectTo(*_CLIENT, options=_UNPROBED))
+        self.wait(lambda: served.protocols)
+        (server,) = served.protocols
+        server.transport.pauseProducing()
+        client.transport.write(bytes(1 << 20))
+        client.transport.loseConnection()
+        self.pause(1.0)
+        server.transport.loseConnection()
+        self.wait(lambda: client.lost.called and server.lost.called, 5.0)
+        self.assertIs(client.reason.type, ConnectionLost)
+        self.assertIs(server.reason.type, ConnectionDone)
+        self.assertNothingLeft()
+
 
 class ConsecutiveTests(MessagingCase):
     """Connections of which each begins when the last one has ended."""
