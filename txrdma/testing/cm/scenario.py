@@ -35,12 +35,15 @@ from twisted.python.failure import Failure
 from txrdma.cm.connections import adapter as adapterModule
 from txrdma.cm.connections import endpoints as endpointsModule
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
+from txrdma.cm.connections.receives import ReceiveMemory
+from txrdma.cm.core.dispatcher import BACKLOG
 from txrdma.cm.errors import Rejection
 from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketOptions, RSocketServerEndpoint, USUAL
 from txrdma.cm.terms import Terms
 from txrdma.error import RDMAError
 from txrdma.sim.network import Faults
+from txrdma.testing.cm.datagrams import DatagramPair
 from txrdma.testing.cm.userplans import (
     Act,
     ActPlan,
@@ -67,6 +70,9 @@ from txrdma.testing.smc.neighbours import ticking
 
 _QUIET: Final = 2000.0
 """Seconds after which time-wait is over."""
+
+_LONG_TROUBLE: Final = 60.0
+"""Seconds for which a path is cut, so that connections without an alternate one are lost."""
 
 _PORT: Final = 7471
 _REFUSALS: Final = (RDMAError, ConnectError, CancelledError, ConnectingCancelledError, NoProtocol)
@@ -172,11 +178,11 @@ class Service:
         if self.port is not None or not self.isUsable:
             return
         self.isUsable = False  # the factory may request the same
-        host, port = self.host, _PORT + self.number
+        host, port, backlog = self.host, _PORT + self.number, self.plan.backlog or BACKLOG
         if self.plan.isStream:
-            endpoint: Any = RSocketServerEndpoint(host, port, host.device, _options(self.plan.terms))
+            endpoint: Any = RSocketServerEndpoint(host, port, host.device, _options(self.plan.terms), backlog)
         else:
-            endpoint = RDMAServerEndpoint(host, port, host.device, _terms(self.plan.terms))
+            endpoint = RDMAServerEndpoint(host, port, host.device, _terms(self.plan.terms), backlog)
         results: list[Any] = []
         endpoint.listen(self.factory).addBoth(results.append)
         (result,) = results
@@ -208,7 +214,7 @@ class Connection:
 
     @ivar users: the programs of client and server, once they are built.
     @ivar isDisturbed: whether a program has closed it, or let it fail; C{isCut}: whether a process was
-        killed.
+        killed, or the only path was cut.
     @ivar result: the protocol or failure of the attempt.
     """
 
@@ -233,6 +239,11 @@ class Connection:
     def present(self) -> list[User]:
         """The programs that exist."""
         return [user for user in self.users if user is not None]
+
+    @property
+    def canMigrate(self) -> bool:
+        """Whether both ends can migrate to another path."""
+        return len(self.present) == 2 and all(user.isArmed for user in self.present)
 
     @property
     def isQuiet(self) -> bool:
@@ -264,9 +275,16 @@ class Connection:
             endpoint: Any = RSocketClientEndpoint(host, address, port, host.device, _options(plan))
         else:
             endpoint = RDMAClientEndpoint(
-                host, address, port, host.device, _terms(plan), privateData(plan, 0)
+                host,
+                address,
+                port,
+                host.device,
+                _terms(plan),
+                privateData(self, 0),
+                timeout=self.plan.timeout or None,
             )
-        self.mayFail |= service.port is None
+            self.mayFail |= self.plan.timeout > 0
+        self.mayFail |= service.port is None or service.plan.backlog > 0
         self.scenario.sourcePort = self.number
         attempt = endpoint.connect(_Programs(self.scenario, self, 0, host))
         self.attempt = attempt
@@ -278,7 +296,7 @@ class Connection:
         if not isinstance(result, Failure):
             self.scenario.require(result is self.users[0], f"{self!r} has another protocol")
             return
-        self.isDisturbed = True
+        self._disturb()
         if self.scenario.caught(result.value):
             return
         isKnown = isinstance(result.value, _REFUSALS)
@@ -288,10 +306,15 @@ class Connection:
     def cancel(self) -> None:
         """Cancel the attempt."""
         if self.attempt is not None and self.result is None:
-            self.mayFail = self.isDisturbed = True
-            for user in self.present:
-                user.isBroken = True
+            self.mayFail = True
+            self._disturb()
             self.attempt.cancel()
+
+    def _disturb(self) -> None:
+        """Note that the client does not wait for the connection any more."""
+        self.isDisturbed = True
+        for user in self.present:
+            user.isBroken = True
 
 
 def _terms(plan: EndPlan) -> Terms:
@@ -328,6 +351,7 @@ class UserScenario(ProgramScenario):
 
     @ivar troubleSeconds: duration of events that suspend connections.
     @ivar isTroubled: whether connections may be lost, as the trouble was too long, or memory is scarce.
+    @ivar isPathDown: whether the path between the first ports of two hosts is cut.
     """
 
     def __init__(self, plan: UsersPlan) -> None:
@@ -336,6 +360,7 @@ class UserScenario(ProgramScenario):
         self.world.network.faults = plan.faults
         self.errors: list[ProgramError] = []
         self.isTroubled = plan.regions > 0
+        self.isPathDown = False
         self.troubleSeconds = 0.0
         self.sourcePort = 0
         self._calls: Counter[tuple[int, int, When]] = Counter()
@@ -346,9 +371,12 @@ class UserScenario(ProgramScenario):
         self.hosts = [self._host(f"10.0.1.{number + 1}") for number in range(plan.hosts)]
         self.services = [Service(self, number, each) for number, each in enumerate(plan.services)]
         self.connections = [Connection(self, number, each) for number, each in enumerate(plan.connections)]
+        self.datagrams = [DatagramPair(self, number, each) for number, each in enumerate(plan.datagrams)]
 
     def _host(self, address: str) -> Host:
-        host = _Process(self.world, address, lambda: self.world.network.device(address, mtu=self.plan.mtu))
+        addresses = (address, address.replace("10.0.1", "10.0.2"))[: self.plan.ports]
+        host = _Process(self.world, address, lambda: self.world.network.device(*addresses, mtu=self.plan.mtu))
+        host.addresses = addresses
         device = host.openDevice()
         if self.plan.inline:
             device.limits = replace(device.limits, maxInline=self.plan.inline)
@@ -445,6 +473,8 @@ class UserScenario(ProgramScenario):
         except Exception as error:
             if not self.caught(error):
                 self.broken(Failure())
+        if user is not None and user.isOpen:
+            user.checkProgress()
 
     def _begin(self, plan: ActPlan) -> None:
         """Begin an act, or an event."""
@@ -480,11 +510,27 @@ class UserScenario(ProgramScenario):
             host.device.setPortEnabled(1, False)
             later(seconds, host.device.setPortEnabled, 1, True)
 
+    def cutPath(self, connection: Connection) -> None:
+        """Cut the path between the first ports of two hosts; connections that are armed migrate."""
+        ends = {connection.host, connection.service.host}
+        for each in self.connections:
+            if {each.host, each.service.host} == ends and not each.canMigrate:
+                each.isDisturbed = each.mayFail = each.isCut = True
+        self.isPathDown = True
+        self.world.network.partition(*(each.address for each in ends))
+        self.world.clock.callLater(_LONG_TROUBLE, self._mendPaths)
+
+    def _mendPaths(self) -> None:
+        self.isPathDown = False
+        self.world.network.heal()
+
     # The course of the simulation
 
     def playAll(self) -> None:
         for service in self.services:
             service.host.callSteadily(0, service.begin)
+        for pair in self.datagrams:
+            pair.peer.callSteadily(0, pair.begin)
         for connection in self.connections:
             if connection.plan.at is not None:
                 connection.host.callSteadily(connection.plan.at, connection.begin)
@@ -510,6 +556,8 @@ class UserScenario(ProgramScenario):
         for service in self.services:
             service.isUsable = False
             service.host.callSteadily(0, service.stop)
+        for pair in self.datagrams:
+            pair.end()
         self.run(_QUIET)
         self._judge()
         self._checkNothingLeft()
@@ -555,6 +603,8 @@ class UserScenario(ProgramScenario):
         for connection in self.connections:
             for user in connection.present:
                 self._judgeUser(user)
+        for pair in self.datagrams:
+            pair.judge()
 
     def _judgeUser(self, user: User) -> None:
         other = user.other
@@ -572,6 +622,8 @@ class UserScenario(ProgramScenario):
             assert isinstance(other, StreamUser)
             self.played.counters["bytes"] += other.received
             wasCut = user.written > other.received
+            isWhole = user.promised <= other.stored
+            check(isWhole or not isDone, f"{user!r} ends by {user.lost!r}, but bytes are lost")
             check(
                 isDone or wasCut or self.isLossy,
                 f"{user!r} ends by {user.lost!r}, but everything has arrived",
@@ -582,6 +634,11 @@ class UserScenario(ProgramScenario):
             lost = [each for each in user.sent if not (each.deliveries or each.isCancelled)]
             if isDone or any(each.isDone for each in lost):
                 check(not lost or other.wasPaused, f"{user!r} has lost {lost[:3]}")
+
+    def checkParts(self, memory: ReceiveMemory) -> None:
+        """Check that all parts of memory were given back, when an adapter is closed."""
+        regions = [region for pool in memory._pools.values() for region in pool._free]
+        self.require(all(region.isUnused for region in regions), "parts of memory are not given back")
 
     def _checkNothingLeft(self) -> None:
         """Check that devices, memory, readers and delayed calls are released."""
@@ -621,7 +678,14 @@ def _tamed(plan: UsersPlan, scenario: list[UserScenario]) -> Iterator[None]:
         for where, name, value in CMScenario.constants:
             patches.enter_context(mock.patch.object(where, name, value))
         number = lambda most: scenario[0].sourcePort  # noqa: E731
+        closeMemory = ReceiveMemory.close
+
+        def close(memory: ReceiveMemory) -> None:
+            scenario[0].checkParts(memory)
+            closeMemory(memory)
+
         patches.enter_context(mock.patch.object(endpointsModule, "randbelow", number))
+        patches.enter_context(mock.patch.object(ReceiveMemory, "close", close))
         patches.enter_context(ticking())
         yield
 

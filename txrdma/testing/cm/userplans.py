@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
@@ -36,9 +37,11 @@ class Act(Enum):
     WRITE = "write, or send a message"
     SEND = "write a sequence, or send a message with a Deferred"
     MANY = "write several times"
+    TRICKLE = "write in several iterations of the reactor"
     PUSH = "register a push producer"
     PULL = "register a pull producer"
     SECOND = "register a second producer"
+    SWITCH = "replace the producer by one of the other kind"
     UNREGISTER = "unregister the producer"
     PAUSE = "pause, and resume later"
     RESUME = "resume"
@@ -53,7 +56,9 @@ class Act(Enum):
     PUT_MAPPED = "write into memory that the peer has mapped"
     WAIT_MAPPED = "wait until the peer has mapped memory"
     KEEPALIVE = "start or stop probes of a stream"
-    CANCEL = "cancel one of the last results"
+    ALTERNATE = "load an alternate path"
+    MIGRATE = "load an alternate path, and then cut the other one for a long time"
+    CANCEL = "cancel one of the last results, or all"
     CLOSE = "close the connection"
     HALF = "close the write side"
     QUIT = "stop producing, as the consumer of received data"
@@ -83,13 +88,23 @@ _USUAL: Final = (
     *(Act.WRITE,) * 6,
     *(Act.SEND,) * 6,
     *(Act.MANY,) * 3,
+    *(Act.TRICKLE,) * 3,
     *(Act.PUSH,) * 3,
     *(Act.PULL,) * 2,
     *(Act.PAUSE,) * 3,
     *(Act.CANCEL,) * 3,
     *(Act.READ, Act.READ, Act.PUT, Act.PUT, Act.ADD, Act.ADD, Act.SWAP, Act.SWAP, Act.SHARE, Act.SHARE),
     *(Act.MAP, Act.MAP, Act.PUT_MAPPED, Act.PUT_MAPPED, Act.WAIT_MAPPED),
-    *(Act.SECOND, Act.UNREGISTER, Act.RESUME, Act.KEEPALIVE),
+    *(
+        Act.SECOND,
+        Act.SWITCH,
+        Act.SWITCH,
+        Act.UNREGISTER,
+        Act.RESUME,
+        Act.KEEPALIVE,
+        Act.ALTERNATE,
+        Act.MIGRATE,
+    ),
 )
 _RARE: Final = (
     *(Act.CONNECT, Act.CONNECT, Act.STOP_LISTENING, Act.LISTEN, Act.LISTEN),
@@ -99,6 +114,21 @@ _FATAL: Final = (
     *(Act.CLOSE, Act.CLOSE, Act.HALF, Act.HALF, Act.QUIT, Act.ABORT, Act.RAISE, Act.RAISE, Act.RAISE),
     *(Act.REFUSE, Act.CANCEL_CONNECT, Act.UNSHARE, Act.UNMAP, Act.FAIL, Act.STOP, Act.KILL),
 )
+_SEQUENCES: Final[tuple[tuple[tuple[int, Act], ...], ...]] = (
+    ((1, Act.PAUSE), (0, Act.MANY), (0, Act.CLOSE), (1, Act.CLOSE)),
+    ((1, Act.PAUSE), (0, Act.MANY), (1, Act.CLOSE), (0, Act.CLOSE)),
+    ((1, Act.PAUSE), (0, Act.MANY), (0, Act.HALF), (1, Act.HALF), (1, Act.CLOSE)),
+    ((1, Act.PAUSE), *((0, Act.SEND),) * 7, (0, Act.CLOSE), (0, Act.CANCEL)),
+    ((1, Act.PAUSE), *((0, Act.SEND),) * 5, (0, Act.SHARE), (1, Act.PUT), (0, Act.CANCEL)),
+    ((1, Act.PAUSE), (0, Act.PUSH), (0, Act.SWITCH), (0, Act.CANCEL), (1, Act.RESUME)),
+    ((1, Act.PAUSE), (0, Act.TRICKLE), (0, Act.SEND), (1, Act.RESUME)),
+    ((0, Act.MAP), (1, Act.WAIT_MAPPED), (1, Act.PUT_MAPPED), (1, Act.CANCEL), (0, Act.UNMAP)),
+    ((0, Act.MIGRATE), (1, Act.MIGRATE), (0, Act.SEND), (1, Act.MANY)),
+    ((0, Act.ALTERNATE), (1, Act.ALTERNATE), (0, Act.PUSH), (1, Act.CANCEL), (0, Act.CANCEL)),
+    ((0, Act.SHARE), (1, Act.READ), (1, Act.PUT), (1, Act.ADD), (1, Act.CANCEL), (0, Act.UNSHARE)),
+)
+"""Acts that follow each other: 0 is an act of one end, 1 of the other."""
+
 _CALLBACKS: Final = tuple(when for when in When if when is not When.TIME)
 
 
@@ -134,7 +164,7 @@ class EndPlan:
     @ivar receives: their number; C{sends}: number of outstanding requests; C{reads}: of outstanding reads.
     @ivar usesCredits: whether it limits messages by credits.
     @ivar buffer: bytes of each buffer of C{rsocket:}; C{mappings}: number of mappings.
-    @ivar private: number of bytes of private data.
+    @ivar private: number of bytes of private data, if so many are possible.
     @ivar isHalfCloseable: whether its protocols provide C{IHalfCloseableProtocol}.
     """
 
@@ -152,11 +182,18 @@ class EndPlan:
 
 @dataclass(frozen=True)
 class ServicePlan:
-    """The plan of a service: number of its host, whether it is one of C{rsocket:}, and its terms."""
+    """
+    The plan of a service.
+
+    @ivar host: number of its host.
+    @ivar isStream: whether it is one of C{rsocket:}.
+    @ivar backlog: limit of its connections that are not yet established; 0 for the default.
+    """
 
     host: int
     isStream: bool
     terms: EndPlan
+    backlog: int = 0
 
 
 @dataclass(frozen=True)
@@ -167,6 +204,7 @@ class ConnectionPlan:
     @ivar at: seconds until the client begins to connect; None for a spare connection.
     @ivar service: number of the service; C{host}: of the client's host; C{terms}: of the client.
     @ivar ending: the end that closes it at last: 0, 1, 2 for both, or 3 for both by halves.
+    @ivar timeout: seconds until the attempt of a client of C{rdma:} fails; 0 for the default.
     """
 
     at: float | None
@@ -174,6 +212,35 @@ class ConnectionPlan:
     host: int
     terms: EndPlan
     ending: int
+    timeout: float = 0.0
+
+
+@dataclass(frozen=True)
+class DatagramPlan:
+    """
+    The plan of a service of datagrams, and of its client.
+
+    @ivar at: seconds until the client begins to connect; C{timeout}: until that fails, or 0 for the default;
+        C{cancelled}: until it is cancelled, or below 0.
+    @ivar isRefused: whether there is no such service.
+    @ivar private: bytes of private data.
+    @ivar count: number of datagrams; C{size}: bytes of each, beside its number; C{interval}: seconds between.
+    @ivar seconds: seconds from the begin until one end closes.
+    @ivar isServerFirst: whether the service closes first.
+    """
+
+    at: float
+    client: int
+    server: int
+    timeout: float
+    cancelled: float
+    isRefused: bool
+    private: int
+    count: int
+    size: int
+    interval: float
+    seconds: float
+    isServerFirst: bool
 
 
 @dataclass(frozen=True)
@@ -183,6 +250,7 @@ class UsersPlan:
 
     @ivar inline: most bytes that a device sends inline; 0 for any number.
     @ivar regions: largest number of memory regions of a device; 0 for any number.
+    @ivar ports: number of ports of each device.
     """
 
     seed: int
@@ -194,6 +262,8 @@ class UsersPlan:
     services: tuple[ServicePlan, ...]
     connections: tuple[ConnectionPlan, ...]
     acts: tuple[ActPlan, ...]
+    ports: int = 1
+    datagrams: tuple[DatagramPlan, ...] = ()
 
 
 def drawUsers(seed: int) -> UsersPlan:
@@ -201,7 +271,12 @@ def drawUsers(seed: int) -> UsersPlan:
     random = Random(f"cm users {seed}")
     hosts = random.choice((2, 2, 3))
     services = tuple(
-        ServicePlan(random.randrange(hosts), random.random() < 0.5, _drawTerms(random))
+        ServicePlan(
+            random.randrange(hosts),
+            random.random() < 0.5,
+            _drawTerms(random),
+            random.choice((0, 0, 0, 1, 2)),
+        )
         for _ in range(random.choice((1, 1, 2, 3)))
     )
     hurry = random.choice((0.0, 0.001, 0.1, 2.0))
@@ -211,7 +286,10 @@ def drawUsers(seed: int) -> UsersPlan:
         service = random.randrange(len(services))
         at = random.random() * hurry * random.choice((0, 1)) if random.random() < 0.85 else None
         host = random.choice([host for host in range(hosts) if host != services[service].host])
-        connections.append(ConnectionPlan(at, service, host, _drawTerms(random), random.randrange(4)))
+        timeout = random.choice((0.0,) * 6 + (0.001, 0.1, 1.0, 30.0))
+        connections.append(
+            ConnectionPlan(at, service, host, _drawTerms(random), random.randrange(4), timeout)
+        )
     return UsersPlan(
         seed=seed,
         hosts=hosts,
@@ -222,6 +300,26 @@ def drawUsers(seed: int) -> UsersPlan:
         services=services,
         connections=tuple(connections),
         acts=_drawActs(random, count, hurry),
+        ports=random.choice((1, 2)),
+        datagrams=tuple(_drawDatagrams(random, hosts) for _ in range(random.choice((0, 0, 1, 3)))),
+    )
+
+
+def _drawDatagrams(random: Random, hosts: int) -> DatagramPlan:
+    client, server = random.sample(range(hosts), 2)
+    return DatagramPlan(
+        at=random.choice((0.0, 0.001, 1.0)),
+        client=client,
+        server=server,
+        timeout=random.choice((0.0, 0.0, 0.0, 1e-5, 0.1, 10.0)),
+        cancelled=random.choice((-1.0, -1.0, -1.0, 0.0, 1e-5, 0.01)),
+        isRefused=random.random() < 0.1,
+        private=random.choice((0, 1, 136)),
+        count=random.choice((0, 1, 5, 40)),
+        size=random.choice((0, 1, 100, 252, 1000, 4092, 5000)),
+        interval=random.choice((0.0, 1e-6, 0.001, 0.1)),
+        seconds=random.choice((0.0, 0.001, 1.0, 10.0)),
+        isServerFirst=random.random() < 0.3,
     )
 
 
@@ -235,7 +333,7 @@ def _drawTerms(random: Random) -> EndPlan:
         usesCredits=random.random() < 0.8,
         buffer=random.choice((4096, 10_000, 1 << 18)),
         mappings=random.choice((0, 1, 8)),
-        private=random.choice((0, 1, 40)),
+        private=random.choice((0, 1, 40, 1000)),
         isHalfCloseable=random.random() < 0.6,
     )
 
@@ -272,4 +370,24 @@ def _drawActs(random: Random, connections: int, hurry: float) -> tuple[ActPlan, 
                 seconds=random.choice((0.001, 0.05, 1.0, 30.0, -0.001, -0.05, -1.0, -3600.0)),
             )
         )
+    for _ in range(random.choice((0, 1, 2, 4))):
+        acts += _drawSequence(random, random.randrange(connections), random.random() * (hurry + 0.01))
     return tuple(acts)
+
+
+def _drawSequence(random: Random, connection: int, at: float) -> Iterator[ActPlan]:
+    actor = random.randrange(2)
+    size = random.choice((1, 300, 3000, 12_000, 40_000))
+    for end, act in random.choice(_SEQUENCES):
+        yield ActPlan(
+            when=When.TIME,
+            nth=0,
+            at=at,
+            connection=connection,
+            end=end ^ actor,
+            act=act,
+            size=size,
+            number=random.choice((0, 40, 40) if act in (Act.CANCEL, Act.MAP) else (5, 40)),
+            seconds=2.0,
+        )
+        at += random.choice((0.0, 1e-6, 0.001, 0.05))

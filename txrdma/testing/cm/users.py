@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -25,9 +26,12 @@ from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
 from twisted.internet.protocol import connectionDone, Protocol
 from twisted.python.failure import Failure
 
+from txrdma.cm.connections.opening import REP_PRIVATE_BYTES, REQ_PRIVATE_BYTES
 from txrdma.cm.connections.protocol import RDMAProtocol
+from txrdma.cm.layouts.messages import CMPath, DREQ_PRIVATE_BYTES
+from txrdma.cm.rsocket.messages import LENGTH, SEQUENCE
 from txrdma.error import InvalidRequest, RDMAError, ResourceExhausted
-from txrdma.iba.verbs import QPAttributes, QPState
+from txrdma.iba.verbs import MigrationState, QPAttributes, QPState
 from txrdma.messages.memory import SharedMemory
 from txrdma.testing.cm.userplans import (
     Act,
@@ -45,6 +49,8 @@ _NUMBER: Final = 4
 _SHARED: Final = 1 << 15
 _PATTERN: Final = 256
 _MAPPED: Final = 1 << 14
+_HEADER: Final = 36
+_GREETING: Final = 16
 _LOSSES: Final = (ConnectionLost, ConnectionDone, ConnectionAborted)
 
 
@@ -88,7 +94,7 @@ class User:
 
     @ivar isMade: whether C{connectionMade} was called; C{lost}: the reason of C{connectionLost}.
     @ivar wasPaused: whether it was ever paused; C{isProbing}: whether an idle peer is probed;
-        C{isLate}: whether its reactor was stopping already.
+        C{isLate}: whether its reactor was stopping already; C{isTrickling}: whether it is still writing.
     @ivar due: number of its acts whose time has not come.
     @ivar pending: results that have not fired, with their acts; C{results}: all.
     @ivar isEnding: whether it has closed the connection or its write side; C{hasClosed}: the connection,
@@ -104,7 +110,7 @@ class User:
         self.connection, self.scenario = connection, connection.scenario
         self.host, self.end, self.terms = host, end, terms
         self.isMade = self.isEnding = self.hasClosed = self.isBroken = self.isPaused = False
-        self.wasPaused = self.isLate = False
+        self.wasPaused = self.isLate = self.isTrickling = False
         self.isProbing = True
         self.due = 0
         self.lost: Failure | None = None
@@ -160,9 +166,11 @@ class User:
             Act.WRITE: self.write,
             Act.SEND: self.send,
             Act.MANY: self._many,
+            Act.TRICKLE: lambda plan: self._trickle(plan, plan.number),
             Act.PUSH: self._produce,
             Act.PULL: self._produce,
             Act.SECOND: self._second,
+            Act.SWITCH: self._switch,
             Act.UNREGISTER: lambda plan: self.unregister(),
             Act.PAUSE: self._pause,
             Act.RESUME: lambda plan: self.resume(),
@@ -172,8 +180,10 @@ class User:
             Act.PUT: self._put,
             Act.ADD: self._change,
             Act.SWAP: self._change,
+            Act.ALTERNATE: self._loadAlternate,
+            Act.MIGRATE: self._loadAlternate,
             Act.CANCEL: self._cancel,
-            Act.CLOSE: lambda plan: self.close(),
+            Act.CLOSE: self._close,
             Act.HALF: lambda plan: self.half(),
             Act.QUIT: lambda plan: self.close(self.transport.stopProducing),
             Act.ABORT: self._abort,
@@ -211,7 +221,8 @@ class User:
     def isQuiet(self) -> bool:
         """Whether there are no results to come, no producer, and nothing to receive."""
         waiting = [act for act in self.pending.values() if act is not Act.WAIT_MAPPED]
-        return not (waiting or self.due or self.producer is not None) and self.isMade and self.hasReceived
+        isBusy = waiting or self.due or self.isTrickling or self.producer is not None
+        return not isBusy and self.isMade and self.hasReceived
 
     def watch(
         self,
@@ -233,6 +244,7 @@ class User:
                 mayFail = self.connection.isDisturbed or self.connection.isBroken
                 isEnd = value.check(*_LOSSES, RDMAError) is not None and mayFail
                 isCancelled = value.check(CancelledError) is not None
+                isEnd |= plan.act in (Act.ALTERNATE, Act.MIGRATE) and value.check(InvalidRequest) is not None
                 self.require(isEnd or isCancelled, f"{plan.act.name} fails: {value!r}")
             got(value)
             self.react(When.RESULT)
@@ -246,6 +258,13 @@ class User:
     def _many(self, plan: ActPlan) -> None:
         for _ in range(plan.number):
             self.write(plan)
+
+    def _trickle(self, plan: ActPlan, left: int) -> None:
+        """Write in each of the next iterations, so that each write is a message of its own."""
+        self.isTrickling = left > 0 and self.isOpen
+        if self.isTrickling:
+            self.write(replace(plan, size=min(plan.size, 60)))
+            self.host.callSteadily(1e-6, lambda: self._trickle(plan, left - 1))
 
     def _produce(self, plan: ActPlan) -> None:
         if self.producer is None:
@@ -265,6 +284,12 @@ class User:
             except RuntimeError:
                 return
             self.require(False, "has two producers")
+
+    def _switch(self, plan: ActPlan) -> None:
+        former = self.producer
+        self.unregister()
+        isPull = former is not None and former.isPush
+        self._produce(replace(plan, act=Act.PULL if isPull else Act.PUSH))
 
     def _refused(self, call: Callable[..., object], *arguments: object) -> None:
         try:
@@ -377,9 +402,36 @@ class User:
 
         self._request(plan, begin, got)
 
+    def _loadAlternate(self, plan: ActPlan) -> None:
+        if self.scenario.isPathDown:  # the queue pair is disarmed
+            self.connection.isCut = True
+
+        def got(path: object) -> None:
+            if plan.act is Act.MIGRATE and not isinstance(path, Failure):
+                self.scenario.cutPath(self.connection)
+
+        with suppress(InvalidRequest):  # only clients load paths, one at a time
+            self.watch(self.memory.loadAlternatePath(), plan, got)
+
+    @property
+    def isArmed(self) -> bool:
+        """Whether the queue pair can migrate to another path."""
+        pair = self.memory._pair if self.isOpen else None
+        return pair is not None and pair.query().migrationState is MigrationState.ARMED
+
+    def checkProgress(self) -> None:
+        """Check, outside of all callbacks, that everything is done that can be done now."""
+        raise NotImplementedError
+
     def _cancel(self, plan: ActPlan) -> None:
         if plan.number < len(self.results):
             self.results[-1 - plan.number].cancel()
+        else:
+            for result in list(self.pending):
+                result.cancel()
+
+    def _close(self, plan: ActPlan) -> None:
+        self.close()
 
     def close(self, close: Callable[[], object] | None = None) -> None:
         """Close the connection."""
@@ -436,7 +488,9 @@ class StreamUser(User, Protocol):
     The program at one end of a stream.
 
     @ivar start: where its text begins; C{written}: number of written bytes; C{owed}: of those before it has
-        ended writing; C{received}: number of received bytes.
+        ended writing; C{promised}: before it has closed the connection, unless the peer's end came first;
+        C{received}: number of received bytes.
+    @ivar stored: number of bytes that the peer has written to this end's memory.
     @ivar sawEnd: whether C{readConnectionLost} was called.
     """
 
@@ -445,7 +499,7 @@ class StreamUser(User, Protocol):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.start = Random(f"{self!r}").randrange(len(_TEXT))
-        self.written = self.received = 0
+        self.written = self.promised = self.received = self.stored = 0
         self.owed: int | None = None
         self.sawEnd = self.hasHalfClosed = False
         self.mapped: list[Any] = []
@@ -459,12 +513,41 @@ class StreamUser(User, Protocol):
     def hasReceived(self) -> bool:
         return isinstance(self.other, StreamUser) and self.received == self.other.written
 
+    @property
+    def _core(self) -> Any:
+        return self.transport.stream._core
+
+    def checkProgress(self) -> None:
+        """Check that the peer has no more credits than receives that are free here."""
+        other = self.other
+        if isinstance(other, StreamUser) and self.isOpen and other.isOpen and self._core and other._core:
+            receiving = self._core._receiving
+            credits = other._core._sending._limit - receiving._sequence & SEQUENCE
+            self.require(credits <= receiving._credits, f"the peer has {credits} credits")
+
     def endWriting(self) -> None:
         if self.owed is None:
             self.owed = self.written
         super().endWriting()
 
+    def noteClose(self) -> None:
+        if not (self.hasClosed or self.sawEnd or self.transport.disconnecting):
+            self.promised = self.written if self.owed is None else self.owed
+        super().noteClose()
+
     # Callbacks
+
+    def connectionMade(self) -> None:
+        core = self._core
+        if core is not None:
+            arrived = core.arrived
+
+            def noteArrival(number: int, length: int) -> None:
+                arrived(number, length)
+                self.stored += number if number <= LENGTH else 0
+
+            core.arrived = noteArrival
+        super().connectionMade()
 
     def dataReceived(self, data: bytes) -> None:
         """Check that these are the next bytes of the peer's text."""
@@ -597,7 +680,7 @@ class MessageUser(User, RDMAProtocol):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.answer = privateData(self.terms, self.end)
+        self.answer = privateData(self.connection, self.end)
         self.sent: list[Sending] = []
         self.latest = -1
         self.puts: list[tuple[int, int]] = []
@@ -617,9 +700,8 @@ class MessageUser(User, RDMAProtocol):
         other = self.other
         if other is not None:
             host, peer = self.transport.getHost(), self.transport.getPeer()
-            self.require(
-                peer.privateData == privateData(other.terms, other.end), f"private data {peer.privateData!r}"
-            )
+            expected = privateData(self.connection, other.end)
+            self.require(peer.privateData == expected, f"private data {peer.privateData!r}")
             if other.isMade and other.lost is None:
                 isSame = (host, peer) == (other.transport.getPeer(), other.transport.getHost())
                 self.require(isSame, f"addresses {host}, {peer}")
@@ -652,11 +734,31 @@ class MessageUser(User, RDMAProtocol):
         del other.puts[: other.puts.index(written) + 1]
         self.react(When.RECEIVED)
 
+    def pathMigrated(self, path: CMPath) -> None:
+        """Count migrations, which only connections with an alternate path make."""
+        self.require(self.scenario.plan.ports > 1, f"has migrated to {path}")
+        self.scenario.played.counters["migrations"] += 1
+
     def put(self, name: bytes, data: bytes, at: int, immediate: int) -> Deferred[None]:
         if immediate:
             self.puts.append((len(data), immediate))
         result: Deferred[None] = self.memory.write(name, data, at, immediate or None)
         return result
+
+    def checkProgress(self) -> None:
+        """Check that no request waits that can be posted, no producer without reason, and no close."""
+        transport = self.transport
+        if self.lost is not None or transport._isProcessing or not transport._life.mayPost:
+            return
+        sends, credits, producer = transport._sends, transport._credits, self.producer
+        if not sends.waiting:
+            self.require(producer is None or not producer.isPaused, "a producer is paused without reason")
+        elif not (self.scenario.plan.inline or self.scenario.isTroubled):
+            first = sends.waiting[0]
+            mayPost = len(sends.posted) < sends.entries and (credits.mayPost or not first.isCredited)
+            self.require(not (first.isAnnounced and mayPost), "a request waits without reason")
+        if transport._life.isLosing and sends.isIdle and producer is None and transport._reader is None:
+            self.require(transport._cm.state != "ESTABLISHED", "a close waits without reason")
 
     @property
     def _longest(self) -> int:
@@ -687,6 +789,12 @@ class MessageUser(User, RDMAProtocol):
     def write(self, plan: ActPlan) -> None:
         self._send(plan, self.transport.sendMessage)
 
+    def _close(self, plan: ActPlan) -> None:
+        """Close with private data, first with too much of it."""
+        if plan.number > 1:
+            self._refused(self.transport.loseConnection, bytes(DREQ_PRIVATE_BYTES + 1))
+        self.close(partial(self.transport.loseConnection, b"x" * min(plan.size, DREQ_PRIVATE_BYTES)))
+
     def send(self, plan: ActPlan) -> None:
         message, result = self._send(plan, self.transport.send)
 
@@ -708,23 +816,23 @@ class Producer:
     def __init__(self, user: User, plan: ActPlan) -> None:
         self._user, self._plan, self._left = user, plan, plan.number
         self.isPush = plan.act is Act.PUSH
-        self.isOver = self._isPaused = False
+        self.isOver = self.isPaused = False
 
     def begin(self) -> None:
         """Begin to produce, if that is for the producer to do."""
-        if self.isPush and not self._isPaused:
+        if self.isPush and not self.isPaused:
             self._run()
 
     def resumeProducing(self) -> None:
         """Produce until this is paused; a pull producer produces once."""
         self._user.require(not self.isOver, "a producer is resumed after its end")
-        self._isPaused = False
+        self.isPaused = False
         self._run()
         self._user.react(When.RESUME)
 
     def _run(self) -> None:
         user = self._user
-        while self._left and not (self._isPaused or self.isOver):
+        while self._left and not (self.isPaused or self.isOver):
             self._left -= 1
             user.write(self._plan if self._plan.size else replace(self._plan, size=1))
             if not self.isPush:
@@ -741,7 +849,7 @@ class Producer:
             self._user.unregister()
 
     def pauseProducing(self) -> None:
-        self._isPaused = True
+        self.isPaused = True
         self._user.require(self.isPush and not self.isOver, "a producer is paused")
         self._user.react(When.PAUSE)
 
@@ -752,5 +860,10 @@ class Producer:
         self._user.react(When.STOP)
 
 
-def privateData(terms: EndPlan, end: int) -> bytes:
-    return bytes((end + 1,)) * terms.private
+def privateData(connection: Any, end: int) -> bytes:
+    """Return the private data of an end: at most what fits beside the header and the greeting."""
+    client, server = connection.plan.terms, connection.service.plan.terms
+    hasGreeting = client.usesCredits and (not end or server.usesCredits)
+    most = (REP_PRIVATE_BYTES if end else REQ_PRIVATE_BYTES - _HEADER) - (_GREETING if hasGreeting else 0)
+    terms: EndPlan = server if end else client
+    return bytes((end + 1,)) * min(terms.private, most)
