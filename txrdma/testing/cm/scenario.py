@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, ExitStack, suppress
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from random import Random
 from typing import Any, Final
 from unittest import mock
@@ -136,10 +137,7 @@ class _Programs(Factory):
             connection = scenario.connections[addr.port - endpointsModule._FIRST_PORT]
         service = connection.service
         terms = service.plan.terms if self._end else connection.plan.terms
-        kind = MessageUser
-        if service.plan.isStream:
-            kind = HalfCloseableUser if terms.isHalfCloseable else StreamUser  # type: ignore[assignment]
-        user: Any = kind(connection, self._host, self._end, terms)
+        user: Any = _kindOf(connection, terms)(connection, self._host, self._end, terms)
         connection.hasRefused = False
         scenario.react(When.BUILD, connection, self._end)
         if connection.hasRefused:
@@ -315,6 +313,17 @@ class Connection:
         self.isDisturbed = True
         for user in self.present:
             user.isBroken = True
+
+
+def _kindOf(connection: Connection, terms: EndPlan) -> type[User]:
+    """Return the class of the program of an end."""
+    if not connection.service.plan.isStream:
+        return MessageUser
+    if connection.plan.isSecured and find_spec("OpenSSL") is not None:
+        from txrdma.testing.cm.securedusers import SecuredUser
+
+        return SecuredUser
+    return HalfCloseableUser if terms.isHalfCloseable else StreamUser
 
 
 def _terms(plan: EndPlan) -> Terms:
@@ -580,6 +589,8 @@ class UserScenario(ProgramScenario):
         ending = connection.plan.ending
         for user in connection.present:
             check(user.lost is None, f"{user!r} has ended by {user.lost!r}")
+            user.checkProgress()
+            user.checkPath()
             if ending in (user.end, 2) or (ending == 3 and not user.isStream):
                 user.host.callSteadily(0, user.close)
             elif ending == 3:
@@ -625,7 +636,7 @@ class UserScenario(ProgramScenario):
             isWhole = user.promised <= other.stored
             check(isWhole or not isDone, f"{user!r} ends by {user.lost!r}, but bytes are lost")
             check(
-                isDone or wasCut or self.isLossy,
+                isDone or wasCut or self.isLossy or user.hasTLS,
                 f"{user!r} ends by {user.lost!r}, but everything has arrived",
             )
         else:

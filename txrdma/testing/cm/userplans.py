@@ -205,6 +205,7 @@ class ConnectionPlan:
     @ivar service: number of the service; C{host}: of the client's host; C{terms}: of the client.
     @ivar ending: the end that closes it at last: 0, 1, 2 for both, or 3 for both by halves.
     @ivar timeout: seconds until the attempt of a client of C{rdma:} fails; 0 for the default.
+    @ivar isSecured: whether a stream of C{rsocket:} begins TLS.
     """
 
     at: float | None
@@ -213,6 +214,7 @@ class ConnectionPlan:
     terms: EndPlan
     ending: int
     timeout: float = 0.0
+    isSecured: bool = False
 
 
 @dataclass(frozen=True)
@@ -288,7 +290,9 @@ def drawUsers(seed: int) -> UsersPlan:
         host = random.choice([host for host in range(hosts) if host != services[service].host])
         timeout = random.choice((0.0,) * 6 + (0.001, 0.1, 1.0, 30.0))
         connections.append(
-            ConnectionPlan(at, service, host, _drawTerms(random), random.randrange(4), timeout)
+            ConnectionPlan(
+                at, service, host, _drawTerms(random), random.randrange(4), timeout, random.random() < 0.2
+            )
         )
     return UsersPlan(
         seed=seed,
@@ -300,7 +304,7 @@ def drawUsers(seed: int) -> UsersPlan:
         services=services,
         connections=tuple(connections),
         acts=_drawActs(random, count, hurry),
-        ports=random.choice((1, 2)),
+        ports=random.choice((1, 2, 2)),
         datagrams=tuple(_drawDatagrams(random, hosts) for _ in range(random.choice((0, 0, 1, 3)))),
     )
 

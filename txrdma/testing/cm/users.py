@@ -407,8 +407,12 @@ class User:
             self.connection.isCut = True
 
         def got(path: object) -> None:
-            if plan.act is Act.MIGRATE and not isinstance(path, Failure):
-                self.scenario.cutPath(self.connection)
+            if not isinstance(path, Failure):
+                connection, isDown = self.connection, self.scenario.isPathDown
+                mayFail = connection.isDisturbed or connection.isBroken or isDown
+                self.require(connection.canMigrate or mayFail, "an end is not armed")
+                if plan.act is Act.MIGRATE:
+                    self.scenario.cutPath(connection)
 
         with suppress(InvalidRequest):  # only clients load paths, one at a time
             self.watch(self.memory.loadAlternatePath(), plan, got)
@@ -418,6 +422,12 @@ class User:
         """Whether the queue pair can migrate to another path."""
         pair = self.memory._pair if self.isOpen else None
         return pair is not None and pair.query().migrationState is MigrationState.ARMED
+
+    def checkPath(self) -> None:
+        """Check that the communication manager knows the path that the queue pair uses."""
+        transport = self.memory
+        path = transport.adapter.addressOf(transport.path)
+        self.require(transport._pair.query().address == path, f"migrated without notice: {path}")
 
     def checkProgress(self) -> None:
         """Check, outside of all callbacks, that everything is done that can be done now."""
@@ -492,9 +502,11 @@ class StreamUser(User, Protocol):
         C{received}: number of received bytes.
     @ivar stored: number of bytes that the peer has written to this end's memory.
     @ivar sawEnd: whether C{readConnectionLost} was called.
+    @cvar hasTLS: whether the stream is encrypted.
     """
 
     isStream = True
+    hasTLS = False
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -554,7 +566,7 @@ class StreamUser(User, Protocol):
         other = self.other
         assert isinstance(other, StreamUser)
         self.require(self.isMade and self.lost is None and not self.sawEnd, "data after the end")
-        self.require(not self.isPaused, "data while paused")
+        self.require(self.hasTLS or not self.isPaused, "data while paused")
         begin, self.received = self.received, self.received + len(data)
         self.require(len(data) > 0 and self.received <= other.written, "data that was not written")
         self.require(data == other.text(begin, len(data)), f"other data at {begin}")
@@ -759,6 +771,9 @@ class MessageUser(User, RDMAProtocol):
             self.require(not (first.isAnnounced and mayPost), "a request waits without reason")
         if transport._life.isLosing and sends.isIdle and producer is None and transport._reader is None:
             self.require(transport._cm.state != "ESTABLISHED", "a close waits without reason")
+        if sends.isIdle:
+            expected = len(self.shared) + (sends._memory is not None)
+            self.require(len(transport._regions._regions) == expected, "memory of a request is not freed")
 
     @property
     def _longest(self) -> int:
