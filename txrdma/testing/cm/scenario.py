@@ -213,7 +213,7 @@ class Connection:
     @ivar users: the programs of client and server, once they are built.
     @ivar isDisturbed: whether a program has closed it, or let it fail; C{isCut}: whether a process was
         killed, or the only path was cut.
-    @ivar result: the protocol or failure of the attempt.
+    @ivar result: the protocol or failure of the attempt; C{begunAt}: the time when that began.
     """
 
     def __init__(self, scenario: UserScenario, number: int, plan: ConnectionPlan) -> None:
@@ -224,6 +224,7 @@ class Connection:
         self.isDisturbed = self.isCut = self.hasBegun = self.hasRefused = self.mayFail = False
         self.attempt: Deferred[Any] | None = None
         self.result: Any = None
+        self.begunAt = 0.0
 
     def __repr__(self) -> str:
         return f"connection {self.number}"
@@ -266,7 +267,7 @@ class Connection:
         """Begin to connect."""
         if self.hasBegun:
             return
-        self.hasBegun = True
+        self.hasBegun, self.begunAt = True, self.scenario.world.clock.rightNow
         service, host, plan = self.service, self.host, self.plan.terms
         address, port = service.host.address, _PORT + service.number
         if service.plan.isStream:
@@ -291,6 +292,10 @@ class Connection:
     def _ended(self, result: Any) -> None:
         self.scenario.require(self.result is None, f"{self!r}: the attempt has two results")
         self.result = result
+        timeout = 0.0 if self.service.plan.isStream else self.plan.timeout
+        seconds = self.scenario.world.clock.rightNow - self.begunAt
+        isLate = 0.0 < timeout < seconds - 1e-6 and self.scenario.isSteady
+        self.scenario.require(not isLate, f"{self!r}: the attempt takes {seconds} seconds, not {timeout}")
         if not isinstance(result, Failure):
             self.scenario.require(result is self.users[0], f"{self!r} has another protocol")
             return
@@ -360,6 +365,7 @@ class UserScenario(ProgramScenario):
 
     @ivar troubleSeconds: duration of events that suspend connections.
     @ivar isTroubled: whether connections may be lost, as the trouble was too long, or memory is scarce.
+    @ivar isSteady: whether no clock is set, and no process is busy.
     @ivar isPathDown: whether the path between the first ports of two hosts is cut.
     """
 
@@ -370,6 +376,7 @@ class UserScenario(ProgramScenario):
         self.errors: list[ProgramError] = []
         self.isTroubled = plan.regions > 0
         self.isPathDown = False
+        self.isSteady = not any(act.act in (Act.CLOCK, Act.SLEEP) for act in plan.acts)
         self.troubleSeconds = 0.0
         self.sourcePort = 0
         self._calls: Counter[tuple[int, int, When]] = Counter()

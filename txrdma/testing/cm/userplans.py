@@ -381,7 +381,7 @@ def _drawActs(random: Random, connections: int, hurry: float) -> tuple[ActPlan, 
 
 def _drawSequence(random: Random, connection: int, at: float) -> Iterator[ActPlan]:
     actor = random.randrange(2)
-    size = random.choice((1, 300, 3000, 12_000, 40_000))
+    size = random.choice((1, 1, 300, 3000, 12_000, 40_000))
     for end, act in random.choice(_SEQUENCES):
         yield ActPlan(
             when=When.TIME,
