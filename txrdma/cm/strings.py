@@ -31,14 +31,16 @@ if TYPE_CHECKING:
 
 def _terms(keys: Arguments, usual: Terms) -> Terms:
     """Return the terms that the keys of either side specify."""
+    from txrdma.cm.terms import RANGES
+
     return replace(
         usual,
-        receives=keys.number("receives", usual.receives, 1, 0x8000),
-        messageBytes=keys.size("messageBytes", usual.messageBytes, 1, 1 << 30),
-        reads=keys.number("reads", usual.reads, 0, 255),
+        receives=keys.number("receives", usual.receives, *RANGES["receives"]),
+        messageBytes=keys.size("messageBytes", usual.messageBytes, 1, RANGES["messageBytes"][1]),
+        reads=keys.number("reads", usual.reads, *RANGES["reads"]),
         usesCredits=keys.isYes("credits", usual.usesCredits),
         keepalive=keys.seconds("keepalive", usual.keepalive, mayBeZero=True) or None,
-        longest=keys.size("longest", usual.longest, 1, 1 << 30),
+        longest=keys.size("longest", usual.longest, 1, RANGES["longest"][1]),
     )
 
 

@@ -33,7 +33,7 @@ REP_MAGIC: Final = 0x74784D03
 LONGEST: Final = 16 << 20
 """Bytes of the longest message that an end accepts, if it reads long messages."""
 
-_RANGES: Final = {
+RANGES: Final = {
     "messageBytes": (0, 1 << 30),  # 0 for protocols that post to the queue pair themselves
     "receives": (1, 0xFFFF),
     "sends": (1, 0xFFFF),
@@ -44,6 +44,7 @@ _RANGES: Final = {
     "maxCMRetries": (0, 15),
     "longest": (0, 1 << 30),
 }
+"""The least and greatest value of each number in L{Terms}, and of the keys of endpoint strings for them."""
 
 _GREETING_BYTES: Final = 16
 _NAME_BYTES: Final = 16
@@ -112,7 +113,7 @@ class Terms:
     longest: int = LONGEST
 
     def __post_init__(self) -> None:
-        for name, (least, most) in _RANGES.items():
+        for name, (least, most) in RANGES.items():
             value = getattr(self, name)
             if not least <= index(value) <= most:
                 raise InvalidRequest(f"{name} is from {least} to {most}, not {value}")

@@ -38,6 +38,7 @@ from txrdma.cm.rsocket.messages import MOST_MAPPINGS
 from txrdma.cm.rsocket.stream import addressOf, MEMORY_REQUESTS, REPOST, RSocketEnd
 from txrdma.cm.rsocket.transport import RSocketTransport
 from txrdma.cm.terms import checkSeconds, KEEPALIVE, MessageAddress, Terms
+from txrdma.cm.terms import RANGES as TERM_RANGES
 from txrdma.error import InvalidRequest, WireError
 from txrdma.kit.values import frozen
 from txrdma.streams.endpoints import AcceptedStreams, StreamAttempt
@@ -52,13 +53,17 @@ READS: Final = 4
 
 _USUAL_SIZES: Final = Sizes()
 
-_RANGES: Final = {
-    "receives": (16, 0xFFFE),
-    "sends": (16, 0xFFFE),
+_CONTROL_RECEIVES: Final = 2 * CONTROLS + REPOST
+"""Receives for control messages, which need no credits."""
+
+RANGES: Final = {
+    "receives": (16, TERM_RANGES["receives"][1] - _CONTROL_RECEIVES),
+    "sends": (16, TERM_RANGES["sends"][1] - MEMORY_REQUESTS),
     "receiveBuffer": (4096, 1 << 29),
     "sendBuffer": (2048, 1 << 29),
     "mappings": (0, MOST_MAPPINGS),
 }
+"""The least and greatest value of each number in L{Sizes}, and of the keys of endpoint strings for them."""
 
 
 @frozen
@@ -75,7 +80,7 @@ class RSocketOptions:
 
     def __post_init__(self) -> None:
         """Check the sizes and the time; raises L{InvalidRequest}."""
-        for name, (least, most) in _RANGES.items():
+        for name, (least, most) in RANGES.items():
             value = getattr(self.sizes, name)
             if not least <= index(value) <= most:
                 raise InvalidRequest(f"{name} is from {least} to {most}, not {value}")
@@ -84,12 +89,11 @@ class RSocketOptions:
 
     @property
     def terms(self) -> Terms:
-        """The terms of the message connection, with receives for control messages, which need no credits."""
+        """The terms of the message connection."""
         sizes = self.sizes
-        receives = sizes.receives + 2 * CONTROLS + REPOST
         return Terms(
             messageBytes=0,
-            receives=receives,
+            receives=sizes.receives + _CONTROL_RECEIVES,
             sends=sizes.sends + MEMORY_REQUESTS,
             reads=READS,
             usesCredits=False,

@@ -28,17 +28,16 @@ if TYPE_CHECKING:
 def _options(keys: Arguments) -> RSocketOptions:
     """Return the options that the keys of either side specify."""
     from txrdma.cm.rsocket._core import Sizes
-    from txrdma.cm.rsocket.endpoints import RSocketOptions
-    from txrdma.cm.rsocket.messages import MOST_MAPPINGS
+    from txrdma.cm.rsocket.endpoints import RANGES, RSocketOptions
     from txrdma.cm.terms import KEEPALIVE
 
-    usual = Sizes()
+    usual, (least, most) = Sizes(), RANGES["receiveBuffer"]
     sizes = Sizes(
-        keys.number("receives", usual.receives, 16, 0xFFFE - 32),
-        keys.number("sends", usual.sends, 16, 0xFFFE - 8),
-        keys.size("rcvbuf", usual.receiveBuffer // 2, 2048, 1 << 28) * 2,
-        keys.size("sndbuf", usual.sendBuffer, 2048, 1 << 29),
-        keys.number("mappings", usual.mappings, 0, MOST_MAPPINGS),
+        keys.number("receives", usual.receives, *RANGES["receives"]),
+        keys.number("sends", usual.sends, *RANGES["sends"]),
+        keys.size("rcvbuf", usual.receiveBuffer // 2, least // 2, most // 2) * 2,
+        keys.size("sndbuf", usual.sendBuffer, *RANGES["sendBuffer"]),
+        keys.number("mappings", usual.mappings, *RANGES["mappings"]),
     )
     return RSocketOptions(sizes, keys.seconds("keepalive", KEEPALIVE, mayBeZero=True) or None)
 

@@ -15,7 +15,12 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.rsocket import endpoints, stream
 from txrdma.cm.rsocket._core import RSocket, Sizes
-from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketOptions, RSocketServerEndpoint
+from txrdma.cm.rsocket.endpoints import (
+    RANGES,
+    RSocketClientEndpoint,
+    RSocketOptions,
+    RSocketServerEndpoint,
+)
 from txrdma.cm.rsocket.stream import RSocketEnd
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.headers import Opcode
@@ -47,6 +52,11 @@ class OptionTests(SynchronousTestCase):
         for seconds in (-1, 0, float("nan")):
             with self.assertRaisesRegex(InvalidRequest, "keepalive"):
                 RSocketOptions(keepalive=seconds)
+
+    def test_largestNumbers(self) -> None:
+        """The largest sizes are possible terms of a connection."""
+        largest = RSocketOptions(Sizes(**{name: most for name, (_, most) in RANGES.items()}))
+        self.assertEqual((largest.terms.receives, largest.terms.sends), (0xFFFF, 0xFFFF))
 
 
 class ListeningTests(MessagingCase):
