@@ -53,8 +53,7 @@ def _ueids(version: str, ueid: str | None) -> tuple[str, ...]:
 
 def _options(keys: Arguments, bindAddress: str | None = None) -> Options:
     """Return the options that the keys of a client's or server's string specify."""
-    from txrdma.smc.terms.offer import FEWEST_LINKS, MOST_LINKS
-    from txrdma.smc.terms.options import GROUPS, HANDSHAKES, LARGEST_RING, MEMORY, Options
+    from txrdma.smc.terms.options import Options, RANGES, USUAL
 
     given = dict(keys.left)
     device, peer = keys.take("device", "auto"), keys.choice("peer", "auto", "smc")
@@ -76,17 +75,17 @@ def _options(keys: Arguments, bindAddress: str | None = None) -> Options:
         backend=backend,
         versions=_VERSIONS[version],
         ueids=_ueids(version, keys.take("ueid") if keys.has("ueid") else None),
-        links=keys.number("links", 0, FEWEST_LINKS, MOST_LINKS) if keys.has("links") else None,
+        links=keys.number("links", 0, *RANGES["links"]) if keys.has("links") else None,
         option=keys.choice("option", "auto", "no") == "auto",
         runtime=runtime,
         autocork=keys.isYes("autocork", True),
         lowLatency=keys.choice("latency", "auto", "low") == "low",
-        sndbuf=keys.size("sndbuf", 1 << 16, 1, 1 << 40),
-        rcvbuf=keys.size("rcvbuf", 0, 1, LARGEST_RING) if keys.has("rcvbuf") else None,
+        sndbuf=keys.size("sndbuf", USUAL.sndbuf, *RANGES["sndbuf"]),
+        rcvbuf=keys.size("rcvbuf", 0, *RANGES["rcvbuf"]) if keys.has("rcvbuf") else None,
         keepalive=keys.seconds("keepalive", None),
-        handshakes=keys.number("handshakes", HANDSHAKES, 0, 1 << 31),
-        maxgroups=keys.number("maxgroups", GROUPS, 0, 1 << 31),
-        maxmemory=keys.size("maxmemory", MEMORY, 0, 1 << 50),
+        handshakes=keys.number("handshakes", USUAL.handshakes, *RANGES["handshakes"]),
+        maxgroups=keys.number("maxgroups", USUAL.maxgroups, *RANGES["maxgroups"]),
+        maxmemory=keys.size("maxmemory", USUAL.maxmemory, *RANGES["maxmemory"]),
     )
 
 

@@ -30,11 +30,15 @@ HANDSHAKES: Final = 1024
 """Default limit of concurrent handshakes of a listener."""
 
 
-def ringSize(size: int) -> int:
-    """Return the smallest valid ring size (16 KiB times a power of two) for some bytes; raises ValueError."""
-    if not 0 < index(size) <= LARGEST_RING:
-        raise ValueError(f"{size} bytes: rings have from 1 to {LARGEST_RING}")
-    return max(SMALLEST_BUFFER, 1 << (size - 1).bit_length())
+RANGES: Final = {
+    "links": (FEWEST_LINKS, MOST_LINKS),
+    "sndbuf": (0, 1 << 40),
+    "rcvbuf": (1, LARGEST_RING),
+    "handshakes": (0, 1 << 31),
+    "maxgroups": (0, 1 << 31),
+    "maxmemory": (0, 1 << 50),
+}
+"""The least and greatest value of each number in L{Options}, and of the keys of endpoint strings for them."""
 
 
 @lru_cache(64)
@@ -46,8 +50,6 @@ def _abilities(versions: tuple[int, ...], ueids: tuple[str, ...], links: int) ->
         raise ValueError(f"{len(ueids)} UEIDs; at most {MOST_UEIDS} are allowed")
     if 1 not in versions and not ueids:
         raise ValueError("versions=2 requires ueid=")
-    if not FEWEST_LINKS <= links <= MOST_LINKS:
-        raise ValueError(f"a link group has {FEWEST_LINKS} to {MOST_LINKS} links, not {links}")
     return Abilities(frozenset(versions), tuple(map(enterpriseID, ueids)), maxLinks=links)
 
 
@@ -110,21 +112,22 @@ class Options:
         if not isinstance(self.device, str):
             raise TypeError(f"device is a string, not {self.device!r}")
         self.abilities(1)
-        if self.rcvbuf is not None:
-            ringSize(self.rcvbuf)
         for name in ("timeout", "keepalive"):
             seconds = getattr(self, name)
             if seconds is not None and not seconds > 0:
                 raise ValueError(f"{name} is a number of seconds above 0, not {seconds}")
-        for name in ("sndbuf", "handshakes", "maxgroups", "maxmemory"):
+        for name, (least, most) in RANGES.items():
             number = getattr(self, name)
-            if not index(number) >= 0:
-                raise ValueError(f"{name} is a number from 0, not {number}")
+            if number is not None and not least <= index(number) <= most:
+                raise ValueError(f"{name} is a number from {least} to {most}, not {number}")
 
     @property
     def ring(self) -> int | None:
-        """Size of a connection's ring in bytes; None: chosen by the number of connections."""
-        return None if self.rcvbuf is None else ringSize(self.rcvbuf)
+        """
+        Size of a connection's ring in bytes (16 KiB times a power of two); None: chosen by the number of
+        connections.
+        """
+        return None if self.rcvbuf is None else max(SMALLEST_BUFFER, 1 << (self.rcvbuf - 1).bit_length())
 
     @property
     def meetingDirectory(self) -> str:

@@ -160,10 +160,11 @@ class ClientStringTests(SynchronousTestCase):
         for field, values in {
             "timeout": (-1, 0, float("nan")),
             "keepalive": (-1, 0, float("nan")),
-            "sndbuf": (-1,),
-            "handshakes": (-1,),
-            "maxgroups": (-1,),
-            "maxmemory": (-1,),
+            "links": (0, 9),
+            "sndbuf": (-1, 1 << 41),
+            "handshakes": (-1, 1 << 32),
+            "maxgroups": (-1, 1 << 32),
+            "maxmemory": (-1, 1 << 51),
         }.items():
             for value in values:
                 with self.assertRaisesRegex(ValueError, field):
