@@ -213,7 +213,7 @@ class Limits(FromCode):
     """A table of all limits of what peers can make a process store, do or wait for."""
 
     def lines(self) -> list[str]:
-        from txrdma.kit.limits import LIMITS
+        from txrdma.test.support.limits import LIMITS
 
         cells = [
             [

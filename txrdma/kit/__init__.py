@@ -9,7 +9,6 @@ Utilities that do not depend on RDMA.
  - L{txrdma.kit.delayedcalls}: delayed calls that other code may cancel.
  - L{txrdma.kit.proofs}: connections whose ends prove that they have a key.
  - L{txrdma.kit.backoff}: pauses between requests to peers that do not answer.
- - L{txrdma.kit.limits}: limits on the resources of a process that peers can use.
  - L{txrdma.kit.logs}: rate-limited logging; L{txrdma.kit.connectionlog}: the log event of each connection.
  - L{txrdma.kit.listening}: checks of server endpoint strings.
  - L{txrdma.kit.httprequests}: HTTP requests with bounds of time and size.

@@ -5,7 +5,7 @@ A table is an attribute that a class creates as an empty dictionary, list, set, 
 or as an empty tuple or empty bytes that its module replaces by longer ones. The author of a new one adds it
 to C{BOUNDS}, as C{package.Class.attribute}: below the name of the constant that is its limit, or, if no peer
 can fill it without limit, below the reason. A limit that a peer can reach with an effect on others belongs to
-L{txrdma.kit.limits} as well.
+L{txrdma.test.support.limits} as well.
 """
 
 from __future__ import annotations

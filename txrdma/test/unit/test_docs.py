@@ -49,7 +49,7 @@ class NamesTests(SynchronousTestCase):
         self.assertTrue(self.names["isTest"](here))
         self.assertFalse(self.names["isTest"](f"{here}2"))
         self.assertFalse(self.names["isTest"]("test_documents"))
-        self.assertFalse(self.names["referencePage"]("txrdma.kit.limits.NoLimit"))
+        self.assertFalse(self.names["referencePage"]("txrdma.kit.strings.NoArguments"))
 
 
 class NumbersTests(SynchronousTestCase):

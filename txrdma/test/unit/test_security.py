@@ -11,8 +11,8 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
-from txrdma.kit.limits import LIMITS
-from txrdma.test.unit.kit.test_limits import hasTest
+from txrdma.test.support.limits import LIMITS
+from txrdma.test.unit.test_limits import hasTest
 
 PAGE = Path(__file__).resolve().parents[3] / "SECURITY.md"
 

@@ -1,4 +1,4 @@
-"""Tests for L{txrdma.kit.limits}."""
+"""Tests for L{txrdma.test.support.limits}."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.terms import Terms
-from txrdma.kit.limits import LIMITS
 from txrdma.smc.terms.options import Options
+from txrdma.test.support.limits import LIMITS
 
 
 def testNames(path: Path) -> set[str]:
