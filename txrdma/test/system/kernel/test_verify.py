@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TYPE_CHECKING
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -32,18 +32,23 @@ _NOBODY: Final = (
 """The words that run a program as an unprivileged user."""
 
 
-class VerifyTests(SynchronousTestCase):
+if TYPE_CHECKING:
+    _Case = SynchronousTestCase
+else:
+    _Case = object
+
+
+class _VerifyMixin(_Case):
     """
-    As root, between the ports of two devices.
+    The tests of each user.
 
     @cvar words: run a program as the user.
     @cvar ends: options of C{txrdma verify}.
     """
 
     skip = OUTSIDE
-    witness = Witness("pyverbs, txrdma verify --quick", "rxe", "as root, two devices")
     words: tuple[str, ...] = ()
-    ends: tuple[str, ...] = ("--device", "pyverbs:rxe0", "--to", "pyverbs:rxe1")
+    ends: tuple[str, ...]
 
     def txrdma(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command of C{txrdma} as the user."""
@@ -81,6 +86,27 @@ class VerifyTests(SynchronousTestCase):
         self.assertGreater(counts["passed"], 25)
         self.assertEqual(counts["skipped"], 0)
 
+    def test_peer(self) -> None:
+        """Data passes over each transport to another process, C{smc:} by SMC-R, and perftest is measured."""
+        found = self.verified("peer")
+        measured = {row["over"] for row in found["measurements"]}
+        self.assertLessEqual({"tcp:", "smc:", "rsocket:", "btl:", *PROGRAMS}, measured)
+
+    @staticmethod
+    def managementTests() -> int:
+        """Number of tests of management datagrams that do not remove the device."""
+        from txrdma.verify.suites import DatagramMADTests
+
+        removing = ("test_lost", "test_returnOfAsking", "test_returnOfServing", "test_closing")
+        return len([name for name in dir(DatagramMADTests) if name.startswith("test_")]) - len(removing)
+
+
+class VerifyTests(_VerifyMixin, SynchronousTestCase):
+    """As root, between the ports of two devices."""
+
+    witness = Witness("pyverbs, txrdma verify --quick", "rxe", "as root, two devices")
+    ends = ("--device", "pyverbs:rxe0", "--to", "pyverbs:rxe1")
+
     def test_rdma(self) -> None:
         """All checks of C{rdma:} pass."""
         self.assertGreater(self.verified("rdma")["parts"]["rdma"]["passed"], 15)
@@ -95,20 +121,6 @@ class VerifyTests(SynchronousTestCase):
         self.assertEqual(counts["passed"], 2 * self.managementTests())
         self.assertEqual(counts["skipped"], 2 * 3)  # those that remove the device
 
-    @staticmethod
-    def managementTests() -> int:
-        """Number of tests of management datagrams that do not remove the device."""
-        from txrdma.verify.suites import DatagramMADTests
-
-        removing = ("test_lost", "test_returnOfAsking", "test_returnOfServing", "test_closing")
-        return len([name for name in dir(DatagramMADTests) if name.startswith("test_")]) - len(removing)
-
-    def test_peer(self) -> None:
-        """Data passes over each transport to another process, C{smc:} by SMC-R, and perftest is measured."""
-        found = self.verified("peer")
-        measured = {row["over"] for row in found["measurements"]}
-        self.assertLessEqual({"tcp:", "smc:", "rsocket:", "btl:", *PROGRAMS}, measured)
-
     def test_doctor(self) -> None:
         """C{txrdma doctor} reports no problem."""
         done = self.txrdma("doctor", "--json")
@@ -116,13 +128,12 @@ class VerifyTests(SynchronousTestCase):
         self.assertEqual((done.returncode, found["isWell"]), (0, True), done.stdout)
 
 
-class UnprivilegedVerifyTests(VerifyTests):
+class UnprivilegedVerifyTests(_VerifyMixin, SynchronousTestCase):
     """As an unprivileged user, with one device; C{rdma:} and C{btl:} only in the part C{peer}."""
 
     witness = Witness("pyverbs, txrdma verify --quick", "rxe", "an ordinary user, 8 MiB of pinned memory")
     words = _NOBODY
     ends = ("--device", "pyverbs:rxe0")
-    test_rdma = test_btl = None  # type: ignore[assignment]
 
     def test_mad(self) -> None:
         """Checks of management datagrams are skipped, and the report names what permits them."""
