@@ -36,9 +36,9 @@ def lacksMappings(error: OSError | ValueError) -> bool:
     return lacksDescriptors(error) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
-def advised(error: OSError) -> str:
-    """Return the text of an L{OSError}, with advice if the process or the system has no descriptors left."""
-    advice = _ADVICE.get(error.errno or 0)
+def advised(error: Exception) -> str:
+    """Return the text of an error, with advice if the process or the system has no descriptors left."""
+    advice = _ADVICE.get(error.errno or 0) if isinstance(error, OSError) else None
     return f"{error}: {advice}" if advice else str(error)
 
 

@@ -20,6 +20,7 @@ from txrdma.error import InvalidRequest, ProtectionError, ResourceExhausted
 from txrdma.iba.types import LKey, RKey
 from txrdma.iba.verbs import Access, Buffer, Segment
 from txrdma.interfaces import IMemoryRegion
+from txrdma.kit.logs import advised
 from txrdma.soft.core.recent import RecentNumbers
 from txrdma.unix.mapping import closeMapping, releaseView, sealedMemory
 from txrdma.unix.sharing import whyNoSharedMemory
@@ -219,7 +220,7 @@ class KeyTable:
             else:
                 mapping = mmap.mmap(-1, validOffset + PAGE)
         except (OSError, ValueError, OverflowError) as error:
-            raise ResourceExhausted(f"no memory region of {length} bytes: {error}") from error
+            raise ResourceExhausted(f"no memory region of {length} bytes: {advised(error)}") from error
         mapping[validOffset : validOffset + 8] = _VALID
         view = memoryview(mapping)[:length]
         key, address = self._newKey(), self._place(length)

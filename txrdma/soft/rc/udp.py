@@ -22,6 +22,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import ROCE_PORT
+from txrdma.kit.logs import advised
 from txrdma.ports.network import HostNetwork
 
 _log = Logger()
@@ -164,7 +165,7 @@ class UDPCarrier:
             if self._socket is not None:
                 self._socket.close()
             if isinstance(error, OSError):
-                raise DeviceUnavailable(f"no UDP socket at {address}: {error}") from error
+                raise DeviceUnavailable(f"no UDP socket at {address}: {advised(error)}") from error
             raise
         self._setBuffers(self._socket)
         self.receiveBuffer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
@@ -404,7 +405,7 @@ def udpSocket(address: str) -> socket.socket:
         if made is not None:
             made.close()
         if isinstance(error, OSError):
-            raise DeviceUnavailable(f"no UDP socket at {address}: {error}") from error
+            raise DeviceUnavailable(f"no UDP socket at {address}: {advised(error)}") from error
         raise
     return made
 

@@ -118,6 +118,18 @@ class KeyTests(SynchronousTestCase):
     def test_allocationFailureIsResourceExhausted(self) -> None:
         self.assertRaises(ResourceExhausted, self.keys.allocate, self.domain, 1 << 62, ALL)
 
+    @skipUnless(hasattr(os, "memfd_create"), "only Linux has memory with descriptors")
+    def test_limitOfDescriptorsIsNamed(self) -> None:
+        """The log of a server that refuses connections for lack of descriptors contains this text."""
+        self.allocate()  # asks first whether memory can be shared
+
+        def refuse(*_: object) -> NoReturn:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        self.patch(os, "memfd_create", refuse)
+        error = self.assertRaises(ResourceExhausted, self.allocate)
+        self.assertIn("ulimit -n", str(error))
+
     def test_bufferOfOtherFormatIsRegisteredAsBytes(self) -> None:
         import array
 
