@@ -110,8 +110,8 @@ class StreamAttempt(Generic[MessageEndT]):
 
 def _systemError(error: RDMAError) -> OSError:
     """Return the error with which a TCP port could not be bound: programs read its number."""
-    number = EADDRNOTAVAIL if isinstance(error, DeviceUnavailable) else EADDRINUSE
-    found = OSError(number, str(error))
+    usual = EADDRNOTAVAIL if isinstance(error, DeviceUnavailable) else EADDRINUSE
+    found = OSError(getattr(error.__cause__, "errno", None) or usual, str(error))
     found.__cause__ = error
     return found
 
