@@ -183,6 +183,8 @@ class StreamEnd(Generic[CoreT, CarrierT]):
             )
             mustArrive = core.isOver or not self._isClean
             self._wasCut = self._wasCut or core.wasCut or (mustArrive and not core.isDelivered)
+            if self._wasCut and self.discardsInput and not self._isReadEndReported:
+                self._isClean = False  # it had closed, and the peer has not received everything
         self._soon()
 
     def _drop(self, core: StreamCore) -> None:
@@ -416,7 +418,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
             self._end(self._failure)
         elif self.isPaused and not (self.discardsInput or self._wasCut):
             pass  # as over TCP: the protocol may still need the connection that it waits for
-        elif not self._isClean or (self._wasCut and not self._isReadEndReported):
+        elif not self._isClean or (self._wasCut and not (self._isReadEndReported or self.discardsInput)):
             self._end(Failure(ConnectionLost()))
         elif self.discardsInput:
             self._end(Failure(ConnectionDone()))

@@ -102,6 +102,25 @@ class EndTests(SynchronousTestCase):
         self.peerCloses(1)
         self.assertIs(self.protocol.reason.type, ConnectionLost)
 
+    def test_protocolWritesAndClosesWhenItResumes(self) -> None:
+        """As over TCP, bytes that are written with a close after the peer's may be lost: those of TLS."""
+        transport = self.protocol.transport
+
+        def received(data: bytes) -> None:
+            transport.write(b"answer")
+            transport.loseConnection()
+
+        self.patch(self.protocol, "dataReceived", received)
+        transport.pauseProducing()
+        self.core.arrived(b"message", None)
+        self.core.arrived(b"", DISCONNECT)
+        self.end._turn()
+        self.end.lose(ConnectionDone())
+        self.clock.advance(0)
+        transport.resumeProducing()
+        self.clock.advance(0)
+        self.assertIs(self.protocol.reason.type, ConnectionDone)
+
     def test_pausedProtocolIsNotToldOfLoss(self) -> None:
         """
         As over TCP, a protocol that has paused gets C{connectionLost} when it resumes, closes, or writes.
