@@ -82,6 +82,7 @@ class DatagramPair:
         self.server = DatagramUser(self, b"s" * plan.private)
         self.client: DatagramUser | None = None
         self.port: Any = None
+        self.attempt: Deferred[Any] = Deferred()
         self.result: Any = None
 
     def __repr__(self) -> str:
@@ -109,10 +110,10 @@ class DatagramPair:
         endpoint = DatagramClientEndpoint(
             self.host, self.peer.address, _PORT + self.number, self.host.device, private, plan.timeout or None
         )
-        attempt: Deferred[Any] = endpoint.connect(MessageFactory(partial(DatagramUser, self)))
-        attempt.addBoth(self._ended)
-        if plan.cancelled >= 0:
-            self.host.callSteadily(plan.cancelled, attempt.cancel)
+        self.attempt = endpoint.connect(MessageFactory(partial(DatagramUser, self)))
+        self.attempt.addBoth(self._ended)
+        if plan.cancelled > 0:
+            self.host.callSteadily(plan.cancelled, self.attempt.cancel)
 
     def _ended(self, result: Any) -> None:
         self.scenario.require(self.result is None, f"{self!r}: the attempt has two results")
@@ -142,6 +143,9 @@ class DatagramPair:
         peer = user.transport.peer
         assert peer is not None
         self.scenario.require(peer.privateData == self.server.answer, f"{self!r}: {peer.privateData!r}")
+        if not self.plan.cancelled:
+            self.attempt.cancel()
+            return
         for number in range(self.plan.count):
             self.host.callSteadily(number * self.plan.interval, partial(self._send, number))
         self.host.callSteadily(self.plan.seconds, self._close)
@@ -173,8 +177,8 @@ class DatagramPair:
 
     def end(self) -> None:
         """Stop the client and the service."""
-        if self.client is not None:
-            self.client.transport.loseConnection()
+        if isinstance(self.result, DatagramUser):
+            self.result.transport.loseConnection()
         if self.port is not None:
             self.port.stopListening()
             self.port.stopListening()

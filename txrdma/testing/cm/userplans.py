@@ -118,11 +118,13 @@ _SEQUENCES: Final[tuple[tuple[tuple[int, Act], ...], ...]] = (
     ((1, Act.PAUSE), (0, Act.MANY), (0, Act.CLOSE), (1, Act.CLOSE)),
     ((1, Act.PAUSE), (0, Act.MANY), (1, Act.CLOSE), (0, Act.CLOSE)),
     ((1, Act.PAUSE), (0, Act.MANY), (0, Act.HALF), (1, Act.HALF), (1, Act.CLOSE)),
+    ((1, Act.PAUSE), (0, Act.CLOSE), (1, Act.SEND), (1, Act.MANY), (1, Act.RESUME)),
     ((1, Act.PAUSE), *((0, Act.SEND),) * 7, (0, Act.CLOSE), (0, Act.CANCEL)),
     ((1, Act.PAUSE), *((0, Act.SEND),) * 5, (0, Act.SHARE), (1, Act.PUT), (0, Act.CANCEL)),
     ((1, Act.PAUSE), (0, Act.PUSH), (0, Act.SWITCH), (0, Act.CANCEL), (1, Act.RESUME)),
     ((1, Act.PAUSE), (0, Act.TRICKLE), (0, Act.SEND), (1, Act.RESUME)),
     ((0, Act.MAP), (1, Act.WAIT_MAPPED), (1, Act.PUT_MAPPED), (1, Act.CANCEL), (0, Act.UNMAP)),
+    ((0, Act.MAP), (0, Act.PAUSE), (1, Act.MANY), (1, Act.PUT_MAPPED), (1, Act.SEND), (0, Act.RESUME)),
     ((0, Act.MIGRATE), (1, Act.MIGRATE), (0, Act.SEND), (1, Act.MANY)),
     ((0, Act.ALTERNATE), (1, Act.ALTERNATE), (0, Act.PUSH), (1, Act.CANCEL), (0, Act.CANCEL)),
     ((0, Act.SHARE), (1, Act.READ), (1, Act.PUT), (1, Act.ADD), (1, Act.CANCEL), (0, Act.UNSHARE)),
@@ -223,7 +225,7 @@ class DatagramPlan:
     The plan of a service of datagrams, and of its client.
 
     @ivar at: seconds until the client begins to connect; C{timeout}: until that fails, or 0 for the default;
-        C{cancelled}: until it is cancelled, or below 0.
+        C{cancelled}: until it is cancelled, 0 for in C{startProtocol}, or below 0.
     @ivar isRefused: whether there is no such service.
     @ivar private: bytes of private data.
     @ivar count: number of datagrams; C{size}: bytes of each, beside its number; C{interval}: seconds between.

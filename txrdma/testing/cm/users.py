@@ -515,6 +515,7 @@ class StreamUser(User, Protocol):
         self.owed: int | None = None
         self.sawEnd = self.hasHalfClosed = False
         self.mapped: list[Any] = []
+        self.mappedPuts: list[tuple[int, memoryview, bytes]] = []
         self.mappedEnd: Counter[Any] = Counter()
 
     @property
@@ -570,6 +571,9 @@ class StreamUser(User, Protocol):
         begin, self.received = self.received, self.received + len(data)
         self.require(len(data) > 0 and self.received <= other.written, "data that was not written")
         self.require(data == other.text(begin, len(data)), f"other data at {begin}")
+        for position, written, expected in other.mappedPuts:
+            isBehind = position >= self.received or self.connection.isBroken
+            self.require(isBehind or written == expected, "data before an earlier write to mapped memory")
         self.react(When.RECEIVED)
 
     def readEnded(self) -> None:
@@ -664,10 +668,14 @@ class StreamUser(User, Protocol):
         if not data or not isThere:
             return
         other.mappedEnd[mapped] += len(data)
+        put = self.written, mapped.buffer[at : at + len(data)], data
+        self.mappedPuts.append(put)
 
         def got(value: Any) -> None:
-            isRight = isinstance(value, Failure) or mapped.buffer[at : at + len(data)] == data
-            self.require(isRight, "has written other bytes to mapped memory")
+            if isinstance(value, Failure):
+                self.mappedPuts.remove(put)
+            else:
+                self.require(put[1] == data, "has written other bytes to mapped memory")
 
         self.watch(self.transport.writeMapped(mapped.offset + at, data), plan, got)
 
@@ -763,6 +771,8 @@ class MessageUser(User, RDMAProtocol):
         if self.lost is not None or transport._isProcessing or not transport._life.mayPost:
             return
         sends, credits, producer = transport._sends, transport._credits, self.producer
+        waitingBytes = sum(each.size for each in sends.waiting)
+        self.require(sends._waitingBytes == waitingBytes, "a cancelled request is still counted")
         if not sends.waiting:
             self.require(producer is None or not producer.isPaused, "a producer is paused without reason")
         elif not (self.scenario.plan.inline or self.scenario.isTroubled):
