@@ -23,7 +23,7 @@ _UNFIT: Final = (Act.PULL, Act.SWITCH, Act.SECOND, Act.QUIT)
 
 @cache
 def _options(isServer: bool) -> Any:
-    """Return the options of an end; the length of an Ed25519 signature is the same each time."""
+    """Return the options of an end."""
     return PrivateCertificate.loadPEM(makeCertificate()).options() if isServer else CertificateOptions()
 
 

@@ -8,10 +8,10 @@ import datetime
 def makeCertificate() -> bytes:
     """Create a key and a certificate for C{localhost}, in PEM. Requires the package C{cryptography}."""
     from cryptography import x509
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ed25519
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
 
-    key = ed25519.Ed25519PrivateKey.generate()
+    key = rsa.generate_private_key(65537, 2048)  # signatures have always the same length
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     now = datetime.datetime.now(datetime.timezone.utc)
     certificate = (
@@ -24,7 +24,7 @@ def makeCertificate() -> bytes:
         .not_valid_after(now + datetime.timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, None)
+        .sign(key, hashes.SHA256())
     )
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
