@@ -119,7 +119,7 @@ _SEQUENCES: Final[tuple[tuple[tuple[int, Act], ...], ...]] = (
     ((1, Act.PAUSE), (0, Act.MANY), (1, Act.CLOSE), (0, Act.CLOSE)),
     ((1, Act.PAUSE), (0, Act.MANY), (0, Act.HALF), (1, Act.HALF), (1, Act.CLOSE)),
     ((1, Act.PAUSE), (0, Act.CLOSE), (1, Act.SEND), (1, Act.MANY), (1, Act.RESUME)),
-    ((1, Act.PAUSE), *((0, Act.SEND),) * 7, (0, Act.CLOSE), (0, Act.CANCEL)),
+    *(((1, Act.PAUSE), *((0, Act.SEND),) * 7, (0, Act.CLOSE), (0, Act.CANCEL)),) * 3,
     ((1, Act.PAUSE), *((0, Act.SEND),) * 5, (0, Act.SHARE), (1, Act.PUT), (0, Act.CANCEL)),
     ((1, Act.PAUSE), (0, Act.PUSH), (0, Act.SWITCH), (0, Act.CANCEL), (1, Act.RESUME)),
     ((1, Act.PAUSE), (0, Act.TRICKLE), (0, Act.SEND), (1, Act.RESUME)),
@@ -383,7 +383,7 @@ def _drawActs(random: Random, connections: int, hurry: float) -> tuple[ActPlan, 
 
 def _drawSequence(random: Random, connection: int, at: float) -> Iterator[ActPlan]:
     actor = random.randrange(2)
-    size = random.choice((1, 1, 300, 3000, 12_000, 40_000))
+    size = random.choice((1, 1, 1, 300, 3000, 12_000, 40_000))
     for end, act in random.choice(_SEQUENCES):
         yield ActPlan(
             when=When.TIME,
