@@ -75,6 +75,9 @@ _QUIET: Final = 2000.0
 _LONG_TROUBLE: Final = 60.0
 """Seconds for which a path is cut, so that connections without an alternate one are lost."""
 
+_LONGEST_DATAGRAMS: Final = 6.0
+"""Seconds in which all datagrams are sent."""
+
 _PORT: Final = 7471
 _REFUSALS: Final = (RDMAError, ConnectError, CancelledError, ConnectingCancelledError, NoProtocol)
 
@@ -572,6 +575,7 @@ class UserScenario(ProgramScenario):
         for service in self.services:
             service.isUsable = False
             service.host.callSteadily(0, service.stop)
+        self.run(_LONGEST_DATAGRAMS)
         for pair in self.datagrams:
             pair.end()
         self.run(_QUIET)
