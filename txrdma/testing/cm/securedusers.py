@@ -67,8 +67,13 @@ class SecuredUser(StreamUser):
             self._secure()
 
     def act(self, plan: ActPlan) -> None:
-        """Make an act, unless TLS has not begun, or cannot make it."""
-        if plan.act not in _UNFIT and (self.isSecured or plan.act in (Act.ABORT, Act.PAUSE, Act.RESUME)):
+        """
+        Make an act, unless TLS has not begun, or cannot make it.
+
+        Twisted's TLS drops what is written after a close, but not if a producer is registered then.
+        """
+        isFit = plan.act not in _UNFIT and not (plan.act is Act.PUSH and self.isEnding)
+        if isFit and (self.isSecured or plan.act in (Act.ABORT, Act.PAUSE, Act.RESUME)):
             super().act(plan)
 
     def react(self, when: When) -> None:

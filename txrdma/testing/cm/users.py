@@ -634,6 +634,13 @@ class StreamUser(User, Protocol):
         if self.sawEnd:
             self.conclude()
 
+    def conclude(self) -> None:
+        """Probe the peer, too: without that, bytes may wait for one that was killed."""
+        if self.lost is None and not self.isProbing:
+            self.isProbing = True
+            self.transport.setTcpKeepAlive(True)
+        super().conclude()
+
     def half(self) -> None:
         self.connection.isDisturbed = True
         if self.lost is None:
