@@ -498,7 +498,7 @@ class StreamUser(User, Protocol):
     The program at one end of a stream.
 
     @ivar start: where its text begins; C{written}: number of written bytes; C{owed}: of those before it has
-        ended writing; C{promised}: before it has closed the connection, unless the peer's end came first;
+        ended writing; C{promised}: before it has closed the connection, unless the peer did so first;
         C{received}: number of received bytes.
     @ivar stored: number of bytes that the peer has written to this end's memory.
     @ivar sawEnd: whether C{readConnectionLost} was called.
@@ -544,7 +544,8 @@ class StreamUser(User, Protocol):
         super().endWriting()
 
     def noteClose(self) -> None:
-        if not (self.hasClosed or self.sawEnd or self.transport.disconnecting):
+        hasPeerClosed = self.sawEnd or (self.other is not None and self.other.hasClosed)
+        if not (self.hasClosed or hasPeerClosed or self.transport.disconnecting):
             self.promised = self.written if self.owed is None else self.owed
         super().noteClose()
 
