@@ -2,7 +2,7 @@
 The route of a queue pair in shared memory that has not been used.
 
 A lane takes two boxes of shared memory. Most connections of a large server are idle, so a queue pair gets its
-lane when it or its peer posts the first request.
+lane when it or its peer posts the first request. Requests wait while many others are being opened.
 """
 
 from __future__ import annotations
@@ -10,10 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from txrdma.error import InvalidRequest, ResourceExhausted
+from txrdma.error import InvalidRequest, RDMAError, ResourceExhausted
 from txrdma.iba.types import QPN
-from txrdma.iba.verbs import AsyncEventKind, Completion, CompletionOpcode, Operation, SendRequest, Status
-from txrdma.soft.core.pieces import inlineLength
+from txrdma.iba.verbs import (
+    AsyncEventKind,
+    Completion,
+    COMPLETION_OF,
+    CompletionOpcode,
+    Operation,
+    SendRequest,
+    Status,
+)
+from txrdma.soft.core.pieces import copied, inlineLength
 from txrdma.soft.core.route import Route
 
 if TYPE_CHECKING:
@@ -31,16 +39,19 @@ class UnopenedLane(Route):
         self,
         owner: SoftQueuePair,
         destination: QPN,
+        mayOpen: Callable[[UnopenedLane], bool],
         make: Callable[[UnopenedLane], SharedQueuePair],
         closed: Callable[[UnopenedLane], None],
     ) -> None:
         """
+        @param mayOpen: returns whether the lane may be opened now; otherwise requests wait for L{open}.
         @param make: connects the queue pair; raises L{txrdma.error.ResourceExhausted}.
         @param closed: called when the queue pair is closed or fails before it has a lane.
         """
         self.owner, self.destination = owner, destination
-        self._make, self._closed = make, closed
+        self._mayOpen, self._make, self._closed = mayOpen, make, closed
         self._hasPeerLeft = False
+        self._waiting: Sequence[SendRequest] = ()
 
     @property
     def direct(self) -> object | None:
@@ -58,15 +69,22 @@ class UnopenedLane(Route):
         """
         opened = self._make(self)
         self.owner.routeOpened(opened.lane)
+        waiting, self._waiting = self._waiting, ()
+        if waiting:
+            opened.lane.post(waiting)
         if self._hasPeerLeft:
             opened.peerEnded(None)
         return opened
 
     def post(self, requests: Sequence[SendRequest]) -> None:
-        if not self._hasPeerLeft and all(map(_isEmptyWrite, requests)):
-            self._complete(requests)
-            return
-        self.open().lane.post(requests)
+        if not self._waiting:
+            if not self._hasPeerLeft and all(map(_isEmptyWrite, requests)):
+                self._complete(requests)
+                return
+            if self._hasPeerLeft or self._mayOpen(self):
+                self.open().lane.post(requests)
+                return
+        self._waiting = (*self._waiting, *map(copied, requests))
 
     def _complete(self, requests: Sequence[SendRequest]) -> None:
         """Complete RDMA WRITEs of no bytes, which only probe whether the peer exists: it does."""
@@ -82,10 +100,18 @@ class UnopenedLane(Route):
         self._hasPeerLeft = True
         if event is not None:
             self.owner.failed(event)
+        elif self._waiting:
+            try:
+                self.open()  # the lane fails the requests
+            except RDMAError:
+                self.owner.failed(None)
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
         self.close()
-        return []
+        waiting, self._waiting = self._waiting, ()
+        return [
+            (each.identifier, COMPLETION_OF.get(each.operation, CompletionOpcode.SEND)) for each in waiting
+        ]
 
     def attributesChanged(self) -> None:
         """The lane reads the attributes when it is opened."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from txrdma.error import ResourceExhausted
 from txrdma.soft.shared._doorbells import DoorbellChannel, LocalDoorbells
 from txrdma.soft.shared._rendezvous import DoorbellNotice, RendezvousKind
 from txrdma.soft.shared.unixpackets import Line
@@ -33,7 +34,11 @@ class PeerProcess:
             self.lines[0].send(message, descriptors)
 
     def doorbellNumber(self, channel: DoorbellChannel) -> int:
-        """The number of a channel's doorbell, sent to the peer on first use; raises L{InvalidRequest}."""
+        """
+        The number of a channel's doorbell, sent to the peer on first use.
+
+        @raise txrdma.error.RDMAError: the channel is closed, or no descriptor is left.
+        """
         number = self.doorbells.numberOf(channel)
         if number is None:
             for gone in self.doorbells.removeClosed():
@@ -44,5 +49,9 @@ class PeerProcess:
                 descriptors = (channel.doorbell,) if page < 0 else (channel.doorbell, page)
             number = self.doorbells.assign(channel)
             bell = DoorbellNotice(kind=RendezvousKind.DOORBELL, number=number)
-            self.send(bell.encode(), descriptors)
+            try:
+                self.send(bell.encode(), descriptors)
+            except ResourceExhausted:
+                self.doorbells.forget(number)
+                raise
         return number

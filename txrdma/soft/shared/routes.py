@@ -22,7 +22,7 @@ from typing import cast, Final
 
 from twisted.logger import Logger, LogLevel
 
-from txrdma.error import DeviceUnavailable, ProtectionError, RDMAError, WireError
+from txrdma.error import DeviceUnavailable, ProtectionError, RDMAError, ResourceExhausted, WireError
 from txrdma.iba.types import GID, QPN, ROCE_PORT
 from txrdma.iba.verbs import AsyncEventKind, QPKind
 from txrdma.kit.logs import lacksMappings, RateLimitedLogger
@@ -62,6 +62,13 @@ _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
 
 _MOST_WAITING: Final = 256
+
+MOST_UNANSWERED: Final = 32
+"""
+Maximum number of JOINs to one peer that await its JOIN: a process that is slow to read its socket could
+otherwise use all descriptors of the other one.
+"""
+
 RING_BYTES: Final = 256 * 1024
 _REMOTE: Final = REMOTE_WRITE | REMOTE_READ
 
@@ -75,6 +82,8 @@ class _ConnectedProcess(PeerProcess):
         self.datagramLink: DatagramLink | None = None
         self._port = port
         self._unopened: dict[QPN, UnopenedLane] = {}
+        self._postponed: dict[QPN, UnopenedLane] = {}  # they open when the peer has answered others
+        self._unanswered: set[QPN] = set()  # their JOIN was sent
         self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[Doorbell], int]] = {}
         self._peerDoorbells = PeerDoorbells()
 
@@ -88,11 +97,33 @@ class _ConnectedProcess(PeerProcess):
             self.doorbellNumber(queue.channel)  # raises if the channel is closed
         if self.isLost:  # nothing would fail the route any more
             raise DeviceUnavailable(f"{self.name[0]} port {self.name[1]} was lost while a message was sent")
-        unopened = UnopenedLane(owner, destination, self._open, self._closed)
+        unopened = UnopenedLane(owner, destination, self._mayOpen, self._open, self._closed)
         if (destination, owner.number) in self._invitations:  # the peer has sent already
             return self._open(unopened).lane
         self._unopened[owner.number] = unopened
         return unopened
+
+    def _mayOpen(self, unopened: UnopenedLane) -> bool:
+        """Whether a queue pair may open its lane now; if not, L{_answered} opens it."""
+        if len(self._unanswered) < MOST_UNANSWERED:
+            return True
+        self._postponed[unopened.owner.number] = unopened
+        return False
+
+    def _answered(self, number: QPN) -> None:
+        """Open postponed lanes if the peer has answered a JOIN, or its local queue pair is closed."""
+        if number not in self._unanswered:
+            return
+        self._unanswered.remove(number)
+        while self._postponed and len(self._unanswered) < MOST_UNANSWERED and not self.isLost:
+            first, unopened = next(iter(self._postponed.items()))
+            try:
+                unopened.open()
+            except RDMAError:
+                if self._unanswered:  # their answers may release descriptors
+                    return
+                self._postponed.pop(first, None)
+                unopened.owner.failed(AsyncEventKind.QP_FATAL)
 
     def _open(self, unopened: UnopenedLane) -> SharedQueuePair:
         port, owner = self._port, unopened.owner
@@ -105,10 +136,12 @@ class _ConnectedProcess(PeerProcess):
             connection.lane.close()
             raise
         self._unopened.pop(owner.number, None)
+        self._postponed.pop(owner.number, None)
         return connection
 
     def _closed(self, unopened: UnopenedLane) -> None:
         number = unopened.owner.number
+        self._postponed.pop(number, None)
         if self._unopened.pop(number, None) is not None:
             self._sendLeave(number, unopened.destination)
 
@@ -119,9 +152,12 @@ class _ConnectedProcess(PeerProcess):
         if invitation is not None:
             connection.join(*invitation)
             connection.watch()  # the peer may have written already: poll after the queues are attached
+        else:
+            self._unanswered.add(connection.number)
 
     def _remove(self, number: QPN) -> None:
         self.queuePairs.pop(number, None)
+        self._answered(number)
 
     def lost(self, reason: str) -> None:
         """Close all connections to the process, and fail its queue pairs."""
@@ -205,6 +241,7 @@ class _ConnectedProcess(PeerProcess):
         else:
             connection.join(box, doorbells, parsed.doorbellByte)
             connection.poll()  # the peer may have written and rung before its box was mapped
+            self._answered(parsed.destination)
 
     def openDatagramLink(self) -> DatagramLink | None:
         """The lane for datagrams, made on first use; None for a process of another user."""
@@ -305,10 +342,14 @@ class _ConnectedProcess(PeerProcess):
             except OSError:
                 pass
             else:
-                reply = reply.replace(reach=Reach.MAPPED, validOffset=region.validOffset)
-                answer(reply.encode(), (descriptor,))
-                os.close(descriptor)
-                return
+                mapped = reply.replace(reach=Reach.MAPPED, validOffset=region.validOffset)
+                try:
+                    answer(mapped.encode(), (descriptor,))
+                    return
+                except ResourceExhausted:
+                    pass
+                finally:
+                    os.close(descriptor)
         answer(reply.replace(reach=Reach.BY_MESSAGES).encode(), ())
 
     def accessRequested(

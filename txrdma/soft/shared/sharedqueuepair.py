@@ -248,8 +248,9 @@ class SharedQueuePair:
             _log.failure("Unexpected error while a queue pair was failed ({lane!r})", lane=self.lane)
 
     def left(self) -> None:
-        """Notify the peer that the lane is closed, and unmap all memory."""
-        self._note(RendezvousKind.LEAVE)
+        """Notify the peer that the lane is closed, if it was invited, and unmap all memory."""
+        if self._box < 0:
+            self._note(RendezvousKind.LEAVE)
         self._closed(self.number)
         if self._hasDoorbell:
             self._channel.releaseDoorbell(self.lane.doorbell)

@@ -74,7 +74,11 @@ class Line(Protocol):
         """Start receiving."""
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Send one message, now or as soon as the socket accepts it."""
+        """
+        Send one message, now or as soon as the socket accepts it.
+
+        @raise ResourceExhausted: it has to wait, and no descriptor is left; nothing is sent.
+        """
 
     def setReading(self, isReading: bool) -> None:
         """Pause or resume receiving."""
@@ -224,8 +228,7 @@ class PacketSocket:
                 copies.append(os.dup(descriptor))
         except OSError as error:
             _closeAll(copies)
-            self.close(f"sending failed: {error}")
-            return
+            raise ResourceExhausted(f"no descriptor for a message to another process: {error}") from error
         self._queued.append((message, copies))
         self._reactor.addWriter(self)
 

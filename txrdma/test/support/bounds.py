@@ -101,8 +101,8 @@ BOUNDS: Final = {
         soft.RoCEPort._routes,_touched,_unsent,_deadlines,_more soft.SoftCompletionChannel._queues,_events
         soft.DoorbellPage._dormant,_free
         soft.SoftCompletionQueue._members,_awake,_dormant,_lanes,_polls,_arms soft.SoftQueuePair._held
-        soft.SoftSharedReceiveQueue._takers
-        soft._ConnectedProcess.queuePairs,_unopened streams.StreamEnd._rest
+        soft.SoftSharedReceiveQueue._takers soft.UnopenedLane._waiting
+        soft._ConnectedProcess.queuePairs,_unopened,_postponed streams.StreamEnd._rest
     """,
     "USER": """
         smc.ControlAnswer.command,connections,linkGroups,statistics,silent smc._SocketCache._sockets
@@ -206,6 +206,7 @@ BOUNDS: Final = {
     "soft.rc.roce._PEERS": "soft.RoCEPort._peers",
     "soft.shared._doorbells.MOST": "soft.PeerDoorbells._bells",
     "soft.shared.datagrams.MOST_POLLED": "soft.SharedDatagrams._polledLanes",
+    "soft.shared.routes.MOST_UNANSWERED": "soft._ConnectedProcess._unanswered",
     "soft.shared.routes._MOST_WAITING": "soft._ConnectedProcess._invitations",
     "soft.shared.sharedqueuepair.MOST_REGIONS": """
         soft.RemoteMemory.regions soft.SharedQueuePair._mappings

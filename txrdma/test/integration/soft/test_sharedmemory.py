@@ -69,6 +69,81 @@ class ManyTests(RealCase):
             there.close()
         self.runUntil(added.isNothing)
 
+    def test_firstMessagesOfManyQueuePairsUseFewDescriptors(self) -> None:
+        """A peer that does not read its socket leaves no descriptor of each queue pair in this process."""
+        ends = self.pair()
+        one, other = ends
+        pairs = [another(*ends, SMALL) for _ in range(600)]
+        added = Added()
+        for number, (here, there) in enumerate(pairs):
+            there.postReceive([ReceiveRequest(number, (other.segment(0, 64),))])
+            here.postSend([SendRequest(number, Operation.SEND, (one.segment(0, 5),))])
+        self.assertLess(added.descriptors(), 100)
+        completions = [*self.take(other, 600), *self.take(one, 600)]
+        self.assertEqual({each.status for each in completions}, {Status.SUCCESS})
+        self.assertEqual(len({each.qpn for each in completions}), 1200)
+
+    def test_queuePairThatWaitsForItsLaneFailsWithItsPeer(self) -> None:
+        ends = self.pair()
+        one, _ = ends
+        pairs = [another(*ends, SMALL) for _ in range(routes.MOST_UNANSWERED + 2)]
+        for here, _ in pairs:
+            here.postSend([SendRequest(1, Operation.SEND, (one.segment(0, 5),))])
+            here.postSend([SendRequest(2, Operation.RDMA_WRITE)])  # an empty one succeeds after the first
+        (closed, _), (_, left) = pairs[-2:]
+        closed.close()
+        left.close()
+        completions = self.take(one, 2)
+        self.assertEqual(
+            [(each.qpn, each.status) for each in completions],
+            [(pairs[-1][0].number, status) for status in (Status.RETRY_EXC_ERR, Status.WR_FLUSH_ERR)],
+        )
+        self.assertIs(pairs[-1][0].state, QPState.ERR)
+
+    def test_queuePairThatWaitsForItsLaneFailsWithoutMemory(self) -> None:
+        ends = self.pair()
+        one, other = ends
+        pairs = [another(*ends, SMALL) for _ in range(routes.MOST_UNANSWERED + 1)]
+        for here, there in pairs:
+            there.postReceive([ReceiveRequest(0, (other.segment(0, 64),))])
+            here.postSend([SendRequest(1, Operation.SEND, (one.segment(0, 5),))])
+        invite, last = SharedQueuePair.invite, pairs[-1][0]
+        tries: list[SharedQueuePair] = []
+
+        def full(connection: SharedQueuePair) -> None:
+            if connection.owner is last:
+                tries.append(connection)
+                raise ResourceExhausted("no descriptor")
+            invite(connection)
+
+        self.patch(SharedQueuePair, "invite", full)
+        self.take(other, len(pairs) - 1)
+        failed = [each for each in self.take(one, len(pairs)) if each.status is not Status.SUCCESS]
+        self.assertEqual([(each.qpn, each.status) for each in failed], [(last.number, Status.WR_FLUSH_ERR)])
+        self.assertIs(last.state, QPState.ERR)
+        self.assertEqual(len(tries), routes.MOST_UNANSWERED)  # after each answer, which may release one
+
+    def test_queuePairThatWaitsForItsLaneWaitsForDescriptor(self) -> None:
+        ends = self.pair()
+        one, other = ends
+        pairs = [another(*ends, SMALL) for _ in range(routes.MOST_UNANSWERED + 1)]
+        for here, there in pairs:
+            there.postReceive([ReceiveRequest(0, (other.segment(0, 64),))])
+            here.postSend([SendRequest(1, Operation.SEND, (one.segment(0, 5),))])
+        invite, last = SharedQueuePair.invite, pairs[-1][0]
+        tries: list[SharedQueuePair] = []
+
+        def full(connection: SharedQueuePair) -> None:
+            if connection.owner is last and not tries:
+                tries.append(connection)
+                raise ResourceExhausted("no descriptor")
+            invite(connection)
+
+        self.patch(SharedQueuePair, "invite", full)
+        completions = [*self.take(other, len(pairs)), *self.take(one, len(pairs))]
+        self.assertEqual({each.status for each in completions}, {Status.SUCCESS})
+        self.assertEqual(len(tries), 1)
+
     def test_queuePairWithClosedChannelLeavesNothing(self) -> None:
         one, other = self.pair()
         channel = one.device.createChannel()
