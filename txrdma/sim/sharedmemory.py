@@ -261,6 +261,11 @@ class _Line(_Inbox[tuple[bytes, list[int]]]):
         self._memory = memory
         self._receiver: MessageReceiver
 
+    @property
+    def isUnread(self) -> bool:
+        """Whether messages wait until the peer's reactor reads them."""
+        return bool(self.peer._arrived)
+
     def start(self, receiver: MessageReceiver) -> None:
         """Start passing messages to C{receiver}."""
         self._receiver = receiver

@@ -33,6 +33,14 @@ class PeerProcess:
         if self.lines:
             self.lines[0].send(message, descriptors)
 
+    def isReading(self) -> bool:
+        """Return whether the peer has read all messages; if it has, process its answers that have arrived."""
+        if any(line.isUnread for line in self.lines):
+            return False
+        for line in tuple(self.lines):
+            line.receiveNow()
+        return True
+
     def doorbellNumber(self, channel: DoorbellChannel) -> int:
         """
         The number of a channel's doorbell, sent to the peer on first use.

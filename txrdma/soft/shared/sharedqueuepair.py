@@ -49,6 +49,9 @@ _rateLimited = RateLimitedLogger(_log)
 _AGAIN: Final = 0.1
 """Seconds until a region is requested again whose descriptor was lost."""
 
+_UNREAD: Final = 1.0
+"""Seconds until a queue pair checks again whether its peer's process has read the JOIN."""
+
 MOST_REGIONS: Final = 1024
 """Maximum number of regions of a peer that a queue pair has mapped: a process can map about 65,000 in all."""
 
@@ -224,7 +227,10 @@ class SharedQueuePair:
         again = self._timer = None
         with self._isolated():
             self.lane.poll()
-            again = self.lane.expired(self._reactor.seconds())
+            if self.isJoined or self._peer.isReading():
+                again = self.lane.expired(self._reactor.seconds())
+            else:
+                again = _UNREAD  # a stopped process can't answer, as over a lane that is open
         if again is not None and self._timer is None:
             self._timer = self._reactor.callLater(again, self._expired)
 

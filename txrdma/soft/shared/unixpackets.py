@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import array
 import errno
+import fcntl
 import os
 import socket
 import sys
+import termios
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -69,6 +71,10 @@ class Line(Protocol):
     @property
     def isClosed(self) -> bool:
         """Whether the connection is closed."""
+
+    @property
+    def isUnread(self) -> bool:
+        """Whether the peer has not read all messages yet, for example because its process is stopped."""
 
     def start(self, receiver: MessageReceiver) -> None:
         """Start receiving."""
@@ -205,6 +211,14 @@ class PacketSocket:
     def isWaiting(self) -> bool:
         """Whether messages are queued, because the peer does not read."""
         return bool(self._queued)
+
+    @property
+    def isUnread(self) -> bool:
+        if self.isClosed:
+            return False
+        unread = array.array("i", [0])
+        fcntl.ioctl(self._socket, termios.TIOCOUTQ, unread)
+        return bool(self._queued or unread[0])
 
     def fileno(self) -> int:
         return self._socket.fileno()

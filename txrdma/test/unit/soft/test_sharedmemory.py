@@ -5,16 +5,19 @@ The messages by which processes establish shared memory.
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN, RKey
+from txrdma.iba.verbs import Operation, Status
 from txrdma.kit.wire import Layout
+from txrdma.sim.sharedmemory import SimulatedMemory
 from txrdma.soft.shared._layout import PLAIN
 from txrdma.soft.shared._rendezvous import (
     AccessReply,
@@ -32,6 +35,7 @@ from txrdma.soft.shared._rendezvous import (
     RendezvousKind,
 )
 from txrdma.soft.shared._rings import RingPair
+from txrdma.test.support.soft.pairs import End
 
 
 class BoxTests(SynchronousTestCase):
@@ -46,6 +50,58 @@ class BoxTests(SynchronousTestCase):
         for _ in range(16):
             self.assertTrue(rings.append(PLAIN, 0, (b"x" * 40,), 40))
         self.assertEqual(os.fstat(descriptor).st_blocks * 512, 4096)
+
+
+class StoppedTests(SynchronousTestCase):
+    """The first request over shared memory to a process that does not run."""
+
+    def setUp(self) -> None:
+        self.reactor = cast(Any, MemoryReactorClock())
+        memory = SimulatedMemory(self.reactor)
+        self.one, self.other = (End(memory.device(self.reactor, f"127.0.0.{number}")) for number in (2, 3))
+        self.addCleanup(self.other.device.close)
+        self.addCleanup(self.one.device.close)
+        self.one.join(self.other)
+        self.reactor.advance(0)
+
+    def post(self) -> None:
+        """Post a request while the peer does not run, for longer than all retries take."""
+        self.other.device.routes[0].rest()
+        self.one.post(1, Operation.SEND, [self.one.segment(0, 5)])
+        self.reactor.pump([0.01] * 2 + [1] * 100)
+
+    def statuses(self) -> list[Status]:
+        return [each.status for _ in range(10) for each in self.one.queue.poll(2)]
+
+    def test_requestWaitsForStoppedProcess(self) -> None:
+        self.other.join(self.one)
+        self.other.receive(1, 0, 64)
+        self.post()
+        self.assertEqual(self.statuses(), [])
+        self.other.device.routes[0].wake()
+        self.reactor.pump([0.01] * 5)
+        self.assertEqual(len(self.other.queue.poll(1)), 1)
+        self.assertEqual(self.statuses(), [Status.SUCCESS])
+
+    def test_requestFailsIfRunningProcessDoesNotConnect(self) -> None:
+        self.post()
+        self.other.device.routes[0].wake()
+        self.reactor.pump([0.01] * 5)
+        self.assertEqual(self.statuses(), [])
+        self.reactor.pump([1] * 3)
+        self.assertEqual(self.statuses(), [Status.RETRY_EXC_ERR])
+
+    def test_answerThatArrivedWhileThisProcessWasStoppedIsRead(self) -> None:
+        self.other.join(self.one)
+        self.other.receive(1, 0, 64)
+        self.one.post(1, Operation.SEND, [self.one.segment(0, 5)])
+        line = next(iter(cast(Any, self.one.device.routes[0])._links))
+        line._isReading = False  # a timer precedes the socket in the reactor's iteration
+        self.reactor.pump([0.01] * 2 + [1] * 3)
+        line._isReading = True
+        self.reactor.pump([100] + [0.01] * 5)
+        self.assertEqual(len(self.other.queue.poll(1)), 1)
+        self.assertEqual(self.statuses(), [Status.SUCCESS])
 
 
 class MessageTests(SynchronousTestCase):
