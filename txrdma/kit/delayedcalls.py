@@ -84,6 +84,7 @@ class NextCalls:
         self._calls[call] = None
         timer = self._timer
         if timer is None or not timer.active():
+            self._forwardClock.seconds()  # else it might not notice that it was set back after this
             self._timer = self._clock.callLater(0, self._run)
 
     def postpone(self) -> None:

@@ -165,6 +165,18 @@ class NextCallsTests(SynchronousTestCase):
         self.clock.advance(0)
         self.assertEqual((self.made, self.clock.getDelayedCalls()), (["first"], []))
 
+    def test_callsAreMadeAlthoughNobodyHadReadTheClock(self) -> None:
+        """A user notices that the clock was set back after the call was added, by any amount."""
+        users = sharedForwardClock(self.clock)
+        for seconds in (3600.0, 60.0):  # the clock was never read, or last read 100 seconds before
+            self.calls.add(self.first)
+            self.clock.rightNow -= seconds
+            users.seconds()
+            self.clock.advance(0)
+            self.assertEqual((self.made, self.clock.getDelayedCalls()), (["first"], []))
+            self.made.clear()
+            self.clock.rightNow += 100.0
+
     def test_postponedCallsAreMadeAfterDelayedOnes(self) -> None:
         self.calls.postpone()
         self.delay()
