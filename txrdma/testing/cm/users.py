@@ -806,7 +806,10 @@ class MessageUser(User, RDMAProtocol):
         size = max(min(plan.size, self._longest), _NUMBER)
         data = number.to_bytes(_NUMBER, "big") + Random(number).randbytes(size - _NUMBER)
         immediate = plan.number or None
-        message = Sending(number, data, immediate, isCancelled=self.isEnding or self.lost is not None)
+        # When the reactor stops, the program may send until its transport closes: in stopProducing, say.
+        mayStillSend = self.host.isStopped and self.transport._life.isOpen
+        isOver = self.isEnding and not mayStillSend
+        message = Sending(number, data, immediate, isCancelled=isOver or self.lost is not None)
         self.sent.append(message)
         return message
 
