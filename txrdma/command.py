@@ -174,7 +174,7 @@ def _openStreams() -> None:
             setattr(sys, name, open(os.devnull, mode))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    if isinstance(sys.stderr, io.TextIOWrapper) and not isinstance(sys.stderr, _Errors):
+    if isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr is sys.__stderr__:  # so its buffer stays open
         sys.stderr = _Errors(sys.stderr.buffer, sys.stderr.encoding, sys.stderr.errors, line_buffering=True)
 
 

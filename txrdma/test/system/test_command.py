@@ -397,3 +397,9 @@ class DevicesTests(SynchronousTestCase):
         with open(writing, "w"):
             done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=writing, timeout=60)
         self.assertEqual((done.returncode, done.stdout), (1, complete.stdout))
+
+    def test_noErrors(self) -> None:
+        """An error without a standard error has the documented exit status."""
+        path: str = self.mktemp()
+        words = ["/bin/sh", "-c", '"$@" 2>&-', "sh", sys.executable, "-m", "txrdma", "diff", path, path]
+        self.assertEqual(subprocess.run(words, timeout=60).returncode, 2)
