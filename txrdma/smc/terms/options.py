@@ -118,7 +118,8 @@ class Options:
                 raise ValueError(f"{name} is a number of seconds above 0, not {seconds}")
         for name, (least, most) in RANGES.items():
             number = getattr(self, name)
-            if number is not None and not least <= index(number) <= most:
+            isAutomatic = number is None and name in ("links", "rcvbuf")
+            if not isAutomatic and not least <= index(number) <= most:
                 raise ValueError(f"{name} is a number from {least} to {most}, not {number}")
 
     @property

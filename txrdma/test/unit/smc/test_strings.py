@@ -78,6 +78,8 @@ class ClientStringTests(SynchronousTestCase):
         for host in (None, b"host"):
             self.assertRaises(TypeError, SMCClientEndpoint, None, host, 80)
         self.assertRaises(TypeError, Options, device=5)
+        for field in ("sndbuf", "handshakes", "maxgroups", "maxmemory"):
+            self.assertRaises(TypeError, Options, **{field: None})
 
     def test_optionCanBeDisabled(self) -> None:
         for text, isOn in (("option=auto", True), ("option=no", False)):
