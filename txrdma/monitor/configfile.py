@@ -16,6 +16,10 @@ from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS
 DEFAULT_LISTEN: Final = "tcp:9315:interface=127.0.0.1"
 
 _LEAST_SENT: Final = 2.0
+
+_MOST_SHOWN: Final = 1000
+"""Maximum length of a wrong value in an error message."""
+
 _TABLE: Final = re.compile(r"\s*\[\[?([^\[\]]+)\]\]?\s*(#.*)?$")
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
 
@@ -237,9 +241,10 @@ def _checked(check: _Check, value: object) -> Any:
 
 def _shown(value: object) -> str:
     try:
-        return repr(value)
+        text = repr(value)
     except (ValueError, RecursionError):  # a number with thousands of digits, or as many nested tables
         return "this value"
+    return text if len(text) <= _MOST_SHOWN else "this value"
 
 
 def _linesOf(text: str) -> dict[str, int]:

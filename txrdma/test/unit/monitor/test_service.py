@@ -176,8 +176,8 @@ class ConfigTests(SynchronousTestCase):
         )
 
     def test_notShown(self) -> None:
-        """Values that Python refuses to show, such as long numbers, are mistakes like others."""
-        for value in (f"0x{'f' * 5000}", "{ " + "a." * 5000 + "a = 1 }"):
+        """Values that Python refuses to show, or that are long, are mistakes like others."""
+        for value in (f"0x{'f' * 5000}", "{ " + "a." * 900 + "a = 1 }", str(list(range(5000)))):
             error = self.assertRaises(InvalidRequest, parseConfig, f"\nport = {value}", "my.toml")
             self.assertEqual(str(error), "my.toml, line 2: port: is a text, not this value")
 
