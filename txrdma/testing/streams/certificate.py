@@ -11,7 +11,7 @@ def makeCertificate() -> bytes:
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
 
-    key = rsa.generate_private_key(65537, 2048)  # signatures have always the same length
+    key = rsa.generate_private_key(65537, 2048)  # its signatures always have the same length
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     now = datetime.datetime.now(datetime.timezone.utc)
     certificate = (

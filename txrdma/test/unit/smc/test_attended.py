@@ -65,7 +65,7 @@ class AttendantTests(SynchronousTestCase):
         self.assertEqual(self.calls, 0)
 
     def test_threadThatCannotStartLeavesNothing(self) -> None:
-        """Groups that can't be suspended are closed then, which stops the thread."""
+        """A thread that cannot start leaves no descriptor, and the attendant can be used again."""
 
         def refuse(thread: Thread) -> None:
             raise RuntimeError("can't start new thread")

@@ -120,7 +120,7 @@ class KeyTests(SynchronousTestCase):
 
     @skipUnless(hasattr(os, "memfd_create"), "only Linux has memory with descriptors")
     def test_limitOfDescriptorsIsNamed(self) -> None:
-        """The log of a server that refuses connections for lack of descriptors contains this text."""
+        """The error of an allocation without a descriptor names the limit to raise; servers log it."""
         self.allocate()  # asks first whether memory can be shared
 
         def refuse(*_: object) -> NoReturn:

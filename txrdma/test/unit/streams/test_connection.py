@@ -103,7 +103,8 @@ class EndTests(SynchronousTestCase):
         self.assertIs(self.protocol.reason.type, ConnectionLost)
 
     def test_protocolWritesAndClosesWhenItResumes(self) -> None:
-        """As over TCP, bytes that are written with a close after the peer's may be lost: those of TLS."""
+        """As over TCP, bytes that a protocol writes and closes behind, as TLS does, after the peer has closed
+        may be lost: the connection ends in order."""
         transport = self.protocol.transport
 
         def received(data: bytes) -> None:

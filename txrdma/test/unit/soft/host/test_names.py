@@ -15,7 +15,7 @@ from txrdma.soft.host.names import isClaimed, isShareTaken
 
 class ExhaustedTests(SynchronousTestCase):
     def test_nothingIsFoundWithoutDescriptor(self) -> None:
-        """A packet of another device is lost then; an error would close the socket that received it."""
+        """Without a descriptor, nothing counts as in use; an error would close a device's socket."""
 
         def refuse(*_: object) -> None:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
