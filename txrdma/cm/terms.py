@@ -35,8 +35,8 @@ LONGEST: Final = 16 << 20
 
 RANGES: Final = {
     "messageBytes": (0, 1 << 30),  # 0 for protocols that post to the queue pair themselves
-    "receives": (1, 0xFFFF),
-    "sends": (1, 0xFFFF),
+    "receives": (1, 0xFFFC),  # four more are posted, and software devices have 65,536
+    "sends": (1, 0xFFFC),  # likewise
     "reads": (0, 255),
     "retryCount": (0, 7),
     "rnrRetryCount": (0, 7),
@@ -83,9 +83,9 @@ class Terms:
 
     @ivar messageBytes: the length of posted receives, in bytes, up to 1 GiB.
     @ivar receives: posted receives: messages that the peer may send before the protocol has handled any, 1 to
-        65535.
+        65532.
     @ivar sends: requests that may be outstanding, and messages that wait before a producer is paused, 1 to
-        65535.
+        65532.
     @ivar reads: outstanding RDMA reads of either end, 0 to 255.
     @ivar mtu: path MTU; None for that of the port.
     @ivar retryCount: retransmissions of an unacknowledged packet, 0 to 7.

@@ -65,7 +65,7 @@ class Sizes(NamedTuple):
     """
     The sizes of an end.
 
-    @ivar receives: messages that the peer may send before the first of them is read, 16 to 65511.
+    @ivar receives: messages that the peer may send before the first of them is read, 16 to 65508.
     @ivar sends: maximum number of outstanding messages of this end, including C{CONTROLS}.
     @ivar receiveBuffer: bytes, in two halves; C{sendBuffer}: bytes, 2048 at least.
     @ivar mappings: mappings that the peer may have for writes of this end, 0 to 128; each uses 24 bytes of

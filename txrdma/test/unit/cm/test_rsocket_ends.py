@@ -22,6 +22,8 @@ from txrdma.cm.rsocket.endpoints import (
     RSocketServerEndpoint,
 )
 from txrdma.cm.rsocket.stream import RSocketEnd
+from txrdma.cm.terms import RANGES as TERM_RANGES
+from txrdma.cm.terms import Terms
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.headers import Opcode
 from txrdma.kit.forwardclock import sharedForwardClock
@@ -53,10 +55,24 @@ class OptionTests(SynchronousTestCase):
             with self.assertRaisesRegex(InvalidRequest, "keepalive"):
                 RSocketOptions(keepalive=seconds)
 
-    def test_largestNumbers(self) -> None:
-        """The largest sizes are possible terms of a connection."""
-        largest = RSocketOptions(Sizes(**{name: most for name, (_, most) in RANGES.items()}))
-        self.assertEqual((largest.terms.receives, largest.terms.sends), (0xFFFF, 0xFFFF))
+
+class LargestTests(MessagingCase):
+    """Connections with as many receives and requests as their options permit."""
+
+    def test_streams(self) -> None:
+        sizes = Sizes(receives=RANGES["receives"][1], sends=RANGES["sends"][1])
+        options, served = RSocketOptions(sizes, keepalive=None), Recorders(Recorder)
+        self.listenAt(served, RSocketServerEndpoint, options=options)
+        client = self.result(self.connectTo(*_CLIENT, options=options))
+        client.transport.write(b"message")
+        self.wait(lambda: served.protocols and served.protocols[0].received == b"message")
+
+    def test_messages(self) -> None:
+        receives, sends = (TERM_RANGES[name][1] for name in ("receives", "sends"))
+        client, server = self.connected(*(Terms(messageBytes=64, receives=receives, sends=sends),) * 2)
+        client.transport.sendMessage(b"message")
+        self.wait(lambda: server.messages)
+        self.closed(client, server)
 
 
 class ListeningTests(MessagingCase):
