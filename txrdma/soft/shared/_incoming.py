@@ -90,6 +90,9 @@ _EVENTS: Final = {
 }
 """Asynchronous events for requests of the peer that end with these statuses."""
 
+_WRONG_TYPE: Final = (TypeError, ValueError, AttributeError, LookupError)
+"""Exceptions raised by a segment of a wrong type in a receive, which fails its queue pair only."""
+
 _Ready = tuple[int, "Region | None", int, int, Completion]
 """Identifier, region, offset, length (-1: not a single segment), and the prepared completion."""
 
@@ -335,15 +338,18 @@ class LaneReceiver:
             if length > _LONGEST:
                 return self._refuse(Status.REM_INV_REQ_ERR)
         else:
-            if sum(segment.length for segment in request.segments) < self._filled + len(data):
-                self._rejectReceive(request, Status.LOC_LEN_ERR, Status.REM_INV_REQ_ERR)
-                return False
             try:
+                if sum(segment.length for segment in request.segments) < self._filled + len(data):
+                    self._rejectReceive(request, Status.LOC_LEN_ERR, Status.REM_INV_REQ_ERR)
+                    return False
                 if self.targets is None:
                     local, domain = owner.keys.local, owner.domain
                     self.targets = [local(domain, segment, True) for segment in request.segments]
             except ProtectionError:
                 self._rejectReceive(request, Status.LOC_PROT_ERR, Status.REM_OP_ERR)
+                return False
+            except _WRONG_TYPE:
+                self._rejectReceive(request, Status.LOC_QP_OP_ERR, Status.REM_OP_ERR)
                 return False
             scatter(self.targets, self._filled, data)
             self._filled += len(data)
@@ -408,13 +414,16 @@ class LaneReceiver:
             )
             segments = request.segments
             if len(segments) == 1:
-                address, capacity, lkey = segments[0]
-                region = lookup(lkey)
-                if region is not None and region.domain is domain and region.rights & _LOCAL_WRITE:
-                    offset = address - region.address
-                    if offset >= 0 and offset + capacity <= region.length:
-                        ready.append((identifier, region, offset, capacity, completion))
-                        continue
+                try:
+                    address, capacity, lkey = segments[0]
+                    region = lookup(lkey)
+                    if region is not None and region.domain is domain and region.rights & _LOCAL_WRITE:
+                        offset = address - region.address
+                        if type(offset) is int and offset >= 0 and offset + capacity <= region.length:
+                            ready.append((identifier, region, offset, capacity, completion))
+                            continue
+                except _WRONG_TYPE:
+                    region = None  # L{_receive} rejects the request
             ready.append((identifier, None, 0, -1, completion))
 
     def _prepareOldest(self) -> bool:

@@ -26,7 +26,14 @@ from hypothesis.stateful import (
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import RKey
-from txrdma.iba.verbs import AsyncEventKind, CompletionOpcode, Operation, SendRequest, Status
+from txrdma.iba.verbs import (
+    AsyncEventKind,
+    CompletionOpcode,
+    Operation,
+    ReceiveRequest,
+    SendRequest,
+    Status,
+)
 from txrdma.soft.shared import _incoming
 from txrdma.soft.shared._layout import CONSUMED, HEADER_BYTES, Kind, ringBytes
 from txrdma.soft.shared._rendezvous import RegionRequest, RendezvousKind
@@ -107,6 +114,27 @@ class LaneTests(LanesTestCase):
                 )
                 self.assertEqual(one.flushed, [(3, CompletionOpcode.SEND)], case)
                 self.assertEqual(ok(other.received), [0], case)
+
+    def test_receiveWithImpossibleSegmentFailsAlone(self) -> None:
+        """A receive with a segment of a wrong type completes with an error when a SEND needs it."""
+        for prepares in (False, True):
+            value: Any
+            for field, value in (("address", 0.5), ("address", ""), ("length", "7"), ("lkey", [])):
+                one, other = pair()
+                if prepares:
+                    other.receive(0, (0, 64))
+                    one.post(send(0, b"good"))
+                    turn(one, other)
+                segment: Any = other.memory.segment(0, 64)
+                if field == "address" and value:
+                    value += segment.address
+                other.receives.append(ReceiveRequest(1, [segment._replace(**{field: value})]))
+                other.lane.receivesPosted()
+                one.post(send(1, b"bad"))
+                turn(one, other)
+                case = f"{field}={value!r}, {prepares}"
+                self.assertEqual(other.received[-1].status, Status.LOC_QP_OP_ERR, case)
+                self.assertEqual(one.sent[-1].status, Status.REM_OP_ERR, case)
 
     def test_keyOfTooManyBitsFailsItsRequest(self) -> None:
         """A request whose R_Key cannot be sent to the peer fails, and later ones are flushed."""
