@@ -242,7 +242,8 @@ class LaneSender:
             if self._isFailing:  # nothing after it is begun
                 self._queue(requests)
                 break
-            solicited |= request.solicited
+            if request.solicited:
+                solicited = True
         if not self.isClosed:
             self.announce(solicited)
 
@@ -439,7 +440,8 @@ class LaneSender:
             if not self._start(waiting[0]):
                 self._suspend()
                 break
-            solicited |= waiting.popleft().solicited
+            if waiting.popleft().solicited:
+                solicited = True
         if not waiting:
             self.waiting = _NONE
             if self.wakeups.room and not self.isClosed:

@@ -136,6 +136,25 @@ class LaneTests(LanesTestCase):
                 self.assertEqual(other.received[-1].status, Status.LOC_QP_OP_ERR, case)
                 self.assertEqual(one.sent[-1].status, Status.REM_OP_ERR, case)
 
+    def test_solicitedIsATruthValue(self) -> None:
+        """A request whose C{solicited} is no bool does not raise after it has been sent."""
+        for value, expected in ((None, False), ("yes", True)):
+            for waits in (False, True):
+                one, other = Side(1, 1 << 12), Side(2, 1 << 12)
+                other.meet(one)
+                if not waits:
+                    one.meet(other)
+                other.receive(0, (0, 64))
+                wrong: Any = send(1, b"x", immediate=7)
+                wrong.solicited = value
+                one.post(wrong)
+                one.other = other
+                if waits:
+                    one.meet(other)
+                turn(one, other)
+                self.assertEqual((ok(one.sent), ok(other.received)), ([1], [0]))
+                self.assertEqual(other.solicited, [expected])
+
     def test_keyOfTooManyBitsFailsItsRequest(self) -> None:
         """A request whose R_Key cannot be sent to the peer fails, and later ones are flushed."""
         one, _other = pair()
