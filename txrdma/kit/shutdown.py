@@ -63,8 +63,8 @@ class _Stop:
         """
         Add a listener.
 
-        If the reactor waits for others to stop, it is called in the next iteration, and not waited for: a
-        client that connects again would delay the stop again and again.
+        One that is added while the last others are called or waited for is called in the next iteration, and
+        not waited for: a client that connects again would delay the stop again and again.
         """
         self.listeners[listener] = None
         if self._isWaiting:
@@ -84,13 +84,14 @@ class _Stop:
         return None
 
     def _stops(self) -> Deferred[Any]:
-        waiting = []
-        while self.listeners:  # a listener may remove or add others
-            done = self._call(next(iter(self.listeners)))
-            if done is not None:
-                waiting.append(done)
+        waiting = self._callAll()
         self._isWaiting = True
+        waiting += self._callAll()  # those that were added meanwhile
         return DeferredList(waiting).addCallback(self._stopped)
+
+    def _callAll(self) -> list[Deferred[None]]:
+        """Call the present listeners, each of which may remove or add others; return what they wait for."""
+        return [done for each in list(self.listeners) if (done := self._call(each)) is not None]
 
     def _call(self, listener: ShutdownListener) -> Deferred[None] | None:
         """Call a listener, unless it was removed."""

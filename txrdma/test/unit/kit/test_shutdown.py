@@ -121,6 +121,18 @@ class AttemptTests(SynchronousTestCase):
         error = self.failureResultOf(self.attempt, DeviceUnavailable).value
         self.assertIn("the reactor stops", str(error))
 
+    def test_clientThatConnectsAgainDoesNotPreventStop(self) -> None:
+        """A client that tries again at once when an attempt fails does so twice."""
+        attempts: list[Deferred[None]] = []
+
+        def again(_: object) -> None:
+            self.assertLess(len(attempts), 9)
+            attempts.append(failingOnShutdown(self.reactor, Deferred()).addErrback(again))
+
+        self.attempt.addErrback(again)
+        self.reactor.fireSystemEvent("shutdown")
+        self.assertEqual(len(attempts), 2)
+
     def test_endedAttempt(self) -> None:
         """Results are not changed, and an attempt that has ended leaves no trigger."""
         self.connecting.callback("connected")
