@@ -412,12 +412,13 @@ class StreamEnd(Generic[CoreT, CarrierT]):
 
     def _maybeEnd(self) -> None:
         """Report the end of the connection, unless bytes have to be delivered first."""
-        if not self._isGone or (self._rest and not self.discardsInput and self._failure is None):
+        mayBeRead = bool(self._rest) and not (self.isPaused or self.discardsInput)
+        if not self._isGone or (mayBeRead and self._failure is None):
             return
         if self._failure is not None:
             self._end(self._failure)
         elif self.isPaused and not (self.discardsInput or self._wasCut):
-            pass  # as over TCP: the protocol may still need the connection that it waits for
+            pass  # as over TCP: the protocol may still need the bytes, or the connection that it waits for
         elif not self._isClean or (self._wasCut and not (self._isReadEndReported or self.discardsInput)):
             self._end(Failure(ConnectionLost()))
         elif self.discardsInput:

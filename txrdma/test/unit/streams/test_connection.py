@@ -147,6 +147,25 @@ class EndTests(SynchronousTestCase):
         self.clock.advance(0)
         self.assertIs(self.protocol.reason.type, ConnectionLost)
 
+    def test_lossWithUnreadBytesIsReportedToPausedWriter(self) -> None:
+        """As over TCP, a paused protocol that writes gets C{connectionLost} without unread bytes."""
+        for isLostFirst in (False, True):
+            self.setUp()
+            self.protocol.transport.pauseProducing()
+            self.core.arrived(b"more", None)
+            if not isLostFirst:
+                self.end.write(b"message")
+                self.clock.advance(0)
+            self.end._storeRest()
+            self.end.lose(ConnectionLost())
+            self.clock.advance(0)
+            if isLostFirst:
+                self.assertFalse(self.protocol.lost.called)
+                self.end.write(b"message")
+                self.clock.advance(0)
+            self.assertIs(self.protocol.reason.type, ConnectionLost)
+            self.assertEqual(self.protocol.received, b"")
+
     def test_stoppingReactorWaitsLimitedTimeForPeer(self) -> None:
         self.end.reactorStops()
         self.clock.pump([STOPPING_SECONDS, 3.0])
