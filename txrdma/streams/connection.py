@@ -257,7 +257,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         """Resume delivery in a later reactor iteration."""
         if self.isPaused:
             self.isPaused = False
-            self._soon()
+            self._schedule()  # also if a producer that is being resumed calls this
 
     def blame(self, where: str) -> None:
         """Close the connection because the application raised. The close is orderly, as over TCP."""

@@ -166,6 +166,16 @@ class EndTests(SynchronousTestCase):
             self.assertIs(self.protocol.reason.type, ConnectionLost)
             self.assertEqual(self.protocol.received, b"")
 
+    def test_protocolResumedByItsProducer(self) -> None:
+        """An echo server, which is its own producer, reads what arrived while its writes waited."""
+        transport = self.protocol.transport
+        transport.registerProducer(transport, True)
+        transport.write(bytes(transport.bufferSize + 1))
+        self.assertTrue(self.end.isPaused)
+        self.core.arrived(b"data", None)
+        self.clock.pump([0, 0])
+        self.assertEqual(self.protocol.received, b"data")
+
     def test_stoppingReactorWaitsLimitedTimeForPeer(self) -> None:
         self.end.reactorStops()
         self.clock.pump([STOPPING_SECONDS, 3.0])
