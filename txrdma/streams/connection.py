@@ -232,6 +232,8 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         """Close the connection when all written bytes are posted and a producer has no more to write."""
         if self.connected and not self.discardsInput:
             self.discardsInput = True
+            if self._core is not None and not self.isOpen:  # half-closed before
+                self._core.close()
             self.closeWriting()
 
     def closeWriting(self) -> None:

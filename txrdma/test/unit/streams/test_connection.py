@@ -176,6 +176,15 @@ class EndTests(SynchronousTestCase):
         self.clock.pump([0, 0])
         self.assertEqual(self.protocol.received, b"data")
 
+    def test_closeAfterHalfClose(self) -> None:
+        """C{loseConnection} sends the close if the write side was closed before."""
+        self.protocol.transport.loseWriteConnection()
+        self.clock.advance(0)
+        self.assertFalse(self.core.hasSentClose)
+        self.protocol.transport.loseConnection()
+        self.clock.advance(0)
+        self.assertTrue(self.core.hasSentClose)
+
     def test_stoppingReactorWaitsLimitedTimeForPeer(self) -> None:
         self.end.reactorStops()
         self.clock.pump([STOPPING_SECONDS, 3.0])
