@@ -120,7 +120,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
 
     # Of the class until they change: an instance with more than 30 attributes takes 1.2 KiB more.
     isEnding = discardsInput = isNoticed = disconnected = False
-    _isGone = _isClean = _isReadEndReported = _isLeaving = _wasCut = False
+    _isGone = _isClean = _isReadEndReported = _isDismissed = _isLeaving = _wasCut = False
     _rest = b""
     _failure: Failure | None = None
     _stopping: Deferred[None] | None = None
@@ -183,7 +183,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
             )
             mustArrive = core.isOver or not self._isClean
             self._wasCut = self._wasCut or core.wasCut or (mustArrive and not core.isDelivered)
-            if self._wasCut and self.discardsInput and not self._isReadEndReported:
+            if self._wasCut and self.discardsInput and not self._isDismissed:
                 self._isClean = False  # it had closed, and the peer has not received everything
         self._soon()
 
@@ -406,7 +406,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         if front.knowsHalves:
             callWithContext(self.context, front.readEnded)
             return
-        self.discardsInput, self.isOpen = True, False
+        self.discardsInput, self.isOpen, self._isDismissed = True, False, True
         callWithContext(self.context, front.dismiss)
         if self._core is not None:
             self._drop(self._core)
@@ -421,12 +421,10 @@ class StreamEnd(Generic[CoreT, CarrierT]):
             self._end(self._failure)
         elif self.isPaused and not (self.discardsInput or self._wasCut):
             pass  # as over TCP: the protocol may still need the bytes, or the connection that it waits for
-        elif not self._isClean or (self._wasCut and not (self._isReadEndReported or self.discardsInput)):
+        elif not self._isClean or (self._wasCut and not self.discardsInput):
             self._end(Failure(ConnectionLost()))
         elif self.discardsInput:
             self._end(Failure(ConnectionDone()))
-        elif self._wasCut:
-            self._end(Failure(ConnectionLost()))
 
     def _end(self, reason: Failure) -> None:
         front, self._front = self._front, None

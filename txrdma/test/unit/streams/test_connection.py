@@ -14,13 +14,13 @@ from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl.stream._bytes import ByteStream, DISCONNECT
+from txrdma.btl.stream._bytes import ByteStream, DISCONNECT, SHUTDOWN
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.streams.connection import CLOSING_SECONDS, STOPPING_SECONDS, StreamEnd
 from txrdma.streams.endpoints import StreamAttempt, StreamPort
 from txrdma.streams.transport import StreamTransport
-from txrdma.testing.protocols import ProducerRecorder, Recorder, Recorders
+from txrdma.testing.protocols import HalfCloseRecorder, ProducerRecorder, Recorder, Recorders
 from txrdma.testing.reactors import ReactorClock
 
 
@@ -184,6 +184,23 @@ class EndTests(SynchronousTestCase):
         self.protocol.transport.loseConnection()
         self.clock.advance(0)
         self.assertTrue(self.core.hasSentClose)
+
+    def test_closeIsCutAfterReadEnd(self) -> None:
+        """An end that closes after the half-close of its peer is lost if its bytes are dropped."""
+        self.protocol = HalfCloseRecorder()
+        self.end = End(self.clock, True, self.makeTransport)
+        core = ByteStream()
+        self.end.begin(core)
+        core.arrived(b"", SHUTDOWN)
+        self.end.write(b"message")
+        core.isFull = True
+        self.clock.advance(0)
+        self.protocol.transport.loseConnection()
+        self.clock.advance(0)
+        core.arrived(b"", DISCONNECT)
+        self.end.lose(ConnectionDone())
+        self.clock.advance(0)
+        self.assertIs(self.protocol.reason.type, ConnectionLost)
 
     def test_stoppingReactorWaitsLimitedTimeForPeer(self) -> None:
         self.end.reactorStops()
