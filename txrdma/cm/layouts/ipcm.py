@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from functools import lru_cache
+from operator import index
 
 from txrdma.error import WireError
 from txrdma.kit.strings import checkPort
@@ -32,7 +33,7 @@ def serviceIDOf(space: PortSpace, port: int) -> int:
     @raise ValueError: the port is not from 0 to 65535.
     """
     checkPort(port)
-    return space << 16 | port
+    return space << 16 | index(port)  # integers of NumPy have few bits
 
 
 def portOf(serviceID: int) -> tuple[PortSpace, int] | None:

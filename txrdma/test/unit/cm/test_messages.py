@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -219,6 +220,7 @@ class IPTests(SynchronousTestCase):
             self.assertEqual(portOf(serviceIDOf(space, 5)), (space, 5))
         self.assertIsNone(portOf(0x1000000000000001))
         self.assertRaises(ValueError, serviceIDOf, PortSpace.TCP, 65536)
+        self.assertEqual(serviceIDOf(PortSpace.TCP, np.uint16(7174)), 0x0000000001061C06)
 
 
 class PathTests(SynchronousTestCase):
