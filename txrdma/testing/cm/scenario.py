@@ -43,6 +43,7 @@ from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketOptions, RSocketServerEndpoint, USUAL
 from txrdma.cm.terms import Terms
 from txrdma.error import RDMAError
+from txrdma.mad.resolvers import sourceGID
 from txrdma.sim.network import Faults
 from txrdma.testing.cm.datagrams import DatagramPair
 from txrdma.testing.cm.userplans import (
@@ -687,7 +688,7 @@ class UserScenario(ProgramScenario):
 
 @contextmanager
 def _tamed(plan: UsersPlan, scenario: list[UserScenario]) -> Iterator[None]:
-    """Make random numbers and busy-polling deterministic."""
+    """Make random numbers and busy-polling deterministic, and the source address of a device with several."""
     random = Random(f"chance {plan.seed}")
     functions: dict[str, Callable[[int], Any]] = {
         "randbits": random.getrandbits,
@@ -706,6 +707,8 @@ def _tamed(plan: UsersPlan, scenario: list[UserScenario]) -> Iterator[None]:
             scenario[0].checkParts(memory)
             closeMemory(memory)
 
+        chosen = partial(sourceGID, sourceAddress=lambda target: None)
+        patches.enter_context(mock.patch.object(adapterModule, "sourceGID", chosen))
         patches.enter_context(mock.patch.object(endpointsModule, "randbelow", number))
         patches.enter_context(mock.patch.object(ReceiveMemory, "close", close))
         patches.enter_context(ticking())
