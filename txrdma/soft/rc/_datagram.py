@@ -159,7 +159,7 @@ class Datagrams:
                     QPN(request.remoteQPN & 0xFFFFFF),
                     self.qkey if request.remoteQKey & _CONTROLLED else request.remoteQKey & 0xFFFFFFFF,
                     request.signaled,
-                    request.solicited,
+                    bool(request.solicited),
                     request.immediate if request.operation is Operation.SEND_WITH_IMMEDIATE else None,
                     *_retained(request.inline),
                     tuple(request.segments),
@@ -210,7 +210,7 @@ class Datagrams:
                 pad = -length & 3
                 # The solicited bit and the pad count of the BTH (IBA 9.2). Pad and ICRC take space, but are
                 # not written.
-                start = START.pack(head | request.solicited << 55 | pad << 52, psn, qkey, number)
+                start = START.pack(head | bool(request.solicited) << 55 | pad << 52, psn, qkey, number)
                 lane.put((start, *pieces), _AROUND + length + pad)
                 psn = psn + 1 & PSN_MASK
                 size += _AROUND + length + pad

@@ -94,7 +94,7 @@ class RequestEntry:
         self.identifier = request.identifier
         self.kind, self.opcode, withImmediate, self.answered = _KINDS[request.operation]
         self.signaled = request.signaled
-        self.solicited = request.solicited
+        self.solicited = bool(request.solicited)  # it is shifted into a header
         self.fence = request.fence
         self.remoteAddress = request.remoteAddress & _64_BITS
         self.rkey = request.rkey & _32_BITS

@@ -269,6 +269,14 @@ class SharedDatagramTests(DatagramCase):
         one.pollQueue()
         self.assertEqual([each.status for each in one.completions], [Status.SUCCESS] * len(batches))
 
+    def test_solicitedIsATruthValue(self) -> None:
+        """A flag of libibverbs in C{solicited} does not change the opcode of a datagram."""
+        one, other = self.both()
+        operations = (Operation.SEND, Operation.SEND_WITH_IMMEDIATE)
+        for number, operation in enumerate(operations):
+            one.post(number, operation, inline=[b"text"], solicited=4, **one.to(other))
+        self.isAccepted(other, [b"text"] * len(operations))
+
     def test_datagramsWithoutReceiverAreLost(self) -> None:
         one, other = self.both()
         strays = portOf(other).counters.strays

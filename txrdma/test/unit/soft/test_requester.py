@@ -348,6 +348,11 @@ class LossTests(RequesterCase):
         self.expire()
         self.assertEqual(self.ended(), [(1, Status.LOC_PROT_ERR)])
 
+    def test_solicitedIsATruthValue(self) -> None:
+        """A flag of libibverbs in C{solicited} sets one bit of the header, and not the opcode."""
+        (packet,) = self.send(1, solicited=4)
+        self.assertIs(packet.solicited, True)
+
     def test_listWithMalformedRequestIsNotPosted(self) -> None:
         """A request with a field of a wrong type raises, and no request of its list gets a PSN."""
         wrong: Any = self.request(Operation.SEND, 1, 2)
