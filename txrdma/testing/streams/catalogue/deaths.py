@@ -126,11 +126,11 @@ idle-server-then-term (quick)
     server received 300: write 300kB; settle; term
 many-connections-then-stop
     The client writes on twenty concurrent connections and stops its reactor.
-    client made: again until 20; write 300kB; settle; wait 1; stop
+    client made: again until 20; write 300kB; settle; wait 3; stop
     server lost: stop after 20
 many-connections-then-kill
     The client writes on twenty concurrent connections and is killed.
-    client made: again until 20; write 300kB; settle; wait 1; kill
+    client made: again until 20; write 300kB; settle; wait 3; kill
     server lost: stop after 20
     unlike client-gone
 half-a-request-then-kill (quick)
