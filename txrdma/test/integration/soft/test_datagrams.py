@@ -15,6 +15,8 @@ from functools import partial
 from struct import Struct
 from typing import Any, cast, NoReturn
 
+from twisted.trial.unittest import SkipTest
+
 from txrdma.iba.types import MTU, QPN
 from txrdma.iba.verbs import (
     Buffer,
@@ -28,6 +30,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.device import openSoftDevice, SoftDevice
+from txrdma.soft.rc import _datagram
 from txrdma.soft.rc.localpeers import SEEK_SECONDS
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.rc.udp import UDPCarrier
@@ -271,6 +274,8 @@ class SharedDatagramTests(DatagramCase):
 
     def test_solicitedIsATruthValue(self) -> None:
         """A flag of libibverbs in C{solicited} does not change the opcode of a datagram."""
+        if not (_datagram.__file__ or "").endswith(".py"):
+            raise SkipTest("compiled functions check types")
         one, other = self.both()
         operations = (Operation.SEND, Operation.SEND_WITH_IMMEDIATE)
         for number, operation in enumerate(operations):

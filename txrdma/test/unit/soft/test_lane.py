@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import (
@@ -138,6 +138,8 @@ class LaneTests(LanesTestCase):
 
     def test_solicitedIsATruthValue(self) -> None:
         """A request whose C{solicited} is no bool does not raise after it has been sent."""
+        if not (_incoming.__file__ or "").endswith(".py"):
+            raise SkipTest("compiled functions check types")
         for value, expected in ((None, False), ("yes", True)):
             for waits in (False, True):
                 one, other = Side(1, 1 << 12), Side(2, 1 << 12)
