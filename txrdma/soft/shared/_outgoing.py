@@ -402,7 +402,7 @@ class LaneSender:
         self.rings.offset = 0
         self.isSuspended = self._isFailing = True
         done = self.outstanding[-1][0] if self.outstanding else self.rings.acknowledged
-        self.outstanding.append((done, request.identifier, _completionOf(request), True, status))
+        self.outstanding.append((done, request.identifier, completionOf(request), True, status))
         return True
 
     def _suspend(self) -> None:
@@ -411,7 +411,7 @@ class LaneSender:
             owner = self._owner
             while self.waiting:
                 request = self.waiting.popleft()
-                opcode = _completionOf(request)
+                opcode = completionOf(request)
                 owner.sendCompleted(Completion(request.identifier, Status.WR_FLUSH_ERR, opcode, owner.number))
             return
         if self.hasPeerLeft:
@@ -504,7 +504,7 @@ class LaneSender:
             _, identifier, opcode, _, _ = self.outstanding.pop(0)
         elif self.waiting:
             request = self.waiting.popleft()
-            identifier, opcode = request.identifier, _completionOf(request)
+            identifier, opcode = request.identifier, completionOf(request)
         else:
             owner.failed(event)
             return
@@ -526,7 +526,7 @@ class LaneSender:
     def close(self) -> list[tuple[int, CompletionOpcode]]:
         """Stop, and return uncompleted requests (identifier and kind), oldest first."""
         left = [(identifier, opcode) for _, identifier, opcode, _, _ in self.outstanding]
-        left += [(request.identifier, _completionOf(request)) for request in self.waiting]
+        left += [(request.identifier, completionOf(request)) for request in self.waiting]
         self.isClosed = self.isSuspended = True
         self.isLinked = False
         self.outstanding.clear()
@@ -535,6 +535,6 @@ class LaneSender:
         return left
 
 
-def _completionOf(request: SendRequest) -> CompletionOpcode:
+def completionOf(request: SendRequest) -> CompletionOpcode:
     """Return the opcode of the completion of a request, which fails and may have no known operation."""
     return COMPLETION_OF.get(request.operation, CompletionOpcode.SEND)

@@ -15,7 +15,6 @@ from txrdma.iba.types import QPN
 from txrdma.iba.verbs import (
     AsyncEventKind,
     Completion,
-    COMPLETION_OF,
     CompletionOpcode,
     Operation,
     SendRequest,
@@ -23,6 +22,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.soft.core.pieces import copied, inlineLength
 from txrdma.soft.core.route import Route
+from txrdma.soft.shared._outgoing import completionOf
 
 if TYPE_CHECKING:
     from txrdma.soft.core.queuepair import SoftQueuePair
@@ -109,9 +109,7 @@ class UnopenedLane(Route):
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
         self.close()
         waiting, self._waiting = self._waiting, ()
-        return [
-            (each.identifier, COMPLETION_OF.get(each.operation, CompletionOpcode.SEND)) for each in waiting
-        ]
+        return [(each.identifier, completionOf(each)) for each in waiting]
 
     def attributesChanged(self) -> None:
         """The lane reads the attributes when it is opened."""

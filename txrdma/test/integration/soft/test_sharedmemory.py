@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -44,6 +45,13 @@ def full(*_arguments: object) -> Any:
 class ManyTests(RealCase):
     """Many queue pairs between two devices."""
 
+    def sendOnce(self, ends: tuple[End, End], pairs: Sequence[tuple[Any, Any]]) -> None:
+        """Post a SEND, and the receive for it, on each pair of queue pairs."""
+        one, other = ends
+        for here, there in pairs:
+            there.postReceive([ReceiveRequest(0, (other.segment(0, 64),))])
+            here.postSend([SendRequest(1, Operation.SEND, (one.segment(0, 5),))])
+
     def test_closedQueuePairReleasesMemoryAndDescriptors(self) -> None:
         self.patch(_mapping, "PLAIN", 0)
         ends = self.pair()
@@ -57,9 +65,7 @@ class ManyTests(RealCase):
         added = Added()
         pairs = [another(*ends, SMALL) for _ in range(50)]
         self.assertTrue(added.isNothing())  # until they are used
-        for number, (here, there) in enumerate(pairs):
-            there.postReceive([ReceiveRequest(number, (other.segment(0, 64),))])
-            here.postSend([SendRequest(number, Operation.SEND, (one.segment(0, 5),))])
+        self.sendOnce(ends, pairs)
         completions = [*self.take(other, 50), *self.take(one, 50)]
         self.assertEqual({each.status for each in completions}, {Status.SUCCESS})
         self.assertEqual(added.mappings(), 200)  # both rings of each, in both devices
@@ -75,9 +81,7 @@ class ManyTests(RealCase):
         one, other = ends
         pairs = [another(*ends, SMALL) for _ in range(600)]
         added = Added()
-        for number, (here, there) in enumerate(pairs):
-            there.postReceive([ReceiveRequest(number, (other.segment(0, 64),))])
-            here.postSend([SendRequest(number, Operation.SEND, (one.segment(0, 5),))])
+        self.sendOnce(ends, pairs)
         self.assertLess(added.descriptors(), 100)
         for end in (other, one):
             completions = self.take(end, 600)
@@ -105,9 +109,7 @@ class ManyTests(RealCase):
         ends = self.pair()
         one, other = ends
         pairs = [another(*ends, SMALL) for _ in range(routes.MOST_UNANSWERED + 1)]
-        for here, there in pairs:
-            there.postReceive([ReceiveRequest(0, (other.segment(0, 64),))])
-            here.postSend([SendRequest(1, Operation.SEND, (one.segment(0, 5),))])
+        self.sendOnce(ends, pairs)
         invite, last = SharedQueuePair.invite, pairs[-1][0]
         tries: list[SharedQueuePair] = []
 
@@ -128,9 +130,7 @@ class ManyTests(RealCase):
         ends = self.pair()
         one, other = ends
         pairs = [another(*ends, SMALL) for _ in range(routes.MOST_UNANSWERED + 1)]
-        for here, there in pairs:
-            there.postReceive([ReceiveRequest(0, (other.segment(0, 64),))])
-            here.postSend([SendRequest(1, Operation.SEND, (one.segment(0, 5),))])
+        self.sendOnce(ends, pairs)
         invite, last = SharedQueuePair.invite, pairs[-1][0]
         tries: list[SharedQueuePair] = []
 
