@@ -83,14 +83,14 @@ def bufferBytes(depths: tuple[int, int], mtu: int) -> int:
     return sends * mtu + receives * (mtu + GRH)
 
 
-class Taken(Protocol):
+class BatchHandler(Protocol):
     """
-    Processes the packets of a batch from a channel, each with its source and the ECN field of its IP header,
-    and a number of completed sends.
+    Processes packets that a channel has received, each with its source and the ECN field of its IP header,
+    and the number of packets whose sends have completed. The received packets are valid until it returns.
     """
 
     def __call__(
-        self, channel: Channel, packets: Sequence[tuple[Source, memoryview, int]], left: int = 0, /
+        self, channel: Channel, packets: Sequence[tuple[Source, memoryview, int]], completed: int = 0, /
     ) -> None: ...
 
 
@@ -102,7 +102,7 @@ class Channel:
     @ivar sends: packets that may be posted without a completion: the module's credits.
     @ivar room: number of the longest packets that the device retains until they are processed.
     @ivar reposts: number of receives that were posted again.
-    @ivar posted: number of packets posted so far; C{left}: of these, packets known to be completed.
+    @ivar posted: number of packets posted so far; C{completed}: of these, packets known to be completed.
     @ivar isClosed: whether the queue pair is closed.
     """
 
@@ -114,23 +114,22 @@ class Channel:
         number: int,
         mtu: int,
         depths: tuple[int, int],
-        taken: Taken,
+        handleBatch: BatchHandler,
         broken: Callable[[Failure], None],
     ) -> None:
         """
         @param mtu: bytes of the longest packet.
         @param depths: depths of the send and the receive queue; the device may reduce them.
-        @param taken: called with the packets of a batch, which are valid until it returns, and with the
-            number of completed sends.
+        @param broken: called when the completions of the channel can no longer be read.
         @raise RDMAError: the device cannot create another queue pair.
         """
         self.number = number
         most = device.limits.maxQueuePairRequests
         self.sends, receives = (min(depth, most) for depth in depths)
-        self.reposts = self.posted = self.left = 0
+        self.reposts = self.posted = self.completed = 0
         self._unreported = 0  # packets since the last signaled request
         self._mostUnreported = min(MOST_UNREPORTED, self.sends // 4)
-        self._taken, self._broken = taken, broken
+        self._handleBatch, self._broken = handleBatch, broken
         self.isClosed = False
         self._reactor = reactor
         self._resetting: IDelayedCall | None = None
@@ -167,7 +166,7 @@ class Channel:
                 reactor, channel, [queue], self._completed, broken, sleepSeconds=SLEEP_SECONDS
             )
             if direct is not None:
-                self.reader.addSource(direct.takeDatagrams, partial(taken, self), direct.openInbox())
+                self.reader.addSource(direct.takeDatagrams, partial(handleBatch, self), direct.openInbox())
             self.reader.start()
             undo.callback(self.reader.stop)
             self._closing = undo.pop_all()
@@ -301,16 +300,16 @@ class Channel:
     def _completed(self, batch: Sequence[Completion]) -> None:
         view, receives = self._view, []
         packets: list[tuple[Source, memoryview, int]] = []
-        left = 0
+        completed = 0
         first, stride = self.sends * self._mtu, self._mtu + GRH
         for completion in batch:
             if completion.status is not _SUCCESS:
                 if self._resetting is None and not self.isClosed:
                     self._failed(completion.status)
-                    left = self.posted - self.left
+                    completed = self.posted - self.completed
                 continue
             if completion.opcode is not _RECEIVE:
-                left += completion.identifier if self._resetting is None else 0
+                completed += completion.identifier if self._resetting is None else 0
                 continue
             begin = completion.identifier
             receives.append(self._receives[(begin - first) // stride])
@@ -321,8 +320,8 @@ class Channel:
                     address, codepoint = view[begin + 32 : begin + 36], view[begin + 21] & 3
                 source = bytes(address), completion.sourceQPN
                 packets.append((source, view[begin + GRH : begin + completion.length], codepoint))
-        self.left += left
-        self._taken(self, packets, left)
+        self.completed += completed
+        self._handleBatch(self, packets, completed)
         if receives and not self.isClosed:
             for request in receives:
                 view[request.identifier] = 0  # clear an earlier GRH: IPv4 writes only its second half

@@ -151,7 +151,7 @@ class PeerConnection(StreamProtocol):
         self._isOver = self._isClean = self._hasFailed = self._isAborted = False
         self._receivedBytes = 0
         self._early: list[tuple[int, memoryview]] = []
-        self._farewell: bytes | None = None
+        self._lastAck: bytes | None = None
         self._failure: Failure | None = None
         self._timer, self._ending = Timer(reactor), Timer(reactor)
 
@@ -309,7 +309,7 @@ class PeerConnection(StreamProtocol):
             self._isPeerReady = True
             self._maybeEstablished()
         elif kind == FrameKind.FAREWELL:
-            self.module.core.farewell(self.peer, content, self.module.seconds())
+            self.module.core.lastAckReceived(self.peer, content, self.module.seconds())
             self.module.turn()
         elif kind == FrameKind.ECHO:
             self._echoed(validation, content)
@@ -331,9 +331,9 @@ class PeerConnection(StreamProtocol):
         early, self._early = self._early, []
         user.deliverMessages(early)
         user.eventsReported()
-        farewell, self._farewell = self._farewell, None
-        if farewell is not None:
-            self._sendClose(farewell)
+        lastAck, self._lastAck = self._lastAck, None
+        if lastAck is not None:
+            self._sendClose(lastAck)
 
     def _late(self) -> None:
         """Give up an exchange that takes too long."""
@@ -370,7 +370,7 @@ class PeerConnection(StreamProtocol):
     def put(self, region: int, offset: int, data: Buffer, done: Done | None) -> None:
         """Write into memory of the peer: see L{Module.put<txrdma.btl.core.module.Module.put>}."""
         self.module.core.put(self.peer, region, offset, data, done)
-        self.module.soon()
+        self.module.turnLater()
 
     def sendMany(self, tag: int, messages: list[Buffer], done: Done) -> int:
         """Send messages. Return how often C{done} is called; a call may report several messages."""
@@ -387,7 +387,7 @@ class PeerConnection(StreamProtocol):
         if self._isOver or self._isAborted:
             return
         self.module.core.close(self.peer)
-        self.module.soon()
+        self.module.turnLater()
 
     def abort(self) -> None:
         """Close at once and notify the peer."""
@@ -446,7 +446,7 @@ class PeerConnection(StreamProtocol):
         self._isPeerReady = True
         self._maybeEstablished()
         if self._validation is not None and not self._validation.isProven:
-            self._farewell = acknowledgement  # packets of the peer may overtake the echo of the last probe
+            self._lastAck = acknowledgement  # packets of the peer may overtake the echo of the last probe
             return
         self._isClean = not self._hasFailed
         self._sendFrame(FrameKind.FAREWELL, acknowledgement)

@@ -19,7 +19,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.btl import insight
-from txrdma.btl.channels import bufferBytes, Channel, Source, sourceOf, Taken
+from txrdma.btl.channels import BatchHandler, bufferBytes, Channel, Source, sourceOf
 from txrdma.btl.core.events import Event, Packet
 from txrdma.btl.core.marks import ECT, NOT_ECT
 from txrdma.btl.core.module import COMMAND_MTU, Module, MOST_PACKETS
@@ -162,16 +162,16 @@ class DevicePort:
         reactor: Any,
         device: IVerbsDevice,
         number: int,
-        taken: Taken,
+        handleBatch: BatchHandler,
         broken: Callable[[int, Failure], None],
     ) -> None:
         """
         @param number: number of the port in its module.
-        @param taken: see L{Channel}; C{broken}: called with the number of the port when a channel has failed.
+        @param broken: called with the number of the port when a channel has failed.
         @raise txrdma.error.RDMAError: the device cannot create two queue pairs.
         """
         self._reactor, self.device = reactor, device
-        self._taken, self._broken = taken, partial(broken, number)
+        self._handleBatch, self._broken = handleBatch, partial(broken, number)
         self.receiveBufferBytes = 0
         table = device.gidTable(1)
         index = usualGID(table)
@@ -203,7 +203,7 @@ class DevicePort:
             try:
                 return Channel(
                     *(self._reactor, self.device, self.domain, number, mtu, depths),
-                    *(self._taken, self._broken),
+                    *(self._handleBatch, self._broken),
                 )
             except ResourceExhausted as error:
                 if max(depths) <= SMALLEST_DEPTH or lacksDescriptors(error.__cause__):
@@ -241,7 +241,7 @@ class ModulePort:
     """
     A L{Module} on a reactor: its ports, one timer, and the receivers of events.
 
-    @ivar core: the module itself; call L{soon} after its methods.
+    @ivar core: the module itself; call L{turnLater} after its methods.
     @ivar ports: its ports; C{port}: the first one.
     @ivar isBroken: whether a channel has failed, so that new peers need another module.
     @ivar seconds: returns the time for the core, which never goes back, in seconds.
@@ -257,7 +257,7 @@ class ModulePort:
         self._reactor = reactor
         self._holders = 0
         self._isBusy = self._isClosed = self.isBroken = self._reportsPlaced = False
-        self._later: IDelayedCall | None = None
+        self._scheduledTurn: IDelayedCall | None = None
         self._timer: IDelayedCall | None = None
         self._timerAt = 0.0
         self._clock = sharedForwardClock(reactor)
@@ -270,7 +270,7 @@ class ModulePort:
             undo.callback(closed)
             undo.callback(self._closeHandles)
             for number, device in enumerate(devices):
-                port = DevicePort(reactor, device, number, self._taken, self._broken)
+                port = DevicePort(reactor, device, number, self._handleBatch, self._broken)
                 undo.callback(port.close)
                 self.ports.append(port)
                 self._channels += port.channels
@@ -391,7 +391,7 @@ class ModulePort:
         """
         unneeded = self._unneeded
         while unneeded and all(
-            each.isClosed or each.left >= posted
+            each.isClosed or each.completed >= posted
             for each, posted in zip(self._channels, unneeded[0][0], strict=True)
         ):
             for handle in unneeded.popleft()[1]:
@@ -400,8 +400,8 @@ class ModulePort:
     def _setBack(self) -> None:
         """Let the timers be set again, because the reactor's are late: the system's clock was set back."""
         self._timerAt = inf
-        if self._later is not None and isPending(self._later):
-            self._later.reset(0)
+        if self._scheduledTurn is not None and isPending(self._scheduledTurn):
+            self._scheduledTurn.reset(0)
 
     # Reactor iterations
 
@@ -422,18 +422,18 @@ class ModulePort:
         credits = self._channels[channel].sendFast(address, qpn, head, payload)
         core.sentFast(peer, channel, tag, payload, context, self.seconds(), credits)
         if not self._isBusy:
-            self.soon()  # for the timer; a call of C{turn} in progress handles it
+            self.turnLater()  # for the timer; a call of C{turn} in progress handles it
         return True
 
-    def soon(self) -> None:
+    def turnLater(self) -> None:
         """
         Call L{turn} at the end of this reactor iteration, so that the packets of many calls are sent
         together.
         """
         if self.core.isFull and not self._isClosed:
             self._send(self.seconds(), True)
-        if not self._isBusy and self._later is None and not self._isClosed:
-            self._later = self._reactor.callLater(0, self._laterTurn)
+        if not self._isBusy and self._scheduledTurn is None and not self._isClosed:
+            self._scheduledTurn = self._reactor.callLater(0, self._runScheduledTurn)
 
     @property
     def route(self) -> str:
@@ -460,15 +460,15 @@ class ModulePort:
         if self._isClosed:
             return
         if packets >= MOST_PACKETS or core.hasMoreLost:
-            self.soon()
+            self.turnLater()
         self._schedule(core.deadline(), now)
 
-    def _taken(
-        self, channel: Channel, packets: Sequence[tuple[Source, memoryview, int]], left: int = 0
+    def _handleBatch(
+        self, channel: Channel, packets: Sequence[tuple[Source, memoryview, int]], completed: int = 0
     ) -> None:
         core = self.core
-        if left:
-            core.completed(channel.number, left)
+        if completed:
+            core.completed(channel.number, completed)
             self._closeHandles()
         if packets:
             now = self.seconds()
@@ -551,8 +551,8 @@ class ModulePort:
                 self.core.completed(number, dropped)
         return len(packets)
 
-    def _laterTurn(self) -> None:
-        self._later = None
+    def _runScheduledTurn(self) -> None:
+        self._scheduledTurn = None
         self.turn()
 
     def _schedule(self, deadline: float | None, now: float) -> None:
@@ -582,9 +582,9 @@ class ModulePort:
             self.turn()
 
     def _stopTimers(self) -> None:
-        for each in (self._later, self._timer):
+        for each in (self._scheduledTurn, self._timer):
             cancelCall(each)
-        self._later = self._timer = None
+        self._scheduledTurn = self._timer = None
 
     def _broken(self, number: int, failure: Failure) -> None:
         """Stop using a port, because its completions can no longer be read."""

@@ -68,7 +68,7 @@ class PathProbes:
         """Send a probe: L{SMALL} or L{FULL_SIZE}."""
         length = SMALL_LENGTH if which == SMALL else self._peer.mtu
         self._module.core.probe(self._peer, length, self.missing[which], self.number)
-        self._module.soon()
+        self._module.turnLater()
 
     def sendLonger(self, error: Exception | None = None) -> None:
         """
@@ -78,7 +78,7 @@ class PathProbes:
         if self.mtu < self._longest and self._tries < MOST_TRIES and self._peer.state == OPEN:
             self._tries += 1
             self._module.core.probe(self._peer, self._longest, self._longer, self.number, self.sendLonger)
-            self._module.soon()
+            self._module.turnLater()
 
     def echoed(self, nonce: bytes) -> bool:
         """
@@ -94,7 +94,7 @@ class PathProbes:
             return False
         del self.missing[which]
         if which == SMALL:
-            self._module.core.prove(self._peer, self.number)
+            self._module.core.validate(self._peer, self.number)
             self.send(FULL_SIZE)
         return True
 

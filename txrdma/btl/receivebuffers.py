@@ -166,8 +166,8 @@ class RemoteReceiveBuffers:
         timer, self._timer = self._timer, None
         if timer is not None:
             cancelCall(timer)
-            self._module.core.goOn(self._peer)
-            self._module.soon()
+            self._module.core.resume(self._peer)
+            self._module.turnLater()
 
     def frameReceived(self, kind: FrameKind, content: bytes) -> None:
         """
@@ -398,7 +398,7 @@ class RemoteReceiveBuffers:
         if self._isWriting:
             self._isWriting = False
             self._module.core.withdraw(self._peer)
-            self._module.soon()
+            self._module.turnLater()
 
     def _refuse(self, error: RDMAError) -> None:
         """Use datagrams only, and notify the peer that there is no receive buffer."""

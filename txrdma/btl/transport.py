@@ -107,7 +107,7 @@ class BTLMessageTransport(MessageTransport):
         "_producer",
         "_send",
         "_sendFast",
-        "_soon",
+        "_turnLater",
         "_waiting",
         "disconnecting",
     )
@@ -118,7 +118,7 @@ class BTLMessageTransport(MessageTransport):
         self.progressed: Callable[[], None] | None = None
         self._lifeline: PeerConnection | None = lifeline
         module, self._peer = lifeline.module, lifeline.peer
-        self._send, self._soon = partial(module.core.send, self._peer), module.soon
+        self._send, self._turnLater = partial(module.core.send, self._peer), module.turnLater
         self._sendFast = partial(module.sendFast, self._peer)
         self._waiting, self._join = self._peer.usual, self._peer.join
         self.isClient, self._route = lifeline.isClient, lifeline.route
@@ -203,7 +203,7 @@ class BTLMessageTransport(MessageTransport):
             return
         if tag in self._outbox.unlimited or self._outbox.takes(tag, messages):
             batch.add(lifeline.sendMany(tag, messages, batch))
-            self._soon()
+            self._turnLater()
         else:
             batch.add(len(messages))
             for each in messages:
@@ -278,7 +278,7 @@ class BTLMessageTransport(MessageTransport):
             self._outbox.send(tag, data, done, isUrgent)
         elif waiting or not self._sendFast(tag, data, done):
             self._send(tag, data, done, isUrgent)
-            self._soon()
+            self._turnLater()
         if self._producer is not None:
             self._maybePause()
 
@@ -287,7 +287,7 @@ class BTLMessageTransport(MessageTransport):
             self._overheadSent += _HEADS.get(tag, len(data))
         if isUrgent or self._waiting or not self._sendFast(tag, data, context):
             self._send(tag, data, context, isUrgent)
-            self._soon()
+            self._turnLater()
 
     def setHandler(self, tag: int, handler: Handler | None, inOrder: bool = False) -> None:
         """

@@ -50,28 +50,28 @@ class Budget:
     Memory that all peers of a module share.
 
     @ivar used: bytes of incomplete messages, at most C{most}; a message may have C{longest} bytes.
-    @ivar beside: bytes of the additional messages (one for each peer), at most L{RESERVE_BYTES}.
+    @ivar reserved: bytes of the additional messages (one for each peer), at most L{RESERVE_BYTES}.
     """
 
-    __slots__ = ("beside", "longest", "most", "used")
+    __slots__ = ("longest", "most", "reserved", "used")
 
     def __init__(self, most: int = MOST_BYTES, longest: int = LONGEST) -> None:
         self.most, self.longest, self.used = most, min(longest, most), 0
-        self.beside = 0
+        self.reserved = 0
 
 
 class _Incomplete:
-    __slots__ = ("at", "data", "isBeside", "missing", "tag")
+    __slots__ = ("at", "data", "missing", "tag", "usesReserve")
 
-    def __init__(self, tag: int, total: int, isBeside: bool) -> None:
-        self.isBeside = isBeside
+    def __init__(self, tag: int, total: int, usesReserve: bool) -> None:
+        self.usesReserve = usesReserve
         self.tag, self.data, self.missing, self.at = tag, bytearray(total), total, 0.0
 
 
 class Assembly:
     """The incomplete messages of one peer."""
 
-    __slots__ = ("_budget", "_bytes", "_usesReserve", "_incomplete")
+    __slots__ = ("_budget", "_bytes", "_incomplete", "_usesReserve")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -100,12 +100,13 @@ class Assembly:
         return WRONG if length > found.missing else TAKEN
 
     def _fits(self, total: int) -> bool:
+        """Return whether a new message fits into the memory without the reserve."""
         if len(self._incomplete) >= MOST_MESSAGES or self._bytes + total > MOST_OF_PEER:
             return False
         return self._budget.used + total <= self._budget.most
 
     def _fitsReserve(self, total: int) -> bool:
-        return not self._usesReserve and self._budget.beside + total <= RESERVE_BYTES
+        return not self._usesReserve and self._budget.reserved + total <= RESERVE_BYTES
 
     def isNew(self, fragment: int) -> bool:
         """Return whether no chunk of this message has arrived yet."""
@@ -117,13 +118,13 @@ class Assembly:
 
         @return: the message when it is complete, else None.
         """
-        # It is inserted again behind the others: see deadline.
+        # The message moves behind the others, so that the first one has the earliest deadline.
         found = self._incomplete.pop(chunk.fragment, None)
         if found is None:
             found = _Incomplete(chunk.tag, chunk.total, not self._fits(chunk.total))
-            if found.isBeside:
+            if found.usesReserve:
                 self._usesReserve = True
-                self._budget.beside += chunk.total
+                self._budget.reserved += chunk.total
             else:
                 self._bytes += chunk.total
                 self._budget.used += chunk.total
@@ -138,20 +139,20 @@ class Assembly:
         return None
 
     def _release(self, found: _Incomplete) -> None:
-        if found.isBeside:
+        if found.usesReserve:
             self._usesReserve = False
-            self._budget.beside -= len(found.data)
+            self._budget.reserved -= len(found.data)
         else:
             self._bytes -= len(found.data)
             self._budget.used -= len(found.data)
 
     def deadline(self) -> float | None:
-        """Time at which the oldest incomplete message expires; None if no message is incomplete."""
+        """Time at which an incomplete message expires; None if no message is incomplete."""
         for found in self._incomplete.values():
             return found.at + OLDEST
         return None
 
-    def excuse(self, now: float) -> None:
+    def postpone(self, now: float) -> None:
         """Extend the deadline of incomplete messages, because this process caused the delay."""
         for found in self._incomplete.values():
             found.at = max(found.at, now - OLDEST + EXCUSED)

@@ -1,11 +1,11 @@
 """
-The number of segments that may be in flight on one path.
+The congestion window: the number of segments that may be in flight on one path.
 
-Only losses and marks shrink the window. A window that follows the delay would collapse on a busy machine,
-where most of a round trip is the time for which a process was not scheduled. The delay only decides how
-much a loss counts. It takes a part of the segments that wait in the queue of the path, which are estimated
-from the shortest round trips of several rounds, because these contain the fewest pauses. While few
-segments wait, the path itself loses packets, as radio links and bad cables do: the window shrinks by half
+Theory of operation. Only losses and marks shrink the window. A window that follows the delay would collapse
+on a busy machine, where most of a round trip is the time for which a process was not scheduled. The delay
+only decides how much a loss counts. It takes a part of the segments that wait in the queue of the path, which
+are estimated from the shortest round trips of several rounds, because these contain the fewest pauses. While
+few segments wait, the path itself loses packets, as radio links and bad cables do: the window shrinks by half
 of the lost share, so that at 1 % loss it has about 200 segments, where TCP's rule leaves 12 (RFC 5681).
 
 A mark of a router with explicit congestion notification (RFC 3168) takes a fifth of the window (RFC 8511),
@@ -86,23 +86,28 @@ class Congestion:
     """
 
     __slots__ = (
-        *("_arrived", "_before", "_calm", "_drainAt", "_isAnswered", "_isDraining"),
-        *("_isMarked", "_isRecovering", "_latest", "_lost", "_recent", "_shortest"),
-        *("_threshold", "_until", "_wasFull", "size", "window"),
+        *("_acknowledged", "_beforeTimeout", "_drainAt", "_drainBase", "_isAnswered", "_isDraining"),
+        *("_isMarked", "_isRecovering", "_lost", "_minima", "_roundEnd", "_roundMinimum"),
+        *("_roundsSinceLoss", "_threshold", "_wasFull", "size", "window"),
     )
 
     def __init__(self) -> None:
         self.window = float(FIRST_WINDOW)
         self.size = FIRST_WINDOW
-        self._threshold = float(WIDEST)
-        self._until = 0  # transmissions from this number on belong to the next round
-        self._arrived = self._lost = 0
-        self._shortest = self._recent = self._drainAt = 0.0
-        self._latest: tuple[float, ...] = ()  # shortest round trips of the last rounds
-        self._calm = CALM  # rounds since a loss
-        self._wasFull = self._isAnswered = self._isDraining = False
-        self._isMarked = self._isRecovering = False
-        self._before: tuple[float, float] | None = None  # window and threshold before the silence
+        self._threshold = float(WIDEST)  # slow-start threshold (RFC 5681): below it the window doubles
+        self._roundEnd = 0  # transmissions from this number on belong to the next round
+        self._acknowledged = self._lost = 0  # segments of this round
+        self._roundMinimum = 0.0  # shortest round trip of this round; zero before the first sample
+        self._minima: tuple[float, ...] = ()  # shortest round trips of the last rounds
+        self._drainBase = 0.0  # round trip of an empty queue, as far as known; zero after a reduction
+        self._drainAt = 0.0  # time of the next reduction, unless a round trip is as short as that before
+        self._roundsSinceLoss = CALM
+        self._wasFull = False  # whether the window has limited sending in this round
+        self._isMarked = False  # whether a router has marked segments in this round
+        self._isAnswered = False  # whether anything was ever acknowledged
+        self._isDraining = False  # whether the window is reduced for this round
+        self._isRecovering = False  # whether the window shrank after the last round
+        self._beforeTimeout: tuple[float, float] | None = None  # window and threshold, to restore them
 
     def filled(self) -> None:
         """Note that the window limits sending; otherwise it must not grow."""
@@ -117,9 +122,9 @@ class Congestion:
         self._isMarked = True
 
     def measured(self, seconds: float) -> None:
-        """Record the round trip of a segment, in seconds."""
-        if not self._shortest or seconds < self._shortest:
-            self._shortest = seconds
+        """Record the round trip of a segment."""
+        if not self._roundMinimum or seconds < self._roundMinimum:
+            self._roundMinimum = seconds
 
     def arrived(self, segments: int, newest: int, following: int, base: float, now: float) -> None:
         """
@@ -129,33 +134,33 @@ class Congestion:
         @param following: number of the next transmission.
         @param base: shortest known round trip, in seconds.
         """
-        self._arrived += segments
+        self._acknowledged += segments
         self._isAnswered = True
         if self._wasFull and self.window < self._threshold and not (self._lost or self._isMarked):
             self._set(min(self._threshold, self.window + segments))
-        if newest >= self._until:  # a segment has arrived that was sent after the last round was judged
-            self._judge(base, now)
-            self._until = following
+        if newest >= self._roundEnd:  # a segment has arrived that was sent after the last round ended
+            self._endRound(base, now)
+            self._roundEnd = following
 
-    def silent(self) -> None:
+    def timedOut(self) -> None:
         """
-        Shrink the window to its minimum after a retransmission timeout.
+        Shrink the window to L{NARROWEST} after a retransmission timeout.
 
-        A timeout before the first acknowledgement is ignored: the peer may not have been ready.
+        Before the first acknowledgement, the threshold is not reduced: the peer may not have been ready.
         """
-        if self._before is None:
-            self._before = self.window, self._threshold
+        if self._beforeTimeout is None:
+            self._beforeTimeout = self.window, self._threshold
         if self.window > NARROWEST and self._isAnswered:
             self._threshold = max(float(NARROWEST), self.window / 2)
         self._set(min(self.window, float(NARROWEST)))
-        self._arrived = self._lost = 0
+        self._acknowledged = self._lost = 0
 
     def spurious(self) -> None:
         """Restore the window from before the timeout, which was spurious (RFC 4015, 3.2)."""
-        if self._before is not None:
-            window, self._threshold = self._before
+        if self._beforeTimeout is not None:
+            window, self._threshold = self._beforeTimeout
             self._set(max(window, self.window))
-            self._before = None
+            self._beforeTimeout = None
 
     def interval(self, roundTrip: float) -> float:
         """Return the mean seconds between two segments of a window below L{NARROWEST}."""
@@ -165,14 +170,20 @@ class Congestion:
         self.window = max(SMALLEST, min(window, float(WIDEST)))
         self.size = NARROWEST if self._isDraining else max(NARROWEST, int(self.window))
 
-    def _judge(self, base: float, now: float) -> None:
-        self._before = None  # a round has passed since
-        self._calm += 1
-        lost, total = self._lost, self._lost + self._arrived
-        if self._shortest:
-            self._latest = (*self._latest[1 - ROUNDS :], self._shortest)
-        queued = max(0.0, 1 - base / min(self._latest)) if self._latest else _SHORT
-        waiting = self.window * (1 - base / self._shortest) if self._shortest else 0.0
+    def _endRound(self, base: float, now: float) -> None:
+        """
+        Adapt the window to the losses, marks and round trips of a round.
+
+        C{queued} is the share of the shortest recent round trip that was spent in the queue of the path;
+        C{waiting} is the number of segments in that queue, as in FAST TCP.
+        """
+        self._beforeTimeout = None  # a round has passed since
+        self._roundsSinceLoss += 1
+        lost, total = self._lost, self._lost + self._acknowledged
+        if self._roundMinimum:
+            self._minima = (*self._minima[1 - ROUNDS :], self._roundMinimum)
+        queued = max(0.0, 1 - base / min(self._minima)) if self._minima else _SHORT
+        waiting = self.window * (1 - base / self._roundMinimum) if self._roundMinimum else 0.0
         if self._isDraining:
             self._isDraining = False  # and the window remains
         elif (lost or self._isMarked) and not self._isRecovering:
@@ -181,15 +192,15 @@ class Congestion:
         else:
             self._isRecovering = False  # losses of the round after a reduction are older than it
             if self._threshold >= WIDEST and queued > _SHORT:
-                self._threshold = self.window  # no more doubling
+                self._threshold = self.window  # end slow start before the queue overflows
             if waiting > WAITING:
                 self.window -= (waiting - WAITING) / 2
                 self._threshold = min(self._threshold, self.window)
             elif self._wasFull and self.window >= self._threshold and not self._isMarked:
                 self.window += self._growth(waiting, queued)
         self._drain(now)
-        self._arrived = self._lost = 0
-        self._shortest = 0.0
+        self._acknowledged = self._lost = 0
+        self._roundMinimum = 0.0
         self._wasFull = self._isMarked = False
 
     def _shrink(self, share: float, queued: float) -> None:
@@ -199,21 +210,22 @@ class Congestion:
             fraction = max(fraction, _SHRUNK * (queued - _EMPTY) / (1 - _EMPTY), share / 2)
         self.window *= 0.5 if share > MANY_LOST else 1 - fraction
         self._threshold = self.window
-        self._calm, self._isRecovering = 0, True
+        self._roundsSinceLoss, self._isRecovering = 0, True
 
     def _growth(self, waiting: float, queued: float) -> float:
         """Return by how many segments the window grows in a round without losses."""
-        if self._calm > CALM:
+        if self._roundsSinceLoss > CALM:
             return (WAITING - waiting) / 8 + 1
         if queued < _SHORT:
             return 1.0
-        # A window of less than a segment is judged less often than once in a round trip.
-        return min(1.0, _GROWTH * max(sqrt(self.window), 1 / self.window) * (1 + (self._calm / _RECENT) ** 2))
+        age = (self._roundsSinceLoss / _RECENT) ** 2
+        # With a window below one segment, a round is longer than a round trip.
+        return min(1.0, _GROWTH * max(sqrt(self.window), 1 / self.window) * (1 + age))
 
     def _drain(self, now: float) -> None:
         """Reduce the window for a round if the shortest round trip was not seen for L{DRAIN_SECONDS}."""
-        if self._shortest and (not self._recent or self._shortest <= 1.05 * self._recent):
-            self._recent, self._drainAt = self._shortest, now + DRAIN_SECONDS
-        elif self._recent and now >= self._drainAt:
-            self._isDraining, self._recent = True, 0.0
+        if self._roundMinimum and (not self._drainBase or self._roundMinimum <= 1.05 * self._drainBase):
+            self._drainBase, self._drainAt = self._roundMinimum, now + DRAIN_SECONDS
+        elif self._drainBase and now >= self._drainAt:
+            self._isDraining, self._drainBase = True, 0.0
         self._set(self.window)

@@ -36,7 +36,7 @@ class EarlyPackets:
         if len(self._packets) > MOST_NAMES:
             del self._packets[next(iter(self._packets))]
 
-    def keep(self, name: int, channel: int, address: Hashable, packet: Buffer) -> bool:
+    def queue(self, name: int, channel: int, address: Hashable, packet: Buffer) -> bool:
         """Queue a packet. Return whether its name is expected and the queue had space."""
         held = self._packets.get(name)
         if held is None or len(held) >= MOST_PACKETS:

@@ -48,24 +48,28 @@ class Marks:
     """
     The marks of datagrams in both directions of a path.
 
-    @ivar isUsed: whether datagrams are sent with ECT(0); C{hasFailed}: this has to be reported to the driver.
-    @ivar arrived: segments, sent once, that were acknowledged since the last count that was judged.
+    @ivar isUsed: whether datagrams are sent with ECT(0).
+    @ivar hasFailed: whether the driver does not know yet that they are not.
+    @ivar arrived: segments, sent once, that were acknowledged since the last call of L{judge}.
     @ivar received: datagrams that have arrived from the peer with ECT(0) or CE; C{marked}: with CE; both
         modulo 65536.
     """
 
     __slots__ = (
-        *("_capable", "_failures", "_isProven", "_marked", "_more"),
+        *("_echoedMarked", "_echoedReceived", "_failures", "_hasUnmarked", "_newlyReceived"),
         *("arrived", "hasFailed", "isUsed", "marked", "received"),
     )
 
     def __init__(self) -> None:
         self.isUsed, self.hasFailed = True, False
         self.arrived = self.received = self.marked = 0
-        self._capable = self._marked = self._more = self._failures = 0
-        self._isProven = False  # a datagram has arrived without a mark
+        self._echoedReceived = self._echoedMarked = 0  # the peer's latest counts
+        self._newlyReceived = 0  # increase of the first one by the last acknowledgement
+        self._failures = 0  # consecutive invalid counts
+        self._hasUnmarked = False  # whether the peer has received a datagram without a mark
 
     def count(self, codepoint: int) -> None:
+        """Count a received datagram. C{codepoint} is the ECN field of its IP header."""
         if codepoint == CE:
             self.marked = (self.marked + 1) & _COUNT
         if codepoint >= ECT:
@@ -73,42 +77,42 @@ class Marks:
 
     def echoed(self, received: int, marked: int) -> bool:
         """
-        Process the counts of an acknowledgement. Return whether more datagrams are marked than before.
+        Process the counts of an acknowledgement. Return whether the peer reports new marks.
 
-        Call L{judge} if it has acknowledged something, which an old acknowledgement does not.
+        If the acknowledgement has acknowledged segments for the first time, call L{judge} next.
         """
-        self._more = (received - self._capable) & _COUNT
-        marks = (marked - self._marked) & _COUNT
-        if not self.isUsed or self._more >= _OLD:
+        self._newlyReceived = (received - self._echoedReceived) & _COUNT
+        marks = (marked - self._echoedMarked) & _COUNT
+        if not self.isUsed or self._newlyReceived >= _OLD:  # modulo 65536: the acknowledgement is old
             return False
-        if marks > self._more:
-            self._failed()
+        if marks > self._newlyReceived:
+            self._countFailure()
             return False
-        self._capable, self._marked = received, marked
-        self._isProven = self._isProven or marks < self._more
-        if not self._isProven and received >= FIRST_DATAGRAMS:
-            self._fail()
+        self._echoedReceived, self._echoedMarked = received, marked
+        self._hasUnmarked = self._hasUnmarked or marks < self._newlyReceived
+        if not self._hasUnmarked and received >= FIRST_DATAGRAMS:
+            self._disable()
         return marks > 0 and self.isUsed
 
     def judge(self) -> None:
-        """Compare the latest counts with the segments that have arrived since the ones before."""
-        isComparable, missing = self.arrived < _OLD, self.arrived - self._more
+        """Validate the counts: each acknowledged segment must have been received with ECT(0) or CE."""
+        isComparable, missing = self.arrived < _OLD, self.arrived - self._newlyReceived
         self.arrived = 0
         if not isComparable or missing <= 0:
             self._failures = 0
         else:
-            self._failed()
+            self._countFailure()
 
     def timedOut(self) -> None:
         """Process a timeout: no acknowledgement of a datagram has arrived in time."""
-        if not self._capable and not self._isProven:
-            self._failed()
+        if not self._echoedReceived and not self._hasUnmarked:
+            self._countFailure()
 
-    def _failed(self) -> None:
+    def _countFailure(self) -> None:
         self._failures += 1
         if self._failures >= MOST_FAILURES:
-            self._fail()
+            self._disable()
 
-    def _fail(self) -> None:
+    def _disable(self) -> None:
         if self.isUsed:
             self.isUsed, self.hasFailed = False, True

@@ -41,7 +41,7 @@ from txrdma.btl.core.receivebuffer import LONG
 from txrdma.btl.core.receiving import ABOVE, BELOW, NEW
 from txrdma.btl.core.regions import Regions
 from txrdma.btl.core.roundtrip import SHORTEST_TIMEOUT
-from txrdma.btl.core.shortcuts import FastPath, Probation
+from txrdma.btl.core.shortcuts import EarlyLimits, FastPath
 from txrdma.btl.core.timetable import KEEP_ALIVE
 from txrdma.btl.core.window import GIVE_UP
 from txrdma.btl.wire import (
@@ -106,7 +106,7 @@ Bytes of a peer's messages that are accepted before its connection is establishe
 OVERHEAD: Final = 52
 """Bytes around a packet on the wire: headers of IPv4, UDP, BTH and DETH, and the ICRC."""
 
-_PROVEN: Final = 1 << 62
+_UNLIMITED: Final = 1 << 62
 _ASLEEP: Final = 1.0
 
 
@@ -181,7 +181,8 @@ class Module(FastPath):
         @param firstSent: first sequence number of this end; C{firstReceived}: of the peer.
         @param mtu: longest packet that the peer accepts on its data channel, in bytes.
         @param allowance: bytes, including headers, that may be sent before the peer's addresses are validated
-            (see L{prove}), for each path; None if they need no validation and the connection is established.
+            (see L{validate}), for each path; None if they need no validation and the connection is
+            established.
         @raise InvalidRequest: the name is taken.
         """
         if name in self._peers:
@@ -189,7 +190,7 @@ class Module(FastPath):
         ends = (name, sender, addresses, min(mtu, self._mtus[DATA]), firstSent, firstReceived, context)
         self._peers[name] = peer = Peer(*ends, self.counters, self._budget, self._giveUp, now)
         if allowance is not None:
-            self._probation[peer] = Probation([allowance] * len(peer.sent.paths), MOST_EARLY_BYTES)
+            self._earlyLimits[peer] = EarlyLimits([allowance] * len(peer.sent.paths), MOST_EARLY_BYTES)
         self._times.touch(peer)
         for early in self.expected.take(name):
             self._received(*early, now)
@@ -261,18 +262,18 @@ class Module(FastPath):
         message.path = peer.sent.paths[path]
         self._queue(peer, message)
 
-    def prove(self, peer: Peer, path: int = 0) -> None:
-        """Note that the peer has echoed a nonce, which removes the limit of packets to its address."""
-        if (probation := self._probation.get(peer)) is not None:
-            probation.allowances[path] = _PROVEN
+    def validate(self, peer: Peer, path: int = 0) -> None:
+        """Remove the limit of packets to the peer's address, because the peer has echoed a nonce from it."""
+        if (limits := self._earlyLimits.get(peer)) is not None:
+            limits.allowances[path] = _UNLIMITED
 
     def establish(self, peer: Peer) -> None:
-        """Note that the user accepts messages of this peer, which removes their limit."""
-        self._probation.pop(peer, None)
+        """Remove all limits of a peer, because its connection is established."""
+        self._earlyLimits.pop(peer, None)
         for message in peer.unfinished():
             message.path = None  # its probes have arrived
 
-    def farewell(self, peer: Peer, packet: Buffer, now: float) -> None:
+    def lastAckReceived(self, peer: Peer, packet: Buffer, now: float) -> None:
         """
         Process the last acknowledgement of a peer, which was received over the TCP connection.
 
@@ -289,7 +290,7 @@ class Module(FastPath):
         if segment.kind == ACK and segment.sender == peer.name:
             self._catchUp()
             self.counters.ackRecvs += 1
-            self._haveArrived(peer, peer.sent.acknowledged(segment, now), now)
+            self._segmentsArrived(peer, peer.sent.acknowledged(segment, now), now)
 
     def _queue(self, peer: Peer, message: Message, isUrgent: bool = False) -> None:
         if peer.state != OPEN:
@@ -315,7 +316,7 @@ class Module(FastPath):
             self._queue(peer, Message(BYE, 0, b"", None))
             peer.state = CLOSING
 
-    def goOn(self, peer: Peer) -> None:
+    def resume(self, peer: Peer) -> None:
         """Send messages that waited until it was known whether the peer has a receive buffer."""
         peer.isRequesting = False
         if peer.state != REMOVED:
@@ -386,12 +387,12 @@ class Module(FastPath):
         peer = self._peers.get(segment.sender)
         if peer is None or peer.addresses[channel] != address:
             # A peer may send before its introduction arrives here; from another address it is not trusted.
-            if peer is not None or not self.expected.keep(segment.sender, channel, address, packet):
+            if peer is not None or not self.expected.queue(segment.sender, channel, address, packet):
                 counters.unkRecvs += 1
             return
-        if self._probation and (probation := self._probation.get(peer)) is not None:
+        if self._earlyLimits and (limits := self._earlyLimits.get(peer)) is not None:
             # Until its address is validated, a peer gets a multiple of what it has sent.
-            probation.allowances[peer.pathOf(channel).number] += AMPLIFICATION * (OVERHEAD + len(packet))
+            limits.allowances[peer.pathOf(channel).number] += AMPLIFICATION * (OVERHEAD + len(packet))
         peer.receivedAt, peer.answerOn = now, channel & ~1
         self._times.touch(peer)
         kind = segment.kind
@@ -401,7 +402,7 @@ class Module(FastPath):
             buffer = peer.receiveBuffer
             isShared = buffer is not None and buffer.remoteFrom is None
             path.room = max(SHARED_ROOM if isShared else 1, segment.room)
-            self._haveArrived(peer, peer.sent.acknowledged(segment, now, path), now)
+            self._segmentsArrived(peer, peer.sent.acknowledged(segment, now, path), now)
             if path.marks.hasFailed:
                 self._giveUpMarks(peer)
             return
@@ -409,35 +410,35 @@ class Module(FastPath):
             peer.pathOf(channel).marks.count(codepoint)
             if codepoint == CE:
                 counters.markedRecvs += 1
-                peer.received.remind(now)  # no other segment can carry the counts
+                peer.received.scheduleAck(now)  # no other segment can carry the counts
         # First the acknowledgement, even if the segment is then refused: it is true anyway.
         upTo = segment.acknowledged  # usually nothing new
         if upTo is not None and (upTo + 1) & SEQUENCE_MASK != peer.sent.base:
             # Deferred while fragments come in: the last of several acknowledgements includes the others.
-            if kind == FRAG and peer.sent.mayBe(upTo):
+            if kind == FRAG and peer.sent.hasSent(upTo):
                 self._catchUp()
                 self._deferred = peer, upTo, now
-            elif not self._haveArrived(peer, peer.sent.acknowledgedBeside(upTo, now), now):
+            elif not self._segmentsArrived(peer, peer.sent.piggybackReceived(upTo, now), now):
                 return
         if kind == REFUSED:
             # It has no number of its own, and may be lost: the segment is retransmitted then, and refused
             # again.
-            self._wasRefused(peer, segment.sequence)
+            self._segmentRefused(peer, segment.sequence)
             return
-        relation = peer.received.classify(segment.sequence)  # new, a duplicate, or beyond the window
+        relation = peer.received.classify(segment.sequence)
         if relation == NEW:
             try:
-                self._take(peer, segment, now)
+                self._accept(peer, segment, now)
             except Exception as error:
                 self.lose(peer, "a segment of the peer could not be processed", error)
                 return
         else:
-            self._takeNot(peer, segment, relation, now)
+            self._discard(peer, segment, relation, now)
         if peer.received.isOwed:
             self._owed.peers[peer] = None
         # A BYE that overtook other segments takes effect when these have arrived.
-        if peer.bye is not None and peer.state < PEER_CLOSED and peer.received.has(peer.bye):
-            self._left(peer, now)
+        if peer.bye is not None and peer.state < PEER_CLOSED and peer.received.hasAll(peer.bye):
+            self._byeReceived(peer, now)
 
     def _giveUpMarks(self, peer: Peer) -> None:
         """Report paths on which datagrams are not marked reliably."""
@@ -453,9 +454,9 @@ class Module(FastPath):
             peer, acknowledged, now = deferred
             sent = peer.sent.arrivedNext(acknowledged, now)
             if sent is None:
-                self._haveArrived(peer, peer.sent.acknowledgedBeside(acknowledged, now), now)
+                self._segmentsArrived(peer, peer.sent.piggybackReceived(acknowledged, now), now)
                 return
-            self._hasArrived(peer, sent)
+            self._segmentArrived(peer, sent)
             if peer.state != OPEN:
                 self._finish(peer, now)
             if peer.usual or peer.urgent:
@@ -466,18 +467,19 @@ class Module(FastPath):
                 timeout = SHORTEST_TIMEOUT if hasOthers else channels[sent.channel].roundTrip.timeout
                 self._touch(peer, now + timeout)
 
-    def _takeNot(self, peer: Peer, segment: Segment, relation: int, now: float) -> None:
+    def _discard(self, peer: Peer, segment: Segment, relation: int, now: float) -> None:
+        """Count a duplicate, or a segment beyond the window, and acknowledge what was received."""
         if relation == ABOVE:
             self.counters.oowHighRecvs += 1
-            peer.received.remind(now)
+            peer.received.scheduleAck(now)
             return
         if relation == BELOW:
             self.counters.oowLowRecvs += 1
         else:
             self.counters.dupRecvs += 1
-        peer.received.takeAgain(segment.sequence, segment.attempt, now)
+        peer.received.takeDuplicate(segment.sequence, segment.attempt, now)
 
-    def _take(self, peer: Peer, segment: Segment, now: float) -> None:
+    def _accept(self, peer: Peer, segment: Segment, now: float) -> None:
         """Accept a new segment, refuse it, or drop it so that the peer retransmits it."""
         counters, received = self.counters, peer.received
         if segment.kind >= PLACED:
@@ -488,16 +490,16 @@ class Module(FastPath):
             # If it has to wait for others, its bytes are copied, and the window does not bound them.
             if segment.sequence != received.following and peer.order.isFull(len(placed.payload)):
                 counters.noMemoryRecvs += 1
-                received.remind(now)
+                received.scheduleAck(now)
                 return
             segment, self.hasPlaced = placed, True
             counters.rdmaRecvs += 1
         kind, payload = segment.kind, segment.payload
         assert isinstance(payload, memoryview)
         # Dropped, not refused: the peer retransmits it, and the connection may be established by then.
-        if self._probation and kind not in (VOID, BYE) and not self._fitsEarly(peer, segment):
+        if self._earlyLimits and kind not in (VOID, BYE) and not self._fitsEarly(peer, segment):
             counters.noMemoryRecvs += 1
-            received.remind(now)
+            received.scheduleAck(now)
             return
         # Segments are entered before they are delivered, since the order of delivery depends on what has
         # arrived; a PUT only after its bytes are in memory, since a bad one is refused instead.
@@ -521,7 +523,7 @@ class Module(FastPath):
                 return
             if verdict == OVER_BUDGET:
                 counters.noMemoryRecvs += 1
-                received.remind(now)
+                received.scheduleAck(now)
                 return
             received.take(segment.sequence, segment.attempt, now)
             counters.chunkRecvs += 1
@@ -555,29 +557,29 @@ class Module(FastPath):
         Count received bytes of a peer whose connection is not established. Return False if they exceed the
         limit.
         """
-        probation = self._probation.get(peer)
-        if probation is None:
+        limits = self._earlyLimits.get(peer)
+        if limits is None:
             return True
         length = len(segment.payload)
         if segment.kind == CHUNK:
             length = segment.total if peer.assembly.isNew(segment.fragment) else 0
-        if length > probation.room:
+        if length > limits.room:
             return False
-        probation.room -= length
+        limits.room -= length
         return True
 
     def _deliver(self, peer: Peer, segment: Segment, data: memoryview) -> None:
         """Deliver a complete message, or queue it until all earlier ones have arrived."""
         peer.receivedBytes += len(data)
-        if not peer.received.has(segment.sequence) and peer.order.wants(segment.tag):
+        if not peer.received.hasAll(segment.sequence) and peer.order.appliesTo(segment.tag):
             peer.order.queue(segment.sequence, segment.tag, bytes(data) if data is segment.payload else data)
         else:
             self._events.append(MessageReceived(peer, segment.tag, data))
 
     def _deliverPack(self, peer: Peer, sequence: int, messages: list[tuple[int, memoryview]]) -> None:
         """Deliver the messages of one packet, except ordered ones that have to wait for earlier ones."""
-        if not peer.received.has(sequence):
-            messages = peer.order.holdSome(sequence, messages)
+        if not peer.received.hasAll(sequence):
+            messages = peer.order.queueOrdered(sequence, messages)
         if messages:
             self._events.append(PackReceived(peer, messages))
 
@@ -586,18 +588,19 @@ class Module(FastPath):
         self.counters.badfragRecvs += isBad
         self._owed.refusals.append((peer, sequence))
 
-    def _haveArrived(self, peer: Peer, arrived: list[Sent] | None, now: float) -> bool:
+    def _segmentsArrived(self, peer: Peer, arrived: list[Sent] | None, now: float) -> bool:
         """Process an acknowledgement. Return False if it is invalid, so that its packet is dropped."""
         if arrived is None:
             return False
         for sent in arrived:
-            self._hasArrived(peer, sent)
+            self._segmentArrived(peer, sent)
         if arrived:
             self._finish(peer, now)
         self._makeReady(peer)
         return True
 
-    def _hasArrived(self, peer: Peer, sent: Sent) -> None:
+    def _segmentArrived(self, peer: Peer, sent: Sent) -> None:
+        """Process the first acknowledgement of a segment; that of the last one completes its message."""
         message = sent.message
         if sent.placed >= 0:
             peer.release(sent)
@@ -613,7 +616,7 @@ class Module(FastPath):
             if peer.isWatched:
                 self._events.append(SendCompleted(peer, FAILURES_ONLY))
 
-    def _wasRefused(self, peer: Peer, sequence: int) -> None:
+    def _segmentRefused(self, peer: Peer, sequence: int) -> None:
         if (message := peer.sent.refused(sequence)) is not None and not message.isOver:
             peer.sent.void(message)
             self._fail(peer, message, "the peer has refused it")
@@ -622,6 +625,7 @@ class Module(FastPath):
     # Ends of messages and peers
 
     def _over(self, peer: Peer, message: Message) -> None:
+        """Note that a message was acknowledged completely, or has failed."""
         message.isOver = True
         message.data = b""  # the program may resize its buffer
         peer.queuedBytes -= message.total
@@ -636,7 +640,7 @@ class Module(FastPath):
         for message in peer.unfinished():
             self._fail(peer, message, reason)
 
-    def _left(self, peer: Peer, now: float) -> None:
+    def _byeReceived(self, peer: Peer, now: float) -> None:
         """Process a BYE: the peer accepts no more messages, but those in flight may have arrived."""
         # The peer refuses what it has not received, so messages of which a part was sent are decided by that.
         peer.state, peer.lingerUntil = PEER_CLOSED, now + LINGER
@@ -659,7 +663,7 @@ class Module(FastPath):
         peer.order.drop()
         peer.sent.drop()
         del self._peers[peer.name]
-        self._probation.pop(peer, None)
+        self._earlyLimits.pop(peer, None)
         self._owed.peers.pop(peer, None)
 
     # Timers
@@ -693,7 +697,7 @@ class Module(FastPath):
         # If this process has slept, chunks may have arrived that it has not read.
         if earliest is not None and earliest + _ASLEEP < now:
             for each in self._peers.values():
-                each.assembly.excuse(now)
+                each.assembly.postpone(now)
         while (peer := self._times.take(now)) is not None:
             if (due := peer.deadline(self._keepAlive)) is not None and due <= now:
                 try:
@@ -716,7 +720,7 @@ class Module(FastPath):
                 self._events.append(PeerClosed(peer))
             else:
                 self.lose(peer, "the peer does not answer")
-        elif peer.state == OPEN and peer.isSilent(self._keepAlive, now):
+        elif peer.state == OPEN and peer.needsKeepAlive(self._keepAlive, now):
             self._queue(peer, Message(VOID, 0, b"", None))
         else:
             self._makeReady(peer)
@@ -771,7 +775,7 @@ class Module(FastPath):
             self._owed.sendRefusals(packets, self.credits)
         if self._owed.peers:
             self._owed.sendAcknowledgements(packets, self.credits, now)
-        if self._probation:
+        if self._earlyLimits:
             packets = [each for each in packets if self._isAllowed(each)]
         if not packets and self._deferred is not None:
             self._catchUp()
@@ -781,17 +785,15 @@ class Module(FastPath):
 
     def _isAllowed(self, packet: Packet) -> bool:
         """Count a packet to an address that is not validated. Return False if it exceeds the limit."""
-        probation = self._probation.get(packet.peer)
-        if probation is None:
+        limits = self._earlyLimits.get(packet.peer)
+        if limits is None:
             return True
-        length, path = (
-            OVERHEAD + len(packet.head) + len(packet.payload),
-            packet.peer.pathOf(packet.channel).number,
-        )
-        if length > probation.allowances[path]:
+        length = OVERHEAD + len(packet.head) + len(packet.payload)
+        path = packet.peer.pathOf(packet.channel).number
+        if length > limits.allowances[path]:
             self.credits[packet.channel] += 1
             return False
-        probation.allowances[path] -= length
+        limits.allowances[path] -= length
         return True
 
     def _makeReady(self, peer: Peer) -> None:
@@ -812,11 +814,11 @@ class Module(FastPath):
                 return
             peer = self._losing[0]
             self._losing.rotate(-1)
-            path = peer.sent.pathAgain(self.credits)
+            path = peer.sent.retransmissionPath(self.credits)
             if path is None:
                 continue
             try:
-                self._emit(peer, peer.sent.again(now, path), 2 * path.port + DATA, packets)
+                self._emit(peer, peer.sent.retransmit(now, path), 2 * path.port + DATA, packets)
             except Exception as error:
                 self.lose(peer, "a segment to the peer could not be repeated", error)
 
@@ -842,7 +844,7 @@ class Module(FastPath):
                     peer.isReady = False
                     break
                 # Later messages of this iteration may still share the packet of its only message.
-                if len(queue := peer.turn()) == 1 and isEarly:
+                if len(queue := peer.nextQueue()) == 1 and isEarly:
                     return
                 isWritten = peer.written > 0
                 first = queue[0] if queue and not isWritten else None
@@ -869,7 +871,7 @@ class Module(FastPath):
                     self.lose(peer, "a segment to the peer could not be made", error)
                     continue
                 if sent is None and not isWritten:
-                    # C{goOn}, C{written}, or an acknowledgement that frees space makes it ready
+                    # C{resume}, C{written}, or an acknowledgement that frees space makes it ready
                     ready.popleft()
                     peer.isReady = False
                     break
@@ -883,6 +885,7 @@ class Module(FastPath):
         return COMMAND if isTiny and self.credits[2 * path.port + COMMAND] > 1 else DATA
 
     def _emit(self, peer: Peer, sent: Sent, channel: int, packets: list[Packet]) -> None:
+        """Append the packet of a segment, which also carries a pending cumulative acknowledgement."""
         head, received = peer.head(sent), peer.received
         if received.isOwed:
             received.ackPiggybacked()

@@ -40,7 +40,7 @@ class Ordering:
         self._last = self._queued = self._bytes = 0
         self.waiting: list[tuple[int, int, int, Buffer]] = []
 
-    def wants(self, tag: int) -> bool:
+    def appliesTo(self, tag: int) -> bool:
         """Return whether messages of a tag are delivered in order."""
         return self.isOrdered != (tag in self.tags)
 
@@ -60,16 +60,18 @@ class Ordering:
         self._bytes += len(data)
         heappush(self.waiting, (self._last, self._queued, tag, data))
 
-    def holdSome(self, sequence: int, messages: list[tuple[int, memoryview]]) -> list[tuple[int, memoryview]]:
+    def queueOrdered(
+        self, sequence: int, messages: list[tuple[int, memoryview]]
+    ) -> list[tuple[int, memoryview]]:
         """Queue the ordered messages of a segment, and return the others."""
         for tag, data in messages:
-            if self.wants(tag):
+            if self.appliesTo(tag):
                 self.queue(sequence, tag, bytes(data))
-        return [each for each in messages if not self.wants(each[0])]
+        return [each for each in messages if not self.appliesTo(each[0])]
 
     def next(self, received: ReceiveWindow) -> tuple[int, memoryview] | None:
         """Remove and return tag and data of the first message, if no segment before its end is missing."""
-        if not self.waiting or not received.has(self.waiting[0][0] & SEQUENCE_MASK):
+        if not self.waiting or not received.hasAll(self.waiting[0][0] & SEQUENCE_MASK):
             return None
         _last, _queued, tag, data = heappop(self.waiting)
         self._bytes -= len(data)

@@ -100,19 +100,8 @@ class Sent:
     """
 
     __slots__ = (
-        *(
-            "channel",
-            "fragment",
-            "isArrived",
-            "isLate",
-            "isLost",
-            "kind",
-            "message",
-            "number",
-            "offset",
-            "ordinal",
-        ),
-        *("path", "payload", "placed", "region", "sentAt", "sequence", "tag", "total", "tries"),
+        *("channel", "fragment", "isArrived", "isLate", "isLost", "kind", "message", "number", "offset"),
+        *("ordinal", "path", "payload", "placed", "region", "sentAt", "sequence", "tag", "total", "tries"),
     )
 
     path: Path
@@ -172,18 +161,8 @@ class Path:
     """
 
     __slots__ = (
-        *(
-            "_phase",
-            "_probe",
-            "arrivedFrom",
-            "channels",
-            "congestion",
-            "inFlight",
-            "isClosed",
-            "isProbeDue",
-            "isSilent",
-        ),
-        *("marks", "number", "opensAt", "port", "probeAt", "room"),
+        *("_phase", "_probe", "arrivedFrom", "channels", "congestion", "inFlight", "isClosed"),
+        *("isProbeDue", "isSilent", "marks", "number", "opensAt", "port", "probeAt", "room"),
     )
 
     def __init__(self, number: int, port: int, phase: float = 0.0) -> None:
@@ -227,7 +206,7 @@ class Path:
 
     def timedOut(self, hasOthers: bool, now: float) -> None:
         """Note that a timer has expired. C{hasOthers}: whether another path works."""
-        self.congestion.silent()
+        self.congestion.timedOut()
         self.marks.timedOut()
         if hasOthers:
             self.isSilent, self.probeAt = True, now

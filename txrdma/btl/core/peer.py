@@ -1,10 +1,10 @@
 """
 Peers of a module: their windows, queued messages and states.
 
-Theory of operation. A peer has two queues of messages, urgent and usual. L{Peer.turn} chooses the queue, and
-L{Peer.cut} makes the next segment of its first message: the whole message, several small ones in a packet, or
-a chunk, whose bytes may be in the peer's receive buffer instead of the packet. A message leaves its queue
-when it is completely cut, and is complete when no segment of it is unacknowledged.
+Theory of operation. A peer has two queues of messages, urgent and usual. L{Peer.nextQueue} chooses the queue,
+and L{Peer.cut} makes the next segment of its first message: the whole message, several small ones in a
+packet, or a chunk, whose bytes may be in the peer's receive buffer instead of the packet. A message leaves
+its queue when it is completely cut, and is complete when no segment of it is unacknowledged.
 
 If RDMA writes to the receive buffer, segments get their sequence numbers when their bytes are there, in the
 order of their messages. Until then other usual messages wait. Segments whose bytes did not arrive return to
@@ -100,43 +100,11 @@ class Peer:
     """
 
     __slots__ = (
-        *(
-            "_counters",
-            "_fragment",
-            "addresses",
-            "answerOn",
-            "assembly",
-            "bye",
-            "context",
-            "receivedAt",
-            "isRequesting",
-            "isLosing",
-            "isReady",
-            "isTouched",
-            "isWatched",
-            "receiveBuffer",
-            "receivedBytes",
-        ),
-        *(
-            "lingerUntil",
-            "mayRequest",
-            "mtu",
-            "name",
-            "order",
-            "localReceiveBuffer",
-            "ports",
-            "queuedBytes",
-            "received",
-            "sender",
-            "sent",
-            "sentBytes",
-            "state",
-            "urgent",
-            "usual",
-            "wakeAt",
-            "writing",
-            "written",
-        ),
+        *("_counters", "_fragment", "addresses", "answerOn", "assembly", "bye", "context", "isLosing"),
+        *("isReady", "isRequesting", "isTouched", "isWatched", "lingerUntil", "localReceiveBuffer"),
+        *("mayRequest", "mtu", "name", "order", "ports", "queuedBytes", "receiveBuffer", "received"),
+        *("receivedAt", "receivedBytes", "sender", "sent", "sentBytes", "state", "urgent", "usual"),
+        *("wakeAt", "writing", "written"),
     )
 
     def __init__(
@@ -289,11 +257,11 @@ class Peer:
         """Return whether everything that was queued has arrived."""
         return not self.sent.outstanding and not self.hasQueued()
 
-    def isSilent(self, keepAlive: float, now: float) -> bool:
-        """Return whether nothing was received or expected for this number of seconds; zero means never."""
+    def needsKeepAlive(self, keepAlive: float, now: float) -> bool:
+        """Return whether nothing was received or in flight for C{keepAlive} seconds; zero disables probes."""
         return bool(keepAlive) and self.isIdle() and self.receivedAt + keepAlive <= now
 
-    def turn(self) -> deque[Message]:
+    def nextQueue(self) -> deque[Message]:
         """
         Choose the queue whose first message is sent next. Call L{hasQueued} first.
 

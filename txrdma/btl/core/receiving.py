@@ -111,19 +111,19 @@ class ReceiveWindow:
             self.following = (self.following + 1) & SEQUENCE_MASK
         self._owe(now)
 
-    def takeAgain(self, sequence: int, attempt: int, now: float) -> None:
+    def takeDuplicate(self, sequence: int, attempt: int, now: float) -> None:
         """Count a duplicate, and schedule an acknowledgement, because the last one may be lost."""
         self.latest, self.latestAttempt = sequence, attempt
         self.duplicates = (self.duplicates + 1) & SEQUENCE_MASK
         self.isUrgent = True
         self._owe(now)
 
-    def remind(self, now: float) -> None:
+    def scheduleAck(self, now: float) -> None:
         """Schedule an acknowledgement although the received segment was not accepted."""
         self.isUrgent = True
         self._owe(now)
 
-    def has(self, sequence: int) -> bool:
+    def hasAll(self, sequence: int) -> bool:
         """Return whether this segment and all before it have arrived."""
         return difference(sequence, self.following) < 0
 

@@ -24,7 +24,7 @@ from txrdma.btl.wire import decodePlain, encodeFragment, FRAG, HEADER_LENGTH, SE
 from txrdma.kit.wire import Buffer
 
 
-class Probation:
+class EarlyLimits:
     """
     The limits of a peer whose connection is not established.
 
@@ -56,7 +56,7 @@ class FastPath:
         self.hasPlaced = False
         self._mtus = mtus
         self._peers: dict[int, Peer] = {}
-        self._probation: dict[Peer, Probation] = {}
+        self._earlyLimits: dict[Peer, EarlyLimits] = {}
         self._owed = PendingAcks(self.counters, rooms)
         self._times = Timetable(keepAlive)
         self._events: list[Event] = []
@@ -87,7 +87,7 @@ class FastPath:
         ):
             return None
         # Its packets count against the limit of an address that is not validated.
-        if self._probation and peer in self._probation:
+        if self._earlyLimits and peer in self._earlyLimits:
             return None
         paths = sent.paths
         if len(paths) > 1:
@@ -162,7 +162,7 @@ class FastPath:
         peer = self._peers.get(name)
         if peer is None or peer.state != OPEN or peer.addresses[channel] != address:
             return None
-        if self._probation and peer in self._probation:
+        if self._earlyLimits and peer in self._earlyLimits:
             return None
         base, isNews = peer.sent.base, False
         # Old and impossible acknowledgements are left to the general path, which counts them.

@@ -56,18 +56,8 @@ class SendWindow:
     """
 
     __slots__ = (
-        *(
-            "_added",
-            "_arrived",
-            "_counters",
-            "_duplicates",
-            "_giveUp",
-            "_lost",
-            "_number",
-            "_resends",
-            "_since",
-        ),
-        *("_slots", "_spurious", "_timeouts", "base", "following", "paths"),
+        *("_added", "_arrived", "_baseSince", "_counters", "_duplicates", "_giveUp", "_lost", "_number"),
+        *("_resends", "_slots", "_spurious", "_timeouts", "base", "following", "paths"),
     )
 
     def __init__(
@@ -84,11 +74,12 @@ class SendWindow:
         self._giveUp = giveUp
         self._slots: dict[int, Sent] = {}  # unacknowledged segments by sequence number
         self._lost: list[tuple[int, int, Sent]] = []  # a heap: the oldest segment is sent first
-        self._added = 0
+        self._added = 0  # segments so far: the next ordinal
+        self._number = 0  # transmissions so far
         self._arrived = 0  # bit n is for base + n
-        self._number = 0
-        self._duplicates = self._resends = self._spurious = 0
-        self._since = 0.0  # when the oldest segment became the oldest
+        self._duplicates = 0  # as the peer has reported last
+        self._resends = self._spurious = 0  # retransmissions, and those that the peer had received before
+        self._baseSince = 0.0  # time when the segment at base became the oldest one
         self._timeouts = 0  # since then
 
     @property
@@ -136,7 +127,7 @@ class SendWindow:
         @param path: None is the first one.
         """
         if self.following == self.base:
-            self._since, self._timeouts = now, 0
+            self._baseSince, self._timeouts = now, 0
         sent.sequence, sent.ordinal = self.following, self._added
         self._added += 1
         self._slots[self.following] = sent
@@ -148,9 +139,9 @@ class SendWindow:
 
     def hasLost(self, credits: Sequence[int] | None = None) -> bool:
         """Return whether a segment has to be retransmitted and a path is free: see L{choose}."""
-        return bool(self._lost) and self.pathAgain(credits) is not None
+        return bool(self._lost) and self.retransmissionPath(credits) is not None
 
-    def pathAgain(self, credits: Sequence[int] | None = None) -> Path | None:
+    def retransmissionPath(self, credits: Sequence[int] | None = None) -> Path | None:
         """Return the path for the first segment to retransmit: see L{choose}. None if there is none."""
         lost = self._lost
         while lost and (lost[0][2].isArrived or not lost[0][2].isLost):
@@ -163,11 +154,11 @@ class SendWindow:
             return self.choose(credits)
         return path if credits is None or credits[2 * path.port + DATA] > 1 else None
 
-    def again(self, now: float, path: Path | None = None) -> Sent:
-        """Return the first segment to retransmit, on L{DATA} of the path that L{pathAgain} has returned."""
+    def retransmit(self, now: float, path: Path | None = None) -> Sent:
+        """Send the first lost segment again, on L{DATA} of the path from L{retransmissionPath}. Return it."""
         sent = heappop(self._lost)[2]
         if sent.kind == VOID and sent.message is not None and sent.message.contexts:
-            sent.payload = b""  # of an optional probe, which the path may never carry
+            sent.payload = b""  # an optional probe, which may be longer than the path can carry
         self._resends += 1
         self._counters.resends += 1
         self._transmit(sent, self.paths[0] if path is None else path, DATA, now)
@@ -183,7 +174,7 @@ class SendWindow:
             path.space(self._number, now)
         path.channels[channel].trail.append((self._number, sent))
 
-    def mayBe(self, acknowledged: int) -> bool:
+    def hasSent(self, acknowledged: int) -> bool:
         """Return whether everything up to this sequence number was sent."""
         return difference(acknowledged, self.base) < (self.following - self.base) & SEQUENCE_MASK
 
@@ -220,7 +211,7 @@ class SendWindow:
             path.marks.judge()
         return found
 
-    def acknowledgedBeside(self, acknowledged: int, now: float) -> list[Sent] | None:
+    def piggybackReceived(self, acknowledged: int, now: float) -> list[Sent] | None:
         """
         Process an acknowledgement that another segment carried.
 
@@ -239,7 +230,7 @@ class SendWindow:
         In the usual case this is the oldest segment, sent once and not overtaken, and nothing is lost. Then
         no deadline becomes earlier.
 
-        @return: the segment; None if the case is not usual and L{acknowledgedBeside} has to be called.
+        @return: the segment; None if the case is not usual and L{piggybackReceived} has to be called.
         """
         base = self.base
         if acknowledged != base or self._arrived or self._lost or self.following == base:
@@ -261,7 +252,7 @@ class SendWindow:
         if channel == DATA:
             path.marks.arrived += 1
         self.base = (base + 1) & SEQUENCE_MASK
-        self._since, self._timeouts = now, 0
+        self._baseSince, self._timeouts = now, 0
         path.measured(channel, now - sent.sentAt, now)
         path.arrivedFrom = sent.sentAt
         there.progress, there.newest = now, number
@@ -287,11 +278,12 @@ class SendWindow:
         self.base = (self.base + run) & SEQUENCE_MASK
         self._arrived = marks >> run
         if run:
-            self._since, self._timeouts = now, 0
+            self._baseSince, self._timeouts = now, 0
         self._learn(found, latest, attempt, now)
         return found
 
     def _mark(self, fresh: int) -> list[Sent]:
+        """Remove and return arrived segments. Bit n of C{fresh} is for C{base + n}."""
         found: list[Sent] = []
         late: list[Path] = []
         while fresh:
@@ -306,13 +298,13 @@ class SendWindow:
                     late.append(sent.path)
                 found.append(sent)
         for path in late:
-            self._await(path)
+            self._undoTimeout(path)
         return found
 
-    def _await(self, path: Path) -> None:
+    def _undoTimeout(self, path: Path) -> None:
         """
-        Do not retransmit the other segments of a spurious timeout: one of them has arrived before its
-        retransmission.
+        Return segments to the ones in flight after a spurious timeout (RFC 4015): one of them has arrived
+        before its retransmission.
         """
         path.congestion.spurious()
         late = [
@@ -395,11 +387,12 @@ class SendWindow:
         return not all(path.isClosed for path in self.paths)
 
     def _countDuplicates(self, duplicates: int) -> None:
+        """Adapt the timers to retransmissions that the peer reports as duplicates: they were spurious."""
         more = difference(duplicates, self._duplicates)
         if more <= 0:
             return
         self._duplicates = duplicates
-        spurious = min(more, self._resends - self._spurious)  # the network has duplicated the others
+        spurious = min(more, self._resends - self._spurious)  # any others were duplicated by the network
         if spurious > 0:
             self._spurious += spurious
             self._counters.spuriousResends += spurious
@@ -521,7 +514,7 @@ class SendWindow:
             return False
         self._timeouts += 1
         self._counters.timeoutRetrans += timedOut
-        return self.isSilent(now)
+        return self.isPeerLost(now)
 
     def probes(self, now: float) -> list[tuple[Path, int, int]]:
         """Return probes of silent paths that are due: path, sequence number, number of the transmission."""
@@ -529,9 +522,9 @@ class SendWindow:
         due = [path for path in self.paths if path.isProbeDue and not path.isClosed]
         return [(path, sequence, path.probe(sequence, now)) for path in due]
 
-    def isSilent(self, now: float) -> bool:
+    def isPeerLost(self, now: float) -> bool:
         """Return whether the peer has not answered for so long that it can be considered lost."""
-        return self._timeouts >= FEWEST_TRIES and now >= self._since + self._giveUp
+        return self._timeouts >= FEWEST_TRIES and now >= self._baseSince + self._giveUp
 
     def unfinished(self) -> list[Message]:
         """Return the messages with unacknowledged segments, each once, in no particular order."""

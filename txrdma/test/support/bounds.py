@@ -83,7 +83,7 @@ BOUNDS: Final = {
         soft.Peer._classes soft.UDPCarrier._reported unix.StatusServer._ended
     """,
     "PART": """
-        btl.FastPath._peers,_probation btl.Module._ready,_losing,_probing,unmarked btl.ModulePort._unneeded
+        btl.FastPath._peers,_earlyLimits btl.Module._ready,_losing,_probing,unmarked btl.ModulePort._unneeded
         btl.Peer.writing btl.PendingAcks.peers btl.SendWindow._slots,_lost btl.Server._tasks
         btl.Timetable._touched,_heap btl.Transmissions.trail cm.Adapter._queues,_pairs
         cm.ConnectionManager._peerClaims,_connections cm.Dispatcher._connections,_byPeer,_byQP

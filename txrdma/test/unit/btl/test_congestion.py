@@ -101,7 +101,7 @@ class WindowTests(SynchronousTestCase):
 
     def test_notReady(self) -> None:
         """A peer that answers its first segment late gets the same window as other peers."""
-        self.window.silent()
+        self.window.timedOut()
         self.assertEqual(self.window.size, NARROWEST)
         while self.window.size < WIDEST:
             before = self.window.size
@@ -153,7 +153,7 @@ class WindowTests(SynchronousTestCase):
         self.window = Congestion()
         for lost, seconds, isSilent in rounds:
             if isSilent:
-                self.window.silent()
+                self.window.timedOut()
             self.round(min(lost, self.window.size), seconds)
             self.assertTrue(SMALLEST <= self.window.window <= WIDEST)
             self.assertTrue(NARROWEST <= self.window.size <= WIDEST)

@@ -217,7 +217,7 @@ class ClosingTests(HostsCase):
         self.world.network.drop(lambda packet: decodeSegment(packet.payload).kind == VOID)
         lifeline = server.transport._lifeline
         lifeline.module.core.probe(lifeline.peer, HEADER_LENGTH + NONCE_LENGTH, bytes(NONCE_LENGTH))
-        lifeline.module.soon()
+        lifeline.module.turnLater()
         client.transport.loseConnection()
         self.wait(lambda: client.ends and server.ends)
         self.assertEqual((client.why(), server.why()), ("ConnectionDone", "ConnectionDone"))

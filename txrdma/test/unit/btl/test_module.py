@@ -458,20 +458,20 @@ class LiarTests(ModuleTestCase):
         self.assertEqual((self.counted("num_bad_ack_recvs"), self.eventReceived["bob"]), (3, []))
 
     def test_farewells(self) -> None:
-        """A farewell is processed only if the connection is closing and it is an acknowledgement."""
+        """A FAREWELL is processed only if the connection is closing and it is an acknowledgement."""
         self.bob.module.send(self.toAlice, 7, b"lost", "lost")
         self.bob.module.outgoing(self.world.now)
         here = self.toAlice.name
         last = (self.toAlice.sent.following - 1) & SEQUENCE_MASK
         acknowledgement = encodeHead(ACK, here, 0, last, 0, 0)
-        self.bob.module.farewell(self.toAlice, acknowledgement, self.world.now)
+        self.bob.module.lastAckReceived(self.toAlice, acknowledgement, self.world.now)
         self.assertEqual(self.bob.module.events(), [])
         self.bob.module.close(self.toAlice)
         message = encodeHead(FRAG, here, self.toAlice.received.following, last, 7, 0) + b"message"
         for wrong in (message, encodeHead(ACK, here ^ 1, 0, last, 0, 0), acknowledgement[:-1]):
-            self.bob.module.farewell(self.toAlice, wrong, self.world.now)
+            self.bob.module.lastAckReceived(self.toAlice, wrong, self.world.now)
             self.assertEqual(self.bob.module.events(), [])
-        self.bob.module.farewell(self.toAlice, acknowledgement, self.world.now)
+        self.bob.module.lastAckReceived(self.toAlice, acknowledgement, self.world.now)
         self.assertEqual(self.bob.module.events(), [SendCompleted(self.toAlice, "lost")])
 
     def test_chunks(self) -> None:

@@ -194,7 +194,7 @@ class SegmentTests(SegmentCase):
             self.send(bytes(size))
         self.run_(1.0)
         self.assertEqual(len(self.messages()), 2)
-        self.alice.module.goOn(self.toBob)
+        self.alice.module.resume(self.toBob)
         self.run_(1.0)
         self.assertEqual([len(each) for each in self.messages()][2:], [LONG, WORTH_WAITING])
         self.assertEqual(self.alice.module.events(), [])

@@ -318,10 +318,10 @@ class ArrivalTests(SynchronousTestCase):
                 elif step == "time":
                     window.expired(now)
                     while window.hasLost():
-                        window.again(now)
+                        window.retransmit(now)
                 else:
                     one = window.arrivedNext(reported, now) if window is quick else None
-                    arrived = window.acknowledgedBeside(reported, now) if one is None else [one]
+                    arrived = window.piggybackReceived(reported, now) if one is None else [one]
                     found.append(None if arrived is None else [each.ordinal for each in arrived])
             self.assertEqual(found[:1], found[1:])
             self.assertEqual(self.known(quick), self.known(usual))
@@ -339,10 +339,10 @@ class ArrivalTests(SynchronousTestCase):
                 window.add(Sent(FRAG, 0, b"", None), DATA, 0.81)
             window.expired(0.81)
             self.assertTrue(window.hasLost())
-            window.again(0.81)
+            window.retransmit(0.81)
             window.acknowledged(Segment(ACK, 0, 0, _FIRST + 1, latest=_FIRST, latestAttempt=2), 1.2)
             if number or window.arrivedNext(_FIRST + 2, 1.2) is None:
-                window.acknowledgedBeside(_FIRST + 2, 1.2)
+                window.piggybackReceived(_FIRST + 2, 1.2)
         self.assertEqual(*map(self.known, windows))
 
     def known(self, window: SendWindow) -> tuple[object, ...]:

@@ -51,7 +51,7 @@ class EarlyTests(HostsCase):
             opening.answer.addErrback(self.failures.append)
         self.wait(lambda: all(map(self.hasReceived, self.openings)))
         client, self.server = (each.lifeline for each in self.openings)
-        client.module.core.prove(client.peer)
+        client.module.core.validate(client.peer)
         self.client = client
 
     def hasReceived(self, opening: PeerOpening) -> bool:
@@ -61,7 +61,7 @@ class EarlyTests(HostsCase):
 
     def early(self) -> int:
         """Return the number of early bytes that the server has."""
-        assembly = self.server.module.core._budget.used + self.server.module.core._budget.beside
+        assembly = self.server.module.core._budget.used + self.server.module.core._budget.reserved
         return assembly + sum(len(data) for _tag, data in self.server._early)
 
     def test_messages(self) -> None:
@@ -69,7 +69,7 @@ class EarlyTests(HostsCase):
         for length in (900, 100_000, 60 << 20):
             for _each in range(20):
                 self.client.module.core.send(self.client.peer, TAG, bytes(length))
-            self.client.module.soon()
+            self.client.module.turnLater()
             self.pause(1.0)
             self.assertLessEqual(self.early(), MOST_EARLY_BYTES)
         self.assertGreater(self.early(), 100_000)
@@ -79,7 +79,7 @@ class EarlyTests(HostsCase):
         """A peer that sends more than L{MOST_EARLY} messages, however short, is not connected."""
         for _each in range(MOST_EARLY + 100):
             self.client.module.core.send(self.client.peer, TAG, b"x")
-        self.client.module.soon()
+        self.client.module.turnLater()
         self.wait(lambda: bool(self.failures))
         self.assertIn("sends much before", self.failures[0].getErrorMessage())
         self.assertIs(self.server.user, None)
@@ -88,7 +88,7 @@ class EarlyTests(HostsCase):
         """Rejected messages arrive when the connection is established."""
         data = Random(1).randbytes(2 * MOST_EARLY_BYTES)
         self.client.module.core.send(self.client.peer, TAG, data)
-        self.client.module.soon()
+        self.client.module.turnLater()
         self.pause(0.1)
         self.assertEqual(self.early(), 0)
         assert self.server._validation is not None
@@ -267,7 +267,7 @@ class BesideTests(SynchronousTestCase):
             if peer.judge(chunk(1), True) == TAKEN:
                 peer.take(chunk(1), 0.0)
                 taken.append(peer)
-        self.assertEqual((len(taken), budget.beside), (RESERVE_BYTES // LONGEST, RESERVE_BYTES))
+        self.assertEqual((len(taken), budget.reserved), (RESERVE_BYTES // LONGEST, RESERVE_BYTES))
         taken[0].drop()
         self.assertEqual(peers[-1].judge(chunk(1), True), TAKEN)
 
@@ -284,7 +284,7 @@ class BesideTests(SynchronousTestCase):
         self.assertEqual((taken, budget.used), (MOST_OF_PEER // LONGEST + 1, MOST_OF_PEER))
         self.assertEqual(modest.judge(chunk, False), TAKEN)
         greedy.drop()
-        self.assertEqual((budget.used, budget.beside), (0, 0))
+        self.assertEqual((budget.used, budget.reserved), (0, 0))
 
 
 class AddressTests(HostsCase):
@@ -317,14 +317,14 @@ class AddressTests(HostsCase):
         return attacker, Introduction.decode(reports.data), opening
 
     def acknowledge(self, attacker: MemoryTCP, victimIntroduction: Introduction, count: int) -> None:
-        """Acknowledge this many segments in farewells."""
+        """Acknowledge this many segments in FAREWELL frames."""
         for number in range(count):
             sequence = (victimIntroduction.sequence + number) & SEQUENCE_MASK
             content = encodeHead(ACK, victimIntroduction.name, 0, sequence, 0, 0)
             attacker.write(frame(FrameKind.FAREWELL, content))
 
     def test_farewells(self) -> None:
-        """Acknowledgements in farewells prove no address, and neither do messages in them."""
+        """Acknowledgements in FAREWELL frames prove no address, and neither do messages in them."""
         attacker, victimIntroduction, opening = self.begin()
         self.acknowledge(attacker, victimIntroduction, 50)
         message = encodeHead(FRAG, victimIntroduction.name, 0, None, TAG, 0)

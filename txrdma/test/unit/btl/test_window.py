@@ -102,7 +102,7 @@ class SendWindowTests(SynchronousTestCase):
         """Let the first timeout expire, and retransmit a segment."""
         self.window.expired(FIRST_TIMEOUT)
         self.assertTrue(self.window.hasLost())
-        return self.window.again(now)
+        return self.window.retransmit(now)
 
     def due(self) -> float:
         """Return the next deadline."""
@@ -174,7 +174,7 @@ class SendWindowTests(SynchronousTestCase):
         first = self.resend(0.2)
         self.receive(0, 0.3, latest=0, attempt=2)
         self.assertIs(first, sent[0])
-        self.assertIs(self.window.again(0.3), sent[1])
+        self.assertIs(self.window.retransmit(0.3), sent[1])
 
     def test_measuredAgain(self) -> None:
         """Round trips of retransmitted segments are measured: the peer reports which transmission arrived."""
@@ -201,7 +201,7 @@ class SendWindowTests(SynchronousTestCase):
         while not self.window.expired(now):
             tries += 1
             if self.window.hasLost():
-                self.window.again(now)
+                self.window.retransmit(now)
             due = self.due()
             now = max(now, due)
         return tries
@@ -212,7 +212,7 @@ class SendWindowTests(SynchronousTestCase):
         message = sent[1].message
         self.assertIs(self.window.refused(sent[1].sequence), message)
         self.assertTrue(self.window.hasLost())
-        self.assertEqual(self.window.again(0.1).kind, VOID)
+        self.assertEqual(self.window.retransmit(0.1).kind, VOID)
         self.assertIsNone(self.window.refused(sent[1].sequence))
         self.assertIsNone(self.window.refused(7))
 
@@ -235,7 +235,7 @@ class SendWindowTests(SynchronousTestCase):
         self.assertEqual((self.window.inFlight, self.counters.timeoutRetrans), (0, 20))
         self.assertLess(self.window.paths[0].congestion.size, before)
         self.assertTrue(self.window.hasLost())
-        self.assertIs(self.window.again(2.0), sent[0])
+        self.assertIs(self.window.retransmit(2.0), sent[0])
         self.receive(8 + 9, 2.0001, latest=8 + 9)
         self.assertEqual(self.window.paths[0].congestion.size, before)
         self.assertEqual(self.window.inFlight, 10)
@@ -253,7 +253,7 @@ class SendWindowTests(SynchronousTestCase):
         deadline = self.due()
         self.window.expired(deadline)
         self.assertTrue(self.window.hasLost())
-        self.assertIs(self.window.again(deadline), sent[1])
+        self.assertIs(self.window.retransmit(deadline), sent[1])
 
     def test_lateTwice(self) -> None:
         """A segment that timed out twice and was late both times is in flight once."""
