@@ -203,7 +203,7 @@ class ServerEndpoint:
                     pass  # it may be plugged in later
 
 
-class _Waiting(StreamProtocol):
+class _Client(StreamProtocol):
     """A client of a listener: it buffers the introduction until its exchange begins, then passes data on."""
 
     def __init__(self, accepting: _Accepting, reactor: Any, peer: IAddress | None) -> None:
@@ -223,7 +223,7 @@ class _Waiting(StreamProtocol):
         self._early += data
         if len(self._early) > _EARLY:
             self._abort()
-        elif self in self._accepting.silent and isDecidable(self._early):
+        elif self in self._accepting.unintroduced and isDecidable(self._early):
             self._timer.stop()
             self._accepting.introduced(self)
 
@@ -232,7 +232,7 @@ class _Waiting(StreamProtocol):
         if self._lifeline is not None:
             self._lifeline.connectionLost(reason)
         else:
-            self._accepting.left(self)
+            self._accepting.remove(self)
 
     def begin(self, lifeline: PeerConnection) -> None:
         """Begin the exchange, with the bytes that were received before."""
@@ -243,9 +243,9 @@ class _Waiting(StreamProtocol):
 
     def _readOnce(self) -> None:
         """Let a reactor that was busy read what has arrived, before the client is closed."""
-        self._timer.start(_READ_SECONDS, self._late)
+        self._timer.start(_READ_SECONDS, self._introductionTimedOut)
 
-    def _late(self) -> None:
+    def _introductionTimedOut(self) -> None:
         _rateLimited.warn(
             self.host,
             "Closing a connection from {peer}, which did not introduce itself in time",
@@ -262,46 +262,46 @@ class _Accepting(Factory):
     """
     The clients of a listener.
 
-    @ivar silent: clients that have not introduced themselves.
-    @ivar waiting: clients that have, and are queued, in order.
+    @ivar unintroduced: clients that have not introduced themselves.
+    @ivar queued: clients that have, and are queued, in order.
     """
 
     noisy = False
 
     def __init__(self, reactor: Any, device: DeviceSpecs, factory: IMessageProtocolFactory) -> None:
         self._reactor, self._device, self._factory = reactor, device, factory
-        self._opening = 0
+        self._exchanges = 0
         self._isBeginning = False
-        self._openingOf = Counter[Any]()  # by IP address
-        self._othersOf = Counter[Any]()  # clients without an exchange, by IP address
-        self.silent: dict[_Waiting, None] = {}
-        self.waiting: dict[_Waiting, None] = {}
+        self._exchangesOf = Counter[Any]()  # by IP address
+        self._clientsOf = Counter[Any]()  # clients that are not in an exchange, by IP address
+        self.unintroduced: dict[_Client, None] = {}
+        self.queued: dict[_Client, None] = {}
 
-    def buildProtocol(self, addr: IAddress | None) -> _Waiting | Refusal:
-        waiting = _Waiting(self, self._reactor, addr)
-        others = len(self.silent) + len(self.waiting)
+    def buildProtocol(self, addr: IAddress | None) -> _Client | Refusal:
+        client = _Client(self, self._reactor, addr)
+        clients = len(self.unintroduced) + len(self.queued)
         if (
-            self._opening + others >= MOST_OPENING + MOST_WAITING
-            or self._othersOf[waiting.host] >= MOST_WAITING_PER_ADDRESS
+            self._exchanges + clients >= MOST_OPENING + MOST_WAITING
+            or self._clientsOf[client.host] >= MOST_WAITING_PER_ADDRESS
         ):
             return Refusal()
-        self.silent[waiting] = None
-        self._othersOf[waiting.host] += 1
-        return waiting
+        self.unintroduced[client] = None
+        self._clientsOf[client.host] += 1
+        return client
 
-    def introduced(self, waiting: _Waiting) -> None:
+    def introduced(self, client: _Client) -> None:
         """Queue a client that has introduced itself, and begin what can begin."""
-        del self.silent[waiting]
-        self.waiting[waiting] = None
+        del self.unintroduced[client]
+        self.queued[client] = None
         self._beginNext()
 
-    def left(self, waiting: _Waiting) -> None:
+    def remove(self, client: _Client) -> None:
         """Remove a client that has no exchange."""
-        if waiting in self.silent or waiting in self.waiting:
-            self.silent.pop(waiting, None)
-            self.waiting.pop(waiting, None)
-            self._othersOf.subtract([waiting.host])
-            self._othersOf += Counter()  # without zeros
+        if client in self.unintroduced or client in self.queued:
+            self.unintroduced.pop(client, None)
+            self.queued.pop(client, None)
+            self._clientsOf.subtract([client.host])
+            self._clientsOf += Counter()  # without zeros
 
     def _beginNext(self) -> None:
         """Begin exchanges up to the limits, of all clients and of one address."""
@@ -309,28 +309,28 @@ class _Accepting(Factory):
             return  # an exchange has failed at once: the loop goes on, without recursion
         self._isBeginning = True
         try:
-            while self._opening < MOST_OPENING and (first := self._next()) is not None:
-                self.left(first)
+            while self._exchanges < MOST_OPENING and (first := self._next()) is not None:
+                self.remove(first)
                 first.begin(self._begin(first.peer, first.host))
         finally:
             self._isBeginning = False
 
-    def _next(self) -> _Waiting | None:
+    def _next(self) -> _Client | None:
         """Return the first client whose address has less than its share of the exchanges."""
-        for each in self.waiting:
-            if self._openingOf[each.host] < MOST_OPENING_PER_ADDRESS:
+        for each in self.queued:
+            if self._exchangesOf[each.host] < MOST_OPENING_PER_ADDRESS:
                 return each
         return None
 
     def _begin(self, peer: IAddress | None, host: str | None) -> PeerConnection:
-        self._opening += 1
-        self._openingOf[host] += 1
+        self._exchanges += 1
+        self._exchangesOf[host] += 1
         opening = PeerOpening(self._reactor, self._device, self._factory, False)
 
         def ended(result: Any) -> None:
-            self._opening -= 1
-            self._openingOf.subtract([host])
-            self._openingOf += Counter()
+            self._exchanges -= 1
+            self._exchangesOf.subtract([host])
+            self._exchangesOf += Counter()
             self._beginNext()
             if isinstance(result, Failure):
                 if result.check(RDMAError) is None:

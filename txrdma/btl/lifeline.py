@@ -167,7 +167,7 @@ class PeerConnection(StreamProtocol):
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
             keepAlive(transport, *TCP_KEEP_ALIVE)
-        self._timer.start(EXCHANGE_SECONDS, self._late)
+        self._timer.start(EXCHANGE_SECONDS, self._exchangeTimedOut)
         try:
             self._openModule(transport.getHost().host)
         except Exception:  # any failure to open a module: the peer waits for an answer
@@ -192,14 +192,14 @@ class PeerConnection(StreamProtocol):
         self._received += data
         self._receivedBytes += len(data)
         try:
-            hasGivenUp = self._introduction is None and self._received[0] == FrameKind.FAILED
-            if self._introduction is None and not hasGivenUp and isDecidable(self._received):
+            if self._introduction is None and self._received[0] != FrameKind.FAILED:
+                if not isDecidable(self._received):
+                    return
                 checkVersion(int.from_bytes(self._received[:3], "big"), self._received[3])
                 self._introduction = Introduction.decode(self._received)
                 self._received = self._received[INTRODUCTION_LENGTH:]
                 self._introduced(self._introduction)
-            isFramed = hasGivenUp or self._introduction is not None
-            while isFramed and not self._isOver and len(self._received) >= HEAD_LENGTH:
+            while not self._isOver and len(self._received) >= HEAD_LENGTH:
                 head = FrameHead.decode(self._received)
                 if head.length > LONGEST_FRAME:
                     raise WireError("FrameHead", 2, f"{head.length} bytes")
@@ -207,11 +207,12 @@ class PeerConnection(StreamProtocol):
                 if len(self._received) < end:
                     break
                 content, self._received = self._received[HEAD_LENGTH:end], self._received[end:]
-                self._frame(head.kind, content)
+                self._frameReceived(head.kind, content)
         except RDMAError:
             self._giveUp(Failure())
 
     def _introduced(self, introduction: Introduction) -> None:
+        """Add the peer, or if an end has several interfaces, exchange these first."""
         if not self._local or self._isOver:
             return
         introduction.check()
@@ -225,10 +226,8 @@ class PeerConnection(StreamProtocol):
 
     def _match(self, remote: Sequence[tuple[Introduction, Interface]]) -> None:
         """Choose the paths; the peer chooses the same ones."""
-        local, others = (
-            [interfaceOf(port) for port in self.module.ports],
-            [each for _introduction, each in remote],
-        )
+        local = [interfaceOf(port) for port in self.module.ports]
+        others = [each for _introduction, each in remote]
         if self.isClient:
             pairs = match(local, others)
         else:
@@ -259,7 +258,7 @@ class PeerConnection(StreamProtocol):
         echo = partial(self._sendFrame, FrameKind.ECHO)
         self._validation = validation = PathValidation(module, peer, longest, echo)
         validation.start()
-        self._timer.start(PROBE_SECONDS, self._late)
+        self._timer.start(PROBE_SECONDS, self._exchangeTimedOut)
 
     def _buffers(self) -> RemoteReceiveBuffers:
         """Return the receive buffers of the connection, which its first long message creates."""
@@ -280,7 +279,7 @@ class PeerConnection(StreamProtocol):
     def _echoed(self, validation: PathValidation, nonce: bytes) -> None:
         """Process a nonce that the peer has echoed."""
         if validation.echoed(nonce):
-            self._timer.start(EXCHANGE_SECONDS, self._late)
+            self._timer.start(EXCHANGE_SECONDS, self._exchangeTimedOut)
             self._probesPassed(validation)
 
     def _probesPassed(self, validation: PathValidation) -> None:
@@ -296,10 +295,10 @@ class PeerConnection(StreamProtocol):
             self._maybeEstablished()
         elif validation.hasEchoed:
             self._sendFrame(FrameKind.READY)
-            # READY is sent before that.
+            # In the second iteration from now, so that READY is in the socket before the application runs.
             self._reactor.callLater(0, self._reactor.callLater, 0, self._maybeEstablished)
 
-    def _frame(self, kind: FrameKind, content: bytes) -> None:
+    def _frameReceived(self, kind: FrameKind, content: bytes) -> None:
         if kind == FrameKind.FAILED:
             self._giveUp(Failure(Unreachable(f"the peer gives up: {content.decode(errors='replace')}")))
         elif (validation := self._validation) is None:
@@ -319,6 +318,7 @@ class PeerConnection(StreamProtocol):
                 self._buffers().frameReceived(kind, content)
 
     def _maybeEstablished(self) -> None:
+        """Report the connection, if the probes of this end have passed and the peer is ready."""
         isProven = self._validation is not None and self._validation.isProven
         if not isProven or not self._isPeerReady or self.user is not None or self._isAborted or self._isOver:
             return
@@ -335,9 +335,11 @@ class PeerConnection(StreamProtocol):
         if lastAck is not None:
             self._sendClose(lastAck)
 
-    def _late(self) -> None:
+    def _exchangeTimedOut(self) -> None:
         """Give up an exchange that takes too long."""
-        error = Unreachable("the peer does not introduce itself")
+        error = Unreachable(
+            f"the peer has sent no introduction in {EXCHANGE_SECONDS:g} s: is it a btl listener?"
+        )
         if self._validation is not None:
             error = self._validation.failure(str(getattr(self.peerHost, "host", self.peerHost)))
         self._giveUp(Failure(error))
@@ -439,7 +441,8 @@ class PeerConnection(StreamProtocol):
             self._isPeerReady = True  # READY, which uses the TCP connection, may arrive later
             self._maybeEstablished()
             if len(self._early) > MOST_EARLY:
-                self._giveUp(Failure(Unreachable("the peer sends much before its packets are known to pass")))
+                reason = f"the peer has sent {len(self._early)} messages before its probes arrived"
+                self._giveUp(Failure(Unreachable(reason)))
 
     def _sendClose(self, acknowledgement: bytes) -> None:
         """Send the FAREWELL frame, and close the TCP connection, when this end is connected."""
@@ -459,7 +462,7 @@ class PeerConnection(StreamProtocol):
         try:
             done(error)  # type: ignore[operator]  # contexts are what send and put were given
         except Exception:
-            _log.failure("{lifeline}: an exception in the program", lifeline=self)
+            _log.failure("{lifeline}: the program's callback for a message raised", lifeline=self)
 
     def eventsReported(self) -> None:
         """Called after all events of a reactor iteration were reported."""
@@ -467,7 +470,7 @@ class PeerConnection(StreamProtocol):
             if self.user is not None:
                 self.user.eventsReported()
         except Exception:
-            _log.failure("{lifeline}: an exception in the program", lifeline=self)
+            _log.failure("{lifeline}: its user raised, closing", lifeline=self)
             self.abort()
 
     # End of the connection
@@ -485,6 +488,7 @@ class PeerConnection(StreamProtocol):
             self._grace(_GRACE_TURNS)  # the peer's last packets may have arrived without being read yet
 
     def _grace(self, turns: int) -> None:
+        """Process packets in this many further reactor iterations, and then end."""
         self.module.poll()
         if turns and not self._isOver and not self._isClean:
             self._ending.start(0, self._grace, turns - 1)

@@ -193,7 +193,7 @@ class Caller(Requests):
     def call(self, tag: int, data: Buffer) -> Deferred[bytes]:
         """Send a call, or queue it."""
         if len(data) > LONGEST - CALL.size:
-            raise InvalidRequest(f"a call has at most {LONGEST - CALL.size} bytes")
+            raise InvalidRequest(f"a call has at most {LONGEST - CALL.size} bytes, not {len(data)}")
         return self.request(lambda number: b"".join((CALL.pack(number, tag), data)))
 
     def received(self, answer: memoryview) -> None:
@@ -234,7 +234,7 @@ class Answerer:
         lengths = self._lengths
         self._bytes += len(call)
         if len(lengths) >= 2 * MOST_CALLS or (lengths and self._bytes > 2 * MOST_CALL_BYTES):
-            raise PeerViolation("too many calls")
+            raise PeerViolation(f"the peer has {len(lengths)} unanswered calls of {self._bytes} bytes")
         if number in lengths:
             raise PeerViolation("two calls have the same number")
         lengths[number] = len(call)
@@ -269,7 +269,7 @@ class Answerer:
         try:
             found = b"" if data is None else octets(data)
             if len(found) > LONGEST - ANSWER.size:
-                raise InvalidRequest(f"an answer has at most {LONGEST - ANSWER.size} bytes")
+                raise InvalidRequest(f"an answer has at most {LONGEST - ANSWER.size} bytes, not {len(found)}")
         except InvalidRequest:
             self._failed(number, tag, Failure())
             return

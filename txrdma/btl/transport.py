@@ -7,7 +7,7 @@ they arrive, and writes into and reads from memory that the peer has registered.
 Tags with a handler have no window: it is called immediately. Messages of other tags have a window in bytes
 (see L{txrdma.btl.core.flow}): they wait in the L{inbox<txrdma.btl.inbox>}, and beyond their window in the
 peer's L{outbox<txrdma.btl.outbox>}. Messages without a tag use reserved tags, which share a window; they wait
-in C{_untaken} while the protocol is paused.
+in C{_undelivered} while the protocol is paused.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class BTLMessageTransport(MessageTransport):
         self._outbox = Outbox(self._sendNow, self._peer)
         self._ready: list[Deferred[None]] = []
         self._flow = MessageFlow()
-        self._untaken: deque[tuple[bytes, int | None]] = deque()  # not delivered, with immediate data
+        self._undelivered: deque[tuple[bytes, int | None]] = deque()  # not delivered, with immediate data
         self._isPaused = self._isDelivering = False
         self._memory = ConnectionMemory(lifeline, partial(self._sendInternal, _GET), self._sendGot)
         self._isAborted = False
@@ -231,7 +231,7 @@ class BTLMessageTransport(MessageTransport):
             if tag is not None:
                 self._outbox.withdrawn(tag, length)
         self._resume()
-        self._proceed()
+        self._closeIfSent()
 
     def ready(self) -> Deferred[None]:
         """
@@ -489,7 +489,7 @@ class BTLMessageTransport(MessageTransport):
         A protocol that is paused when the connection has closed loses the queued messages.
         """
         self.disconnecting = self._hasClosed = True
-        self._proceed()
+        self._closeIfSent()
         if self._reason is not None:
             self._deliver()
 
@@ -497,7 +497,7 @@ class BTLMessageTransport(MessageTransport):
         """Close the connection at once, without another call of the protocol or a handler for a message."""
         self.disconnecting = self._hasClosed = self._isAborted = True
         self._handlers.clear()
-        self._untaken.clear()
+        self._undelivered.clear()
         self._inbox.drop()
         self._dismissProducer()
         if self._lifeline is not None:
@@ -523,7 +523,7 @@ class BTLMessageTransport(MessageTransport):
 
     def deliverMessages(self, messages: Sequence[tuple[int, memoryview]]) -> None:
         """Dispatch messages by tag. If a handler raises, the others are still called."""
-        if len(messages) > 1 and self._receivedRun(messages):
+        if len(messages) > 1 and self._queueTogether(messages):
             return
         handlers, rest = self._handlers, iter(messages)
         while True:
@@ -547,8 +547,8 @@ class BTLMessageTransport(MessageTransport):
             except Exception:
                 self._logFailure()
 
-    def _receivedRun(self, messages: Sequence[tuple[int, memoryview]]) -> bool:
-        """Queue the messages of a packet, if they have the same tag and no handler."""
+    def _queueTogether(self, messages: Sequence[tuple[int, memoryview]]) -> bool:
+        """Queue the messages of a packet, if they have one tag without a handler. Return whether they do."""
         tag = messages[0][0]
         if tag in self._unlimited or tag > LARGEST_TAG or self._isAborted:
             return False
@@ -567,7 +567,7 @@ class BTLMessageTransport(MessageTransport):
         if self.progressed is not None:
             self.progressed()
         if self.disconnecting:
-            self._proceed()
+            self._closeIfSent()
 
     def _resume(self) -> None:
         """Resume the producer, and fire the Deferreds of L{ready}, if little is queued."""
@@ -581,9 +581,10 @@ class BTLMessageTransport(MessageTransport):
 
     def ended(self, reason: Failure) -> None:
         """
-        Report the end to the protocol, after all queued messages. If the peer has closed, this
-        waits while the protocol is paused, unless the program has closed, too; and except that a stream
-        queues its bytes itself.
+        Report the end to the protocol, after all queued messages.
+
+        If the peer has closed, this waits while the protocol is paused, unless the program has closed, too.
+        A stream queues its bytes itself, and is not waited for.
         """
         self._lifeline, self.disconnecting = None, True
         self.record.bytesSent = self._peer.sentBytes - self._overheadSent
@@ -637,13 +638,13 @@ class BTLMessageTransport(MessageTransport):
 
     def _handleInternal(self, tag: int, data: memoryview) -> None:
         if tag == _MESSAGE or tag == _WITH_IMMEDIATE:
-            # Raises PeerViolation beyond the window, so C{_untaken} is bounded.
+            # Raises PeerViolation beyond the window, so C{_undelivered} is bounded.
             self._flow.receive(len(data))
             whole = bytes(data)
             if tag == _MESSAGE:
-                self._untaken.append((whole, None))
+                self._undelivered.append((whole, None))
             else:
-                self._untaken.append((whole[4:], *_IMMEDIATE.unpack_from(_enough(data, 4))))
+                self._undelivered.append((whole[4:], *_IMMEDIATE.unpack_from(_enough(data, 4))))
             self._deliver()
         elif tag <= LARGEST_TAG:
             self._inbox.add(tag, data)
@@ -661,7 +662,7 @@ class BTLMessageTransport(MessageTransport):
         elif tag == _UNLIMITED:
             (number,) = _TAG.unpack(_exactly(data, _TAG.size))
             if number > LARGEST_TAG:
-                raise PeerViolation(f"a handler of tag {number:#x}")
+                raise PeerViolation(f"the peer has set a handler of the internal tag {number:#x}")
             if self._peer.state == OPEN:
                 self._outbox.unlimit(number)
         elif tag == _GET:
@@ -669,7 +670,7 @@ class BTLMessageTransport(MessageTransport):
         elif tag == _GOT:
             self._memory.answered(_exactly(data, GOT_FIELDS.size))
         else:
-            raise PeerViolation(f"tag {tag:#x}")
+            raise PeerViolation(f"a message has the internal tag {tag:#x}, which is not defined")
 
     def _sendInternal(self, tag: int, data: bytes) -> None:
         if self._lifeline is not None and self._peer.state == OPEN:
@@ -684,13 +685,14 @@ class BTLMessageTransport(MessageTransport):
             self._sendNow(_GOT, fields, None, not isInOrder)
 
     def _deliver(self) -> None:
-        untaken = self._untaken
+        """Pass messages without a tag to the protocol unless it is paused, and after the last one the end."""
+        undelivered = self._undelivered
         if self._isDelivering:
             return
         self._isDelivering = True
         try:
-            while untaken and not self._isPaused:
-                data, immediate = untaken.popleft()
+            while undelivered and not self._isPaused:
+                data, immediate = undelivered.popleft()
                 counted = len(data) + (0 if immediate is None else _IMMEDIATE.size)
                 try:
                     self.protocol.messageReceived(data, immediate)
@@ -700,9 +702,9 @@ class BTLMessageTransport(MessageTransport):
         finally:
             self._isDelivering = False
         if self._reason is not None and self._isPaused and self._hasClosed:
-            untaken.clear()  # the program has closed, and may never resume
+            undelivered.clear()  # the program has closed, and may never resume
             self._isPaused = False
-        if self._reason is not None and not (untaken or self._isPaused):
+        if self._reason is not None and not (undelivered or self._isPaused):
             reason, self._reason = self._reason, None
             if self._hasDropped and reason.check(ConnectionDone) is not None:
                 reason = Failure(ConnectionLost("the peer has closed and did not receive everything"))
@@ -719,7 +721,8 @@ class BTLMessageTransport(MessageTransport):
     def _waitingBytes(self) -> int:
         return self._outbox.bytes + self._caller.bytes + self._peer.queuedBytes
 
-    def _proceed(self) -> None:
+    def _closeIfSent(self) -> None:
+        """Close, if this was requested, the producer is unregistered and no message waits for the window."""
         lifeline = self._lifeline
         if self.disconnecting and lifeline is not None and self._producer is None:
             if self._outbox.isEmpty():
@@ -733,13 +736,13 @@ def _checkTag(tag: int) -> None:
 
 def _exactly(data: memoryview, length: int) -> memoryview:
     if len(data) != length:
-        raise PeerViolation(f"{len(data)} bytes, not {length}")
+        raise PeerViolation(f"an internal message has {len(data)} bytes, not {length}")
     return data
 
 
 def _enough(data: memoryview, length: int) -> memoryview:
     if len(data) < length:
-        raise PeerViolation(f"{len(data)} bytes, not {length}")
+        raise PeerViolation(f"an internal message has {len(data)} bytes, less than {length}")
     return data
 
 

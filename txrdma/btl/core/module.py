@@ -186,7 +186,7 @@ class Module(FastPath):
         @raise InvalidRequest: the name is taken.
         """
         if name in self._peers:
-            raise InvalidRequest("a peer has this name already")
+            raise InvalidRequest(f"the module has a peer of the name {name:#x} already")
         ends = (name, sender, addresses, min(mtu, self._mtus[DATA]), firstSent, firstReceived, context)
         self._peers[name] = peer = Peer(*ends, self.counters, self._budget, self._giveUp, now)
         if allowance is not None:
@@ -242,7 +242,7 @@ class Module(FastPath):
         @raise InvalidRequest: the peer is not open, or a number is too large.
         """
         if not (0 <= region <= 0xFFFFFFFF and 0 <= offset <= (1 << 64) - 1 - len(data)):
-            raise InvalidRequest("a region has 32 bits, an offset 64")
+            raise InvalidRequest(f"region {region}, offset {offset} do not fit into 32 and 64 bits")
         self._queue(peer, Message(PUT, 0, data, context, region, offset))
 
     def probe(self, peer: Peer, length: int, nonce: bytes, path: int = 0, context: object = None) -> None:

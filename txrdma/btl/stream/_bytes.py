@@ -97,7 +97,7 @@ class ByteStream:
         """
         if immediate is None:
             if not self.isReadable:
-                raise PeerViolation("data after the end of writing")
+                raise PeerViolation("the peer has sent data after its end")
             self._read.append(data)
             self.unread += len(data)
         elif immediate == SHUTDOWN:
@@ -111,7 +111,7 @@ class ByteStream:
             self.drop()
             self.isOver, self.isReadable = True, False
         else:
-            raise PeerViolation(f"a message of kind {immediate}")
+            raise PeerViolation(f"a message has the undefined kind {immediate}")
 
     def next(self) -> tuple[bytes, int | None] | None:
         """Take the next message to send; None if there is none, or the transport is full."""

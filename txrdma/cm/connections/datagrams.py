@@ -292,7 +292,7 @@ class DatagramClientEndpoint:
         @raise InvalidRequest: the private data is too long, or the timeout is not above 0.
         """
         if len(privateData) > _SIDR_REQ_BYTES:
-            raise InvalidRequest(f"private data has at most {_SIDR_REQ_BYTES} bytes")
+            raise InvalidRequest(f"private data has at most {_SIDR_REQ_BYTES} bytes, not {len(privateData)}")
         if timeout is not None:
             checkSeconds("timeout", timeout)
         checkAddress(host, port)
@@ -444,7 +444,8 @@ class _Serving:
         """
         try:
             if len(self._protocol.answer) > _SIDR_REP_BYTES:
-                raise InvalidRequest(f"private data has at most {_SIDR_REP_BYTES} bytes")
+                length = len(self._protocol.answer)
+                raise InvalidRequest(f"private data has at most {_SIDR_REP_BYTES} bytes, not {length}")
             self._transport.begin()
         except BaseException:
             self._transport._close()

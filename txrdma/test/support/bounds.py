@@ -109,13 +109,13 @@ BOUNDS: Final = {
         soft.Coordinator._services soft.PeerProcess.lines soft.SharedDatagrams._datagramLinks
         soft.SharedMemoryPort._peers,_links soft._ConnectedProcess.lines
     """,
-    "btl.connections._EARLY": "btl._Waiting._early",
-    "btl.connections.MOST_OPENING": "btl._Accepting._openingOf",
-    "btl.connections.MOST_WAITING": "btl._Accepting._othersOf,silent,waiting",
+    "btl.connections._EARLY": "btl._Client._early",
+    "btl.connections.MOST_OPENING": "btl._Accepting._exchangesOf",
+    "btl.connections.MOST_WAITING": "btl._Accepting._clientsOf,unintroduced,queued",
     "btl.core.assembly.MOST_MESSAGES": "btl.Assembly._incomplete",
     "btl.core.congestion.ROUNDS": "btl.Congestion._latest",
     "btl.core.expected.MOST_NAMES": "btl.EarlyPackets._packets",
-    "btl.core.flow.WINDOW": "btl.BTLMessageTransport._untaken btl.ByteStream._read",
+    "btl.core.flow.WINDOW": "btl.BTLMessageTransport._undelivered btl.ByteStream._read",
     "btl.core.ordering.MOST_HELD": "btl.Ordering.waiting",
     "btl.core.roundtrip.BASE_PERIODS": "btl.RoundTripEstimate._minima",
     "btl.groups.launching.LONGEST_LINE": "btl.Prefixer._rest",

@@ -700,7 +700,7 @@ def _leftOf(transport: BTLMessageTransport) -> Iterator[tuple[str, object]]:
     yield "messages that wait for earlier ones", peer.order.waiting
     yield "incomplete messages", len(peer.assembly)
     yield "bytes that were not received", transport._inbox._bytes
-    yield "messages without a tag", transport._untaken
+    yield "messages without a tag", transport._undelivered
     yield "waits for the queue", transport._ready
     for requests in (caller, memory._reads):
         yield "requests", requests._sent or requests._outcomes or requests._queued or requests._sentBytes

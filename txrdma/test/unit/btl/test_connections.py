@@ -311,7 +311,7 @@ class PressureTests(HostsCase):
             client.transport.sendMessage(number.to_bytes(4, "big") + bytes(50_000))
         self.pause(5.0)
         self.assertEqual(server.messages, [])
-        queued = sum(len(data) for data, _immediate in server.transport._untaken)
+        queued = sum(len(data) for data, _immediate in server.transport._undelivered)
         self.assertTrue(WINDOW // 2 < queued <= WINDOW, queued)
         server.transport.resumeProducing()
         self.wait(lambda: len(server.messages) == PRODUCED)
@@ -817,15 +817,17 @@ class ExchangeTests(HostsCase):
             MemoryTCP(ends[1], accepted).begin()
             MemoryTCP(ends[0], opening.lifeline).begin()
             answers.append(opening.answer)
-        self.assertEqual(len(accepting.silent), 6)
+        self.assertEqual(len(accepting.unintroduced), 6)
         answers[4].cancel()
         self.wait(lambda: all(answer.called for answer in answers))
         self.failureResultOf(answers.pop(4), CancelledError)
         for answer in answers:
             self.successResultOf(answer)
         self.wait(lambda: len(server.protocols) == 5 and all(each.isMade for each in server.protocols))
-        self.assertEqual((len(accepting.waiting), len(accepting.silent), accepting._opening), (0, 0, 0))
-        self.assertEqual((accepting._openingOf, accepting._othersOf), ({}, {}))
+        self.assertEqual(
+            (len(accepting.queued), len(accepting.unintroduced), accepting._exchanges), (0, 0, 0)
+        )
+        self.assertEqual((accepting._exchangesOf, accepting._clientsOf), ({}, {}))
 
     def unknownPeer(self, output: bytes) -> Failure:
         """Send bytes of an unknown peer to a server."""

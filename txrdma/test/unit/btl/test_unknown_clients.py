@@ -81,7 +81,7 @@ class EarlyTests(HostsCase):
             self.client.module.core.send(self.client.peer, TAG, b"x")
         self.client.module.turnLater()
         self.wait(lambda: bool(self.failures))
-        self.assertIn("sends much before", self.failures[0].getErrorMessage())
+        self.assertIn("messages before its probes arrived", self.failures[0].getErrorMessage())
         self.assertIs(self.server.user, None)
 
     def test_later(self) -> None:
@@ -154,7 +154,7 @@ class SilentTests(HostsCase):
         self.outcome(opening.answer, connections.INTRODUCTION_SECONDS / 2)
         self.pause(connections.INTRODUCTION_SECONDS + 0.2)
         self.assertTrue(all(each.closed for each in silent))
-        self.assertEqual((len(accepting.silent), accepting._othersOf), (0, {}))
+        self.assertEqual((len(accepting.unintroduced), accepting._clientsOf), (0, {}))
 
     def test_busy(self) -> None:
         """An introduction that arrived while the reactor was busy is read before the client's timeout."""
@@ -207,13 +207,13 @@ class SilentTests(HostsCase):
             client = self.client(accepting, protocol, "192.0.2.66", 41_000 + number)
             client.write(introduction.replace(version=5).encode())
         self.pause(0.1)
-        self.assertEqual(len(accepting.waiting), 1000)
+        self.assertEqual(len(accepting.queued), 1000)
         with capturedLogs() as events:
             first[0].abortConnection()
             self.pause(1.0)
         failures = [each for each in events if each["log_level"] is LogLevel.critical]
         self.assertEqual(failures, [])
-        self.assertEqual((len(accepting.waiting), accepting._opening), (0, len(first) - 1))
+        self.assertEqual((len(accepting.queued), accepting._exchanges), (0, len(first) - 1))
         self.assertEqual({bytes(each.data) for each in others if b"version 5" not in each.data}, set())
 
     def test_oneAddress(self) -> None:
@@ -229,7 +229,7 @@ class SilentTests(HostsCase):
         refused = StringTransport()
         accepting.buildProtocol(IPv4Address("TCP", "192.0.2.66", 40_008)).makeConnection(refused)
         self.assertTrue(refused.disconnected)
-        self.assertEqual((accepting._opening, len(accepting.waiting)), (2, 5))
+        self.assertEqual((accepting._exchanges, len(accepting.queued)), (2, 5))
         opening = PeerOpening(self.hosts[0], self.hosts[0].device, Recorders(TagRecorder), True)
         self.client(accepting, opening.lifeline, "192.0.2.1", 41_000)
         self.outcome(opening.answer, 1.0)
