@@ -147,7 +147,7 @@ class HostsCase(SynchronousTestCase):
         bystanders = self.connected()
         for tag, data in messages:
             client.transport._send(tag, data, None, False)
-            client.transport._soon()
+            client.transport._turnLater()
         self.wait(lambda: client.lost and server.lost)
         self.assertEqual(server.why(), "ConnectionAborted", messages[0])
         self.outcome(bystanders[0].transport.send(TAG, b"well"))

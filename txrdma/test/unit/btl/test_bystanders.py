@@ -99,7 +99,7 @@ class BystanderTests(HostsCase):
     def test_repeated(self) -> None:
         """A segment that cannot be sent again ends only its connection."""
         mine = self.client.transport._peer.sent
-        self.raiseOnce(SendWindow, "again", lambda window, *_words: window is mine)
+        self.raiseOnce(SendWindow, "retransmit", lambda window, *_words: window is mine)
         self.world.network.drop(lambda packet: len(packet.payload) > 1000, 1)
         self.client.transport.send(TAG, bytes(3000)).addErrback(lambda failure: None)
         self.assertContained()

@@ -630,7 +630,7 @@ class ExchangeTests(HostsCase):
                 self.transport.loseConnection()
 
         late: list[Callable[[], None]] = []
-        process = PeerConnection._frame
+        process = PeerConnection._frameReceived
 
         def processLater(lifeline: PeerConnection, kind: FrameKind, content: bytes) -> None:
             if lifeline.isClient:
@@ -638,12 +638,12 @@ class ExchangeTests(HostsCase):
             if not lifeline.isClient or len(late) == 1:  # the first is the echo of the client's first probe
                 process(lifeline, kind, content)
 
-        self.patch(PeerConnection, "_frame", processLater)
+        self.patch(PeerConnection, "_frameReceived", processLater)
         client, server = TagRecorder(), Brief()
         opening, _ = self.open(client, server)
         self.wait(lambda: server.isMade and opening.lifeline.peer.state >= PEER_CLOSED)
         self.assertNoResult(opening.answer)
-        self.patch(PeerConnection, "_frame", process)
+        self.patch(PeerConnection, "_frameReceived", process)
         for each in late[1:]:
             each()
         self.wait(lambda: client.lost and server.lost)

@@ -54,7 +54,7 @@ class Lifeline:
         numbers = {"state": OPEN, "queuedBytes": 0, "sentBytes": 0, "receivedBytes": 0}
         self.peer = SimpleNamespace(order=order, usual=deque(), join=ignored, **numbers)
         core = SimpleNamespace(regions=SimpleNamespace(deregister=ignored), send=ignored)
-        self.module = SimpleNamespace(core=core, sendFast=ignored, soon=ignored)
+        self.module = SimpleNamespace(core=core, sendFast=ignored, turnLater=ignored)
         self.host = self.peerHost = None
         self.hasClosed = self.hasAborted = False
         self.isClient, self.route = True, "rocev2"

@@ -108,7 +108,7 @@ class RemoteWriteTests(HostsCase):
         self.wait(lambda: lifeline._validation is not None)
         assert lifeline._validation is not None
         self.assertFalse(lifeline._validation.isProven)
-        lifeline._frame(FrameKind.QUEUE_PAIR, QueuePairPart(qpn=5).encode())
+        lifeline._frameReceived(FrameKind.QUEUE_PAIR, QueuePairPart(qpn=5).encode())
         self.assertEqual(self.reliable(), [])
         self.wait(lambda: client.isMade and server.isMade)
 
