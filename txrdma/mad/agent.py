@@ -399,18 +399,19 @@ class MADAgent(RPCs):
             try:
                 self._handleEvent(event)
             except Exception:
-                _log.failure("while {port} processed a datagram", port=self.port.name)
+                kind = type(event).__name__
+                _log.failure("{port}: handling a {kind} raised", port=self.port.name, kind=kind)
         if packets or not events:  # else something has ended, and the deadline is no earlier
             self._reschedule()
 
     def _sendFailed(self, datagram: bytes, path: IBPath, seconds: float, error: Exception) -> None:
         """Fail the call of a request that cannot be sent; other datagrams count as lost."""
         if not isinstance(error, RDMAError):
-            _log.failure("while {port} sent a datagram", port=self.port.name)
+            _log.failure("{port}: a datagram could not be sent", port=self.port.name)
         if seconds:
             self._core.unsent(datagram, error)
         else:
-            _log.debug("{path}: {error}", path=path, error=error)
+            _log.debug("cannot send a datagram to {path}: {error}", path=path, error=error)
 
     def _handleEvent(self, event: Event) -> None:
         if isinstance(event, Call):
@@ -428,7 +429,7 @@ class MADAgent(RPCs):
                 _log.debug("{port}: {reason}", port=self.port.name, reason=event.reason)
         else:
             failure = Failure(event.error)
-            _log.failure("while {port} processed a datagram", failure, port=self.port.name)
+            _log.failure("{port}: a datagram could not be processed", failure, port=self.port.name)
 
     def _reschedule(self) -> None:
         """Set the timer no later than the core's deadline; one that fires early is set again."""
@@ -459,7 +460,9 @@ class MADAgent(RPCs):
         try:
             self._core.expired(self.seconds())
         except Exception:
-            _log.failure("while {port} processed timeouts", port=self.port.name)
+            _log.failure(
+                "{port}: timeouts could not be processed; the next attempt follows", port=self.port.name
+            )
             self._timerAt = -inf  # no earlier timer: the deadline may still be in the past
             self._timer = self.reactor.callLater(_AFTER_FAILURE_SECONDS, self._expired)
         self._turn()

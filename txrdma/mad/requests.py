@@ -58,12 +58,14 @@ class Servers:
                 if requested(datagram, message, path, not remaining):
                     return
             except Exception:
-                _log.failure("{server} failed to process a request of {path}", server=requested, path=path)
+                _log.failure(
+                    "{server} raised when it was called with a request of {path}", server=requested, path=path
+                )
 
     def ended(self) -> None:
         """Make all servers drop their requests, because the port is lost."""
         for _requested, ended in tuple(self._servers.values()):
-            with _log.failuresHandled("{server} can't forget its requests", server=ended):
+            with _log.failuresHandled("{server} raised when the port was lost", server=ended):
                 ended()
 
 
@@ -71,12 +73,12 @@ class _Registration:
     """Registration of some methods of a class with a port, and the number of its users."""
 
     def __init__(self, managementClass: int, methods: Sequence[int], oui: int) -> None:
-        self._what = managementClass, methods, oui
+        self._arguments = managementClass, methods, oui
         self.users = 0
         self.end: Callable[[], None] = lambda: None
 
     def begin(self, port: IMADPort) -> None:
-        self.end = port.serve(*self._what)
+        self.end = port.serve(*self._arguments)
 
 
 class Registrations:
@@ -122,4 +124,6 @@ class Registrations:
             try:
                 registration.begin(port)
             except RDMAError as error:
-                _log.warn("{port} no longer receives requests: {error}", port=port.name, error=error)
+                _log.warn(
+                    "{port} was reopened, but receives no requests: {error}", port=port.name, error=error
+                )

@@ -1,9 +1,9 @@
 """
 Server of requests: handlers by class and method, whose results are answers.
 
-Follows InfiniBand Architecture vol. 1, 13.4.6 (answers) and 13.4.7 (status). A request
-always gets an answer: a request without a handler, or one that fails, is answered with a status. A datagram
-that is not a request, by its length, queue pair or method, gets none.
+Follows InfiniBand Architecture vol. 1, 13.4.6 (answers) and 13.4.7 (status). A request always gets an answer:
+a request without a handler, or one that fails, is answered with a status. A datagram that is not a request,
+by its length, queue pair or method, gets none.
 
 Theory of operation. The agent passes each request to its servers in turn (C{requested}), until one accepts
 it. That server calls its handlers in turn, until one does not return C{NotImplemented}. A handler that
@@ -61,13 +61,13 @@ _RESPONSE: Final = 0x80
 _NO_RESOURCES: Final = 0x0100
 _MANAGEMENT: Final = (ManagementClass.SUBN_LID, ManagementClass.SUBN_DIRECTED)
 
-_NOBODYS: Final = (MADStatus.UNSUPPORTED_METHOD, MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
+_NO_HANDLER: Final = (MADStatus.UNSUPPORTED_METHOD, MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
 """Statuses that mean that another server may have a handler for the request."""
 
 NoticeListener = Callable[[Notice, MADRequest], None]
 """Listener of notices: called with each notice, and its request with class and path."""
 
-_What = tuple[int, int, int]
+_RequestKind = tuple[int, int, int]
 """Requests of one kind: class, method and OUI."""
 
 _RequestKey = tuple[object, ...]
@@ -101,7 +101,7 @@ class MADServer:
         self.answerSeconds = answerSeconds
         self.agent = agent
         self._reactor = agent.reactor
-        self._handlers: dict[_What, dict[object, IMADHandler]] = {}
+        self._handlers: dict[_RequestKind, dict[object, IMADHandler]] = {}
         self._pending: dict[_RequestKey, _Pending] = {}
         self._ends = 0
         self._listeners: dict[object, NoticeListener] = {}
@@ -181,13 +181,13 @@ class MADServer:
         if not self._handlers.get(kind) and header.method in (Method.TRAP, Method.REPORT):
             return self._noticed(request, isLast)
         status = self._served(request, kind)
-        if status in _NOBODYS and not isLast:
+        if status in _NO_HANDLER and not isLast:
             return False
         if status:
             self._answer(request, None, status)
         return True
 
-    def _served(self, request: MADRequest, kind: _What) -> int:
+    def _served(self, request: MADRequest, kind: _RequestKind) -> int:
         """Call handlers for a request; return the status if none has accepted it, else 0."""
         header, handlers = request.header, tuple(self._handlers.get(kind, {}).items())
         if status := _unfit(request):
@@ -218,18 +218,18 @@ class MADServer:
                 answer = _promised(result)
             # Paused: the Deferred has fired with another one, whose result is still missing.
             if not answer.called or answer.paused:
-                timer = self._reactor.callLater(self.answerSeconds, self._tooLate, who)
+                timer = self._reactor.callLater(self.answerSeconds, self._handlerTimedOut, who)
                 self._pending[who] = _Pending(request, answer, timer)
-                answer.addBoth(self._later, who, answer)
+                answer.addBoth(self._answeredLater, who, answer)
                 if self._ends != ends:  # the handler has stopped the server
-                    self._giveUp(who)
+                    self._cancelHandler(who)
             elif answer.result is NotImplemented:
                 continue
             answer.addCallbacks(self._handled, self._failed, callbackArgs=(request,), errbackArgs=(request,))
             return 0
         return MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
 
-    def _later(self, result: Any, who: _RequestKey, answer: Deferred[Any]) -> Any:
+    def _answeredLater(self, result: Any, who: _RequestKey, answer: Deferred[Any]) -> Any:
         """Answer with the result of a Deferred of a handler, unless the request was abandoned."""
         pending = self._pending.get(who)
         if pending is None or pending.answer is not answer:
@@ -238,25 +238,25 @@ class MADServer:
         cancelCall(pending.timer)
         return result
 
-    def _tooLate(self, who: _RequestKey) -> None:
+    def _handlerTimedOut(self, who: _RequestKey) -> None:
         request = self._pending[who].request
         text = "no handler has answered {path} within {seconds} seconds"
         _log.warn(text, path=request.path, seconds=self.answerSeconds)
-        self._giveUp(who)
+        self._cancelHandler(who)
         self._answer(request, None, MADStatus.BUSY)
 
-    def _giveUp(self, who: _RequestKey) -> None:
+    def _cancelHandler(self, who: _RequestKey) -> None:
         """Cancel a handler's work; its result is ignored."""
         pending = self._pending.pop(who)
         cancelCall(pending.timer)
-        with _log.failuresHandled("while a handler was given up"):
+        with _log.failuresHandled("a handler could not be cancelled"):
             pending.answer.cancel()
 
     def ended(self) -> None:
         """Cancel the work of all handlers, because the agent's port is lost."""
         self._ends += 1
         for who in tuple(self._pending):
-            self._giveUp(who)
+            self._cancelHandler(who)
 
     def _noticed(self, request: MADRequest, isLast: bool) -> bool:
         """Pass a notice to all listeners; the last server answers it."""
@@ -271,7 +271,9 @@ class MADServer:
             for key, listener in tuple(self._listeners.items()):
                 if key not in self._listeners:
                     continue  # another listener has removed it
-                with _log.failuresHandled("while {listener!r} handled a notice", listener=listener):
+                with _log.failuresHandled(
+                    "{listener!r} raised when it was called with a notice", listener=listener
+                ):
                     listener(notice, request)
         return isLast
 
@@ -283,12 +285,12 @@ class MADServer:
         try:
             self._answer(request, _payloadOf(result, request), 0)
         except Exception:
-            _log.failure("the payload that a handler returned cannot be encoded")
+            _log.failure("the answer of a handler to {path} cannot be encoded", path=request.path)
             self._answer(request, None, _statusOfInvalid(request))
 
     def _failed(self, failure: Failure, request: MADRequest) -> None:
         if not failure.check(MADRefusal):
-            _log.failure("a handler failed", failure)
+            _log.failure("a handler raised, answering {path} with an error", failure, path=request.path)
             self._answer(request, None, _statusOfInvalid(request))
             return
         refusal = failure.value
@@ -296,7 +298,7 @@ class MADServer:
         try:
             self._answer(request, refusal.payload, refusal.status)
         except Exception:
-            _log.failure("the payload of a handler's refusal cannot be encoded")
+            _log.failure("the refusal of a handler to {path} cannot be encoded", path=request.path)
             self._answer(request, None, _statusOfInvalid(request))
 
     def _answer(self, request: MADRequest, payload: Attribute | list[Attribute] | None, status: int) -> None:

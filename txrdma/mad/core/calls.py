@@ -130,7 +130,7 @@ class Calls:
         self._transactions: Transactions = Transactions(port.transactionIDBits, random)
         self._open, self._mask = self._transactions.open, self._transactions.mask
         self._timeouts = Timeouts()
-        self._long = RMPPTransfers(port.transactionIDBits)
+        self._transfers = RMPPTransfers(port.transactionIDBits)
         self._tables: dict[Call, tuple[bytes, Records]] = {}
         self._redirected: dict[Call, _RedirectedCall] = {}
         self._packets: list[Packet] = []
@@ -187,8 +187,8 @@ class Calls:
             return datagram
         if self._port.doesRMPP:
             return whole(datagram, call.content)
-        self._long.send(datagram, call.content, path, now)
-        self._flush()
+        self._transfers.send(datagram, call.content, path, now)
+        self._takePackets()
         return None
 
     def answer(self, datagram: bytes, path: IBPath, message: bytes | None, now: float) -> None:
@@ -202,12 +202,12 @@ class Calls:
         if message is None or self._port.doesRMPP:
             self._packets.append((datagram if message is None else whole(datagram, message), path, 0.0))
         else:
-            self._long.send(datagram, message, path, now)
-            self._flush()
+            self._transfers.send(datagram, message, path, now)
+            self._takePackets()
 
     def withdraw(self, datagram: bytes, path: IBPath) -> None:
         """Cancel the RMPP transfer of an answer that could not be sent: it must not follow another answer."""
-        self._long.withdraw(datagram, path)
+        self._transfers.withdraw(datagram, path)
 
     def forget(self, call: Call) -> None:
         """Cancel a call without an event, because its Deferred was cancelled."""
@@ -219,8 +219,8 @@ class Calls:
                 del self._redirected[query]
                 self.forget(query)
         if call.rpc.managementClass in RMPP_CLASSES:
-            self._long.forget(call.datagram)
-            self._flush()
+            self._transfers.forget(call.datagram)
+            self._takePackets()
 
     def clear(self) -> list[Call]:
         """Cancel all calls, and return them: the caller ends them."""
@@ -233,7 +233,7 @@ class Calls:
         self._tables.clear()
         self._redirected.clear()
         self._packets.clear()
-        self._long = RMPPTransfers(self._port.transactionIDBits)
+        self._transfers = RMPPTransfers(self._port.transactionIDBits)
         return calls
 
     # Received datagrams.
@@ -272,7 +272,7 @@ class Calls:
             elif not (self._port.doesRMPP and isRMPP(datagram)):
                 self._badLength(datagram, envelope)
                 return None
-            call = None  # so that an error below does not fail the call of another datagram
+            call = None  # the datagram may belong to no call, and then an error below must not fail one
             _, managementClass, _, method, _, identifier, _, _ = _unpack(datagram)
             # TrapRepress answers a Trap, although its method has no response bit.
             if not method & _RESPONSE and method != _TRAP_REPRESS:
@@ -344,18 +344,18 @@ class Calls:
         if self._tables:
             return -inf
         first = self._transactions.deadline()
-        long = self._long.deadline()
-        return long if first is None else first if long is None else min(first, long)
+        transfers = self._transfers.deadline()
+        return transfers if first is None else first if transfers is None else min(first, transfers)
 
     def expired(self, now: float) -> None:
         """Retry or give up calls, resend segments, decode more of a table; called at L{deadline}."""
         for call, (first, records) in tuple(self._tables.items()):
-            self._read(call, first, records, now)
+            self._decodeRecords(call, first, records, now)
         self._resend(self._transactions.expired(now), "no answer", now)
-        deadline = self._long.deadline()
+        deadline = self._transfers.deadline()
         if deadline is not None and deadline <= now:
-            self._long.expired(now)
-            self._turn(now)
+            self._transfers.expired(now)
+            self._processTransfers(now)
 
     # Output.
 
@@ -376,6 +376,7 @@ class Calls:
     # Ends of calls.
 
     def _end(self, call: Call, answer: object, now: float) -> None:
+        """End a call with its answer; that of a query for a redirection continues the redirected call."""
         if self._redirected and (waiting := self._redirected.pop(call, None)) is not None:
             self._redirectResolved(waiting, answer, now)
             return
@@ -383,6 +384,7 @@ class Calls:
         self._events.append(call)
 
     def _fail(self, call: Call, error: Exception) -> None:
+        """End a call with an error; for the query of a redirection, the call that was redirected."""
         self.forget(call)
         if self._redirected and (waiting := self._redirected.pop(call, None)) is not None:
             self._redirectFailed(waiting, error)
@@ -432,7 +434,7 @@ class Calls:
 
     def _hasBegun(self, call: Call) -> bool:
         """True during an RMPP transfer of the request or of the answer."""
-        return call.rpc.method is _GET_MULTI or self._long.isAnswering(call.datagram)
+        return call.rpc.method is _GET_MULTI or self._transfers.isAnswering(call.datagram)
 
     def _restart(self, call: Call, path: IBPath, now: float) -> None:
         """Send the request again with a new transaction ID, perhaps to another node."""
@@ -508,31 +510,33 @@ class Calls:
     def _responseSegment(self, call: Call | None, datagram: bytes, envelope: object, now: float) -> None:
         """Process an RMPP packet of a response, or an acknowledgement of a request."""
         path = self._port.pathOf(envelope)
-        if call is not None or self._long.expects(datagram, path):
+        if call is not None or self._transfers.expects(datagram, path):
             self._segmentReceived(datagram, path, now, call)
 
     def _segmentReceived(self, datagram: bytes, path: IBPath, now: float, call: Call | None = None) -> None:
         try:
-            if self._long.received(datagram, path, now) and call is not None:
+            if self._transfers.received(datagram, path, now) and call is not None:
                 seconds = max(call.timeoutSeconds, NEXT_SEGMENT_SECONDS)
                 self._transactions.extend(call, now + seconds)
         except WireError as error:
             self._events.append(Dropped(f"malformed RMPP packet from {path}: {error}", breaksRules=True))
-        self._turn(now, path)
+        self._processTransfers(now, path)
 
-    def _flush(self) -> None:
-        self._packets += [(packet.datagram, packet.path, 0.0) for packet in self._long.outgoing()]
+    def _takePackets(self) -> None:
+        """Send the packets of RMPP transfers."""
+        self._packets += [(packet.datagram, packet.path, 0.0) for packet in self._transfers.outgoing()]
 
-    def _turn(self, now: float, path: IBPath | None = None) -> None:
+    def _processTransfers(self, now: float, path: IBPath | None = None) -> None:
         """Send packets of RMPP transfers, and end calls whose transfers have ended."""
-        for event in self._long.events():
+        for event in self._transfers.events():
             if isinstance(event, TransferReceived):
                 self._transferReceived(event, path, now)
             elif isinstance(event, TransferFailed):
                 self._transferFailed(event)
-        self._flush()
+        self._takePackets()
 
     def _transferReceived(self, event: TransferReceived, path: IBPath | None, now: float) -> None:
+        """Process the message of a complete transfer: a request of the node at C{path}, or a response."""
         first = event.first
         if not first[3] & _RESPONSE:
             if path is not None:
@@ -562,11 +566,12 @@ class Calls:
         """Complete a call whose response has arrived; a table is decoded first."""
         self._transactions.end(call)
         if isinstance(answer, Records):
-            self._read(call, first, answer, now)
+            self._decodeRecords(call, first, answer, now)
         else:
             self._end(call, answer, now)
 
-    def _read(self, call: Call, first: bytes, records: Records, now: float) -> None:
+    def _decodeRecords(self, call: Call, first: bytes, records: Records, now: float) -> None:
+        """Decode a slice of a table; complete the call after the last one."""
         self._tables.pop(call, None)
         try:
             isDone = records.more(SLICE)

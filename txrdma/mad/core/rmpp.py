@@ -91,19 +91,19 @@ class ResendTimeout:
 
     def __init__(self, firstSeconds: float) -> None:
         self._first = firstSeconds
-        self._smooth: float | None = None
-        self._spread = 0.0
-        self._promised = 0.0
-        self._times = 1
+        self._smooth: float | None = None  # smoothed round trip, as in RFC 6298
+        self._spread = 0.0  # its variation
+        self._responseSeconds = 0.0
+        self._backoff = 1  # doubles with each timeout
 
     @property
     def seconds(self) -> float:
         """Seconds from sending until segments are sent again."""
         usual = self._first if self._smooth is None else self._smooth + max(4 * self._spread, 0.02)
-        usual = max(usual + self._promised, LEAST_RESEND_SECONDS)
-        return min(usual * self._times, max(MOST_RESEND_SECONDS, self._first))
+        usual = max(usual + self._responseSeconds, LEAST_RESEND_SECONDS)
+        return min(usual * self._backoff, max(MOST_RESEND_SECONDS, self._first))
 
-    def took(self, seconds: float) -> None:
+    def measured(self, seconds: float) -> None:
         """Update the estimate with the round-trip time of an acknowledgement."""
         if self._smooth is None:
             self._smooth, self._spread = seconds, seconds / 2
@@ -111,18 +111,18 @@ class ResendTimeout:
             self._spread += (abs(seconds - self._smooth) - self._spread) / 4
             self._smooth += (seconds - self._smooth) / 8
 
-    def promised(self, code: int) -> None:
+    def useResponseTime(self, code: int) -> None:
         """Use the response time in a receiver's header (IBA 13.6.2.1, RRespTime)."""
         if code != _NO_RESPONSE_TIME:
-            self._promised = lifetimeSeconds(code)
+            self._responseSeconds = lifetimeSeconds(code)
 
-    def progressed(self) -> None:
+    def acknowledged(self) -> None:
         """End the backoff: an acknowledgement was received."""
-        self._times = 1
+        self._backoff = 1
 
-    def failed(self) -> None:
+    def expired(self) -> None:
         """Double the time-out: no acknowledgement was received."""
-        self._times *= 2
+        self._backoff *= 2
 
 
 class Sender:
@@ -150,13 +150,13 @@ class Sender:
         self._message = message
         self._room = room
         self._overhead = overhead
-        self._last = max(1, -(-len(message) // room))
+        self._last = max(1, -(-len(message) // room))  # number of the last segment; the first one is 1
         self.acknowledged = 0
-        self._windowEnd = max(1, window)
+        self._windowEnd = max(1, window)  # last segment that the receiver accepts
         self._next = 1
-        self._highest = 0
+        self._highest = 0  # newest segment that was sent
         self._timeout = ResendTimeout(resendSeconds)
-        self._timed: tuple[int, float] | None = None
+        self._measuring: tuple[int, float] | None = None  # segment whose round trip is measured, and its time
         self._resendsLeft = RESENDS
         self._resendAt = now + self._timeout.seconds
         self._giveUpAt = now + TOTAL_SECONDS
@@ -172,8 +172,8 @@ class Sender:
             self._resendAt = now + self._timeout.seconds
             sent = self._next - 1
             # One round trip is measured at a time, and only by segments that were never sent before.
-            if self._timed is None and sent > self._highest:
-                self._timed = sent, now
+            if self._measuring is None and sent > self._highest:
+                self._measuring = sent, now
             self._highest = max(self._highest, sent)
         return segments
 
@@ -189,7 +189,7 @@ class Sender:
             return TransferEnded(RMPPStatus.SEGMENT_TOO_BIG)  # it acknowledges a segment that was not sent
         if end < number:
             return TransferEnded(RMPPStatus.WINDOW_TOO_SMALL)
-        self._timeout.promised(header.responseTime)
+        self._timeout.useResponseTime(header.responseTime)
         if number > self.acknowledged:
             self._progressed(number, now)
         # An older ACK may arrive after a newer one: the window never shrinks.
@@ -212,8 +212,8 @@ class Sender:
         if self._resendsLeft == 0:
             return TransferEnded(RMPPStatus.TOO_MANY_RETRIES)
         self._resendsLeft -= 1
-        self._timeout.failed()
-        self._timed = None  # a later ACK may be for either copy (Karn's algorithm)
+        self._timeout.expired()
+        self._measuring = None  # a later ACK may be for either copy (Karn's algorithm)
         self._resendAt = now + self._timeout.seconds
         self._next = self.acknowledged + 1
         return None
@@ -222,10 +222,10 @@ class Sender:
         self.acknowledged = number
         self._next = max(self._next, number + 1)
         self._resendsLeft = RESENDS
-        if self._timed is not None and number >= self._timed[0]:
-            self._timeout.took(now - self._timed[1])
-            self._timed = None
-        self._timeout.progressed()
+        if self._measuring is not None and number >= self._measuring[0]:
+            self._timeout.measured(now - self._measuring[1])
+            self._measuring = None
+        self._timeout.acknowledged()
         self._resendAt = now + self._timeout.seconds
 
     def _segment(self, number: int) -> Segment:
@@ -268,13 +268,13 @@ class RMPPReceiver:
         self._overhead = overhead
         self._window = window
         self._mostSegments = (LONGEST_MESSAGE if longest is None else longest) // room
-        self._expected = 1
+        self._expected = 1  # first missing segment
         self._windowEnd = window
         self._acknowledged = 0
-        self._parts: list[bytes] = []
-        self._early: dict[int, bytes] = {}
-        self._last: int | None = None
-        self._promised: int | None = None
+        self._parts: list[bytes] = []  # data of the segments before it
+        self._behindGap: dict[int, bytes] = {}  # data of segments after it, by number
+        self._last: int | None = None  # number of the last segment, when it has arrived
+        self._lastBound: int | None = None  # upper bound of that number, by the first segment's length
         self._firstLength = 0
         self._answers: list[RMPPHeader] = []
         self.isDone = False
@@ -302,7 +302,7 @@ class RMPPReceiver:
         if ended is not None:
             return self._refuse(ended)
         if number < self._expected or self.isDone:  # a duplicate: the ACK was lost
-            if not self.isDone and self._isOther(number, header, data):
+            if not self.isDone and self._differs(number, header, data):
                 return self._refuse(TransferEnded(RMPPStatus.INCONSISTENT_LENGTH))
             self._acknowledge()
             return None
@@ -311,15 +311,14 @@ class RMPPReceiver:
             length = header.data2 - self._overhead
         elif header.first and header.data2:
             # Rounded up, and larger still if it includes headers: an upper bound of the number of segments.
-            self._promised = -(-header.data2 // self._room)
+            self._lastBound = -(-header.data2 // self._room)
         if header.first:
             self._firstLength = header.data2
-        known = self._early.get(number)
-        # A duplicate of a segment that was received behind a gap, with other contents.
-        isOther = known is not None and known != data[:length]
-        if isOther or not 0 <= length <= self._room or self._contradicts(number, header.last):
+        known = self._behindGap.get(number)
+        differs = known is not None and known != data[:length]  # a duplicate with other contents
+        if differs or not 0 <= length <= self._room or self._contradicts(number, header.last):
             return self._refuse(TransferEnded(RMPPStatus.INCONSISTENT_LENGTH))
-        # Not in the window, or cut short on the way: the sender will send it again.
+        # Beyond the window, or truncated in transit: the sender will send it again.
         if number > self._windowEnd or len(data) < length:
             return None
         if number > self._mostSegments:
@@ -334,7 +333,7 @@ class RMPPReceiver:
         answers, self._answers = self._answers, []
         return answers
 
-    def _isOther(self, number: int, header: RMPPHeader, data: bytes) -> bool:
+    def _differs(self, number: int, header: RMPPHeader, data: bytes) -> bool:
         """
         True if a duplicate segment has other contents.
 
@@ -348,23 +347,24 @@ class RMPPReceiver:
     def _contradicts(self, number: int, isLast: bool) -> bool:
         """True if a segment number contradicts those of other segments (IBA 13.6.2.1)."""
         if isLast:
-            return self._last not in (None, number) or any(early > number for early in self._early)
+            return self._last not in (None, number) or max(self._behindGap, default=0) > number
         if self._last is not None and number >= self._last:
             return True
-        return self._promised is not None and number >= self._promised
+        return self._lastBound is not None and number >= self._lastBound
 
     def _store(self, number: int, data: bytes) -> None:
-        if number in self._early:
+        """Store the data of a segment, and acknowledge if it is time for that."""
+        if number in self._behindGap:
             return
         self.accepted += 1
         if number != self._expected:
-            self._early[number] = data
+            self._behindGap[number] = data
             return
         self._parts.append(data)
         self._expected += 1
-        hadGap = bool(self._early)
-        while self._early and self._expected in self._early:
-            self._parts.append(self._early.pop(self._expected))
+        hadGap = bool(self._behindGap)
+        while self._behindGap and self._expected in self._behindGap:
+            self._parts.append(self._behindGap.pop(self._expected))
             self._expected += 1
         self.isDone = self._last is not None and self._expected > self._last
         arrived = self._expected - 1
@@ -375,6 +375,7 @@ class RMPPReceiver:
             self._acknowledge()
 
     def _acknowledge(self) -> None:
+        """Acknowledge all segments before the first missing one, and open the window behind them."""
         last = self._acknowledged = self._expected - 1
         self._windowEnd = max(self._windowEnd, last + self._window)
         self._answers.append(controlHeader(RMPPType.ACK, RMPPStatus.NORMAL, last, self._windowEnd))

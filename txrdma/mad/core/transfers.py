@@ -198,7 +198,7 @@ class RMPPTransfers:
         self._localMask = (1 << transactionIDBits) - 1
         self._incoming: dict[_Key, _Incoming] = {}
         self._outgoing: dict[_Key, _Outgoing] = {}
-        self._requests = 0
+        self._requests = 0  # incomplete incoming transfers of other nodes' requests
         self._deadline = inf
         self._packets: list[TransferPacket] = []
         self._events: list[Event] = []
@@ -226,8 +226,9 @@ class RMPPTransfers:
 
     def received(self, datagram: bytes, path: IBPath, now: float) -> bool:
         """
-        Process a packet for which L{isRMPP} is true, and its path.
+        Process a packet for which L{isRMPP} is true.
 
+        @param path: the path on which it was received.
         @return: True if it advanced a transfer.
         """
         header = RMPPHeader.decode(datagram, _HEADER_AT)
@@ -279,7 +280,7 @@ class RMPPTransfers:
         """Resend segments, or fail transfers; called at the time of L{deadline}."""
         for key, incoming in tuple(self._incoming.items()):
             if min(incoming.forgetAt, incoming.giveUpAt) <= now:
-                self._giveUp(key, incoming)
+                self._expireIncoming(key, incoming)
         for key, outgoing in tuple(self._outgoing.items()):
             if outgoing.forgetAt <= now:
                 del self._outgoing[key]
@@ -288,7 +289,7 @@ class RMPPTransfers:
             if ended is None:
                 self._advance(key, now)
             else:
-                self._end(key, ended)
+                self._endOutgoing(key, ended)
         incomings, outgoings = self._incoming.values(), self._outgoing.values()
         self._deadline = min(
             min((min(incoming.forgetAt, incoming.giveUpAt) for incoming in incomings), default=inf),
@@ -307,12 +308,12 @@ class RMPPTransfers:
 
     def _reply(self, received: bytes, path: IBPath, header: RMPPHeader) -> None:
         """Send an ACK, a STOP or an ABORT to the sender of an incoming message."""
-        self._packets.append(TransferPacket(_controlled(received, header, flip=True), path.reverse()))
+        self._packets.append(TransferPacket(_controlDatagram(received, header, flip=True), path.reverse()))
 
     def _control(self, outgoing: _Outgoing, header: RMPPHeader) -> None:
         """Send an ACK, a STOP or an ABORT to the receiver of an outgoing message."""
         self._packets.append(
-            TransferPacket(_controlled(outgoing.template, header, flip=False), outgoing.path)
+            TransferPacket(_controlDatagram(outgoing.template, header, flip=False), outgoing.path)
         )
 
     # Identities of transfers.
@@ -339,6 +340,7 @@ class RMPPTransfers:
     # Incoming transfers.
 
     def _dataReceived(self, key: _Key, datagram: bytes, header: RMPPHeader, path: IBPath, now: float) -> bool:
+        """Process a DATA segment; True if it is a new one."""
         incoming = self._incoming.get(key)
         if incoming is None:
             if header.data1 != 1:
@@ -346,7 +348,7 @@ class RMPPTransfers:
             if key.requester is not None and not self._hasCapacity():
                 self._reply(datagram, path, abortHeader(RMPPStatus.RESOURCES_EXHAUSTED))
                 return False
-            incoming = self._begin(key, datagram, path, now)
+            incoming = self._beginIncoming(key, datagram, path, now)
         receiver = incoming.receiver
         wasDone, before = receiver.isDone, receiver.accepted
         offset = formatOf(datagram[1]).dataOffset
@@ -354,7 +356,7 @@ class RMPPTransfers:
         for answer in receiver.outgoing():
             self._reply(datagram, path, answer)
         if ended is not None:
-            self._drop(key, ended)
+            self._endIncoming(key, ended)
         elif receiver.isDone and not wasDone:
             # Later duplicates of segments are acknowledged again, so the transfer is remembered for a while.
             incoming.forgetAt = now + LINGER_SECONDS
@@ -366,7 +368,8 @@ class RMPPTransfers:
             incoming.forgetAt = now + IDLE_SECONDS
         return receiver.accepted > before
 
-    def _begin(self, key: _Key, datagram: bytes, path: IBPath, now: float) -> _Incoming:
+    def _beginIncoming(self, key: _Key, datagram: bytes, path: IBPath, now: float) -> _Incoming:
+        """Begin an incoming transfer with its first segment."""
         longest = None if key.requester is None else LONGEST_REQUEST
         incoming = self._incoming[key] = _Incoming(datagram[1], path, now, longest)
         incoming.first = datagram
@@ -380,7 +383,7 @@ class RMPPTransfers:
     def _hasCapacity(self) -> bool:
         return self._requests < MOST_REQUESTS and len(self._incoming) < MOST_REMEMBERED
 
-    def _drop(self, key: _Key, ended: TransferEnded) -> None:
+    def _endIncoming(self, key: _Key, ended: TransferEnded) -> None:
         """End an incoming transfer that either end has stopped or aborted."""
         incoming = self._incoming.pop(key)
         if not incoming.receiver.isDone:
@@ -397,13 +400,13 @@ class RMPPTransfers:
             return
         if not ended.byPeer:
             self._reply(datagram, incoming.path, abortHeader(ended.status))
-        self._drop(key, ended)
+        self._endIncoming(key, ended)
 
-    def _giveUp(self, key: _Key, incoming: _Incoming) -> None:
+    def _expireIncoming(self, key: _Key, incoming: _Incoming) -> None:
         """Abort an incomplete incoming transfer; forget a complete one."""
         if not incoming.receiver.isDone:
             self._reply(incoming.first, incoming.path, abortHeader(RMPPStatus.TOTAL_TIME_TOO_LONG))
-        self._drop(key, TransferEnded(RMPPStatus.TOTAL_TIME_TOO_LONG))
+        self._endIncoming(key, TransferEnded(RMPPStatus.TOTAL_TIME_TOO_LONG))
 
     # Outgoing transfers.
 
@@ -414,13 +417,13 @@ class RMPPTransfers:
         wasDone, before = sender.isDone, sender.acknowledged
         ended = sender.received(header, now)
         if ended is not None:
-            self._end(key, ended)
+            self._endOutgoing(key, ended)
         elif not sender.isDone:
             self._advance(key, now)
         else:
             if key.isAnswer:
                 del self._outgoing[key]
-            else:  # also when it is acknowledged once more: then our ACK was lost
+            else:  # also when it is acknowledged again: then the following ACK was lost
                 outgoing.forgetAt = now + LINGER_SECONDS
                 self._deadline = min(self._deadline, outgoing.forgetAt)
                 # An ACK of segment 0 reverses the direction: it opens the window of the response.
@@ -430,12 +433,13 @@ class RMPPTransfers:
         return sender.acknowledged > before
 
     def _advance(self, key: _Key, now: float) -> None:
+        """Send the segments of an outgoing message that its window allows."""
         outgoing = self._outgoing[key]
         for segment in outgoing.sender.outgoing(now):
-            self._packets.append(TransferPacket(_segmented(outgoing.template, segment), outgoing.path))
+            self._packets.append(TransferPacket(_segmentDatagram(outgoing.template, segment), outgoing.path))
         self._deadline = min(self._deadline, outgoing.deadline)
 
-    def _end(self, key: _Key, ended: TransferEnded) -> None:
+    def _endOutgoing(self, key: _Key, ended: TransferEnded) -> None:
         """End an outgoing transfer, with a STOP or an ABORT unless the peer has ended it."""
         outgoing = self._outgoing.pop(key)
         if not ended.byPeer:
@@ -450,13 +454,13 @@ def _failed(key: _Key, ended: TransferEnded) -> TransferFailed:
     )
 
 
-def _segmented(template: bytes, segment: Segment) -> bytes:
+def _segmentDatagram(template: bytes, segment: Segment) -> bytes:
     offset = formatOf(template[1]).dataOffset
     head = template[:_HEADER_AT] + segment.header.encode() + template[_BODY_AT:offset]
     return (head + segment.data).ljust(MAD_LENGTH, b"\0")
 
 
-def _controlled(about: bytes, header: RMPPHeader, flip: bool) -> bytes:
+def _controlDatagram(about: bytes, header: RMPPHeader, flip: bool) -> bytes:
     """
     Datagram of an ACK, a STOP or an ABORT: the headers of the transfer, and no data.
 

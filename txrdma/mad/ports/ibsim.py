@@ -198,9 +198,9 @@ class IbsimPort(DescriptorPort):
             raise DeviceUnavailable(f"{self.name} is closed")
         info = PortInfo.decode(self._ask(ControlType.GET_PORT_INFO, b"\0"))
         node = NodeInfo.decode(self._ask(ControlType.GET_NODE_INFO))
-        # The GUID that it reports, also as that of the port, is the node's; GUIDs of ports follow it.
-        own = 0 if node.nodeType is NodeType.SWITCH else info.localPortNum
-        guid = GUID.fromInt(int(node.nodeGUID) + own)
+        # ibsim reports the node's GUID as that of the port, too; the GUIDs of ports follow it.
+        offset = 0 if node.nodeType is NodeType.SWITCH else info.localPortNum
+        guid = GUID.fromInt(int(node.nodeGUID) + offset)
         pkeys = PKeyTable.decode(self._ask(ControlType.GET_PKEYS)).pkeys
         self.endPort = MADEndPort(
             portGUID=guid,
@@ -249,7 +249,9 @@ class IbsimPort(DescriptorPort):
                         else:
                             received(datagram, (come, at))
                     except Exception:
-                        _log.failure("while a datagram of {port} was handled", port=self.name)
+                        _log.failure(
+                            "the receiver of {port} raised when it was called with a datagram", port=self.name
+                        )
                     if self._closed:
                         return
                 self._flush()

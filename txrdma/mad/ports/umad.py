@@ -251,7 +251,9 @@ class UmadPort(DescriptorPort):
             try:
                 self._arrived(header, datagram)
             except Exception:
-                _log.failure("while a datagram of {port} was handled", port=self.name)
+                _log.failure(
+                    "the receiver of {port} raised when it was called with a datagram", port=self.name
+                )
 
     # What the kernel wants.
 
@@ -390,4 +392,4 @@ class UmadPort(DescriptorPort):
             try:
                 self._registry.unregister(agent.number)
             except OSError as error:
-                _log.debug("{port}: {error}", port=self.name, error=error)
+                _log.debug("{port}: cannot unregister an agent: {error}", port=self.name, error=error)

@@ -277,14 +277,14 @@ class VerbsPort(DescriptorPort):
             try:
                 close()
             except RDMAError as error:
-                _log.debug("{port}: {error}", port=self.name, error=error)
+                _log.debug("{port}: cannot close: {error}", port=self.name, error=error)
 
     def _receive(self, slots: Sequence[int]) -> None:
         address, lkey, view = self._memory.address, self._memory.lkey, self._memory.view
         requests = []
         for slot in slots:
             at = (SENDS + slot) * _STRIDE
-            view[at] = 0  # no GRH of before: of IPv4 only the latter half is written
+            view[at] = 0  # clear an earlier GRH: an IPv4 header overwrites only its second half
             segment = Segment(address + at, _GRH + MAD_LENGTH, lkey)
             requests.append(ReceiveRequest(_RECEIVE + slot, (segment,)))
         self._pair.postReceive(requests)
@@ -407,26 +407,32 @@ class VerbsPort(DescriptorPort):
         """Notify the receiver of a request that was not sent; answers are dropped silently."""
         if self._receiver is None or datagram[3] & _RESPONSE:
             return
-        with _log.failuresHandled("while {port} reported an unsent datagram", port=self.name):
+        with _log.failuresHandled(
+            "the receiver of {port} raised when it was called with an unsent datagram", port=self.name
+        ):
             self._receiver.undeliverable(datagram, why)
 
     def _received(self, completion: Completion) -> None:
         at = (SENDS + completion.identifier - _RECEIVE) * _STRIDE
         if completion.length != _GRH + MAD_LENGTH:
-            _log.debug("{port}: one of {length} bytes", port=self.name, length=completion.length - _GRH)
+            _log.debug(
+                "{port}: dropping a datagram of {length} bytes",
+                port=self.name,
+                length=completion.length - _GRH,
+            )
             return
         begin = at + _GRH
         datagram = bytes(self._memory.view[begin : begin + MAD_LENGTH])
         grh = bytes(self._memory.view[at:begin]) if completion.hasGRH else b""
         if datagram[1] & 0x7F == 1:
-            return  # subnet management has no business here (IBA 13.5.1)
+            return  # subnet management does not use queue pair 1 (IBA 13.5.1)
         receiver = self._receiver
         assert receiver is not None
         arrival = Arrival(grh, completion.sourceQPN, completion.sourceLID, completion.serviceLevel)
         try:
             receiver.received(datagram, arrival)
         except Exception:
-            _log.failure("while a datagram of {port} was handled", port=self.name)
+            _log.failure("the receiver of {port} raised when it was called with a datagram", port=self.name)
 
     def _sent(self, completion: Completion) -> None:
         slot = completion.identifier
@@ -451,7 +457,7 @@ class VerbsPort(DescriptorPort):
             try:
                 self.refresh()
             except RDMAError as error:
-                _log.debug("{port}: {error}", port=self.name, error=error)
+                _log.debug("{port}: cannot query its attributes: {error}", port=self.name, error=error)
             if self._receiver is not None:
                 self._receiver.portChanged(event.kind is AsyncEventKind.CLIENT_REREGISTER)
 

@@ -157,7 +157,7 @@ BOUNDS: Final = {
     "mad.core.answers.MOST_RECORDS": "mad.Records.decoded",
     "mad.core.recent.MOST_REMEMBERED": "mad.RMPPTransfers._incoming mad.Recent._known",
     "mad.core.rmpp.LONGEST_MESSAGE": "mad.RMPPReceiver._parts",
-    "mad.core.rmpp.WINDOW": "mad.RMPPReceiver._early",
+    "mad.core.rmpp.WINDOW": "mad.RMPPReceiver._behindGap",
     "mad.core.timeouts.MOST_SLOW": "mad.Timeouts._slow",
     "mad.core.transfers.MOST_ANSWERS": "mad.RMPPTransfers._outgoing",
     "mad.ports.descriptor.MOST_WAITING": "mad.IbsimPort._waiting mad.VerbsPort._waiting",

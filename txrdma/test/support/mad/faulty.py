@@ -142,8 +142,8 @@ class FaultTestCase(SynchronousTestCase):
         self.assertEqual(self.successResultOf(self.bystander).text, "undisturbed")
         assertEmpty(self, self.agent)
         pass_(self.clock, 700, 10)
-        self.assertEqual(self.agent._core._long._incoming, {})
-        self.assertEqual(self.agent._core._long._outgoing, {})
+        self.assertEqual(self.agent._core._transfers._incoming, {})
+        self.assertEqual(self.agent._core._transfers._outgoing, {})
         pass_(self.clock, 10_000, 1000)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 

@@ -338,7 +338,7 @@ class AnsweringTests(SynchronousTestCase):
         (busy,) = [one for one in self.ask(5000) if one[14:16] == (5000).to_bytes(2, "big")]
         self.assertEqual((busy[4:6], busy[26] & 1), (b"\0\1", 0))
         pass_(self.clock, 200, 0.1)
-        self.assertEqual(self.agent._core._long._outgoing, {})
+        self.assertEqual(self.agent._core._transfers._outgoing, {})
         self.assertEqual(self.ask(5001)[0][4:6], b"\0\0")
         pass_(self.clock, 200, 0.1)
         self.assertEqual(self.clock.getDelayedCalls(), [])

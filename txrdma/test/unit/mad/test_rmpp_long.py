@@ -454,7 +454,11 @@ class QuestionTests(WiredTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
         for agent in (self.agent, self.other):
             self.assertEqual(
-                (len(agent._core._transactions), agent._core._long._incoming, agent._core._long._outgoing),
+                (
+                    len(agent._core._transactions),
+                    agent._core._transfers._incoming,
+                    agent._core._transfers._outgoing,
+                ),
                 (0, {}, {}),
             )
 
