@@ -231,7 +231,7 @@ class BTLMessageTransport(MessageTransport):
             if tag is not None:
                 self._outbox.withdrawn(tag, length)
         self._resume()
-        self._closeIfSent()
+        self._proceed()
 
     def ready(self) -> Deferred[None]:
         """
@@ -489,7 +489,7 @@ class BTLMessageTransport(MessageTransport):
         A protocol that is paused when the connection has closed loses the queued messages.
         """
         self.disconnecting = self._hasClosed = True
-        self._closeIfSent()
+        self._proceed()
         if self._reason is not None:
             self._deliver()
 
@@ -567,7 +567,7 @@ class BTLMessageTransport(MessageTransport):
         if self.progressed is not None:
             self.progressed()
         if self.disconnecting:
-            self._closeIfSent()
+            self._proceed()
 
     def _resume(self) -> None:
         """Resume the producer, and fire the Deferreds of L{ready}, if little is queued."""
@@ -721,7 +721,7 @@ class BTLMessageTransport(MessageTransport):
     def _waitingBytes(self) -> int:
         return self._outbox.bytes + self._caller.bytes + self._peer.queuedBytes
 
-    def _closeIfSent(self) -> None:
+    def _proceed(self) -> None:
         """Close, if this was requested, the producer is unregistered and no message waits for the window."""
         lifeline = self._lifeline
         if self.disconnecting and lifeline is not None and self._producer is None:
