@@ -33,7 +33,7 @@ class Credits:
         this end.
     """
 
-    __slots__ = ("_left", "_local", "_posted", "_remote", "_taken", "usesCredits")
+    __slots__ = ("_credits", "_local", "_posted", "_remote", "_returnable", "usesCredits")
 
     def __init__(self, local: int, remote: int | None) -> None:
         """
@@ -42,20 +42,20 @@ class Credits:
         """
         self.usesCredits = remote is not None
         self._local = local
-        self._posted = min(local, FIRST_RECEIVES) if self.usesCredits else local
+        self._posted = min(local, FIRST_RECEIVES) if self.usesCredits else local  # without SPARE
         self._remote = remote or 0
-        self._left = min(self._remote, FIRST_RECEIVES)
-        self._taken = 0
+        self._credits = min(self._remote, FIRST_RECEIVES)  # messages that may be sent
+        self._returnable = 0  # credits that this end can return to the peer
 
     @property
     def mayPost(self) -> bool:
         """Whether the peer has a receive for another message."""
-        return self._left > 0 or not self.usesCredits
+        return self._credits > 0 or not self.usesCredits
 
     def posted(self) -> None:
         """Use a credit for a posted message."""
         if self.usesCredits:
-            self._left -= 1
+            self._credits -= 1
 
     def returned(self, count: int) -> bool:
         """
@@ -63,24 +63,24 @@ class Credits:
 
         @return: False if it returns more than were used, which is a violation.
         """
-        self._left += count
-        return self._left <= self._remote
+        self._credits += count
+        return self._credits <= self._remote
 
     def reposted(self) -> int:
-        """Note that the receive of a message was posted again; return the number of others to post now."""
-        self._taken += 1
+        """Note that the receive of a message was posted again. Return how many further ones to post now."""
+        self._returnable += 1
         more = 0
-        if 2 * self._taken >= self._posted < self._local:
+        if 2 * self._returnable >= self._posted < self._local:
             more = min(self._posted, self._local - self._posted)
             self._posted += more
-            self._taken += more
+            self._returnable += more
         return more
 
     def due(self) -> int:
         """The credits to return now; 0 until half of them are free."""
         # Half at a time: then at most two returns are on their way, which need two of the SPARE receives.
-        return self._taken if self.usesCredits and 2 * self._taken >= self._posted else 0
+        return self._returnable if self.usesCredits and 2 * self._returnable >= self._posted else 0
 
     def sentBack(self, count: int) -> None:
         """Note that credits were returned to the peer."""
-        self._taken -= count
+        self._returnable -= count

@@ -134,12 +134,12 @@ class SharedCompletionQueue:
                 self._break(handler, failure)
 
     def fail(self, failure: Failure) -> None:
-        """End all connections with this reason."""
+        """End all connections, because the queue is no longer polled."""
         for handler in tuple(self.handlers.values()):
             self._break(handler, failure)
 
     def _break(self, handler: CompletionHandler, failure: Failure) -> None:
-        with _log.failuresHandled("{handler} could not be ended in order", handler=handler):
+        with _log.failuresHandled("{handler} raised when it was closed after an error", handler=handler):
             handler.broken(failure)
 
 
@@ -187,7 +187,7 @@ class Adapter:
         self._holders = 0
         self._queues: list[SharedCompletionQueue] = []
         self._pairs: dict[IQueuePair, CompletionHandler] = {}
-        self._tables: list[Sequence[GIDEntry]] = []
+        self._gidTables: list[Sequence[GIDEntry]] = []
         self._gidIndexes: dict[GID, tuple[int, int]] = {}
         self._attributes: list[PortAttributes] = []
         self._refreshedAt = 0.0
@@ -198,7 +198,7 @@ class Adapter:
             self.manager: IConnectionManager = (
                 KernelManager(reactor, device, self._addresses)
                 if isManaged(device)
-                else self._ownManager(reactor, device, undo)
+                else self._makeManager(reactor, device, undo)
             )
             undo.callback(self.manager.close)
             self.domain = device.createProtectionDomain()
@@ -208,7 +208,7 @@ class Adapter:
             undo.callback(device.subscribe(self._handleEvent))
             self._closing = undo.pop_all()
 
-    def _ownManager(self, reactor: Any, device: IVerbsDevice, undo: ExitStack) -> ConnectionManager:
+    def _makeManager(self, reactor: Any, device: IVerbsDevice, undo: ExitStack) -> ConnectionManager:
         """Make txrdma's manager: on queue pair 1 of each port, or on umad where the kernel owns that."""
         servers: list[MADServer] = []
         unavailable: list[ResourceExhausted] = []
@@ -229,14 +229,16 @@ class Adapter:
         for each in unavailable:
             if not servers:
                 raise each
-            _log.warn("peers can connect to the other addresses only: {error}", error=each)
+            _log.warn(
+                "a port accepts no connections, and peers can use the other ports only: {error}", error=each
+            )
         return ConnectionManager(servers[0], None, servers[1:])
 
     def __repr__(self) -> str:
         return f"<Adapter {self.device.name} {self._holders} holders>"
 
     @property
-    def own(self) -> ConnectionManager:
+    def localManager(self) -> ConnectionManager:
         """
         The manager, which is txrdma's own.
 
@@ -295,12 +297,12 @@ class Adapter:
     def _refresh(self) -> None:
         """Query the ports, unless the cached attributes are recent: many connections may open at once."""
         now = self.reactor.seconds()
-        if not self._tables or not 0 <= now - self._refreshedAt < REFRESH_SECONDS:
+        if not self._gidTables or not 0 <= now - self._refreshedAt < REFRESH_SECONDS:
             numbers = range(1, self.device.portCount + 1)
-            self._tables = [tuple(self.device.gidTable(number)) for number in numbers]
+            self._gidTables = [tuple(self.device.gidTable(number)) for number in numbers]
             self._attributes = [self.device.portAttributes(number) for number in numbers]
             self._gidIndexes = {}
-            for number, table in enumerate(self._tables, 1):
+            for number, table in enumerate(self._gidTables, 1):
                 for index, entry in enumerate(table):
                     if entry.type is not GIDType.ROCE_V1:
                         self._gidIndexes.setdefault(entry.gid, (number, index))
@@ -328,11 +330,12 @@ class Adapter:
         port, _index = self.requireGID(path.sgid)
         kind = path.dgid.isMapped, path.dgid.isLinkLocal
         others = sorted(
-            (place[0] == port, place, gid)
-            for gid, place in self._gidIndexes.items()
+            (location[0] == port, location, gid)  # other ports first
+            for gid, location in self._gidIndexes.items()
             if gid != path.sgid and (gid.isMapped, gid.isLinkLocal) == kind
         )
-        resolver = self.own.resolverFor(path) if isinstance(self.manager, ConnectionManager) else None
+        manager = self.manager
+        resolver = manager.resolverFor(path) if isinstance(manager, ConnectionManager) else None
         if resolver is not None:
             sources = [gid for isSamePort, _, gid in others if not isSamePort]
             return Deferred.fromCoroutine(resolver.findOther(path, path.dgid, (*sources, path.sgid)))
@@ -354,15 +357,15 @@ class Adapter:
     def _addresses(self) -> list[str]:
         """The IP addresses of all ports, without link-local ones."""
         self._refresh()
-        gids = dict.fromkeys(entry.gid for table in self._tables for entry in table)
+        gids = dict.fromkeys(entry.gid for table in self._gidTables for entry in table)
         return [gid.ip for gid in gids if gid.ip is not None and not gid.isLinkLocal]
 
     def requireGID(self, gid: GID) -> tuple[int, int]:
         """The port and the table index of a GID. Raises L{InvalidRequest} if no port of the device has it."""
-        place = self.findGID(gid)
-        if place is None:
+        location = self.findGID(gid)
+        if location is None:
             raise InvalidRequest(f"{self.device.name} has no GID {gid.ip}")
-        return place
+        return location
 
     def addressOf(self, path: CMPath) -> AddressVector:
         """
@@ -379,7 +382,7 @@ class Adapter:
 
     def requirePKey(self, port: int, pkey: int) -> int:
         """
-        The table index of a P_Key.
+        The table index of a port's P_Key for a partition.
 
         @raise InvalidRequest: the port is not a member of the partition.
         """
@@ -390,17 +393,17 @@ class Adapter:
 
     def usualGID(self) -> GID:
         """The GID that most peers can reach, of the first port that has a table."""
-        return self.gidAt(*self.usualPlaces()[0])
+        return self.gidAt(*self.usualLocations()[0])
 
-    def usualPlaces(self) -> list[tuple[int, int]]:
+    def usualLocations(self) -> list[tuple[int, int]]:
         """The port and the table index of the GID that most peers can reach, of each port with a table."""
         self._refresh()
-        return [(number, usualGID(table)) for number, table in enumerate(self._tables, 1) if table]
+        return [(number, usualGID(table)) for number, table in enumerate(self._gidTables, 1) if table]
 
     def gidAt(self, port: int, index: int) -> GID:
         """The GID at a port and a table index, at present; zeros if there is none."""
         self._refresh()
-        table = self._tables[port - 1]
+        table = self._gidTables[port - 1]
         return table[index].gid if index < len(table) else _NO_GID
 
     def sourceGID(self, destination: GID | None) -> GID:
@@ -423,10 +426,10 @@ class Adapter:
         Return why an alternate path can't be used: the device does not have its local GID, or the port is
         not a member of the connection's partition.
         """
-        place = self.findGID(path.localGID)
-        if place is None:
+        location = self.findGID(path.localGID)
+        if location is None:
             return APStatus.GID_REJECTED, self.usualGID().raw
-        port, _index = place
+        port, _index = location
         return (APStatus.REJECTED, b"") if self.findPKey(port, pkey) is None else None
 
     # Its connections
@@ -487,28 +490,28 @@ def _openGSI(reactor: Any, device: IVerbsDevice, number: int) -> VerbsPort:
 _adapters: dict[tuple[object, DeviceSpec], Adapter] = {}
 
 
-def adapterOf(reactor: Any, place: DeviceSpec) -> Adapter:
+def adapterOf(reactor: Any, device: DeviceSpec) -> Adapter:
     """
     The adapter of a device on a reactor; call L{Adapter.hold}. An abandoned adapter is replaced.
 
-    @param place: a device string, whose device is opened and closed, or an open device, which is not closed.
+    @param device: a device string, whose device is opened and closed, or an open device, which is not closed.
     @raise ValueError: the string is invalid.
     @raise txrdma.error.RDMAError: there is no such device, or its queue pair 1 is not available.
     """
     for adapter in tuple(_adapters.values()):
         for follow in adapter.followers:
             follow()
-    known = _adapters.get((reactor, place))
-    if known is None and isinstance(place, str):
-        place = openedAs(reactor, place)  # perhaps by another string: a device has one adapter
-        known = _adapters.get((reactor, place))
+    known = _adapters.get((reactor, device))
+    if known is None and isinstance(device, str):
+        device = openedAs(reactor, device)  # perhaps by another string: a device has one adapter
+        known = _adapters.get((reactor, device))
     if known is not None and known.isAbandoned:
         known.abandon()
     return oneOf(
         _adapters,
         reactor,
-        place,
-        lambda device, closed: Adapter(reactor, device, closed, isinstance(place, str)),
+        device,
+        lambda opened, closed: Adapter(reactor, opened, closed, isinstance(device, str)),
     )
 
 

@@ -358,7 +358,7 @@ class DatagramClientEndpoint:
         assert path.sgid is not None and path.dgid is not None
         sourcePort = _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT)
         addresses = IPAddresses(path.sgid.ip or "", sourcePort, path.dgid.ip or "")
-        return adapter.own.resolve(self._serviceID, path, addresses.toPrivateData(self._privateData))
+        return adapter.localManager.resolve(self._serviceID, path, addresses.toPrivateData(self._privateData))
 
 
 @implementer(IMessageClientEndpoint)
@@ -427,10 +427,12 @@ class _Serving:
         self, adapter: Adapter, number: Callable[[], int], makeProtocol: Callable[[], DatagramProtocol]
     ) -> None:
         self._adapter, self._gid = adapter, adapter.usualGID()
-        self._serviceID, end = firstFree(number, lambda each: adapter.own.serve(each, self._answered))
+        self._serviceID, end = firstFree(
+            number, lambda each: adapter.localManager.serve(each, self._answered)
+        )
         try:
             self._protocol = makeProtocol()
-            self._transport = DatagramTransport(adapter, adapter.usualPlaces(), self._protocol)
+            self._transport = DatagramTransport(adapter, adapter.usualLocations(), self._protocol)
         except BaseException:
             end()
             raise

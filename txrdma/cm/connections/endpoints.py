@@ -280,7 +280,7 @@ class IBClientEndpoint(_ClientEndpoint):
 
     async def _connectTo(self, target: object, factory: IMessageProtocolFactory) -> IRDMAProtocol:
         with heldAdapter(self._reactor, self._device) as adapter:
-            resolver = self._resolver or adapter.own.resolverFor()
+            resolver = self._resolver or adapter.localManager.resolverFor()
             if resolver is None:
                 path = IBPath(
                     dgid=target if isinstance(target, GID) else parseGID(str(target), str(target), None)

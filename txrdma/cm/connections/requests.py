@@ -47,7 +47,7 @@ class RequestTransport(MessageTransport):
     _regions: SendRegions
     _sends: SendQueue
 
-    def _ask(self, asked: Request) -> int:
+    def _ask(self, request: Request) -> int:
         """Queue a request; return its number, or 0 after the end."""
         raise NotImplementedError
 
@@ -163,18 +163,18 @@ class RequestTransport(MessageTransport):
         request.remoteAddress, request.rkey = memory.address, RKey(memory.key)
         return self._request(Request(request, False, None, memory.length))
 
-    def _request(self, asked: Request) -> Deferred[Any]:
+    def _request(self, request: Request) -> Deferred[Any]:
         """Queue a request; return a Deferred that fires when it has completed."""
 
         def cancel(_: Deferred[Any]) -> None:
-            asked.done = None
-            if self._sends.withdraw(asked):
+            request.done = None
+            if self._sends.withdraw(request):
                 self._proceed()
 
         done: Deferred[Any] = Deferred(cancel)
-        asked.done = done
-        if not self._ask(asked):
-            asked.fail(Failure(ConnectionLost("the connection has ended")))
+        request.done = done
+        if not self._ask(request):
+            request.fail(Failure(ConnectionLost("the connection has ended")))
         return done
 
     def allocateMemory(self, length: int) -> IMemoryRegion:

@@ -100,6 +100,7 @@ class Request:
     """
     A request of the program until its completion.
 
+    @ivar workRequest: what is posted to the queue pair.
     @ivar isCredited: whether it consumes a receive of the peer.
     @ivar size: the number of bytes of a message or a write.
     @ivar data: these bytes until they are posted; then the name of a long message, until that is posted.
@@ -111,19 +112,19 @@ class Request:
     """
 
     __slots__ = (
-        *("data", "done", "exposed", "isAnnounced", "isCredited", "memory", "request", "result", "size"),
-        "slot",
+        *("data", "done", "exposed", "isAnnounced", "isCredited", "memory", "result", "size", "slot"),
+        "workRequest",
     )
 
     def __init__(
         self,
-        request: SendRequest,
+        workRequest: SendRequest,
         isCredited: bool,
         data: Buffer | None = None,
         result: int = 0,
         isLong: bool = False,
     ) -> None:
-        self.request, self.isCredited, self.data, self.result = request, isCredited, data, result
+        self.workRequest, self.isCredited, self.data, self.result = workRequest, isCredited, data, result
         self.size = 0 if data is None else len(data)
         self.isAnnounced = not isLong
         self.exposed: IMemoryRegion | None = None
@@ -134,7 +135,7 @@ class Request:
     @property
     def isMessage(self) -> bool:
         """Whether the bytes are sent to a receive of the peer; if not inline, then from a slot."""
-        return self.request.operation in (Operation.SEND, Operation.SEND_WITH_IMMEDIATE)
+        return self.workRequest.operation in (Operation.SEND, Operation.SEND_WITH_IMMEDIATE)
 
     def succeed(self) -> None:
         """Report to the program that the request has completed, and return its memory."""
@@ -146,7 +147,7 @@ class Request:
 
     def fail(self, failure: Failure) -> None:
         """Report to the program that the request has failed. It may resize its buffer then."""
-        self.data, self.request.inline = None, ()
+        self.data, self.workRequest.inline = None, ()
         done, self.done = self.done, None
         if done is not None:
             done.errback(failure)
@@ -207,29 +208,30 @@ class SendQueue:
         """Whether producers should pause."""
         return len(self.waiting) >= self.entries or self._waitingBytes >= HIGH_WATER
 
-    def ask(self, asked: Request) -> int:
+    def append(self, request: Request) -> int:
         """Append a request, and return its identifier."""
         self._next += 1
-        asked.request.identifier = self._next
+        request.workRequest.identifier = self._next
         if self.waiting is _NONE:
             self.waiting = deque()
-        self.waiting.append(asked)
-        self._waitingBytes += asked.size
+        self.waiting.append(request)
+        self._waitingBytes += request.size
         return self._next
 
-    def withdraw(self, asked: Request) -> bool:
+    def withdraw(self, request: Request) -> bool:
         """Remove a request of which nothing is posted; False if it is posted or has completed."""
-        if asked not in self.waiting or (asked.isAnnounced and asked.exposed is not None):
+        if request not in self.waiting or (request.isAnnounced and request.exposed is not None):
             return False
-        self.waiting.remove(asked)
-        self._waitingBytes -= asked.size
-        asked.data = None
-        asked.release()
-        self._unexpose(asked)
+        self.waiting.remove(request)
+        self._waitingBytes -= request.size
+        request.data = None
+        request.release()
+        self._unexpose(request)
         return True
 
-    def _unexpose(self, asked: Request) -> None:
-        exposed, asked.exposed = asked.exposed, None
+    def _unexpose(self, request: Request) -> None:
+        """Deregister the memory of a long message."""
+        exposed, request.exposed = request.exposed, None
         if exposed is not None:
             self._regions.free(exposed)
 
@@ -254,9 +256,11 @@ class SendQueue:
                 continue
             data = first.data
             isInline = data is not None and len(data) <= mostInline
-            # Memory first: a credit that was used cannot be given back.
-            if not (isInline or (self._hasSlot(slotBytes) if first.isMessage else self._hasMemory(first))):
-                break  # until another request completes
+            # Memory before the credit, which cannot be returned once it is used.
+            if not isInline:
+                hasMemory = self._ensureSlot(slotBytes) if first.isMessage else self._takeMemory(first)
+                if not hasMemory:
+                    break  # until another request completes
             if first.isCredited:
                 if not credits.mayPost:
                     break
@@ -264,14 +268,14 @@ class SendQueue:
             self.waiting.popleft()
             self._waitingBytes -= first.size
             if data and isInline:
-                first.request.inline, first.data = (data,), None
+                first.workRequest.inline, first.data = (data,), None
             elif data and first.isMessage:
                 self._fill(first, data, slotBytes)
-            self.posted[first.request.identifier] = first
-            ready.append(first.request)
+            self.posted[first.workRequest.identifier] = first
+            ready.append(first.workRequest)
         if not self.waiting:
             self.waiting = _NONE
-        if ready:  # one call for all: each rings the doorbell of the device
+        if ready:  # one call for all: each call rings the doorbell of the device
             pair.postSend(ready)
             for each in ready:
                 each.inline = ()  # the device has copied the bytes: the program may resize its buffer
@@ -317,7 +321,7 @@ class SendQueue:
             queue.clear()
         return list(taken)
 
-    def _expose(self, asked: Request) -> bool:
+    def _expose(self, request: Request) -> bool:
         """
         Copy a long message into memory that the peer may read.
 
@@ -326,32 +330,32 @@ class SendQueue:
         """
         if len(self._unread) >= OUTSTANDING:
             return False
-        if asked.exposed is None:
+        if request.exposed is None:
             try:
-                asked.exposed = region = self._regions.expose(bytes(asked.data or b""))
+                request.exposed = region = self._regions.expose(bytes(request.data or b""))
             except ResourceExhausted:
                 if not (self.posted or self._unread):
                     raise
                 return False
-            name = MemoryName(address=region.address, key=region.rkey, length=asked.size)
-            asked.data = name.encode()
+            name = MemoryName(address=region.address, key=region.rkey, length=request.size)
+            request.data = name.encode()
         return True
 
-    def _announce(self, asked: Request) -> SendRequest:
+    def _announce(self, request: Request) -> SendRequest:
         """Return the request that announces a long message."""
         announcement = SendRequest(0, Operation.RDMA_WRITE_WITH_IMMEDIATE, immediate=ANNOUNCEMENT)
         self._next += 1
         announcement.identifier = self._next
         self.posted[self._next] = Request(announcement, True)
-        asked.isAnnounced = True
+        request.isAnnounced = True
         if self._unread is _NONE:
             self._unread = deque()
-        self._unread.append(asked)
+        self._unread.append(request)
         return announcement
 
-    def _hasSlot(self, slotBytes: int) -> bool:
+    def _ensureSlot(self, slotBytes: int) -> bool:
         """
-        Find out whether a slot is free. The first call allocates one for each entry, or as many as fit.
+        Return whether a slot is free. The first call allocates one for each entry, or as many as fit.
 
         @raise ResourceExhausted: there is no memory for a single slot.
         """
@@ -366,31 +370,32 @@ class SendQueue:
                 slots //= 2
         return bool(self._free)
 
-    def _hasMemory(self, asked: Request) -> bool:
+    def _takeMemory(self, request: Request) -> bool:
         """
         Take registered memory for a request, and copy its bytes there.
 
         @return: False if there is not enough memory, while other requests have some.
         @raise ResourceExhausted: no other request has any.
         """
-        data = asked.data or b""
-        length = asked.result or len(data)
-        if length and asked.memory is None:
+        data = request.data or b""
+        length = request.result or len(data)
+        if length and request.memory is None:
             try:
-                asked.memory = self._parts.take(1, max(_LEAST_BYTES, 1 << (length - 1).bit_length()))
+                request.memory = self._parts.take(1, max(_LEAST_BYTES, 1 << (length - 1).bit_length()))
             except ResourceExhausted:
                 if not self.posted:
                     raise
                 return False
-            asked.request.segments = (asked.memory.fill(data, length),)
-            asked.data = None
+            request.workRequest.segments = (request.memory.fill(data, length),)
+            request.data = None
         return True
 
-    def _fill(self, asked: Request, data: Buffer, slotBytes: int) -> None:
-        assert self._memory is not None  # allocated by _hasSlot
-        asked.slot = self._free.pop()
-        begin = asked.slot * slotBytes
+    def _fill(self, request: Request, data: Buffer, slotBytes: int) -> None:
+        """Copy the bytes of a message into a free slot."""
+        assert self._memory is not None  # allocated by _ensureSlot
+        request.slot = self._free.pop()
+        begin = request.slot * slotBytes
         self._memory.view[begin : begin + len(data)] = data
         address, lkey = self._memory.address + begin, self._memory.lkey
-        asked.request.segments = (Segment(address, len(data), lkey),)
-        asked.data = None
+        request.workRequest.segments = (Segment(address, len(data), lkey),)
+        request.data = None

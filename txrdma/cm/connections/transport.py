@@ -123,7 +123,7 @@ class RDMATransport(RequestTransport):
 
     # More attributes than fit into a dictionary whose keys are shared by all instances.
     __slots__ = (
-        *("_bytesBefore", "_bytesTrimmed", "_credits", "_farewell", "_hasDropped", "_host", "_isAnnounced"),
+        *("_bytesBefore", "_bytesTrimmed", "_credits", "_dreqData", "_hasDropped", "_host", "_isAnnounced"),
         *("_isProcessing", "_keepalive", "_life", "_memory", "_migration", "_pair", "_peer", "_pkey"),
         *("_posted", "_reader", "_regions", "_release", "_requester", "_sends", "_shared", "adapter"),
         *("agreed", "completed", "connection", "failed", "protocol", "terms"),
@@ -150,7 +150,7 @@ class RDMATransport(RequestTransport):
         self._life: Life[Completion] = Life()
         self._isProcessing = self._hasDropped = False
         self._bytesBefore = self._bytesTrimmed = 0  # received at the last probe, and when memory was trimmed
-        self._farewell = b""
+        self._dreqData = b""  # private data
         self._keepalive: Keepalive | None = None
         self._pkey = pkey
         self._migration: PathMigration | None = None  # from the first alternate path on
@@ -293,12 +293,12 @@ class RDMATransport(RequestTransport):
         """
         checkPrivateData(privateData, DREQ_PRIVATE_BYTES)
         if self._life.isOpen:
-            self._farewell = privateData
+            self._dreqData = privateData
         self._life.close()
         self._proceed()
 
     def abortConnection(self) -> None:
-        self._lose(ConnectionAborted())
+        self._abort(ConnectionAborted())
 
     def loadAlternatePath(self, path: IBPath | CMPath | None = None) -> Deferred[CMPath]:
         """
@@ -361,9 +361,11 @@ class RDMATransport(RequestTransport):
         elif isinstance(event, Disconnected):
             self._disconnected()
         elif isinstance(event, ConnectionRejected):
-            self._lose(ConnectionLost(f"the peer has rejected the connection: {event.rejection.reason.name}"))
+            self._abort(
+                ConnectionLost(f"the peer has rejected the connection: {event.rejection.reason.name}")
+            )
         elif isinstance(event, ConnectionTimedOut):
-            self._lose(ConnectionLost("the peer does not answer"))
+            self._abort(ConnectionLost("the peer does not answer"))
         elif isinstance(event, AlternatePathRequested):
             connection.replyAlternatePath(event.transactionID, self._loadRequested(event.path))
         elif isinstance(event, QPArmed):
@@ -382,14 +384,14 @@ class RDMATransport(RequestTransport):
     def _disconnected(self) -> None:
         """Handle a DREQ or DREP, after everything that the peer sent before it, which has arrived."""
         if self._shared is not None and self._life.mayPost:
-            # The DREQ came by another queue pair. Completions of messages that were sent before it may wait.
+            # The DREQ used another queue pair: completions of earlier messages may not be polled yet.
             self._shared.poll(not self._isIdle)
         self._life.peerClosed()
         self._cm.disconnect()  # after this the peer may close its queue pair
         if self.protocol is None:
-            self._lose(self._reasonOfEnd())
+            self._abort(self._reasonOfEnd())
         elif self._life.isReading:
-            self._lose(ConnectionLost(_UNREAD))
+            self._abort(ConnectionLost(_UNREAD))
         self.process()
 
     def _reasonOfEnd(self) -> Exception:
@@ -459,17 +461,17 @@ class RDMATransport(RequestTransport):
             try:
                 self._sends.postOverhead(self._pair, SendRequest(0, Operation.RDMA_WRITE))
             except RDMAError as error:
-                self._broke(str(error))
+                self._queuePairFailed(str(error))
                 self._proceed()
 
     # Completions: see L{txrdma.cm.connections.adapter.CompletionHandler}
 
     def _completed(self, batch: Sequence[Completion]) -> None:
         for completion in batch:
-            self._arrived(completion)
+            self._queueCompletion(completion)
         self.process()
 
-    def _arrived(self, completion: Completion) -> None:
+    def _queueCompletion(self, completion: Completion) -> None:
         """Queue a completion for L{process}."""
         if completion.identifier >= FIRST:
             kind = LifeEventKind.REQUEST
@@ -497,7 +499,7 @@ class RDMATransport(RequestTransport):
         self._isProcessing = True
         try:
             if self.protocol is None and self._life.hasArrived:
-                self._confirm()
+                self._assumeRTU()
             while (found := self._life.next()) is not None:
                 kind, completion = found
                 if self._requester is not None:  # it arrived before the protocol was connected
@@ -511,19 +513,19 @@ class RDMATransport(RequestTransport):
                 elif kind is LifeEventKind.LONG:
                     self._receivedLong(completion)
                 else:
-                    self._broke(f"a receive has failed: {Status(completion.status).name}")
+                    self._queuePairFailed(f"a receive has failed: {Status(completion.status).name}")
         finally:
             self._isProcessing = False
         self._proceed()
 
-    def _confirm(self) -> None:
+    def _assumeRTU(self) -> None:
         """Treat received data as an RTU, which may be late or lost; this connects the protocol."""
         if self.connection is not None and self.connection.state in ("REP_SENT", "MRA_REP_RCVD"):
             self._cm.communicating()
 
     def broken(self, failure: Failure) -> None:
         """Close, since completions could not be read or handled."""
-        self._lose(ConnectionLost(f"completions could not be handled: {failure.getErrorMessage()}"))
+        self._abort(ConnectionLost(f"completions could not be handled: {failure.getErrorMessage()}"))
 
     def _takeCredits(self, completion: Completion) -> None:
         """Handle a return of credits, or an announcement or a report of a long message."""
@@ -531,15 +533,15 @@ class RDMATransport(RequestTransport):
         if immediate == ANNOUNCEMENT and self.agreed.longestReceived:
             self._reuse(completion.identifier)
             return
-        self._post(completion.identifier)  # first, since the peer may return more
+        self._repost(completion.identifier)  # first, since the peer may return more
         if immediate == HAS_READ:
             request = self._sends.messageRead()
             if request is None:
-                self._lose(ConnectionLost("the peer has read a message that was not sent"))
+                self._abort(ConnectionLost("the peer has read a message that was not sent"))
             else:
                 self._succeeded(request)
         elif not self._credits.returned(immediate):
-            self._lose(ConnectionLost("the peer returned more credits than were used"))
+            self._abort(ConnectionLost("the peer returned more credits than were used"))
 
     def _received(self, completion: Completion) -> None:
         """Deliver a message, or report a write of the peer."""
@@ -563,7 +565,7 @@ class RDMATransport(RequestTransport):
             self._call(self.protocol.messageReceived, *message)
             return
         if not self._life.mayPost:
-            self._lose(ConnectionLost(_UNREAD))
+            self._abort(ConnectionLost(_UNREAD))
             return
         if reader is None:
             reader = self._reader = LongMessageReader(self.adapter.receives)
@@ -572,7 +574,7 @@ class RDMATransport(RequestTransport):
         try:
             reader.begin(announced, completion.immediate, agreed.messageBytes, agreed.longestReceived)
         except RDMAError as error:
-            self._lose(ConnectionLost(f"a long message of the peer cannot be read: {error}"))
+            self._abort(ConnectionLost(f"a long message of the peer cannot be read: {error}"))
             return
         self._life.isReading = True
         self._reuse(slot)
@@ -586,7 +588,7 @@ class RDMATransport(RequestTransport):
 
     def requestRefused(self, error: RDMAError) -> None:
         """End the connection, since the queue pair has refused a request."""
-        self._broke(str(error))
+        self._queuePairFailed(str(error))
         self._proceed()
 
     def receiveAgain(self, count: int) -> None:
@@ -598,7 +600,7 @@ class RDMATransport(RequestTransport):
             failed = self._sends.posted.get(completion.identifier)
             if failed is not None and completion.status is Status.REM_ACCESS_ERR:
                 failed.fail(Failure(ProtectionError("the peer no longer shares this memory")))
-            self._broke(f"a request has failed: {Status(completion.status).name}")
+            self._queuePairFailed(f"a request has failed: {Status(completion.status).name}")
             return
         if self._migration is not None:
             self._migration.completed(completion.identifier, self._cm.primary)
@@ -615,12 +617,12 @@ class RDMATransport(RequestTransport):
 
     # Posting
 
-    def _ask(self, asked: Request) -> int:
+    def _ask(self, request: Request) -> int:
         """Queue a request; return its number, or 0 after the end."""
         if not self._life.isOpen:
-            self._hasDropped = self._hasDropped or (self._life.isLeft and asked.data is not None)
+            self._hasDropped = self._hasDropped or (self._life.isLeft and request.data is not None)
             return 0
-        identifier = self._sends.ask(asked)
+        identifier = self._sends.append(request)
         self._proceed()
         return identifier
 
@@ -637,6 +639,7 @@ class RDMATransport(RequestTransport):
         return self._sends.isIdle and (self._requester is None or self._requester.isIdle)
 
     def _advance(self) -> None:
+        """Post what can be posted, pause or resume the producer, and send the DREQ when all is done."""
         pair = self._pair
         assert pair is not None
         migration = self._migration
@@ -653,7 +656,7 @@ class RDMATransport(RequestTransport):
             except RDMAError as error:
                 problem = str(error)
             if problem is not None:  # outside: the traceback refers to the program's buffers
-                self._broke(problem)
+                self._queuePairFailed(problem)
                 return
         if self._producer is not None:
             if self._sends.isFull:
@@ -663,7 +666,7 @@ class RDMATransport(RequestTransport):
         isDone = self._life.isLosing and self._isIdle and self._producer is None
         hasReported = self._reader is None or self._reader.isIdle  # else the peer's message may seem lost
         if isDone and hasReported and self._cm.state == "ESTABLISHED":
-            self._cm.disconnect(self._farewell)
+            self._cm.disconnect(self._dreqData)
 
     def _prepare(self, count: int) -> Sequence[ReceiveRequest]:
         """Return the next receives to post, after those that are posted."""
@@ -672,12 +675,12 @@ class RDMATransport(RequestTransport):
 
     def _reuse(self, slot: int) -> None:
         """Post the receive of a message again, and further ones if the peer needs more."""
-        self._post(slot)
+        self._repost(slot)
         more = self._credits.reposted()
         if more:
             self._postReceives(self._prepare(more))
 
-    def _post(self, slot: int) -> None:
+    def _repost(self, slot: int) -> None:
         """Post the receive of a slot again."""
         if self._memory is not None:
             self._postReceives((self._memory.requests[slot],))
@@ -687,7 +690,7 @@ class RDMATransport(RequestTransport):
             try:
                 self._pair.postReceive(requests)
             except RDMAError as error:
-                self._broke(str(error))
+                self._queuePairFailed(str(error))
 
     # The end
 
@@ -696,9 +699,9 @@ class RDMATransport(RequestTransport):
         return self._life.isClosed
 
     def _applicationFailed(self) -> None:
-        self._lose(ConnectionLost("an exception in the program"))
+        self._abort(ConnectionLost("the application has raised an exception"))
 
-    def _broke(self, what: str) -> None:
+    def _queuePairFailed(self, what: str) -> None:
         """
         Handle a failure of the queue pair.
 
@@ -710,7 +713,7 @@ class RDMATransport(RequestTransport):
         elif self._life.fail():
             self._finish(ConnectionLost(what))
 
-    def _lose(self, reason: Exception) -> None:
+    def _abort(self, reason: Exception) -> None:
         if self._life.abort():
             self._finish(reason)
 

@@ -14,7 +14,7 @@ After each input, L{Dispatcher.turned} collects events and messages of that conn
 in one timer wheel for all, and forgets it when it is free. While a connection has an alternate path, its
 messages are sent again by both paths in turn: if the primary one is cut, the peer still gets a DREQ. What
 peers can fill is bounded: a listener drops REQs beyond its backlog, which peers retransmit, and only
-L{MOST_QUESTIONS} answers to SIDR_REQs are stored.
+L{MOST_SIDR_REQUESTS} answers to SIDR_REQs are stored.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ CLASS_VERSION: Final = 2
 SLOT_SECONDS: Final = 0.01
 """The precision of timeouts, in seconds."""
 
-MOST_QUESTIONS: Final = 1024
+MOST_SIDR_REQUESTS: Final = 1024
 """
 Maximum number of stored answers to SIDR_REQs. The oldest one is replaced by a new request's, unless its
 service has not answered yet: then the new request gets no answer.
@@ -115,7 +115,7 @@ class Listener:
         self.mayReload, self.checkPath, self.isForSIDR = mayReload, checkPath, isForSIDR
         self.waiting: set[int] = set()
 
-    def wants(self, privateData: bytes) -> bool:
+    def matches(self, privateData: bytes) -> bool:
         """Whether private data match the pattern."""
         return privateData.startswith(self.pattern, self.offset)
 
@@ -141,13 +141,13 @@ class Managed:
         or the primary path was tried before.
     """
 
-    __slots__ = ("core", "key", "listener", "names", "slot", "path", "usesAlternate", "when")
+    __slots__ = ("core", "key", "listener", "names", "slot", "path", "usesAlternate", "deadline")
 
     def __init__(
         self, key: int, core: Union[Connection, Resolution], path: IBPath, listener: Listener | None = None
     ) -> None:
         self.key, self.core, self.path, self.listener = key, core, path, listener
-        self.when: float | None = None
+        self.deadline: float | None = None
         self.usesAlternate = False
         self.slot: Slot[Managed] = {}
         self.names: list[tuple[dict[tuple[object, int], Managed], tuple[object, int]]] = []
@@ -158,7 +158,7 @@ class Managed:
         path = self.core.alternatePath
         return None if path is None else _toGSI(pathOf(path))
 
-    def cameBy(self, path: IBPath) -> None:
+    def receivedOn(self, path: IBPath) -> None:
         """Note the path of a message of the peer: it works, so the answer uses it, too."""
         other = self.alternate
         self.usesAlternate = other is not None and (other.dgid, other.dlid) == (path.sgid, path.slid)
@@ -197,13 +197,13 @@ class Dispatcher:
         C{"received REQ"}, C{"duplicate REQ"} (late ones, too), C{"stray REP"} (of no connection).
     """
 
-    def __init__(self, guid: GUID, random: Callable[[], int], share: int | None = None) -> None:
+    def __init__(self, guid: GUID, random: Callable[[], int], idPrefix: int | None = None) -> None:
         """
         @param random: returns unpredictable numbers of 32 bits.
-        @param share: upper 8 bits of all communication IDs and request IDs, by which messages find this
+        @param idPrefix: upper 8 bits of all communication IDs and request IDs, by which messages find this
             manager among others of the same address; None for any.
         """
-        self._share = share
+        self._idPrefix = idPrefix
         self.guid = guid
         self.counters: Counter[str] = Counter()
         self._random = random
@@ -211,11 +211,11 @@ class Dispatcher:
         self._byPeer: dict[tuple[object, int], Managed] = {}
         self._byQP: dict[tuple[object, int], Managed] = {}
         self._peerToPeer: dict[Managed, None] = {}  # attempts without an answer, oldest first
-        self._questions: dict[int, Managed] = {}
-        self._asked: dict[tuple[object, int], Managed] = {}
+        self._resolutions: dict[int, Managed] = {}
+        self._sidrRequests: dict[tuple[object, int], Managed] = {}
         self._listeners: dict[int, list[Listener]] = {}
         self._wheel: TimerWheel[Managed] = TimerWheel(SLOT_SECONDS)
-        self._sendings: list[PendingSend] = []
+        self._packets: list[PendingSend] = []
         self._events: list[tuple[Managed, Event]] = []
         self._freed: list[Managed] = []
 
@@ -272,25 +272,25 @@ class Dispatcher:
         @raise ResourceExhausted: no communication ID is free.
         """
         number = self._freeNumber(self._connections)
-        first = self._random() & LOW_BITS
-        connection = Connection(number, self.guid, first, mayReload=mayReload, checkPath=checkPath)
+        firstTransaction = self._random() & LOW_BITS
+        connection = Connection(number, self.guid, firstTransaction, mayReload=mayReload, checkPath=checkPath)
         managed = self._connections[number] = Managed(number, connection, _toGSI(path))
         made = request.replace(localCommID=number, localCAGUID=self.guid)
         if isPeerToPeer:
             self._peerToPeer[managed] = None
-        connection.opening.connect(made, first, now, isPeerToPeer)
+        connection.opening.connect(made, firstTransaction, now, isPeerToPeer)
         self.turned(managed, now)
         return managed
 
-    def resolve(self, question: SIDRREQ, path: IBPath, retryPolicy: RetryPolicy, now: float) -> Managed:
+    def resolve(self, request: SIDRREQ, path: IBPath, retryPolicy: RetryPolicy, now: float) -> Managed:
         """
         Send a SIDR_REQ; its request id is filled in.
 
         @raise ResourceExhausted: no request id is free.
         """
-        number = self._freeNumber(self._questions)
-        managed = self._questions[number] = Managed(number, Resolution(retryPolicy), _toGSI(path))
-        managed.resolution.ask(question.replace(requestID=number), self._random() & LOW_BITS, now)
+        number = self._freeNumber(self._resolutions)
+        managed = self._resolutions[number] = Managed(number, Resolution(retryPolicy), _toGSI(path))
+        managed.resolution.ask(request.replace(requestID=number), self._random() & LOW_BITS, now)
         self.turned(managed, now)
         return managed
 
@@ -322,7 +322,7 @@ class Dispatcher:
 
     def outgoing(self) -> list[PendingSend]:
         """Take the messages to send; handle the events first."""
-        taken, self._sendings = self._sendings, []
+        taken, self._packets = self._packets, []
         return taken
 
     def events(self) -> list[tuple[Managed, Event]]:
@@ -336,7 +336,7 @@ class Dispatcher:
 
     def expired(self, now: float) -> None:
         for managed in self._wheel.expired(now):
-            managed.when = None
+            managed.deadline = None
             managed.core.expired(now)
             self.turned(managed, now)
 
@@ -347,9 +347,9 @@ class Dispatcher:
         if isinstance(message, REQ):
             managed = self._ofREQ(message, transactionID, path, now)
         elif isinstance(message, SIDRREQ):
-            managed = self._ofQuestion(message, transactionID, path)
+            managed = self._ofSIDRREQ(message, transactionID, path)
         elif isinstance(message, SIDRREP):
-            managed = self._questions.get(message.requestID)
+            managed = self._resolutions.get(message.requestID)
         else:
             managed = self.matching(message)
             if managed is None:
@@ -360,12 +360,12 @@ class Dispatcher:
                 managed = None
         if managed is None:
             return
-        managed.cameBy(path)  # before the core, whose answer takes the path of the message
+        managed.receivedOn(path)  # before the core, whose answer takes the path of the message
         if not managed.core.received(message, transactionID, now):
             self.counters[f"duplicate {kind}"] += 1
         self.turned(managed, now)
         if isinstance(message, (REQ, REP)) and managed.key in self._connections:
-            self._name(managed)
+            self._indexByPeer(managed)
 
     def refuseVersion(self, message: Layout, transactionID: int, path: IBPath) -> None:
         """Reject a request of another class version (IBA 12.6.7.2); other messages are dropped."""
@@ -376,7 +376,7 @@ class Dispatcher:
         elif isinstance(message, SIDRREQ):
             status = SIDRStatus.VERSION_NOT_SUPPORTED
             information = informationFor(status, CLASS_VERSION)
-            self._refuseQuestion(message, status, transactionID, path, information)
+            self._refuseSIDRREQ(message, status, transactionID, path, information)
 
     # Messages without a connection, and their answers
 
@@ -409,7 +409,7 @@ class Dispatcher:
 
     def _ofListener(self, request: REQ, transactionID: int, path: IBPath) -> Managed | None:
         candidates = self._listeners.get(request.serviceID, ())
-        listener = next((each for each in candidates if each.wants(request.privateData)), None)
+        listener = next((each for each in candidates if each.matches(request.privateData)), None)
         if listener is None or listener.isForSIDR:
             self._refuse(request, RejectReason.INVALID_SERVICE_ID, transactionID, path)
             return None
@@ -417,32 +417,32 @@ class Dispatcher:
             self.counters["dropped REQ"] += 1
             return None
         number = self._freeNumber(self._connections)
-        first = self._random() & LOW_BITS
+        firstTransaction = self._random() & LOW_BITS
         connection = Connection(
-            number, self.guid, first, mayReload=listener.mayReload, checkPath=listener.checkPath
+            number, self.guid, firstTransaction, mayReload=listener.mayReload, checkPath=listener.checkPath
         )
         managed = Managed(number, connection, _toGSI(path.reverse()), listener)
         self._connections[number] = managed
         listener.waiting.add(number)
         return managed
 
-    def _ofQuestion(self, question: SIDRREQ, transactionID: int, path: IBPath) -> Managed | None:
-        key = (path.sgid or path.slid, question.requestID)
-        known = self._asked.get(key)
+    def _ofSIDRREQ(self, request: SIDRREQ, transactionID: int, path: IBPath) -> Managed | None:
+        key = (path.sgid or path.slid, request.requestID)
+        known = self._sidrRequests.get(key)
         if known is not None:
             return known
-        listener = next(iter(self._listeners.get(question.serviceID, ())), None)
+        listener = next(iter(self._listeners.get(request.serviceID, ())), None)
         if listener is None:
-            self._refuseQuestion(question, SIDRStatus.SERVICE_ID_NOT_SUPPORTED, transactionID, path)
+            self._refuseSIDRREQ(request, SIDRStatus.SERVICE_ID_NOT_SUPPORTED, transactionID, path)
             return None
-        if len(self._asked) >= MOST_QUESTIONS:
-            oldest = next(iter(self._asked.values()))
+        if len(self._sidrRequests) >= MOST_SIDR_REQUESTS:
+            oldest = next(iter(self._sidrRequests.values()))
             if not oldest.resolution.isAnswered:
                 return None
             self._forget(oldest)  # a retransmission of its request is answered by the service again
-        managed = Managed(question.requestID, Resolution(_AGAIN), _toGSI(path.reverse()), listener)
-        self._asked[key] = managed
-        managed.names.append((self._asked, key))
+        managed = Managed(request.requestID, Resolution(_AGAIN), _toGSI(path.reverse()), listener)
+        self._sidrRequests[key] = managed
+        managed.names.append((self._sidrRequests, key))
         return managed
 
     def matching(self, message: Layout) -> Managed | None:
@@ -485,17 +485,17 @@ class Dispatcher:
                 answer = APR(localCommID=ours, remoteCommID=remote, apStatus=APStatus.INVALID_COMM_ID)
             self._send(answer, transactionID, _toGSI(path.reverse()))
 
-    def _refuseQuestion(
+    def _refuseSIDRREQ(
         self,
-        question: SIDRREQ,
+        request: SIDRREQ,
         status: SIDRStatus,
         transactionID: int,
         path: IBPath,
         information: bytes = b"",
     ) -> None:
         refusal = SIDRREP(
-            requestID=question.requestID,
-            serviceID=question.serviceID,
+            requestID=request.requestID,
+            serviceID=request.serviceID,
             status=status,
             additionalInfoLength=len(information),
             additionalInfo=information.ljust(ROOM, b"\0"),
@@ -527,13 +527,13 @@ class Dispatcher:
         """Return an unpredictable number that is not in use, and was not recently."""
         for _ in range(_TRIES):
             number = self._random() & LOW_BITS
-            if self._share is not None:
-                number = self._share << 24 | number & 0xFFFFFF
+            if self._idPrefix is not None:
+                number = self._idPrefix << 24 | number & 0xFFFFFF
             if number and number not in taken:
                 return number
         raise ResourceExhausted("no id is free")
 
-    def _name(self, managed: Managed) -> None:
+    def _indexByPeer(self, managed: Managed) -> None:
         """Index a connection by the IDs of its peer."""
         connection = managed.connection
         guid = connection.remoteGUID
@@ -550,7 +550,7 @@ class Dispatcher:
 
     def _forget(self, managed: Managed) -> None:
         managed.slot.pop(id(managed), None)
-        table = self._connections if isinstance(managed.core, Connection) else self._questions
+        table = self._connections if isinstance(managed.core, Connection) else self._resolutions
         if table.get(managed.key) is managed:
             del table[managed.key]
         for names, key in managed.names:
@@ -563,19 +563,19 @@ class Dispatcher:
             managed.listener.waiting.discard(managed.key)
 
     def _schedule(self, managed: Managed) -> None:
-        when = managed.core.deadline()
-        if when != managed.when:
+        deadline = managed.core.deadline()
+        if deadline != managed.deadline:
             managed.slot.pop(id(managed), None)
-            managed.when = when
-            if when is not None:
-                managed.slot = self._wheel.add(id(managed), managed, when)
+            managed.deadline = deadline
+            if deadline is not None:
+                managed.slot = self._wheel.add(id(managed), managed, deadline)
 
     def _send(self, message: Layout, transactionID: int, path: IBPath, isAgain: bool = False) -> None:
         kind = type(message).__name__
         self.counters[f"sent {kind}"] += 1
         if isAgain:
             self.counters[f"retried {kind}"] += 1
-        self._sendings.append(PendingSend(message, transactionID, path, isAgain))
+        self._packets.append(PendingSend(message, transactionID, path, isAgain))
 
 
 def _toGSI(path: IBPath) -> IBPath:

@@ -29,7 +29,7 @@ BOUNDS: Final = {
         btl.Message.tags,bodies btl.Ordering.tags btl.Outbox._windows btl.Peer.urgent,usual
         btl.Regions._regions btl._Arrived.requests btl._Window.waiting cm.Attempts._pending
         cm.Adapter.followers
-        cm.ConnectionManager._handlers,_services,_resolving cm.Dispatcher._peerToPeer,_questions,_listeners
+        cm.ConnectionManager._handlers,_services,_resolving cm.Dispatcher._peerToPeer,_resolutions,_listeners
         cm.EndMappings._writes,_waiting cm.KernelManager._handlers cm.Mappings.orders,_own
         cm.PathMigration._arming cm.SendQueue.waiting cm.Sending._waiting cm.ServiceClaims._claims
         cm._Receiver._found
@@ -52,7 +52,7 @@ BOUNDS: Final = {
     """,
     "TURN": """
         btl.FastPath._events btl.Module._events btl.ModulePort._touched btl.Rendezvous._proved
-        cm.Dispatcher._sendings,_events,_freed
+        cm.Dispatcher._packets,_events,_freed
         cm.ExchangeCore._events,_outgoing cm.Mappings.events cm.Requests.batch mad.Calls._packets,_events
         mad.RMPPReceiver._answers mad.RMPPTransfers._packets,_events smc.Lifecycle._pending
         smc.LinkGroupCore.output,pending smc._Core.output,pending
@@ -62,8 +62,8 @@ BOUNDS: Final = {
     "FIXED": """
         btl.Channel._receives,_refused btl.DevicePort.channels btl.ModulePort._channels,ports
         btl.Outbox.unlimited btl.PeerConnection._local btl.ReceiveBuffer._orders,_free
-        btl._Route.destinations cm.Adapter._tables,_gidIndexes,_attributes,_ports cm.DatagramTransport._undo
-        cm.DatagramTransport._queuePairs cm.DatagramQueuePair._undo
+        btl._Route.destinations cm.Adapter._gidTables,_gidIndexes,_attributes,_ports
+        cm.DatagramTransport._queuePairs,_undo cm.DatagramQueuePair._undo
         cm.Dispatcher.counters cm.KernelManager.counters cm.Managed.names cm.Mappings._peers
         cm.Part.requests cm.ReceiveMemory._pools cm.Sending._targets fabric.Counted.errors,data,details
         fabric.Node._guids mad.MADAgent._checked mad.SATransactor._nodes mad.Timeouts._known
@@ -133,7 +133,7 @@ BOUNDS: Final = {
     """,
     "cm.connections.datagramqueues.HANDLES": "cm.DatagramQueuePair._handles",
     "cm.core.dispatcher.BACKLOG": "cm.Listener.waiting",
-    "cm.core.dispatcher.MOST_QUESTIONS": "cm.Dispatcher._asked",
+    "cm.core.dispatcher.MOST_SIDR_REQUESTS": "cm.Dispatcher._sidrRequests",
     "fabric.creditloops.MOST_PATHS": "fabric.Lanes.levels",
     "fabric.excess.MOST_NODES": """
         fabric.CounterReport.ports,silent fabric.Fabric.nodes

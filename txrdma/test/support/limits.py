@@ -187,7 +187,7 @@ LIMITS: Final = (
           "rsocket: likewise)", "txrdma.cm.core.dispatcher.BACKLOG",
           "The next REQ is dropped; its sender repeats it.",
           "unit.cm.test_badinput.StrangerTests.test_flood"),
-    Limit("rdma:", "stored answers to SIDR requests", "txrdma.cm.core.dispatcher.MOST_QUESTIONS",
+    Limit("rdma:", "stored answers to SIDR requests", "txrdma.cm.core.dispatcher.MOST_SIDR_REQUESTS",
           "The next one is dropped; its sender repeats it.",
           "unit.cm.test_badinput.StrangerTests.test_manyQuestions"),
     Limit("rdma:", "bytes of a message (ib: likewise)", "txrdma.cm.terms.LONGEST",

@@ -80,7 +80,7 @@ class CMScenario(HostileScenario):
         """Check the limits of the victim's manager."""
         for key, adapter in adapterModule._adapters.items():
             if key[0] is self.victim:
-                present = len(adapter.own._core._connections)
+                present = len(adapter.localManager._core._connections)
                 check(present <= BACKLOG + 8, f"the manager has {present} connections")
 
     def end(self) -> None:

@@ -137,7 +137,7 @@ class MADScenario(HostileScenario):
     def judge(self) -> None:
         """Check the limits of the victim's agent and server."""
         agent, server = self._agents[self.victim], self._servers[self.victim]
-        transfers = agent._core._long
+        transfers = agent._core._transfers
         check(len(server._pending) <= MOST_PENDING, f"{len(server._pending)} requests are pending")
         check(len(transfers._outgoing) <= MOST_ANSWERS, f"{len(transfers._outgoing)} long responses")
         check(transfers._requests <= MOST_REQUESTS, f"{transfers._requests} long requests")
@@ -146,7 +146,7 @@ class MADScenario(HostileScenario):
         """Check that the victim's and honest host's agents have no state left, and close all agents."""
         for host in (self.victim, self.honest):
             agent = self._agents[host]
-            transfers = agent._core._long
+            transfers = agent._core._transfers
             left = (len(agent._core._transactions), transfers._incoming, transfers._outgoing)
             check(left == (0, {}, {}), f"{agent!r} still has {left}")
             check(not self._servers[host]._pending, f"{self._servers[host]._pending} are pending")

@@ -206,8 +206,8 @@ class SoakTests(SynchronousTestCase):
             soak.round(CALLS)
             for agent, server in zip(soak.agents, soak.servers, strict=True):
                 assertEmpty(self, agent)
-                self.assertEqual(agent._core._long._incoming, {})
-                self.assertEqual(agent._core._long._outgoing, {})
+                self.assertEqual(agent._core._transfers._incoming, {})
+                self.assertEqual(agent._core._transfers._outgoing, {})
                 self.assertEqual(server._pending, {})
                 self.assertLessEqual(len(server._notices), MOST_REMEMBERED)
                 self.assertLessEqual(len(agent._core._timeouts._slow), 2)

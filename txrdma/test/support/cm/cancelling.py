@@ -114,8 +114,8 @@ class CancelCase(MessagingCase):
             core._connections,
             core._byPeer,
             core._byQP,
-            core._questions,
-            core._asked,
+            core._resolutions,
+            core._sidrRequests,
             core._peerToPeer,
         )
         waiting = [len(each.waiting) for some in core._listeners.values() for each in some]

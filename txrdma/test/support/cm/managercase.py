@@ -45,7 +45,7 @@ class ManagerCase(SynchronousTestCase):
         for end in (self.client, self.server):
             manager = end.manager
             self.assertEqual(len(manager), 0)
-            for table in (manager._byPeer, manager._byQP, manager._questions, manager._asked):
+            for table in (manager._byPeer, manager._byQP, manager._resolutions, manager._sidrRequests):
                 self.assertEqual(table, {})
             self.assertEqual([slot for slot in manager._wheel._slots.values() if slot], [])
             self.assertEqual(manager._peerToPeer, {})

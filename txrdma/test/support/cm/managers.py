@@ -249,7 +249,7 @@ class End:
             yield "reply REJECTED", lambda end: end.reply(APStatus.REJECTED)
         if self.qp is not None and self.qp.isUntold:
             yield "migration reported", End.migrationReported
-        if self.managed is not None and self.managed.when is not None:
+        if self.managed is not None and self.managed.deadline is not None:
             yield "expired", End.expired
         if state not in (_NONE, "DREQ_SENT", "TIMEWAIT") and not self.bounds.isOpen:
             yield "disconnect", End.disconnect
@@ -416,7 +416,7 @@ class End:
             "a listener waits for a connection that is free",
         )
         for managed in manager._connections.values():
-            self._claim(managed.when == managed.core.deadline(), "a deadline is not scheduled")
+            self._claim(managed.deadline == managed.core.deadline(), "a deadline is not scheduled")
         if self.managed is None or self.qp is None or self.qp.isUntold or self.state == _NONE:
             return
         alternate = self.connection.alternate
@@ -435,7 +435,7 @@ class End:
             if end.state not in (_NONE, "DREQ_SENT", "TIMEWAIT"):
                 end.disconnect()
                 end.settle()
-            if end.managed is None or end.managed.when is None:
+            if end.managed is None or end.managed.deadline is None:
                 break
             end.expired()
             end.settle()

@@ -8,7 +8,7 @@ from typing import Any, cast
 from txrdma.cm.connection import CMConnection
 from txrdma.cm.connections.endpoints import IBServerEndpoint
 from txrdma.cm.core.connection import Connection
-from txrdma.cm.core.dispatcher import MOST_QUESTIONS
+from txrdma.cm.core.dispatcher import MOST_SIDR_REQUESTS
 from txrdma.cm.layouts.messages import (
     APR,
     DREP,
@@ -62,7 +62,7 @@ class StrangerCase(MessagingCase):
         self.client = self.result(self.ask())
         self.wait(lambda: self.served[-1].isMade)
         self.server = self.served[-1]
-        self.manager = self.server.transport.adapter.own
+        self.manager = self.server.transport.adapter.localManager
 
     @property
     def core(self) -> Connection:
@@ -215,10 +215,10 @@ class StrangerTests(StrangerCase):
     def test_manyQuestions(self) -> None:
         """During a flood of SIDR_REQs for an existing service, a limited number is stored."""
         core, path = self.manager._core, IBPath(sgid=GID.fromIP("10.9.9.9"), dgid=GID.fromIP("10.9.9.1"))
-        for number in range(1, MOST_QUESTIONS + 100):
+        for number in range(1, MOST_SIDR_REQUESTS + 100):
             core._ofQuestion(SIDRREQ(requestID=number, serviceID=SERVICE), number, path)
-        self.assertEqual(len(core._asked), MOST_QUESTIONS)
-        core._asked.clear()
+        self.assertEqual(len(core._sidrRequests), MOST_SIDR_REQUESTS)
+        core._sidrRequests.clear()
         self.assertUndisturbed()
         self.end()
 
@@ -226,14 +226,14 @@ class StrangerTests(StrangerCase):
         """All SIDR_REQs are answered: the oldest stored answers are discarded for new ones."""
         core, path = self.manager._core, IBPath(sgid=GID.fromIP("10.9.9.9"), dgid=GID.fromIP("10.9.9.1"))
         now = self.clock.seconds()
-        for number in range(1, MOST_QUESTIONS + 100):
+        for number in range(1, MOST_SIDR_REQUESTS + 100):
             core.received(SIDRREQ(requestID=number, serviceID=SERVICE), number, path, now)
             for managed, _ in core.events():
                 managed.resolution.answer(SIDRREP(), now)
                 core.turned(managed, now)
             self.assertEqual([each.transactionID for each in core.outgoing()], [number])
-        self.assertEqual(len(core._asked), MOST_QUESTIONS)
-        for managed in list(core._asked.values()):
+        self.assertEqual(len(core._sidrRequests), MOST_SIDR_REQUESTS)
+        for managed in list(core._sidrRequests.values()):
             core._forget(managed)
         self.assertUndisturbed()
         self.end()

@@ -211,7 +211,7 @@ class ServiceTests(CancelCase):
         return self.connectTo(MessageFactory(kind), DatagramClientEndpoint)
 
     def test_resolve(self) -> None:
-        here, there = (adapterOf(self.clock, device).own for device in self.devices)
+        here, there = (adapterOf(self.clock, device).localManager for device in self.devices)
         end = there.serve(SERVICE, lambda question, path: SIDRREP(qpn=QPN(7), qkey=1))
         self.everywhere(lambda: here.resolve(SERVICE, self.path()), lambda found: None)
         end()
@@ -224,7 +224,7 @@ class ServiceTests(CancelCase):
         self.stopped(self.serving, self.asking)
 
     def test_managerClosesDuringQuestions(self) -> None:
-        manager = adapterOf(self.clock, self.devices[0]).own
+        manager = adapterOf(self.clock, self.devices[0]).localManager
         asked = [manager.resolve(SERVICE, self.path()) for _ in range(2)]
 
         def giveUp(failure: Failure) -> Failure:

@@ -117,7 +117,7 @@ class DatagramTests(MessagingCase):
             received.append(request.privateData)
             return SIDRREP(status=SIDRStatus.REJECTED)
 
-        adapter.own.serve(0x01111D2F, answered)
+        adapter.localManager.serve(0x01111D2F, answered)
         self.assertEqual(self.failure(self.asking(privateData=b"hi"), Refused).status, SIDRStatus.REJECTED)
         release()
         output = IPAddresses.fromPrivateData(received[0])
@@ -259,7 +259,7 @@ class DatagramTests(MessagingCase):
 
     def test_deviceWithKernelManager(self) -> None:
         """A service on a device with the kernel's manager is refused, and releases everything."""
-        self.patch(Adapter, "own", property(Mock(side_effect=InvalidRequest("a test's"))))
+        self.patch(Adapter, "localManager", property(Mock(side_effect=InvalidRequest("a test's"))))
         service = DatagramServerEndpoint(self.clock, 7471, self.devices[1])
         self.failureResultOf(service.listen(MessageFactory(DatagramRecorder)), InvalidRequest)
         self.assertNothingLeft()

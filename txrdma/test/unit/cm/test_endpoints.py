@@ -221,7 +221,7 @@ class NetworkTests(MessagingCase):
         for source, destination in zip(*self.addresses, strict=True):
             asked = self.connectTo(kind=DatagramClientEndpoint, host=destination)
             adapter = adapters.adapterOf(self.clock, self.devices[0])
-            (question,) = adapter.own._resolving
+            (question,) = adapter.localManager._resolving
             self.assertEqual(question.path.sgid, GID.fromIP(source))
             asked.cancel()
             self.failureResultOf(asked, CancelledError)
@@ -256,7 +256,7 @@ class NetworkTests(MessagingCase):
         self.patch(self.devices[0], "portAttributes", lambda number: attributes)
         asked = self.ask()
         adapter = adapters.adapterOf(self.clock, self.devices[0])
-        (connection,) = adapter.own._connections.values()
+        (connection,) = adapter.localManager._connections.values()
         self.assertEqual(connection.request.primary.packetRate, Rate.GBPS_25)
         asked.cancel()
         self.failureResultOf(asked, CancelledError)
@@ -413,7 +413,7 @@ class PeerToPeerTests(MessagingCase):
         numbers = [number]  # as if the device reused numbers immediately
         self.devices[0]._oldNumbers = RecentNumbers(1)
         self.patch(softdevice, "randbelow", lambda most: numbers.pop() if numbers else randbelow(most))
-        guid = adapters.adapterOf(self.clock, self.devices[0]).own.guid
+        guid = adapters.adapterOf(self.clock, self.devices[0]).localManager.guid
         self.patch(
             openings, "_rank", lambda each: 0 if each.localQPN == number else 1 + (each.localCAGUID == guid)
         )

@@ -230,7 +230,7 @@ class MigrationTests(TwoPortCase):
             self.result(ends[0].transport.loadAlternatePath(self.path(1)))
             self.pause(0.1)
             self.cut(0)
-            counters = ends[closing].transport.adapter.own.counters
+            counters = ends[closing].transport.adapter.localManager.counters
             answered = counters["received DREP"]
             ends[closing].transport.loseConnection()
             for end in ends:

@@ -120,7 +120,7 @@ class GarbageTests(MessagingCase):
         here, there = (adapterOf(self.clock, device) for device in self.devices)
         release = here.hold()
         transports = self.over()[:2]
-        self.assertEqual([each.own.states["TIMEWAIT"] for each in (here, there)], [1, 1])
+        self.assertEqual([each.localManager.states["TIMEWAIT"] for each in (here, there)], [1, 1])
         self.assertEqual([each() for each in transports], [None, None])
         release()
 

@@ -128,7 +128,7 @@ class ServiceTests(RedirectedCase):
                 additionalInfo=raw.ljust(ROOM, b"\0"),
             )
 
-        services = adapterOf(self.clock, self.devices[1]).own._services
+        services = adapterOf(self.clock, self.devices[1]).localManager._services
         (listener,) = services
         services[listener] = answer
         return self.connectTo(MessageFactory(DatagramRecorder), DatagramClientEndpoint), port

@@ -17,7 +17,7 @@ from txrdma.cm.connections.endpoints import USUAL
 from txrdma.cm.connections.hostnames import ATTEMPT_DELAY
 from txrdma.cm.connections.queuepairs import PATIENT_TIMEOUT
 from txrdma.cm.connections.sendqueue import HIGH_WATER, OUTSTANDING
-from txrdma.cm.core.dispatcher import MOST_QUESTIONS
+from txrdma.cm.core.dispatcher import MOST_SIDR_REQUESTS
 from txrdma.cm.core.exchange import LONGEST_DELAY
 from txrdma.cm.rsocket._core import RSocket, Sizes
 from txrdma.cm.rsocket.messages import immediate, ImmediateKind, MAPPED_BYTES, MOST_MAPPINGS
@@ -69,7 +69,7 @@ CONSTANTS: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("a table of `mappings` entries, # of # bytes by default", (Sizes().mappings, MAPPED_BYTES)),
     # The manager
     ("at most # seconds after the first REQ, REP or LAP", (LONGEST_DELAY,)),
-    ("the last # answers to SIDR_REQs are stored", (MOST_QUESTIONS,)),
+    ("the last # answers to SIDR_REQs are stored", (MOST_SIDR_REQUESTS,)),
     ("after the queue pair's retries: # times the timeout", (USUAL.retryCount + 1,)),
     ("and on a software device at least # seconds", (round(ackTimeoutSeconds(PATIENT_TIMEOUT), 1),)),
     ("it abandons a path after # seconds without an acknowledgement", (PATH_SECONDS,)),
