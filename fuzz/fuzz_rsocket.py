@@ -10,7 +10,7 @@ from typing import Final
 
 import harness
 
-from txrdma.cm.rsocket._core import RSocket, Sizes, understood
+from txrdma.cm.rsocket._core import decodePeerData, RSocket, Sizes
 from txrdma.cm.rsocket._mapping import MappedRange
 from txrdma.cm.rsocket._requests import SendMemory
 from txrdma.cm.rsocket.messages import (
@@ -90,7 +90,7 @@ class _Victim:
             self._check(request)
         assert len(self._outstanding) <= _SIZES.sends, "more requests than the send queue has entries"
         assert 0 <= core.unread <= _SIZES.receiveBuffer
-        assert len(core.mappings.localRanges) <= _SIZES.mappings
+        assert len(core.mappings.peerRanges) <= _SIZES.mappings
         core.events.clear()
 
     def _written(self, at: int, content: bytes) -> bytes:
@@ -122,8 +122,8 @@ class _Victim:
             self._own.append(core.mappings.map(MappedRange(argument, content[0], _ADDRESS, _KEY)))
         elif argument % 4 == 1 and self._own:
             core.unmap(self._own.pop(0))
-        elif core.mappings.localRanges:
-            place = core.mappings.localRanges[argument % len(core.mappings.localRanges)]
+        elif core.mappings.peerRanges:
+            place = core.mappings.peerRanges[argument % len(core.mappings.peerRanges)]
             number = core.mappings.write(place.offset, bytes(min(place.length, 3000)))
             if number is not None and argument % 4 == 3:
                 core.mappings.cancel(number)
@@ -160,7 +160,7 @@ def _tableBytes(peer: ConnectionData) -> int:
 def _receiveMessages(raw: bytes) -> None:
     """An end posts no request outside the announced memory, and keeps its limits, whatever its peer does."""
     try:
-        victim = _Victim(raw[0] if raw else 0, understood(raw[1 : 1 + _CONNECTION_BYTES]))
+        victim = _Victim(raw[0] if raw else 0, decodePeerData(raw[1 : 1 + _CONNECTION_BYTES]))
         for at in range(1 + _CONNECTION_BYTES, len(raw), _STEP_BYTES):
             victim.step(raw[at : at + _STEP_BYTES].ljust(_STEP_BYTES, b"\0"))
     except (WireError, PeerViolation, RDMAError):
@@ -216,6 +216,6 @@ def _conversations() -> Iterator[bytes]:
 
 
 TARGETS = {
-    "rsocket connection": harness.decoder(understood, _connections),
+    "rsocket connection": harness.decoder(decodePeerData, _connections),
     "rsocket messages": harness.Target(_receiveMessages, _conversations),
 }

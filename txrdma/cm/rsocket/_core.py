@@ -1,9 +1,16 @@
 """
 The core of one end of an rsocket: a stream of bytes over RDMA writes, with credits and closing.
 
-Follows librdmacm (C{docs/rsocket}, version 1 of the protocol). The core does no I/O:
-C{outgoing} returns the requests to post, in order; C{completed} and C{arrived} process completions. The queue
-pair is reliable, so nothing is lost, and requests complete in order.
+Follows librdmacm (C{docs/rsocket}, version 1 of the protocol). The core does no I/O: C{outgoing} returns the
+requests to post, in order; C{completed} and C{arrived} process completions.
+
+Theory of operation. Each end has a receive buffer of two halves, and a table into which the peer writes. The
+connection data in the REQ and the REP announce the table and the first half. Bytes are written into a half by
+RDMA writes whose immediate data is their number; each uses a credit, which is a receive of the peer. When a
+half was read, its address is written into the sender's table as the next target, by a message that also
+returns credits. Control messages (credits, shutdown, disconnect, mapped memory) use no credit, but at most
+L{CONTROLS} are outstanding. So nobody writes where, or sends more than, the peer has announced. The queue
+pair is reliable: nothing is lost, and requests complete in order.
 """
 
 from __future__ import annotations
@@ -135,7 +142,7 @@ class RSocket:
         targets, entries = table[: TARGETS * TARGET_BYTES], table[TARGETS * TARGET_BYTES :]
         self._sizes = sizes
         self._isLittle = sys.byteorder == "little"
-        self._requests, self._local = Requests(), local
+        self._requests, self._memory = Requests(), local
         self._sending = Sending(
             self._requests, sizes.sendBuffer, local, targets, sizes.sends - CONTROLS, self._isLittle
         )
@@ -143,12 +150,12 @@ class RSocket:
         self.mappings = Mappings(entries, self._isLittle)
         self._orders, self.events = self.mappings.orders, self.mappings.events
         self.unread = 0
-        self._flying: list[int | Write] = []  # lengths of messages; of others L{_CONTROL}
+        self._inFlight: list[int | Write] = []  # lengths of data, writes to mapped memory, L{_CONTROL}
         self._completed = 0
-        self._controlAt = self._controlsFlying = 0
-        self._own = self._peer = ConnectionData()
-        self._peerAt = 0
-        self._wanted: Control | None = None
+        self._controlSlot = self._controlsInFlight = 0
+        self._localData = self._peerData = ConnectionData()
+        self._nextTarget = 0
+        self._pendingControl: Control | None = None
         self._sentControl: Control | None = None
         self._isProbing = False
         self.isReadable = self.isWritable = True
@@ -171,14 +178,14 @@ class RSocket:
             bufferLength=self._receiving.half,
         )
 
-    def begin(self, own: ConnectionData, peer: ConnectionData, isShared: bool = False) -> None:
+    def begin(self, local: ConnectionData, peer: ConnectionData, isShared: bool = False) -> None:
         """
-        Begin, with the connection data of both ends: see L{understood}.
+        Begin, with the connection data of both ends: see L{decodePeerData}.
 
         @param isShared: the peer's memory is shared memory, which bytes reach as soon as they are posted.
         """
         self._sending.isShared, self._requests.signalsEach = isShared, not isShared
-        self._own, self._peer, self._peerAt = own, peer, 1 % peer.tableLength
+        self._localData, self._peerData, self._nextTarget = local, peer, 1 % peer.tableLength
         target = Target(address=peer.bufferAddress, rkey=peer.bufferKey, length=peer.bufferLength)
         self._sending.begin(target, peer.credits)
         self.mappings.begin(peer.room)
@@ -198,7 +205,7 @@ class RSocket:
     @property
     def isQuiet(self) -> bool:
         """Whether nothing is outstanding, so that no completion will follow."""
-        return not self._flying
+        return not self._inFlight
 
     def write(self, data: bytes) -> int:
         """
@@ -229,12 +236,12 @@ class RSocket:
         """Close the write side, after all written bytes."""
         if self.isWritable:
             self.isWritable = False
-            self._wanted = Control.SHUTDOWN if self.isReadable else Control.DISCONNECT
+            self._pendingControl = Control.SHUTDOWN if self.isReadable else Control.DISCONNECT
 
     def close(self) -> None:
         """Close both sides, after all written bytes."""
         self.isWritable = False
-        self._wanted = Control.DISCONNECT
+        self._pendingControl = Control.DISCONNECT
 
     def probe(self) -> None:
         """Probe the peer's queue pair, unless an outstanding message does so."""
@@ -283,8 +290,8 @@ class RSocket:
             self.isReadable = False
             if self._sentControl is not None:
                 self.isOver = True
-            elif self._wanted is not None:
-                self._wanted = Control.DISCONNECT
+            elif self._pendingControl is not None:
+                self._pendingControl = Control.DISCONNECT
 
     @property
     def posted(self) -> int:
@@ -297,24 +304,24 @@ class RSocket:
 
         @return: False if nothing further can be posted, and the connection does not end.
         """
-        sending, flying = self._sending, self._flying
+        sending, inFlight = self._sending, self._inFlight
         isUseful = False
         count = max(identifier - self._completed, 0)
         self._completed += count
-        for flown in flying[:count]:
-            if isinstance(flown, Write):
-                sending.completed(flown.last)
-                self.events.append(WriteCompleted(flown.number))
+        for each in inFlight[:count]:
+            if isinstance(each, Write):
+                sending.completed(each.last)
+                self.events.append(WriteCompleted(each.number))
                 isUseful = True
-            elif flown == _CONTROL:
-                self._controlsFlying -= 1
+            elif each == _CONTROL:
+                self._controlsInFlight -= 1
                 isUseful = True
             else:
-                sending.completed(flown)
-        del flying[:count]
-        if self._sentControl is Control.DISCONNECT and not flying:
+                sending.completed(each)
+        del inFlight[:count]
+        if self._sentControl is Control.DISCONNECT and not inFlight:
             self.isCloseDelivered = True
-        return isUseful or sending.backlog > 0 or self._wanted is not None or len(self._orders) > 0
+        return isUseful or sending.backlog > 0 or self._pendingControl is not None or len(self._orders) > 0
 
     def outgoing(self) -> list[SendRequest]:
         """Return the requests that can be posted now; post them in this order before the next call."""
@@ -323,11 +330,11 @@ class RSocket:
         if self.isOver or self._sentControl is Control.DISCONNECT:
             return requests.batch
         receiving, sending = self._receiving, self._sending
-        if receiving.isDue and self._controlsFlying < CONTROLS:
+        if receiving.isDue and self._controlsInFlight < CONTROLS:
             self._giveCredits()
         while sending.backlog and (length := sending.next()):
-            self._flying.append(length)
-        if self._orders or self._wanted is not None or self._isProbing:
+            self._inFlight.append(length)
+        if self._orders or self._pendingControl is not None or self._isProbing:
             self._postOthers()
         return requests.batch
 
@@ -336,11 +343,11 @@ class RSocket:
         sending = self._sending
         while self._orders and not sending.backlog and self._postOrder():
             pass
-        wanted = None if sending.backlog or self._orders else self._wanted
-        if wanted is not None and self._controlsFlying < CONTROLS:
-            self._wanted, self._sentControl = None, wanted
-            self._postControl(immediate(ImmediateKind.CONTROL, wanted))
-        if self._isProbing and not self._flying:
+        pending = None if sending.backlog or self._orders else self._pendingControl
+        if pending is not None and self._controlsInFlight < CONTROLS:
+            self._pendingControl, self._sentControl = None, pending
+            self._postControl(immediate(ImmediateKind.CONTROL, pending))
+        if self._isProbing and not self._inFlight:
             self._postControl(None)
         self._isProbing = False
 
@@ -350,7 +357,7 @@ class RSocket:
         if isinstance(first, Write):
             return self._postWrite(first)
         if isinstance(first, MappingEntry):
-            if self._controlsFlying >= CONTROLS:
+            if self._controlsInFlight >= CONTROLS:
                 return False
             self._postEntry(first)
             mappings.held -= MAPPED_BYTES
@@ -359,22 +366,22 @@ class RSocket:
             mappings.held -= len(first)
         self._orders.pop(0)
         while sending.backlog and (length := sending.next()):
-            self._flying.append(length)
+            self._inFlight.append(length)
         return True
 
     def _postWrite(self, write: Write) -> bool:
         """Post a write to mapped memory, as far as possible."""
         while True:
-            length = self._sending.aside(write.rest, write.address, write.rkey)
+            length = self._sending.writeMapped(write.rest, write.address, write.rkey)
             if length is None:
                 return False
             write.posted(length)
             self.mappings.held -= length
             if not write.rest:
-                self._flying.append(write)
+                self._inFlight.append(write)
                 self._orders.pop(0)
                 return True
-            self._flying.append(length)
+            self._inFlight.append(length)
 
     def _giveCredits(self) -> None:
         """Post the message that gives credits, and the target if there is one."""
@@ -383,31 +390,31 @@ class RSocket:
         if half is None:
             self._postControl(number)
             return
-        own, peer = self._own, self._peer
+        local, peer = self._localData, self._peerData
         kind = Target if peer.flags & NETWORK_ORDER else LittleTarget
-        target = kind(address=own.bufferAddress + half, rkey=own.bufferKey, length=self._receiving.half)
-        at = self._peerAt * TARGET_BYTES
-        self._peerAt = (self._peerAt + 1) % peer.tableLength
+        target = kind(address=local.bufferAddress + half, rkey=local.bufferKey, length=self._receiving.half)
+        at = self._nextTarget * TARGET_BYTES
+        self._nextTarget = (self._nextTarget + 1) % peer.tableLength
         self._postControl(number, target.encode(), at)
 
     def _postEntry(self, entry: MappingEntry) -> None:
         """Post the message with an entry for mapped memory of this end."""
         index, mappedRange = entry.index, entry.mappedRange
-        kind = Mapped if self._peer.flags & NETWORK_ORDER else LittleMapped
+        kind = Mapped if self._peerData.flags & NETWORK_ORDER else LittleMapped
         mapped = kind(
             offset=mappedRange.offset,
             address=mappedRange.address,
             rkey=mappedRange.rkey,
             length=mappedRange.length,
         )
-        at = self._peer.tableLength * TARGET_BYTES + index * MAPPED_BYTES
+        at = self._peerData.tableLength * TARGET_BYTES + index * MAPPED_BYTES
         self._postControl(immediate(ImmediateKind.MAPPING, index), mapped.encode(), at)
 
     def _postControl(self, number: int | None, data: bytes = b"", at: int = 0) -> None:
         """Post a message that needs no credit, and writes into the peer's table at an offset."""
-        requests, local, peer = self._requests, self._local, self._peer
-        self._flying.append(_CONTROL)
-        self._controlsFlying += 1
+        requests, local, peer = self._requests, self._memory, self._peerData
+        self._inFlight.append(_CONTROL)
+        self._controlsInFlight += 1
         if not data:
             requests.add(0, _NO_KEY, number).signaled = True
             return
@@ -415,13 +422,13 @@ class RSocket:
         if local is None:
             requests.add(address, peer.tableKey, number, (data,)).signaled = True
             return
-        begin = self._sizes.sendBuffer + self._controlAt * MAPPED_BYTES
-        self._controlAt = (self._controlAt + 1) % CONTROLS
+        begin = self._sizes.sendBuffer + self._controlSlot * MAPPED_BYTES
+        self._controlSlot = (self._controlSlot + 1) % CONTROLS
         local.view[begin : begin + len(data)] = data
         requests.addFrom(local, begin, len(data), address, peer.tableKey, number)
 
 
-def understood(privateData: bytes) -> ConnectionData:
+def decodePeerData(privateData: bytes) -> ConnectionData:
     """
     Decode the connection data of a peer; following bytes are ignored.
 

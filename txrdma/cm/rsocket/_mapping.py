@@ -114,9 +114,9 @@ class Mappings:
         self.events: list[Event] = []
         self._table = table
         self._kind: type[Mapped] = LittleMapped if isLittle else Mapped
-        self._capacity = self._number = self._after = 0
-        self._own: dict[int, MappedRange] = {}
-        self._peers: dict[int, MappedRange] = {}
+        self._capacity = self._number = self._nextIndex = 0
+        self._localRanges: dict[int, MappedRange] = {}
+        self._peerRanges: dict[int, MappedRange] = {}
 
     def begin(self, capacity: int) -> None:
         """Set the number of entries of the peer's table."""
@@ -133,25 +133,25 @@ class Mappings:
         """
         if not 0 < length <= LONGEST or not 0 <= offset <= OFFSETS - length:
             raise InvalidRequest(f"{length} bytes can't be mapped at offset {offset}")
-        for each in self._own.values():
+        for each in self._localRanges.values():
             if offset < each.offset + each.length and each.offset < offset + length:
                 raise InvalidRequest(f"{each.length} bytes at offset {each.offset} are mapped already")
-        if len(self._own) >= self._capacity:
+        if len(self._localRanges) >= self._capacity:
             raise ResourceExhausted(f"the peer can accept {self._capacity} mappings")
 
     def map(self, mappedRange: MappedRange) -> int:
         """Queue the announcement of memory that passed C{check}; returns the number of its entry."""
         # The peer may still read an entry whose memory is closed: it comes last.
-        order = (*range(self._after, self._capacity), *range(self._after))
-        index: int = next(number for number in order if number not in self._own)
-        self._after = index + 1
-        self._own[index] = mappedRange
+        order = (*range(self._nextIndex, self._capacity), *range(self._nextIndex))
+        index: int = next(number for number in order if number not in self._localRanges)
+        self._nextIndex = index + 1
+        self._localRanges[index] = mappedRange
         self._announce(index, mappedRange)
         return index
 
     def unmap(self, index: int, mustNotify: bool) -> None:
         """Queue the withdrawal of an entry."""
-        mappedRange = self._own.pop(index)
+        mappedRange = self._localRanges.pop(index)
         if mustNotify:
             self._announce(index, MappedRange(mappedRange.offset, 0, 0, RKey(0)))
 
@@ -162,9 +162,9 @@ class Mappings:
     # Memory of the peer
 
     @property
-    def localRanges(self) -> list[MappedRange]:
+    def peerRanges(self) -> list[MappedRange]:
         """The memory that the peer has mapped, by its offsets."""
-        return sorted(self._peers.values())
+        return sorted(self._peerRanges.values())
 
     def entryWritten(self, index: int) -> None:
         """
@@ -181,14 +181,14 @@ class Mappings:
         entry = self._kind.decode(self._table[begin : begin + MAPPED_BYTES])
         if entry.address + entry.length >= ADDRESSES:
             raise PeerViolation(f"it has mapped {entry.length} bytes at {entry.address:#x}")
-        self._peers.pop(index, None)
+        self._peerRanges.pop(index, None)
         if entry.length:
-            self._peers[index] = MappedRange(entry.offset, entry.length, entry.address, entry.rkey)
+            self._peerRanges[index] = MappedRange(entry.offset, entry.length, entry.address, entry.rkey)
         self.events.append(PeerMapped())
 
     def write(self, offset: int, data: bytes) -> int | None:
         """Write to memory that the peer has mapped; return the write's number, or None if there is none."""
-        for index, mappedRange in self._peers.items():
+        for index, mappedRange in self._peerRanges.items():
             if mappedRange.holds(offset, len(data)):
                 self._number += 1
                 address = mappedRange.address + offset - mappedRange.offset

@@ -61,8 +61,8 @@ class Sending:
         self._position = 0
         self._free = size
         self._targets: list[Target] = []
-        self._tableAt = 1
-        self._address = self._left = 0
+        self._nextEntry = 1
+        self._address = self._targetBytes = 0
         self._key = RKey(0)
         self._sequence = self._limit = 0
 
@@ -97,11 +97,11 @@ class Sending:
         """
         self._limit = limit & SEQUENCE
         if hasTarget:
-            begin = self._tableAt * TARGET_BYTES
+            begin = self._nextEntry * TARGET_BYTES
             # There are two entries, and whoever writes more of them before they are used loses some.
             if len(self._targets) < len(self._table) // TARGET_BYTES:
                 self._targets.append(self._targetKind.decode(self._table[begin : begin + TARGET_BYTES]))
-            self._tableAt = (self._tableAt + 1) % (len(self._table) // TARGET_BYTES)
+            self._nextEntry = (self._nextEntry + 1) % (len(self._table) // TARGET_BYTES)
 
     def completed(self, length: int) -> None:
         """Note that the oldest outstanding message, of this many bytes, is in the peer's memory."""
@@ -113,22 +113,22 @@ class Sending:
         length = self.backlog
         if not length or self.inFlight >= self._slots or self._sequence == self._limit:
             return 0
-        while not self._left:  # a peer may announce empty targets
+        while not self._targetBytes:  # a peer may announce empty targets
             if not self._targets:
                 return 0
             target = self._targets.pop(0)
             self._address, self._key = target.address, target.rkey
-            self._left = min(target.length, LENGTH, ADDRESSES - target.address)
+            self._targetBytes = min(target.length, LENGTH, ADDRESSES - target.address)
         if not self.isShared:
             length = self._fitting(length)
             if not length:
                 return 0
-        if length > self._left:
-            length = self._left
+        if length > self._targetBytes:
+            length = self._targetBytes
         memory = self._memory
         if memory is not None:
             at = self._position
-            for piece in self._cut(length):
+            for piece in self._takeWaiting(length):
                 memory.view[at : at + len(piece)] = piece
                 at += len(piece)
             number = immediate(ImmediateKind.DATA, length)
@@ -136,16 +136,16 @@ class Sending:
             self._position = at % self._size
         else:
             # The operation of data is 0.
-            self._requests.add(self._address, self._key, length, self._cut(length))
+            self._requests.add(self._address, self._key, length, self._takeWaiting(length))
         self.backlog -= length
         self._free -= length
         self._address += length
-        self._left -= length
+        self._targetBytes -= length
         self._sequence = self._sequence + 1 & SEQUENCE
         self.inFlight += 1
         return length
 
-    def aside(self, data: memoryview, address: int, rkey: RKey) -> int | None:
+    def writeMapped(self, data: memoryview, address: int, rkey: RKey) -> int | None:
         """
         Add a message to the requests, with the first ones of some bytes outside the stream.
 
@@ -180,7 +180,7 @@ class Sending:
         length = min(length, self._free)
         return length if self._memory is None else min(length, self._size - self._position)
 
-    def _cut(self, length: int) -> list[Buffer]:
+    def _takeWaiting(self, length: int) -> list[Buffer]:
         """Remove the first bytes that wait."""
         waiting = self._waiting
         if length == self.backlog:

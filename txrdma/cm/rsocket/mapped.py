@@ -129,9 +129,9 @@ class EndMappings:
 
     def _fireWaits(self) -> None:
         """Fire the Deferreds of waits for memory that is mapped now."""
-        localRanges = [] if self._core is None else self._core.mappings.localRanges
+        peerRanges = [] if self._core is None else self._core.mappings.peerRanges
         for waiting, (offset, length) in list(self._waiting.items()):
-            isThere = any(where.holds(offset, length) for where in localRanges)
+            isThere = any(where.holds(offset, length) for where in peerRanges)
             if isThere and waiting in self._waiting:
                 del self._waiting[waiting]
                 waiting.callback(None)

@@ -20,7 +20,7 @@ from twisted.python.log import callWithContext
 from txrdma.cm.connections.sendqueue import FIRST
 from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.interfaces import IPreparedProtocol
-from txrdma.cm.rsocket._core import PINNED_SHARE, RSocket, Sizes, understood
+from txrdma.cm.rsocket._core import decodePeerData, PINNED_SHARE, RSocket, Sizes
 from txrdma.cm.rsocket._requests import SendMemory
 from txrdma.cm.rsocket.mapped import EndMappings
 from txrdma.cm.rsocket.messages import ConnectionData
@@ -76,7 +76,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         super().__init__(reactor, isClient, makeTransport, ended)
         self.keepalive = self.configuredKeepalive = keepalive
         self._sizes = sizes
-        self._own = ConnectionData()
+        self._localData = ConnectionData()
         self._peerData = ConnectionData()
         self._pair: IQueuePair | None = None
         self._lane: IDirectLane | None = None
@@ -99,8 +99,8 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         remote, local = self._allocate(transport)
         memory = None if local is None else SendMemory(local.view, local.address, local.lkey)
         self._core = core = RSocket(self._sizes, remote.view, memory)
-        self._own = core.greeting(remote.address, remote.rkey)
-        return self._own.encode()
+        self._localData = core.greeting(remote.address, remote.rkey)
+        return self._localData.encode()
 
     def _allocate(self, transport: RDMATransport) -> tuple[IMemoryRegion, IMemoryRegion | None]:
         """
@@ -136,7 +136,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
 
         @raise txrdma.error.WireError: the data has another version, or is invalid.
         """
-        self._peerData = understood(privateData.ljust(_DATA_BYTES, b"\0"))
+        self._peerData = decodePeerData(privateData.ljust(_DATA_BYTES, b"\0"))
 
     def makeConnection(self, transport: RDMATransport) -> None:
         assert self._core is not None
@@ -145,7 +145,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         self.remoteMemory = transport
         self._pair = pair = transport.openQueuePair(self, MEMORY_REQUESTS)
         self._lane = IDirectLane(pair, None)
-        self._core.begin(self._own, self._peerData, self._lane is not None)
+        self._core.begin(self._localData, self._peerData, self._lane is not None)
         self._begun(transport)
         if self.connected:
             self.setKeepAlive(self.keepalive)
@@ -182,7 +182,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
     @property
     def peerMappings(self) -> list[range]:
         """The offsets that the peer has mapped."""
-        mapped = [] if self._core is None else self._core.mappings.localRanges
+        mapped = [] if self._core is None else self._core.mappings.peerRanges
         return [range(each.offset, each.offset + each.length) for each in mapped]
 
     def _report(self, core: RSocket) -> None:

@@ -30,7 +30,7 @@ BOUNDS: Final = {
         btl.Regions._regions btl._Arrived.requests btl._Window.waiting cm.Attempts._pending
         cm.Adapter.followers
         cm.ConnectionManager._handlers,_services,_resolving cm.Dispatcher._peerToPeer,_resolutions,_listeners
-        cm.EndMappings._writes,_waiting cm.KernelManager._handlers cm.Mappings.orders,_own
+        cm.EndMappings._writes,_waiting cm.KernelManager._handlers cm.Mappings.orders,_localRanges
         cm.PathMigration._arming cm.SendQueue.waiting cm.Sending._waiting cm.ServiceClaims._claims
         cm._Receiver._found
         fabric.NodeNames.names fabric.Thresholds.limits mad.MADSchedule._waiting,_outstanding
@@ -64,7 +64,7 @@ BOUNDS: Final = {
         btl.Outbox.unlimited btl.PeerConnection._local btl.ReceiveBuffer._orders,_free
         btl._Route.destinations cm.Adapter._gidTables,_gidIndexes,_attributes,_ports
         cm.DatagramTransport._queuePairs,_undo cm.DatagramQueuePair._undo
-        cm.Dispatcher.counters cm.KernelManager.counters cm.Managed.names cm.Mappings._peers
+        cm.Dispatcher.counters cm.KernelManager.counters cm.Managed.names cm.Mappings._peerRanges
         cm.Part.requests cm.ReceiveMemory._pools cm.Sending._targets fabric.Counted.errors,data,details
         fabric.Node._guids mad.MADAgent._checked mad.SATransactor._nodes mad.Timeouts._known
         mad.Transactions._drawn mad.UmadPort._agents,_served mad.VerbsPort._closers
@@ -88,7 +88,7 @@ BOUNDS: Final = {
         btl.Timetable._touched,_heap btl.Transmissions.trail cm.Adapter._queues,_pairs
         cm.ConnectionManager._peerClaims,_connections cm.Dispatcher._connections,_byPeer,_byQP
         cm.EventChannel.identifiers cm.KernelManager._connections cm.Life._inbox
-        cm.LongMessageReader._answers cm.Managed.slot cm.RSocket._flying cm.Receiving._lengths
+        cm.LongMessageReader._answers cm.Managed.slot cm.RSocket._inFlight cm.Receiving._lengths
         cm.Requests._pool cm.SendQueue.posted,_overhead,_free,_unread cm.SendRegions._regions
         cm.SharedCompletionQueue.handlers cm._Pool._free mad.Calls._tables,_redirected
         monitor._Reading.parts,read

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.cm.rsocket._core import CONTROLS, RSocket, Sizes, understood
+from txrdma.cm.rsocket._core import CONTROLS, decodePeerData, RSocket, Sizes
 from txrdma.cm.rsocket._requests import SendMemory, SIGNAL_EVERY
 from txrdma.cm.rsocket.messages import (
     ConnectionData,
@@ -122,8 +122,8 @@ class End:
 def pair(*sizes: Sizes, isInline: bool = False, isShared: bool = False) -> tuple[End, End]:
     """Return two connected ends."""
     one, other = (End(each, isInline) for each in sizes)
-    one.core.begin(one.greeting, understood(other.greeting.encode() + bytes(16)), isShared)
-    other.core.begin(other.greeting, understood(one.greeting.encode()), isShared)
+    one.core.begin(one.greeting, decodePeerData(other.greeting.encode() + bytes(16)), isShared)
+    other.core.begin(other.greeting, decodePeerData(one.greeting.encode()), isShared)
     return one, other
 
 
@@ -240,7 +240,7 @@ class StreamTests(SynchronousTestCase):
         for flags, kind in ((0, LittleTarget), (NETWORK_ORDER, Target)):
             one = End(SMALL)
             output = peer.encode()[:1] + bytes([flags]) + peer.encode()[2:]
-            one.core.begin(one.greeting, understood(output))
+            one.core.begin(one.greeting, decodePeerData(output))
             one.core.arrived(immediate(ImmediateKind.DATA, 1), 1)
             (post,) = one.outgoing()
             target = kind.decode(post.data)
@@ -434,8 +434,8 @@ class LyingTests(SynchronousTestCase):
         """Connection data with a table beyond the last 64-bit address is refused: writes to it would wrap."""
         greeting = End(SMALL).greeting
         last = (1 << 64) - SMALL.table
-        self.assertEqual(understood(greeting.replace(tableAddress=last).encode()).tableAddress, last)
-        self.assertRaises(WireError, understood, greeting.replace(tableAddress=last + 1).encode())
+        self.assertEqual(decodePeerData(greeting.replace(tableAddress=last).encode()).tableAddress, last)
+        self.assertRaises(WireError, decodePeerData, greeting.replace(tableAddress=last + 1).encode())
 
     def test_arbitraryMessagesStayBounded(self) -> None:
         for seed in range(300):
@@ -461,14 +461,14 @@ class LyingTests(SynchronousTestCase):
     def test_arbitraryConnectionData(self) -> None:
         random = Random(5)
         good = End(SMALL).greeting.encode()
-        self.assertRaises(WireError, understood, good[:39])
-        self.assertRaises(WireError, understood, b"\2" + good[1:])
-        self.assertRaises(WireError, understood, good[:20] + bytes(4) + good[24:])
+        self.assertRaises(WireError, decodePeerData, good[:39])
+        self.assertRaises(WireError, decodePeerData, b"\2" + good[1:])
+        self.assertRaises(WireError, decodePeerData, good[:20] + bytes(4) + good[24:])
         for _ in range(500):
             end = End(SMALL)
             output = b"\1" + random.randbytes(39)
             try:
-                peer = understood(output)
+                peer = decodePeerData(output)
             except WireError:
                 continue
             end.core.begin(end.greeting, peer)

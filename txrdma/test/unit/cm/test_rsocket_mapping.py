@@ -64,7 +64,7 @@ class MappingTests(SynchronousTestCase):
         settle(one, other)
         self.assertEqual(one.core.events, [PeerMapped()])
         self.assertEqual(
-            [(each.offset, each.length) for each in one.core.mappings.localRanges], [(5000, 10_000)]
+            [(each.offset, each.length) for each in one.core.mappings.peerRanges], [(5000, 10_000)]
         )
         one.core.events.clear()
         text = Random(4).randbytes(9_000)
@@ -158,7 +158,7 @@ class MappingTests(SynchronousTestCase):
             one.core.write(b"%03d" % number)
             settle(one, other)
         self.assertEqual(len(other.received), 3000)
-        self.assertEqual(other.core.mappings.localRanges, [])
+        self.assertEqual(other.core.mappings.peerRanges, [])
 
     def test_excessEntriesWaitInOrder(self) -> None:
         one, other = pair(SMALL, SMALL)
@@ -168,7 +168,7 @@ class MappingTests(SynchronousTestCase):
         one.post()
         self.assertEqual(len(one.sent), CONTROLS)
         settle(one, other)
-        self.assertEqual((len(other.core.mappings.localRanges), other.received), (SMALL.mappings, b"behind"))
+        self.assertEqual((len(other.core.mappings.peerRanges), other.received), (SMALL.mappings, b"behind"))
 
     def test_peerCountingEntriesAsMessages(self) -> None:
         one, other = pair(SMALL, SMALL)
@@ -180,7 +180,7 @@ class MappingTests(SynchronousTestCase):
         (post,) = one.core.outgoing()
         assert post.immediate is not None
         self.assertEqual(post.immediate & 0xFFFF, SMALL.receives // 2 + SMALL.receives)
-        self.assertEqual(other.core.mappings.localRanges, [])
+        self.assertEqual(other.core.mappings.peerRanges, [])
 
     def test_pendingRequestsPrecedeEnd(self) -> None:
         one, other, _, memory = withMemory(9000)
@@ -232,7 +232,7 @@ class UnmappingTests(SynchronousTestCase):
         completed = [each for each in one.core.events if isinstance(each, WriteCompleted)]
         self.assertEqual([each.number for each in completed], [pendingWrite])
         self.assertEqual((other.received, one.core.backlog), (b"behind", 0))
-        self.assertEqual([each.offset for each in one.core.mappings.localRanges], [20_000])
+        self.assertEqual([each.offset for each in one.core.mappings.peerRanges], [20_000])
 
     def test_cancelled(self) -> None:
         one, other, _, memory = withMemory(10_000)
@@ -258,7 +258,7 @@ class UnmappingTests(SynchronousTestCase):
         one.core.unmap(first)
         mapped(one, 20, 10)
         settle(one, other)
-        self.assertEqual([each.offset for each in other.core.mappings.localRanges], [10, 20])
+        self.assertEqual([each.offset for each in other.core.mappings.peerRanges], [10, 20])
         one, other = pair(SMALL, SMALL._replace(mappings=0))
         self.assertRaises(ResourceExhausted, one.core.mappings.check, 0, 1)
         mapped(other, 0, 10)
@@ -313,7 +313,7 @@ class LyingTests(SynchronousTestCase):
                 begin = 32 + value % SMALL.mappings * MAPPED_BYTES
                 one.remote[begin : begin + MAPPED_BYTES] = random.randbytes(MAPPED_BYTES)
                 one.core.arrived(immediate(ImmediateKind.MAPPING, value), random.choice((0, 24, 1000)))
-                for mappedRange in one.core.mappings.localRanges:
+                for mappedRange in one.core.mappings.peerRanges:
                     number = one.core.mappings.write(mappedRange.offset, bytes(min(mappedRange.length, 5000)))
                     numbers += [] if number is None else [number]
                 flying += [each.identifier for each in one.outgoing()]
