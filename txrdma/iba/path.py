@@ -72,7 +72,7 @@ class IBPath:
     reversible: bool = True
     responseTime: int | None = None
 
-    _ownLID: ClassVar[bool] = True
+    _hasPortLID: ClassVar[bool] = True
     """Whether packets have the LID of the port that they leave, or reach."""
 
     @classmethod
@@ -94,7 +94,7 @@ class IBPath:
         @param values: other fields, by name.
         @raise ValueError: the port has no such entry, or a value does not fit into its field.
         """
-        return cls(**_atPort(cls, endPort, "s", pkeyIndex, gidIndex, lidBits, values))
+        return cls(**_valuesAtPort(cls, endPort, "s", pkeyIndex, gidIndex, lidBits, values))
 
     @classmethod
     def toPort(
@@ -107,11 +107,11 @@ class IBPath:
         **values: Any,
     ) -> Self:
         """Return a path of packets that this port receives; indices are of C{pkey}, C{dgid} and C{dlid}."""
-        return cls(**_atPort(cls, endPort, "d", pkeyIndex, gidIndex, lidBits, values))
+        return cls(**_valuesAtPort(cls, endPort, "d", pkeyIndex, gidIndex, lidBits, values))
 
     def __str__(self) -> str:
         """Fields that differ from the default, as text for L{fromString}: C{"lid 7 sl 1 dqpn 1"}."""
-        return " ".join(self._words(_NOWHERE)) or "lid 0"
+        return " ".join(self._words(_DEFAULT)) or "lid 0"
 
     def __repr__(self) -> str:
         """Fields that differ from the default, as a Python expression, which L{fromString} accepts, too."""
@@ -131,11 +131,11 @@ class IBPath:
         @raise ValueError: a keyword or a value is invalid.
         """
         if "(" in text:
-            path = _called(text)
+            path = _parseRepr(text)
             if not isinstance(path, cls):
                 raise ValueError(f"{text!r} is not a valid {cls.__name__}")
             return path
-        return cls(**_worded(text.split(), text))
+        return cls(**_parseWords(text.split(), text))
 
     @property
     def hasGRH(self) -> bool:
@@ -160,7 +160,7 @@ class IBPath:
             sqpn=self.dqpn,
         )
 
-    # What stands in the tables of a port, which may change: it is looked up each time.
+    # Indices in the tables of a port, which may change: they are not cached.
 
     def pkeyIndexAt(self, endPort: MADEndPort) -> int:
         """Index of C{pkey} in the table of this port; C{ValueError} if it does not contain it."""
@@ -234,11 +234,11 @@ class IBDRPath(IBPath):
     drSLID: LID = PERMISSIVE_LID
     drDLID: LID = PERMISSIVE_LID
 
-    _ownLID: ClassVar[bool] = False
+    _hasPortLID: ClassVar[bool] = False
 
     def __str__(self) -> str:
         """C{"DR 0,1,3"}: a 0 and the output ports; then keywords, as for other paths."""
-        return " ".join(("DR " + ",".join(map(str, (0, *self.drPath))), *self._words(_HERE)))
+        return " ".join(("DR " + ",".join(map(str, (0, *self.drPath))), *self._words(_DEFAULT_ROUTE)))
 
     @classmethod
     def fromString(cls, text: str) -> Self:
@@ -249,24 +249,23 @@ class IBDRPath(IBPath):
         """
         if "(" in text:
             return super(IBDRPath, cls).fromString(text)  # noqa: UP008  # slots make a second class of it
-        route, *words = text.removeprefix("DR").removeprefix("dr").strip(" ,").replace(", ", ",").split() or [
-            ""
-        ]
+        given = text.removeprefix("DR").removeprefix("dr").strip(" ,").replace(", ", ",")
+        route, *words = given.split() or [""]
         try:
             first, *hops = [int(hop) for hop in route.split(",")]
             if first or not all(0 < hop < 255 for hop in hops):
                 raise ValueError
         except ValueError:
             raise ValueError(f"{text!r} is not a directed route, such as DR 0,1,3: a 0, then ports") from None
-        return cls(**_worded(words, text, isRoute=True), drPath=tuple(hops))
+        return cls(**_parseWords(words, text, isRoute=True), drPath=tuple(hops))
 
     def then(self, port: int) -> Self:
         """Append a hop through this output port."""
         return replace(self, drPath=(*self.drPath, port))
 
 
-_NOWHERE: Final = IBPath()
-_HERE: Final = IBDRPath()
+_DEFAULT: Final = IBPath()
+_DEFAULT_ROUTE: Final = IBDRPath()
 
 
 @frozen
@@ -307,7 +306,7 @@ class MADEndPort:
 # Ports' tables.
 
 
-def _atPort(
+def _valuesAtPort(
     kind: type[IBPath],
     endPort: MADEndPort,
     side: str,
@@ -318,7 +317,7 @@ def _atPort(
 ) -> dict[str, Any]:
     """The values of a path from (C{"s"}) or to (C{"d"}) this port."""
     found: dict[str, Any] = {"packetLifeTime": endPort.subnetTimeout}
-    if kind._ownLID:
+    if kind._hasPortLID:
         found[f"{side}lid"] = endPort.lid
     indexed: list[tuple[str, Any]] = []
     if pkeyIndex is not None:
@@ -351,6 +350,7 @@ def _indexOf(table: tuple[Any, ...], value: object, what: str) -> int:
 
 
 def _baseOf(endPort: MADEndPort) -> int:
+    """Return the LID of a port without its path bits."""
     return endPort.lid & -1 << endPort.lidMask
 
 
@@ -414,10 +414,10 @@ _BITS: Final[Mapping[str, int]] = {
 }
 """The width of each number in its header, in bits."""
 
-_OF_ROUTES: Final = ("drSLID", "drDLID", "drPath")
+_ROUTE_FIELDS: Final = ("drSLID", "drDLID", "drPath")
 
 
-def _worded(words: Iterable[str], text: str, isRoute: bool = False) -> dict[str, Any]:
+def _parseWords(words: Iterable[str], text: str, isRoute: bool = False) -> dict[str, Any]:
     """Parse the words of a path's text; C{ValueError} if it is invalid."""
     values: dict[str, Any] = {}
     rest = iter(words)
@@ -427,7 +427,7 @@ def _worded(words: Iterable[str], text: str, isRoute: bool = False) -> dict[str,
             values["reversible"] = False
             continue
         known = _WORDS.get(word)
-        if known is None or (known.name in _OF_ROUTES and not isRoute):
+        if known is None or (known.name in _ROUTE_FIELDS and not isRoute):
             raise ValueError(f"{given!r} is not a keyword of a path; these are {', '.join(_WORDS)}")
         value = next(rest, None)
         if value is None:
@@ -444,7 +444,7 @@ _MOST_CHARACTERS: Final = 4096
 """Maximum length of a C{repr}, more than any path has: Python 3.10 overflows its stack with a million."""
 
 
-def _called(text: str) -> IBPath:
+def _parseRepr(text: str) -> IBPath:
     """Parse a C{repr}, also with the names of python-rdma, as C{IBPath(DLID=7)}; C{ValueError} if invalid."""
     kinds = {"IBPath": IBPath, "IBDRPath": IBDRPath}
     if len(text) > _MOST_CHARACTERS:
@@ -456,8 +456,8 @@ def _called(text: str) -> IBPath:
         kind = kinds[ast.unparse(call.func).rpartition(".")[2]]
         values = {}
         for given in call.keywords:
-            name = _fieldCalled(kind, given.arg or "")
-            values[name] = _understood(name, given.value)
+            name = _fieldOf(kind, given.arg or "")
+            values[name] = _literal(name, given.value)
         return kind(**_checked(values))
     except (*_UNREADABLE, KeyError, AttributeError, TypeError, ValueError) as error:
         raise ValueError(
@@ -465,7 +465,8 @@ def _called(text: str) -> IBPath:
         ) from None
 
 
-def _fieldCalled(kind: type[IBPath], name: str) -> str:
+def _fieldOf(kind: type[IBPath], name: str) -> str:
+    """Return the name of the field with a python-rdma name, such as C{SL} or C{dlid}."""
     plain = name.replace("_", "").lower()
     if plain == "sl":
         return "serviceLevel"
@@ -475,7 +476,7 @@ def _fieldCalled(kind: type[IBPath], name: str) -> str:
     raise ValueError(f"there is no field {name}")
 
 
-def _understood(name: str, value: ast.expr) -> Any:
+def _literal(name: str, value: ast.expr) -> Any:
     """Return the value of an expression, without evaluating it."""
     if isinstance(value, ast.Call):  # GID.fromString("...")
         (value,) = value.args
@@ -487,7 +488,7 @@ def _understood(name: str, value: ast.expr) -> Any:
     return tuple(given) if name == "drPath" else given
 
 
-def _isOne(name: str, value: object) -> bool:
+def _hasFieldType(name: str, value: object) -> bool:
     """Whether a value has the type of the field."""
     if name == "drPath":
         return isinstance(value, tuple) and all(type(hop) is int for hop in value)
@@ -503,7 +504,7 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
     """Return the values; C{ValueError} if one does not fit into its field."""
     for name, value in values.items():
         bits = _BITS.get(name)
-        if not _isOne(name, value):
+        if not _hasFieldType(name, value):
             raise ValueError(f"{name} cannot be {value!r}")
         if bits is not None and value is not None and not 0 <= value < 1 << bits:
             raise ValueError(f"{name} has {bits} bits, so it cannot be {value}")

@@ -60,14 +60,14 @@ def _only(spelling: str, known: list[RDMADevice], root: str | Path) -> EndPort:
     ports = [port for device in known for port in portsOf(device)]
     if zone:
         ports = [port for port in ports if zone in (port.name, port.device.name)]
-    for has in _meanings(text):
-        found = _having(has, ports)
+    for condition in _meanings(text):
+        found = _matching(condition, ports)
         if len(found) == 1:
             return found[0]
         if found:
             several = ", ".join(port.name for port in found)
-            raise DeviceUnavailable(f"several RDMA ports are {spelling!r}: {several}; name one of them")
-    raise DeviceUnavailable(f"no RDMA port is {spelling!r}; {_inventory(root)}")
+            raise DeviceUnavailable(f"{spelling!r} names several RDMA ports: {several}; name one of them")
+    raise DeviceUnavailable(f"{spelling!r} names no RDMA port; {_inventory(root)}")
 
 
 def _meanings(text: str) -> Iterable[Callable[[EndPort], bool]]:
@@ -85,14 +85,14 @@ def _meanings(text: str) -> Iterable[Callable[[EndPort], bool]]:
     yield lambda port: any(entry.netdev == text for entry in port.gidTable()) or port.netdev == text
 
 
-def _having(has: Callable[[EndPort], bool], ports: list[EndPort]) -> list[EndPort]:
+def _matching(condition: Callable[[EndPort], bool], ports: list[EndPort]) -> list[EndPort]:
     found = []
     for port in ports:
         try:
-            if has(port):
+            if condition(port):
                 found.append(port)
         except DeviceUnavailable:
-            continue  # it has just gone
+            continue  # removed meanwhile
     return found
 
 
@@ -112,8 +112,8 @@ def _best(device: RDMADevice) -> EndPort | None:
 
 def _firstOf(ports: list[EndPort], root: str | Path) -> EndPort:
     for found in (
-        _having(lambda port: port.state == PortState.ACTIVE, ports),
-        _having(lambda port: port.physicalState == PhysicalState.LINK_UP, ports),
+        _matching(lambda port: port.state == PortState.ACTIVE, ports),
+        _matching(lambda port: port.physicalState == PhysicalState.LINK_UP, ports),
     ):
         if found:
             return found[0]

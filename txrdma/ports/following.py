@@ -24,7 +24,7 @@ from txrdma.ports.sysfs import devices, EndPortAttributes, SYS
 INTERVAL: Final = 10.0
 """Seconds between two polls while no change is reported."""
 
-_AGAIN: Final = (0.3, 1.5)
+_REPEATED_POLLS: Final = (0.3, 1.5)
 """Seconds after a report at which devices are read again: the kernel changes GID tables later."""
 
 _log = Logger()
@@ -64,7 +64,7 @@ class RDMAPortChanged:
     device: str
     port: int
     attribute: str
-    before: Any  # of whatever type the attribute has
+    before: Any  # the attribute's type
     after: Any
 
 
@@ -175,7 +175,7 @@ class EndPortWatcher:
     def poll(self) -> None:
         """Read all devices now, and again shortly after: a change may be in progress."""
         self._poll()
-        self._schedule((*_AGAIN, self._interval))
+        self._schedule((*_REPEATED_POLLS, self._interval))
 
     def stop(self) -> None:
         """Stop watching. Idempotent."""
@@ -191,9 +191,9 @@ class EndPortWatcher:
     def _schedule(self, delays: Sequence[float]) -> None:
         self._cancel()
         if self._listener is not _nobody:
-            self._calls = [self._reactor.callLater(delay, self._later) for delay in delays]
+            self._calls = [self._reactor.callLater(delay, self._scheduledPoll) for delay in delays]
 
-    def _later(self) -> None:
+    def _scheduledPoll(self) -> None:
         self._calls = [call for call in self._calls if call.active()]
         self._poll()
         if not self._calls:
@@ -209,7 +209,7 @@ class EndPortWatcher:
         self._view = view(self._root, before)
         changes = list(differences(before, self._view))
         if changes:
-            with _log.failuresHandled("while a listener handled changes of RDMA ports"):
+            with _log.failuresHandled("a listener raised when it was called with changes of RDMA ports"):
                 self._listener(changes)
 
 

@@ -85,7 +85,7 @@ class HostNetwork:
         @param asking: NETLINK_ROUTE socket for requests.
         @param routes: NETLINK_ROUTE socket for notifications; C{events} that of NETLINK_KOBJECT_UEVENT.
         """
-        self._asking = asking
+        self._querySocket = asking
         self._readers = (
             _Reader(routes, _ROUTE_GROUPS, _isRoute, self._changed),
             _Reader(events, _EVENT_GROUPS, _isOfRDMA, self._changed),
@@ -165,7 +165,7 @@ class HostNetwork:
         if self._reactor is None:
             self._start(reactor)
         elif self._reactor is not reactor:
-            raise ValueError("one view of the network is watched by one reactor")
+            raise ValueError("another reactor watches this view of the network")
         key = object()
         self._listeners[key] = listener
 
@@ -182,7 +182,7 @@ class HostNetwork:
         self._listeners.clear()
         self._stop()
         self._closed = True
-        self._asking.close()
+        self._querySocket.close()
         for reader in self._readers:
             reader.close()
 
@@ -217,14 +217,14 @@ class HostNetwork:
     def _notify(self) -> None:
         for key, listener in list(self._listeners.items()):
             if key in self._listeners:  # else an earlier listener ended it
-                with _log.failuresHandled("while a listener handled changes of the network"):
+                with _log.failuresHandled("a listener raised when it was called with changes of the network"):
                     listener()
 
     def _dump(self, kind: int) -> list[NetlinkMessage]:
         """Return the messages of a dump, which is repeated if a change interrupted it."""
         for _ in range(_TRIES):
             sequence = next(self._sequence) & 0xFFFFFFFF
-            self._asking.sendto(netlink.dumpRequest(kind, sequence), (0, 0))
+            self._querySocket.sendto(netlink.dumpRequest(kind, sequence), (0, 0))
             found = list(self._answer(sequence))
             if not any(message.flags & netlink.INTERRUPTED for message in found):
                 break
@@ -232,7 +232,7 @@ class HostNetwork:
 
     def _answer(self, sequence: int) -> Iterator[NetlinkMessage]:
         while True:
-            datagram, sender = self._asking.recvfrom(_BUFFER)
+            datagram, sender = self._querySocket.recvfrom(_BUFFER)
             if sender[0] != 0:
                 continue  # not the kernel
             for message in netlink.messages(datagram):

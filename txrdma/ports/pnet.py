@@ -131,21 +131,21 @@ def kernelTable() -> Table:
         return ()
     if not any(line.split()[0] == "SMC" for line in protocols.splitlines() if line.strip()):
         return ()
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _GENERIC_NETLINK) as asking:
-        asking.settimeout(_CACHE_SECONDS)
-        asking.bind((0, 0))
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _GENERIC_NETLINK) as sock:
+        sock.settimeout(_CACHE_SECONDS)
+        sock.bind((0, 0))
         try:
-            [answer] = _asked(asking, pnettable.CONTROLLER, pnettable.familyRequest("SMC_PNETID"))
-            answers = _asked(asking, pnettable.familyOf(answer), pnettable.tableRequest(), DUMP)
+            [answer] = _query(sock, pnettable.CONTROLLER, pnettable.familyRequest("SMC_PNETID"))
+            answers = _query(sock, pnettable.familyOf(answer), pnettable.tableRequest(), DUMP)
             return pnettable.tableOf(answers)
         except (WireError, ValueError) as error:
             raise OSError(f"the kernel's PNET table cannot be decoded: {error}") from error
 
 
-def _asked(asking: socket.socket, kind: int, payload: bytes, flags: int = 0) -> Iterator[NetlinkMessage]:
-    asking.send(request(kind, payload, flags=flags))
+def _query(sock: socket.socket, kind: int, payload: bytes, flags: int = 0) -> Iterator[NetlinkMessage]:
+    sock.send(request(kind, payload, flags=flags))
     while True:
-        for message in messages(asking.recv(1 << 16)):
+        for message in messages(sock.recv(1 << 16)):
             if message.type in (ERROR, DONE):
                 code = errorOf(message)
                 if code:

@@ -121,7 +121,7 @@ def withoutEntries(text: str, network: str, members: Iterable[str] = ()) -> str:
     network = network.upper()
     known = {entry.member for entry in table if entry.network == network}
     if not known:
-        raise ValueError(f"there is no network {network}")
+        raise ValueError(f"the table has no network {network}")
     for member in sorted(wanted - known):
         raise ValueError(f"{member} does not belong to {network}")
     lines = []
@@ -130,12 +130,12 @@ def withoutEntries(text: str, network: str, members: Iterable[str] = ()) -> str:
         if not words or words[0].upper() != network:
             lines.append(line)
             continue
-        left = [word for word in words[1:] if wanted and word not in wanted]
-        if left == words[1:]:
+        remaining = [word for word in words[1:] if wanted and word not in wanted]
+        if remaining == words[1:]:
             lines.append(line)
-        elif left or "#" in line:
+        elif remaining or "#" in line:
             comment = line.rstrip("\n").partition("#")[1:]
-            setting = " ".join([words[0], *left]) if left else ""
+            setting = " ".join([words[0], *remaining]) if remaining else ""
             lines.append(f"{setting} {''.join(comment)}".strip() + "\n")
     return "".join(lines)
 
