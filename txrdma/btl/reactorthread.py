@@ -149,7 +149,9 @@ class ReactorThread:
     def _runCalls(self) -> None:
         while self._calls:
             call = self._calls.popleft()
-            with _log.failuresHandled("a call of another thread failed"):
+            with _log.failuresHandled(
+                "a function that another thread has passed to the reactor raised an exception"
+            ):
                 call()
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:

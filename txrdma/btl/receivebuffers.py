@@ -265,7 +265,11 @@ class RemoteReceiveBuffers:
             try:
                 self._writeBy(pair, part)
             except RDMAError as error:
-                _log.debug("{connection}: no memory to write from: {error}", connection=self, error=error)
+                _log.debug(
+                    "{connection}: long messages use datagrams, without memory to write from: {error}",
+                    connection=self,
+                    error=error,
+                )
             self._answered()
 
     def _known(self, pair: IQueuePair, lane: IDirectLane, part: ReceiveBufferFrame) -> None:

@@ -211,7 +211,9 @@ class CMConnection:
             self._handler(self, event)
         except Exception:
             _log.failure(
-                "{connection}: an exception in the program, at {event}", connection=self, event=event
+                "{connection}: the application raised an exception, called with {event}",
+                connection=self,
+                event=event,
             )
             self.disconnect()
 

@@ -366,7 +366,7 @@ class ConnectionManager:
         if isinstance(event, (ServiceResolved, ServiceTimedOut)):
             self._resolved(managed, event)
         elif isinstance(event, ServiceRequested):
-            self._asked(managed, event)
+            self._serviceRequested(managed, event)
         else:
             connection = self._connections.get(managed)
             if connection is None:
@@ -396,7 +396,7 @@ class ConnectionManager:
         else:
             answer.callback(event.response)
 
-    def _asked(self, managed: Managed, event: ServiceRequested) -> None:
+    def _serviceRequested(self, managed: Managed, event: ServiceRequested) -> None:
         handler = None if managed.listener is None else self._services.get(managed.listener)
         response = SIDRREP(status=SIDRStatus.SERVICE_ID_NOT_SUPPORTED)
         if handler is not None:
@@ -404,7 +404,9 @@ class ConnectionManager:
                 response = handler(event.request, managed.path)
                 checkFits(response)
             except Exception:
-                _log.failure("The handler of a datagram service failed at {request}", request=event.request)
+                # Without the request, which has private data.
+                text = "rejecting a SIDR_REQ: the handler of the service {serviceID:#x} raised an exception"
+                _log.failure(text, serviceID=event.request.serviceID)
                 response = SIDRREP(status=SIDRStatus.REJECTED)
         managed.resolution.answer(response, self.seconds())
         self._core.turned(managed, self.seconds())
@@ -416,7 +418,7 @@ class ConnectionManager:
             except Exception:
                 # Without the message, which has private data.
                 kind = type(each.message).__name__
-                text = "{manager} could not send {kind}, as if it had been lost"
+                text = "{manager} could not send a {kind}, which counts as lost"
                 _log.failure(text, manager=self, kind=kind)
 
     def _send(self, message: object, transactionID: int, path: IBPath) -> None:
@@ -428,7 +430,9 @@ class ConnectionManager:
         try:
             self._agentFor(path).send(datagram, path)
         except RDMAError as error:  # as if it had been lost: it is retransmitted
-            _log.warn("{manager} cannot send: {error}", manager=self, error=error)
+            _log.warn(
+                "{manager} cannot send a message, which counts as lost: {error}", manager=self, error=error
+            )
 
     def _agentFor(self, path: IBPath) -> MADAgent:
         """Return the agent of the port of a path's source GID."""

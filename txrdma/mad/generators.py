@@ -29,7 +29,7 @@ def coroutineOf(work: Work) -> Coroutine[Any, Any, Any]:
 
 def close(work: Work) -> None:
     """End a piece of work that was begun; an exception in its end is logged."""
-    with _log.failuresHandled("while {work!r} was closed", work=work):
+    with _log.failuresHandled("{work!r} raised an exception when it was closed", work=work):
         work.close()
 
 

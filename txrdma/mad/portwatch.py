@@ -93,7 +93,9 @@ class PortWatch:
         for key, listener in tuple(self._listeners.items()):
             if key not in self._listeners:
                 continue  # another listener has removed it
-            with _log.failuresHandled("while {listener!r} handled {event!r}", listener=listener, event=event):
+            with _log.failuresHandled(
+                "{listener!r} raised an exception, called with {event!r}", listener=listener, event=event
+            ):
                 listener(event)
 
     def changed(self, mustRegister: bool) -> None:
@@ -112,7 +114,7 @@ class PortWatch:
         try:
             found = port.refresh()
         except RDMAError as error:
-            _log.debug("{port}: {error}", port=port.name, error=error)
+            _log.debug("{port}: cannot query its attributes: {error}", port=port.name, error=error)
             return
         if found != self._known:
             self.notify(PortChanged(found))
@@ -146,7 +148,7 @@ class PortReopener:
         except Exception:
             if not self._isLogged:
                 self._isLogged = True
-                _log.failure("while a lost port was opened again; another attempt follows")
+                _log.failure("opening a lost port raised an exception; another attempt follows")
         finally:
             if port is None:
                 self.start()

@@ -172,7 +172,7 @@ class MADSchedule(RPCs):
         try:
             onProgress(self.progress)
         except Exception:
-            _log.failure("onProgress of a schedule failed, and is not called any more")
+            _log.failure("onProgress of a schedule raised an exception, and is not called any more")
             self._onProgress = None
 
     def _issueWaiting(self) -> None:

@@ -117,7 +117,7 @@ class Subscription:
 
     def _portChanged(self, event: PortEvent) -> None:
         if isinstance(event, PortLost):
-            _log.warn("no subscription to notices: {why}", why=event.reason)
+            _log.warn("no subscription to notices until the port returns: {why}", why=event.reason)
             self._suspend()
         elif (
             isinstance(event, PortReturned) or event.mustRegister or self._registration() != self._registered
@@ -167,7 +167,8 @@ class Subscription:
             self._retryIn(self._retrySeconds)
             if not self._isLogged:
                 self._isLogged = True
-                _log.warn("no subscription to notices: {why}", why=failure.getErrorMessage())
+                text = "no subscription to notices, trying again in {seconds} s: {why}"
+                _log.warn(text, seconds=self._retrySeconds, why=failure.getErrorMessage())
 
     def _reported(self, notice: Notice, request: MADRequest) -> None:
         if not self._isFromSA(request.path):

@@ -98,7 +98,7 @@ class MessageTransport:
 
     def _logFailure(self) -> None:
         """Log the current exception of the application, and close the connection."""
-        _log.failure("{transport}: an exception in the program", transport=self)
+        _log.failure("{transport} closes, because the application raised an exception", transport=self)
         self._applicationFailed()
 
     # The producer

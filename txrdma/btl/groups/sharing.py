@@ -178,7 +178,7 @@ class Offered:
                 self._descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)  # has no effects, whatever it is
                 self.mapping = self._checked(offer.nonce)
         except (OSError, ValueError) as error:
-            _log.debug("Cannot share the memory of a group: {error}", error=error)
+            _log.debug("This member uses messages, without shared memory of its group: {error}", error=error)
         self.closeDescriptor()
 
     def _checked(self, nonce: bytes) -> mmap.mmap | None:

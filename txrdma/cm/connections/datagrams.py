@@ -248,14 +248,14 @@ class DatagramTransport:
             try:
                 self._protocol.stopProtocol()
             except Exception:
-                _log.failure("{transport}: an exception in the program", transport=self)
+                _log.failure("{transport}: stopProtocol raised an exception", transport=self)
 
     def received(self, data: bytes, source: GID, qpn: QPN, port: int) -> None:
         """Pass a datagram on to the protocol: see L{DatagramOwner}."""
         try:
             self._protocol.datagramReceived(data, DatagramPeer(source, qpn, localPort=port))
         except Exception:
-            _log.failure("{transport}: an exception in the program", transport=self)
+            _log.failure("{transport} closes: datagramReceived raised an exception", transport=self)
             self.loseConnection()
 
     def _close(self) -> bool:

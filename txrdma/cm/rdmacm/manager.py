@@ -121,7 +121,7 @@ class KernelManagedConnection:
         try:
             self.manager.channel.establish(self.identifier)
         except RDMAError as error:
-            _log.warn("{connection} ended before its RTU: {error}", connection=self, error=error)
+            _log.warn("{connection} ends: the kernel sent no RTU: {error}", connection=self, error=error)
             self._over(ConnectionTimedOut(MessageKind.REP))
             return
         self.manager.counters["sent RTU"] += 1
@@ -140,7 +140,7 @@ class KernelManagedConnection:
             try:
                 self.manager.channel.reject(self.identifier, privateData[:_MOST_REJECTED])
             except RDMAError as error:
-                _log.warn("{connection} could not be rejected: {error}", connection=self, error=error)
+                _log.warn("{connection}: the kernel sent no REJ: {error}", connection=self, error=error)
         self._forget()
 
     def disconnect(self, privateData: bytes = b"") -> None:
@@ -206,7 +206,12 @@ class KernelManagedConnection:
             *(EventKind.ADDR_ERROR, EventKind.ROUTE_ERROR, EventKind.CONNECT_ERROR),
             *(EventKind.UNREACHABLE, EventKind.DEVICE_REMOVAL),
         ):
-            _log.info("{connection}: {kind}, {status}", connection=self, kind=kind.name, status=event.status)
+            _log.info(
+                "{connection} ends: the kernel reports {kind}, {status}",
+                connection=self,
+                kind=kind.name,
+                status=event.status,
+            )
             self._over(ConnectionTimedOut(MessageKind.REQ if self.isActive else MessageKind.REP))
 
     def failed(self, error: RDMAError) -> None:
@@ -258,7 +263,9 @@ class KernelManagedConnection:
             self._handler(self, event)
         except Exception:
             _log.failure(
-                "{connection}: an exception in the program, at {event}", connection=self, event=event
+                "{connection} closes: the application raised an exception, called with {event}",
+                connection=self,
+                event=event,
             )
             self.disconnect()
 
@@ -411,12 +418,16 @@ class KernelManager:
             if event is None:
                 return
             if event.kind is EventKind.CONNECT_REQUEST:
-                self._asked(event)
+                self._requested(event)
                 continue
             connection = self._connections.get(event.identifier)
             if connection is None:
                 if event.identifier in self._handlers:
-                    _log.warn("{manager}: a listener received {kind}", manager=self, kind=event.kind.name)
+                    _log.warn(
+                        "{manager}: ignoring the event {kind} of a listener",
+                        manager=self,
+                        kind=event.kind.name,
+                    )
                 continue
             try:
                 connection.handleEvent(event)
@@ -429,7 +440,7 @@ class KernelManager:
                 DeviceUnavailable("the reactor no longer reads events of the kernel's communication manager")
             )
 
-    def _asked(self, event: CMEvent) -> None:
+    def _requested(self, event: CMEvent) -> None:
         listener, identifier = self._handlers.get(event.listener), event.identifier
         if listener is None:
             self.channel.destroy(identifier)
@@ -439,7 +450,9 @@ class KernelManager:
         try:
             prepared, ends = self.channel.prepared(identifier), self.channel.ends(identifier)
         except RDMAError as error:
-            _log.warn("{manager} could not query a REQ: {error}", manager=self, error=error)
+            _log.warn(
+                "{manager}: dropping a REQ whose path cannot be queried: {error}", manager=self, error=error
+            )
             self.channel.destroy(identifier)
             return
         request = requestOf(serviceID, ends, event.parameters, prepared)

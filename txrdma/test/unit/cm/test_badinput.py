@@ -207,7 +207,7 @@ class StrangerTests(StrangerCase):
             self.send(SIDRREQ, SIDRREQ(requestID=number, serviceID=SERVICE + 1).encode())
             if not number % 50:
                 self.pause(0.002)
-        self.assertEqual(len(self.manager._core._asked), 0)
+        self.assertEqual(len(self.manager._core._sidrRequests), 0)
         self.assertGreater(self.manager.counters["sent SIDRREP"], 1000)
         self.assertUndisturbed()
         self.end()
@@ -216,7 +216,7 @@ class StrangerTests(StrangerCase):
         """During a flood of SIDR_REQs for an existing service, a limited number is stored."""
         core, path = self.manager._core, IBPath(sgid=GID.fromIP("10.9.9.9"), dgid=GID.fromIP("10.9.9.1"))
         for number in range(1, MOST_SIDR_REQUESTS + 100):
-            core._ofQuestion(SIDRREQ(requestID=number, serviceID=SERVICE), number, path)
+            core._ofSIDRREQ(SIDRREQ(requestID=number, serviceID=SERVICE), number, path)
         self.assertEqual(len(core._sidrRequests), MOST_SIDR_REQUESTS)
         core._sidrRequests.clear()
         self.assertUndisturbed()
