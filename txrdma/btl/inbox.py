@@ -66,7 +66,7 @@ class _Receive:
         return self.into is None or length <= len(self.into)
 
 
-class _Arrived:
+class _TagQueue:
     """The messages of one tag that the program has not received, and its requests for messages."""
 
     __slots__ = ("flow", "messages", "requests")
@@ -83,7 +83,7 @@ class Inbox:
     def __init__(self, report: Callable[[int, int], None]) -> None:
         """@param report: reports to the peer how many bytes of a tag the program has received in total."""
         self._report = report
-        self._tags: dict[int, _Arrived] = {}
+        self._tags: dict[int, _TagQueue] = {}
         self._unreceived: set[int] = set()  # tags of which the program has not received any message
         self._bytes = 0
         self._end: Exception | None = None
@@ -99,19 +99,19 @@ class Inbox:
             view = memoryview(octets(into))
             if view.readonly:
                 raise InvalidRequest("a read-only buffer cannot receive a message")
-        there = self._tags.setdefault(tag, _Arrived())
+        queue = self._tags.setdefault(tag, _TagQueue())
         self._unreceived.discard(tag)
 
         def cancel(_: Deferred[Any]) -> None:
-            there.requests.remove(request)
+            queue.requests.remove(request)
             if request.into is not None:
                 request.into.release()
 
         request = _Receive(Deferred(cancel), view, isForAll)
-        there.requests.append(request)
-        self._serve(tag, there)
-        if self._end is not None and request in there.requests:
-            there.requests.remove(request)
+        queue.requests.append(request)
+        self._serve(tag, queue)
+        if self._end is not None and request in queue.requests:
+            queue.requests.remove(request)
             request.outcome.errback(self._end)
         return request.outcome
 
@@ -121,16 +121,16 @@ class Inbox:
 
         @raise PeerViolation: the peer has exceeded the window of the tag, or of the connection.
         """
-        there = self._sender(tag)
-        there.flow.receive(len(data))
-        requests = there.requests
-        if requests and not there.messages and requests[0].fits(len(data)):
+        queue = self._queueOf(tag)
+        queue.flow.receive(len(data))
+        requests = queue.requests
+        if requests and not queue.messages and requests[0].fits(len(data)):
             request = requests.popleft()
-            self._handled(tag, there, len(data))
+            self._countHandled(tag, queue, len(data))
             request.fire(data)
             return
-        self._queue(there, [bytes(data)], len(data))
-        self._serve(tag, there)  # after it is queued: an errback may set a handler, which gets it
+        self._append(queue, [bytes(data)], len(data))
+        self._serve(tag, queue)  # after it is queued: an errback may set a handler, which gets it
 
     def addMany(self, tag: int, messages: list[memoryview]) -> None:
         """
@@ -138,36 +138,36 @@ class Inbox:
 
         @raise PeerViolation: the peer has exceeded the window of the tag, or of the connection.
         """
-        there = self._sender(tag)
+        queue = self._queueOf(tag)
         total = sum(map(len, messages)) + (len(messages) - 1) * MESSAGE
-        there.flow.receive(total)
-        received, requests = list(map(bytes, messages)), there.requests
-        if requests and requests[0].isForAll and not there.messages:
-            self._handled(tag, there, total)
+        queue.flow.receive(total)
+        received, requests = list(map(bytes, messages)), queue.requests
+        if requests and requests[0].isForAll and not queue.messages:
+            self._countHandled(tag, queue, total)
             requests.popleft().outcome.callback(received)
         else:
-            self._queue(there, received, total)
-            self._serve(tag, there)
+            self._append(queue, received, total)
+            self._serve(tag, queue)
 
-    def _sender(self, tag: int) -> _Arrived:
+    def _queueOf(self, tag: int) -> _TagQueue:
         """Return the messages of a tag for which the peer sends messages."""
-        there = self._tags.get(tag)
-        if there is None:
+        queue = self._tags.get(tag)
+        if queue is None:
             if len(self._unreceived) >= MOST_TAGS:
                 raise PeerViolation(f"more than {MOST_TAGS} tags have unreceived messages")
             self._unreceived.add(tag)
-            there = self._tags[tag] = _Arrived()
-        return there
+            queue = self._tags[tag] = _TagQueue()
+        return queue
 
-    def _queue(self, there: _Arrived, messages: list[bytes], length: int) -> None:
+    def _append(self, queue: _TagQueue, messages: list[bytes], length: int) -> None:
         self._bytes += length + MESSAGE
         if self._bytes > MOST_UNRECEIVED:
             raise PeerViolation(f"messages of {self._bytes} bytes were not received")
-        there.messages += messages
+        queue.messages += messages
 
-    def _serve(self, tag: int, there: _Arrived) -> None:
+    def _serve(self, tag: int, queue: _TagQueue) -> None:
         """Report queued messages to requests."""
-        requests, messages = there.requests, there.messages
+        requests, messages = queue.requests, queue.messages
         while requests and messages:
             request = requests.popleft()
             if request.isForAll:
@@ -175,32 +175,32 @@ class Inbox:
                 messages.clear()
                 length = sum(map(len, received)) + (len(received) - 1) * MESSAGE
                 self._bytes -= length + MESSAGE
-                self._handled(tag, there, length)
+                self._countHandled(tag, queue, length)
                 request.outcome.callback(received)
             elif request.fits(len(messages[0])):
-                request.fire(self._take(tag, there))
+                request.fire(self._take(tag, queue))
             else:
                 request.fire(messages[0])
 
-    def _take(self, tag: int, there: _Arrived) -> bytes:
+    def _take(self, tag: int, queue: _TagQueue) -> bytes:
         """Remove and return the first queued message of a tag."""
-        message = there.messages.popleft()
+        message = queue.messages.popleft()
         self._bytes -= len(message) + MESSAGE
-        self._handled(tag, there, len(message))
+        self._countHandled(tag, queue, len(message))
         return message
 
     def giveBack(self, tag: int, messages: Sequence[bytes]) -> None:
         """Queue received messages before all others of their tag, since the program did not get them."""
-        there = self._tags.setdefault(tag, _Arrived())
+        queue = self._tags.setdefault(tag, _TagQueue())
         for each in reversed(messages):
-            there.messages.appendleft(each)
-            there.flow.giveBack(len(each))
+            queue.messages.appendleft(each)
+            queue.flow.giveBack(len(each))
             self._bytes += len(each) + MESSAGE
-        self._serve(tag, there)
+        self._serve(tag, queue)
 
-    def _handled(self, tag: int, there: _Arrived, length: int) -> None:
-        there.flow.handle(length)
-        total = there.flow.takeReport()
+    def _countHandled(self, tag: int, queue: _TagQueue, length: int) -> None:
+        queue.flow.handle(length)
+        total = queue.flow.takeReport()
         if total is not None:
             self._report(tag, total)
 
@@ -210,27 +210,27 @@ class Inbox:
 
         @raise InvalidRequest: the program waits for a message of this tag.
         """
-        there = self._tags.get(tag)
-        if there is None:
+        queue = self._tags.get(tag)
+        if queue is None:
             return deque()
-        if there.requests:
+        if queue.requests:
             raise InvalidRequest(f"the program waits for a message of tag {tag}, which cannot have a handler")
         del self._tags[tag]
         self._unreceived.discard(tag)
-        self._bytes -= sum(len(each) + MESSAGE for each in there.messages)
-        return there.messages
+        self._bytes -= sum(len(each) + MESSAGE for each in queue.messages)
+        return queue.messages
 
     def end(self, error: Exception) -> None:
         """Fail all requests. Queued messages can still be received."""
         self._end = error
-        for there in list(self._tags.values()):
-            while there.requests:
-                request = there.requests.popleft()
+        for queue in list(self._tags.values()):
+            while queue.requests:
+                request = queue.requests.popleft()
                 if request.into is not None:
                     request.into.release()
                 request.outcome.errback(error)
 
     def drop(self) -> None:
-        for there in self._tags.values():
-            there.messages.clear()
+        for queue in self._tags.values():
+            queue.messages.clear()
         self._bytes = 0

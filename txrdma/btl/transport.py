@@ -132,12 +132,14 @@ class BTLMessageTransport(MessageTransport):
         self._flow = MessageFlow()
         self._undelivered: deque[tuple[bytes, int | None]] = deque()  # not delivered, with immediate data
         self._isPaused = self._isDelivering = False
+        # In order, since a cancellation must not overtake its call, which may be queued.
+        sendQueued = partial(self._sendInternal, isUrgent=False)
         self._memory = ConnectionMemory(lifeline, partial(self._sendInternal, _GET), self._sendGot)
         self._isAborted = False
         self._overheadSent = self._overheadReceived = 0  # bytes that are not the application's
         self._reason: Failure | None = None  # of the end, while messages are queued for a paused protocol
-        self._caller = Caller(self._sendCall, self._sendCancel, self._resume)
-        self._answerer = Answerer(self, self._sendAnswer)
+        self._caller = Caller(partial(sendQueued, _CALL), partial(sendQueued, _CANCEL), self._resume)
+        self._answerer = Answerer(self, partial(sendQueued, _ANSWER))
         self._peer.order.tags.update((_GET, _RECEIVED, _UNLIMITED, _ANSWER))
 
     def __repr__(self) -> str:
@@ -396,19 +398,6 @@ class BTLMessageTransport(MessageTransport):
             self._answerer.functions.pop(tag, None)
         else:
             self._answerer.functions[tag] = function
-
-    def _sendCall(self, whole: Buffer) -> None:
-        if self._peer.state == OPEN:
-            self._sendNow(_CALL, whole, None, False)
-
-    def _sendCancel(self, number: bytes) -> None:
-        """Cancel a call at the peer, by a message that does not overtake the call, which may be queued."""
-        if self._lifeline is not None and self._peer.state == OPEN:
-            self._sendNow(_CANCEL, number, None, False)
-
-    def _sendAnswer(self, whole: Buffer, done: Done | None) -> None:
-        if self._lifeline is not None and self._peer.state == OPEN:
-            self._sendNow(_ANSWER, whole, done, False)
 
     # Memory
 
@@ -672,17 +661,19 @@ class BTLMessageTransport(MessageTransport):
         else:
             raise PeerViolation(f"a message has the internal tag {tag:#x}, which is not defined")
 
-    def _sendInternal(self, tag: int, data: bytes) -> None:
+    def _sendInternal(
+        self, tag: int, data: Buffer, done: Done | None = None, *, isUrgent: bool = True
+    ) -> None:
+        """Send a message with a tag of the transport, unless the connection is ending."""
         if self._lifeline is not None and self._peer.state == OPEN:
-            self._sendNow(tag, data, None, True)
+            self._sendNow(tag, data, done, isUrgent)
 
     def _reportReceived(self, tag: int, total: int) -> None:
         self._sendInternal(_RECEIVED, _TAG_TOTAL.pack(tag, total))
 
     def _sendGot(self, fields: bytes, isInOrder: bool) -> None:
         """Answer a read of the peer: after its bytes, sent before, or before all other messages."""
-        if self._lifeline is not None and self._peer.state == OPEN:
-            self._sendNow(_GOT, fields, None, not isInOrder)
+        self._sendInternal(_GOT, fields, isUrgent=not isInOrder)
 
     def _deliver(self) -> None:
         """Pass messages without a tag to the protocol unless it is paused, and after the last one the end."""

@@ -179,11 +179,11 @@ class UDPFlow:
     states: dict[int, int]
 
     def __init__(self, source: str, sourcePort: int, destination: str, destinationPort: int) -> None:
-        here, there = packedIP(source), packedIP(destination)
-        if len(here) != len(there):
+        local, remote = packedIP(source), packedIP(destination)
+        if len(local) != len(remote):
             raise ValueError(f"{source} and {destination} are not of the same IP version")
-        self._isIPv4 = len(here) == 4
-        self.states = _States(here, there, (sourcePort, destinationPort))
+        self._isIPv4 = len(local) == 4
+        self.states = _States(local, remote, (sourcePort, destinationPort))
 
     def icrc(self, packet: Buffer, identification: int = 0) -> int:
         """The ICRC of the bytes from BTH to pad."""
@@ -191,7 +191,7 @@ class UDPFlow:
         if identification:
             state ^= _identificationChange(identification)
         if packet[4]:
-            state ^= _before(packet[4], 4)  # its bits cancel: ones stand there whatever it is
+            state ^= _before(packet[4], 4)  # its bits cancel: ones are there whatever it is
         return crc32(packet, state)
 
     def seal(self, packet: Buffer, identification: int = 0) -> bytes:

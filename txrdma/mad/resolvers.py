@@ -36,9 +36,9 @@ def sourceAddress(target: str) -> str | None:
         family, kind, _, _, where = socket.getaddrinfo(
             target, _DISCARD, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
         )[0]
-        with socket.socket(family, kind) as asking:
-            asking.connect(where)
-            address: str = asking.getsockname()[0]
+        with socket.socket(family, kind) as sock:
+            sock.connect(where)
+            address: str = sock.getsockname()[0]
             return address
     except OSError:
         return None
@@ -199,11 +199,11 @@ class IPPathResolver:
         except ValueError:
             return fail(ValueError(f"{target} is not an IP address"))
         _, percent, scope = str(target).partition("%")
-        ours = sourceGID(current(self._endPort).gids, gid, percent + scope, self._sourceAddress)
-        if ours is None:
+        source = sourceGID(current(self._endPort).gids, gid, percent + scope, self._sourceAddress)
+        if source is None:
             return fail(DeviceUnavailable(f"the local port has no address that reaches {target}"))
         return succeed(
-            IBPath(sgid=ours, dgid=gid, hopLimit=self._hopLimit, dqpn=QPN(1), sqpn=QPN(1), qkey=GMP_QKEY)
+            IBPath(sgid=source, dgid=gid, hopLimit=self._hopLimit, dqpn=QPN(1), sqpn=QPN(1), qkey=GMP_QKEY)
         )
 
 

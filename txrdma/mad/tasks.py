@@ -106,7 +106,7 @@ class Runner:
             done, self._run = self._run, None
             done.callback(None if self._first is None else self._first.value)
 
-    def unheard(self, error: BaseException) -> None:
+    def workFailed(self, error: BaseException) -> None:
         """End the run after an error in a piece of work that is not waited for."""
         done = self._run
         self.stop()
@@ -297,7 +297,7 @@ class Task:
         hasListener = bool(self._answers)
         self._deliver(value, error)
         if error is not None and not hasListener:
-            self._runner.unheard(error)
+            self._runner.workFailed(error)
 
     def _deliver(self, value: Any, error: BaseException | None) -> None:
         self.isDone = True

@@ -78,14 +78,14 @@ class HostNetwork:
     SETTLING = 0.05
     """Seconds from the first of several changes to the call of the listeners."""
 
-    def __init__(self, asking: socket.socket, routes: socket.socket, events: socket.socket) -> None:
+    def __init__(self, queries: socket.socket, routes: socket.socket, events: socket.socket) -> None:
         """
         Use L{open}, which creates the sockets.
 
-        @param asking: NETLINK_ROUTE socket for requests.
+        @param queries: NETLINK_ROUTE socket for requests.
         @param routes: NETLINK_ROUTE socket for notifications; C{events} that of NETLINK_KOBJECT_UEVENT.
         """
-        self._querySocket = asking
+        self._querySocket = queries
         self._readers = (
             _Reader(routes, _ROUTE_GROUPS, _isRoute, self._changed),
             _Reader(events, _EVENT_GROUPS, _isOfRDMA, self._changed),

@@ -49,23 +49,23 @@ def speedOf(one: Interface, other: Interface) -> int:
     return min(one.speed or USUAL_SPEED, other.speed or USUAL_SPEED)
 
 
-def match(ours: Sequence[Interface], remote: Sequence[Interface]) -> list[tuple[int, int]]:
+def match(local: Sequence[Interface], remote: Sequence[Interface]) -> list[tuple[int, int]]:
     """
     Match interfaces. Both ends get the same result if both pass the client's interfaces first.
 
     @return: pairs of indices into the two sequences, in the order of the first.
     """
-    same = [[a.network is not None and a.network == b.network for b in remote] for a in ours]
+    same = [[a.network is not None and a.network == b.network for b in remote] for a in local]
     isOneNetwork = any(map(any, same))
 
     def mayPair(index: int, other: int) -> bool:
         if isOneNetwork:
             return same[index][other]
-        return ours[index].gid.isMapped == remote[other].gid.isMapped
+        return local[index].gid.isMapped == remote[other].gid.isMapped
 
     # By the set of used interfaces of the second sequence: number of pairs, their total speed, and the pairs.
     best: dict[int, tuple[int, int, list[tuple[int, int]]]] = {0: (0, 0, [])}
-    for index, one in enumerate(ours):
+    for index, one in enumerate(local):
         for taken, (count, carried, pairs) in list(best.items()):
             for number, other in enumerate(remote):
                 if taken >> number & 1 or not mayPair(index, number):

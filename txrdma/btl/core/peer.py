@@ -244,14 +244,13 @@ class Peer:
         Remove and return queued messages of which nothing was sent. A queued C{BYE} is removed, too, but not
         returned.
         """
-        queued = (*self.urgent, *self.usual)
+        taken: list[Message] = []
         for queue in (self.urgent, self.usual):
+            taken += [each for each in queue if not (each.waiting or each.begun)]
             remaining = [each for each in queue if each.waiting or each.begun]
             queue.clear()
             queue.extend(remaining)
-        return [
-            each for each in queued if not (each.isOver or each.begun or each.waiting or each.kind == BYE)
-        ]
+        return [each for each in taken if not (each.isOver or each.kind == BYE)]
 
     def isIdle(self) -> bool:
         """Return whether everything that was queued has arrived."""

@@ -241,10 +241,10 @@ class SendWindow:
         if len(self.paths) > 1:
             return None
         path, channel, number = sent.path, sent.channel, sent.number
-        there, beside = path.channels[channel], path.channels[1 - channel]
-        if beside.trail and beside.trail[0][0] <= beside.newest:
+        transmissions, others = path.channels[channel], path.channels[1 - channel]
+        if others.trail and others.trail[0][0] <= others.newest:
             return None
-        if number < there.newest:  # a later retransmission has arrived: others may be overtaken, too
+        if number < transmissions.newest:  # a later retransmission has arrived: others may be overtaken, too
             return None
         del self._slots[base]
         sent.isArrived = True
@@ -255,11 +255,11 @@ class SendWindow:
         self._baseSince, self._timeouts = now, 0
         path.measured(channel, now - sent.sentAt, now)
         path.arrivedFrom = sent.sentAt
-        there.progress, there.newest = now, number
-        if there.trail[0][1] is sent:
-            del there.trail[0]
+        transmissions.progress, transmissions.newest = now, number
+        if transmissions.trail[0][1] is sent:
+            del transmissions.trail[0]
         else:
-            self._first(there)  # removes it from the trail
+            self._first(transmissions)  # removes it from the trail
         path.congestion.arrived(1, number, self._number + 1, path.channels[DATA].roundTrip.base, now)
         return sent
 
@@ -321,8 +321,8 @@ class SendWindow:
         arrived, newest = [0] * len(self.paths), [0] * len(self.paths)
         for sent in found:
             path, number, tries = sent.path, sent.number, sent.tries
-            there = path.channels[sent.channel]
-            there.roundTrip.answered()
+            transmissions = path.channels[sent.channel]
+            transmissions.roundTrip.answered()
             arrived[path.number] += 1
             if tries == 1 and sent.channel == DATA:
                 path.marks.arrived += 1
@@ -330,18 +330,18 @@ class SendWindow:
             # 128), so only that one measures a round trip (Karn's algorithm, RFC 6298, 3).
             if sent.sequence == latest and tries & 0x7F == attempt:
                 path.measured(sent.channel, now - sent.sentAt, now)
-            elif tries > 1 and now - sent.sentAt < there.roundTrip.base:
+            elif tries > 1 and now - sent.sentAt < transmissions.roundTrip.base:
                 continue  # too early for the last transmission: an earlier one has arrived
             if tries == 1 or tries & 0x7F == attempt:  # else it may have arrived by another path
                 if sent.sentAt > path.arrivedFrom:
                     path.arrivedFrom = sent.sentAt
                 if path.isSilent:
                     path.answered()
-            there.progress = now
+            transmissions.progress = now
             if number > newest[path.number]:
                 newest[path.number] = number
-            if number > there.newest:
-                there.newest = number
+            if number > transmissions.newest:
+                transmissions.newest = number
         # First the silent paths: their segments count as timed out, not as overtaken.
         if len(self.paths) > 1:
             self._findSilent(now)

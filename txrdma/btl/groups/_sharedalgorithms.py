@@ -188,10 +188,10 @@ class SharedAlgorithms:
         for rank in ranks:
             if slots.missing(slots.step, (rank,)) is not None:
                 yield Wait(slots.step, (rank,))
-            theirs, where = slots.header(rank)
-            if theirs != kind:
+            remoteKind, location = slots.header(rank)
+            if remoteKind != kind:
                 raise Mismatch(rank, "it has called another operation, or with elements of another type")
-            if where == _IN_SLOT:
+            if location == _IN_SLOT:
                 found[rank] = self._load(rank)
         messages = [rank for rank in ranks if rank not in found]
         sends = [] if isFitting else list(items.items())
@@ -241,8 +241,8 @@ class SharedAlgorithms:
     def _check(self, ranks: Sequence[int], kind: int, length: int) -> None:
         header = self._slots.header
         for rank in ranks:
-            theirs, other = header(rank)
-            if theirs != kind:
+            remoteKind, other = header(rank)
+            if remoteKind != kind:
                 raise Mismatch(rank, "it has called another operation, or with elements of another type")
             if other != length:
                 raise Mismatch(rank, f"the message has {other} bytes, and the buffer {length}")

@@ -479,10 +479,10 @@ class Dispatcher:
         if isinstance(message, REP):
             self._refuse(message, RejectReason.INVALID_COMM_ID, transactionID, path)
         elif isinstance(message, (DREQ, LAP)):
-            ours, remote = message.remoteCommID, message.localCommID
-            answer: Layout = DREP(localCommID=ours, remoteCommID=remote)
+            local, remote = message.remoteCommID, message.localCommID
+            answer: Layout = DREP(localCommID=local, remoteCommID=remote)
             if isinstance(message, LAP):
-                answer = APR(localCommID=ours, remoteCommID=remote, apStatus=APStatus.INVALID_COMM_ID)
+                answer = APR(localCommID=local, remoteCommID=remote, apStatus=APStatus.INVALID_COMM_ID)
             self._send(answer, transactionID, _toGSI(path.reverse()))
 
     def _refuseSIDRREQ(

@@ -96,14 +96,14 @@ class Batches:
 
         @raise OSError: there is none.
         """
-        come = self._in
-        count = _checked(self._receive(self._descriptor, come.array, MOST, _DONT_WAIT, None))
+        buffers = self._in
+        count = _checked(self._receive(self._descriptor, buffers.array, MOST, _DONT_WAIT, None))
         length = self._length
-        lengths = come.lengths[:count].tolist()
+        lengths = buffers.lengths[:count].tolist()
         if lengths == self._all[:count]:
-            return bytes(come.content[: count * length])
+            return bytes(buffers.content[: count * length])
         offsets = (number * length for number in range(count) if lengths[number] == length)
-        return b"".join(bytes(come.content[at : at + length]) for at in offsets)
+        return b"".join(bytes(buffers.content[at : at + length]) for at in offsets)
 
 
 def _checked(result: int) -> int:

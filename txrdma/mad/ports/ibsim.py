@@ -240,14 +240,14 @@ class IbsimPort(DescriptorPort):
         self._holds = True
         try:
             for _ in range(_BATCHES):
-                come = receive()
-                for at in range(0, len(come), _LENGTH):
-                    datagram = come[at + _OFFSET : at + _LENGTH]
+                batch = receive()
+                for at in range(0, len(batch), _LENGTH):
+                    datagram = batch[at + _OFFSET : at + _LENGTH]
                     try:
-                        if come[at + _STATUS]:
+                        if batch[at + _STATUS]:
                             receiver.undeliverable(datagram, "there is no route to it")
                         else:
-                            received(datagram, (come, at))
+                            received(datagram, (batch, at))
                     except Exception:
                         _log.failure(
                             "the receiver of {port} raised when it was called with a datagram", port=self.name

@@ -27,7 +27,7 @@ BOUNDS: Final = {
         btl.ConnectionMemory._regions btl.Group._operations,_receives
         btl.BTLWork._futures btl.ReactorThread._calls
         btl.Message.tags,bodies btl.Ordering.tags btl.Outbox._windows btl.Peer.urgent,usual
-        btl.Regions._regions btl._Arrived.requests btl._Window.waiting cm.Attempts._pending
+        btl.Regions._regions btl._TagQueue.requests btl._Window.waiting cm.Attempts._pending
         cm.Adapter.followers
         cm.ConnectionManager._handlers,_services,_resolving cm.Dispatcher._peerToPeer,_resolutions,_listeners
         cm.EndMappings._writes,_waiting cm.KernelManager._handlers cm.Mappings.orders,_localRanges
@@ -124,7 +124,7 @@ BOUNDS: Final = {
         btl.Rendezvous._lines,_addresses,_left btl.SharedAlgorithms._views btl.Slots._sleeps,_woken,others
     """,
     "btl.inbox.MOST_TAGS": "btl.Inbox._tags,_unreceived",
-    "btl.inbox.MOST_UNRECEIVED": "btl.BTL._received btl._Arrived.messages",
+    "btl.inbox.MOST_UNRECEIVED": "btl.BTL._received btl._TagQueue.messages",
     "btl.introductions.LONGEST_FRAME": "btl.PeerConnection._received",
     "btl.lifeline.MOST_EARLY": "btl.PeerConnection._early",
     "btl.receivebuffers.MOST_WRITES": "btl.RemoteReceiveBuffers._lengths",
