@@ -266,7 +266,7 @@ class PeerConnection(StreamProtocol):
             assert self._introduction is not None
             port, channel = self.module.ports[self._first], self._introduction.address
             self._receiveBuffers = RemoteReceiveBuffers(
-                *(self._reactor, self.module, self.peer, port, channel, self._sendFrame)
+                self._reactor, self.module, self.peer, port, channel, self._sendFrame
             )
         return self._receiveBuffers
 
@@ -419,7 +419,7 @@ class PeerConnection(StreamProtocol):
             self._call(event.context, MessageFailed(event.reason))
         elif isinstance(event, ReceiveBufferRequested):
             if not self._isOver:
-                self._buffers().ask()
+                self._buffers().request()
         elif isinstance(event, ProbeReceived):
             self._probeReceived(event.nonce)
         elif isinstance(event, PeerClosed):

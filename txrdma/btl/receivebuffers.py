@@ -147,13 +147,13 @@ class RemoteReceiveBuffers:
         self._lengths: deque[int] = deque()  # bytes of the writes in flight
         self._bytesInFlight = self._packets = self._rewindsBefore = 0
         self._rewinds = 0
-        self._mostBytes = (
-            0  # in flight; one write is always allowed, and each without retransmission adds its bytes
-        )
+        # Limit of the bytes in flight, to which a write without a retransmission adds its bytes. One write is
+        # always allowed.
+        self._mostBytes = 0
         self._pauseSeconds = PAUSE_SECONDS
         self._closing = ExitStack()
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Request receive buffers at both ends, unless that was tried before."""
         if self._pair is None and not self._isClosed:
             try:
@@ -161,8 +161,8 @@ class RemoteReceiveBuffers:
             except RDMAError as error:
                 self._refuse(error)
 
-    def _answered(self) -> None:
-        """Send the long messages that waited for the peer's answer."""
+    def _stopWaiting(self) -> None:
+        """Send the long messages that waited for the receive buffer, which exists now or will not."""
         timer, self._timer = self._timer, None
         if timer is not None:
             cancelCall(timer)
@@ -211,7 +211,7 @@ class RemoteReceiveBuffers:
         self._peer.mayRequest = False
         if self._peer.state == OPEN:  # a closing peer does not wait
             self._peer.isRequesting = True
-            self._timer = self._reactor.callLater(HOLD_SECONDS, self._answered)
+            self._timer = self._reactor.callLater(HOLD_SECONDS, self._stopWaiting)
         self._sendFrame(FrameKind.QUEUE_PAIR, QueuePairPart(qpn=pair.number).encode())
         return pair
 
@@ -260,27 +260,30 @@ class RemoteReceiveBuffers:
         """Map the peer's receive buffer if possible; otherwise use RDMA."""
         lane = IDirectLane(pair, None)
         if lane is not None:
-            lane.prepare(RKey(part.rkey), partial(self._known, pair, lane, part))
+            lane.prepare(RKey(part.rkey), partial(self._mapped, pair, lane, part))
         elif self._isConnected and not self._isWriting and self._peer.state != REMOVED:
             try:
-                self._writeBy(pair, part)
+                self._writeByRDMA(pair, part)
             except RDMAError as error:
                 _log.debug(
                     "{connection}: long messages use datagrams, without memory to write from: {error}",
                     connection=self,
                     error=error,
                 )
-            self._answered()
+            self._stopWaiting()
 
-    def _known(self, pair: IQueuePair, lane: IDirectLane, part: ReceiveBufferFrame) -> None:
+    def _mapped(self, pair: IQueuePair, lane: IDirectLane, part: ReceiveBufferFrame) -> None:
         """Use the peer's receive buffer from now on, if it was mapped."""
         if not self._isClosed and self._peer.state != REMOVED and self._peer.receiveBuffer is None:
             found = lane.targetOf(RKey(part.rkey), part.address, part.length)
             if found is not None:
-                self._use(pair, lane, *found)
-            self._answered()
+                self._writeByCopying(pair, lane, *found)
+            self._stopWaiting()
 
-    def _use(self, pair: IQueuePair, lane: IDirectLane, target: memoryview, valid: memoryview) -> None:
+    def _writeByCopying(
+        self, pair: IQueuePair, lane: IDirectLane, target: memoryview, valid: memoryview
+    ) -> None:
+        """Copy messages into the mapped receive buffer of the peer, while C{valid} permits it."""
         ready, hasPeerEnded = QPState.RTS, lane.hasPeerEnded
 
         def write(position: int, data: Buffer) -> bool:
@@ -291,12 +294,12 @@ class RemoteReceiveBuffers:
 
         self._peer.receiveBuffer = ReceiveBuffer(len(target), write)
         _log.debug(
-            "long messages to {peer} go by shared memory, {length} bytes of it",
+            "long messages to {peer} use {length} bytes of shared memory",
             peer=self._remoteChannel.gid.ip,
             length=len(target),
         )
 
-    def _writeBy(self, pair: IQueuePair, part: ReceiveBufferFrame) -> None:
+    def _writeByRDMA(self, pair: IQueuePair, part: ReceiveBufferFrame) -> None:
         """
         Write into the peer's receive buffer by RDMA from now on.
 
@@ -418,4 +421,4 @@ class RemoteReceiveBuffers:
         self._stop()
         self._peer.receiveBuffer = self._peer.localReceiveBuffer = None
         self._closing.close()
-        self._answered()
+        self._stopWaiting()

@@ -424,8 +424,7 @@ class ConnectionManager:
     def _send(self, message: object, transactionID: int, path: IBPath) -> None:
         assert isinstance(message, Attribute)  # all messages are
         datagram = frame(
-            *(ManagementClass.COMM_MGT, Method.SEND, transactionID, message.attributeID, 0),
-            message.encode(),
+            ManagementClass.COMM_MGT, Method.SEND, transactionID, message.attributeID, 0, message.encode()
         )
         try:
             self._agentFor(path).send(datagram, path)

@@ -100,8 +100,7 @@ class IBStringParser:
         keys.end()
         prepareDevice(device)
         return IBClientEndpoint(
-            *(reactor, service, path, device, terms, privateData, alternate, timeout),
-            isPeerToPeer=isPeer,
+            reactor, service, path, device, terms, privateData, alternate, timeout, isPeerToPeer=isPeer
         )
 
     def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed

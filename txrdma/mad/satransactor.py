@@ -129,77 +129,82 @@ class SATransactor(RPCs):
             return self._agent.call(rpc, payload, path, attributeModifier, **options)
         options.pop("componentMask", None)
         options.pop("transactionID", None)  # it takes several calls
-        return Deferred.fromCoroutine(self._asked(_Translation(kind, path, attributeModifier, options, [])))
+        return Deferred.fromCoroutine(
+            self._translate(_Translation(kind, path, attributeModifier, options, []))
+        )
 
-    async def _asked(self, question: _Translation) -> Attribute:
+    async def _translate(self, translation: _Translation) -> Attribute:
         """Query the SA, and again if that failed because of cached facts or another port number."""
         try:
-            query = await self._queryFor(question)
+            query = await self._queryFor(translation)
         except MADFailure:
-            if not question.forget():
+            if not translation.forget():
                 raise
-            query = await self._queryFor(question)
+            query = await self._queryFor(translation)
         try:
-            return await self._ask(question, query)
+            return await self._attributeFrom(translation, query)
         except MADError:
-            other = await self._otherwise(question, query)
+            other = await self._secondQueryFor(translation, query)
             if other is None:
                 raise
         except MADFailure:
-            question.forget()
+            translation.forget()
             raise
-        return await self._ask(question, other)
+        return await self._attributeFrom(translation, other)
 
-    def _administered(self, query: sa.Query[_R], question: _Translation) -> Deferred[_R]:
-        return self._agent.SubnAdmGet(query, **question.options)
+    def _querySA(self, query: sa.Query[_R], translation: _Translation) -> Deferred[_R]:
+        """Send a query to the SA, with the options of the call."""
+        return self._agent.SubnAdmGet(query, **translation.options)
 
-    async def _ask(self, question: _Translation, query: sa.Query[sa.Record]) -> Attribute:
-        record = await self._administered(query, question)
-        content: Attribute = getattr(record, _RECODED[question.kind].field)
+    async def _attributeFrom(self, translation: _Translation, query: sa.Query[sa.Record]) -> Attribute:
+        """Return the attribute in the record that the SA returns."""
+        record = await self._querySA(query, translation)
+        content: Attribute = getattr(record, _RECODED[translation.kind].field)
         return content
 
-    async def _queryFor(self, question: _Translation) -> sa.Query[sa.Record]:
-        recoding, modifier = _RECODED[question.kind], question.modifier
-        lid = await self._lidOf(question)
-        if question.kind is smp.PortInfo:
-            number = smp.PortInfo.partsOf(modifier)[0] or _numberOf(await self._nodeAt(lid, question))
+    async def _queryFor(self, translation: _Translation) -> sa.Query[sa.Record]:
+        """Make the query for the record with the attribute of a call."""
+        recoding, modifier = _RECODED[translation.kind], translation.modifier
+        lid = await self._lidOf(translation)
+        if translation.kind is smp.PortInfo:
+            number = smp.PortInfo.partsOf(modifier)[0] or _numberOf(await self._nodeAt(lid, translation))
             return recoding.record.query(endPortLID=lid, portNum=number)
         components = recoding.components(modifier)
         if recoding.ports is not None:
-            node = await self._nodeAt(lid, question)
+            node = await self._nodeAt(lid, translation)
             if node.nodeType is NodeType.SWITCH:
                 components |= recoding.ports(modifier)
         return recoding.record.query(lid=lid, **components)
 
-    async def _otherwise(
-        self, question: _Translation, query: sa.Query[sa.Record]
+    async def _secondQueryFor(
+        self, translation: _Translation, query: sa.Query[sa.Record]
     ) -> sa.Query[sa.Record] | None:
         """Second query, after the SA had no record for the first; None if there is none."""
-        if question.forget():
-            again = await self._queryFor(question)
+        if translation.forget():
+            again = await self._queryFor(translation)
             if again != query:
                 return again
-        number = smp.PortInfo.partsOf(question.modifier)[0]
-        if question.kind is not smp.PortInfo or not number:
+        number = smp.PortInfo.partsOf(translation.modifier)[0]
+        if translation.kind is not smp.PortInfo or not number:
             return None
-        node = await self._nodeAt(await self._lidOf(question), question)
+        node = await self._nodeAt(await self._lidOf(translation), translation)
         if node.nodeType is NodeType.SWITCH or number in (0, node.localPortNum) or number > node.numPorts:
             return None
         sibling = sa.NodeRecord.query(nodeGUID=node.nodeGUID, localPortNum=number)
-        lid = (await self._administered(sibling, question)).lid
+        lid = (await self._querySA(sibling, translation)).lid
         return _RECODED[smp.PortInfo].record.query(endPortLID=lid, portNum=number)
 
-    async def _nodeAt(self, lid: LID, question: _Translation) -> smp.NodeInfo:
+    async def _nodeAt(self, lid: LID, translation: _Translation) -> smp.NodeInfo:
         """NodeInfo of the node at a LID, remembered or from the SA."""
-        node = question.remembered(self._nodes, lid)
+        node = translation.remembered(self._nodes, lid)
         if node is None:
-            record = await self._administered(sa.NodeRecord.query(lid=lid), question)
+            record = await self._querySA(sa.NodeRecord.query(lid=lid), translation)
             node = self._nodes[lid] = record.nodeInfo
         return node
 
-    async def _lidOf(self, question: _Translation) -> LID:
+    async def _lidOf(self, translation: _Translation) -> LID:
         """LID at the end of a path; parts before and after a directed route may have LIDs (IBA 14.2.2)."""
-        path = question.path
+        path = translation.path
         if not isinstance(path, IBDRPath):
             return path.dlid
         if path.drDLID != PERMISSIVE_LID:
@@ -208,9 +213,9 @@ class SATransactor(RPCs):
         lid = start
         for length, port in enumerate(path.drPath, 1):
             route = (start, path.drPath[:length])
-            known = question.remembered(self._lids, route)
+            known = translation.remembered(self._lids, route)
             if known is None:
-                link = await self._administered(sa.LinkRecord.query(fromLID=lid, fromPort=port), question)
+                link = await self._querySA(sa.LinkRecord.query(fromLID=lid, fromPort=port), translation)
                 known = self._lids[route] = link.toLID
             lid = known
         return lid

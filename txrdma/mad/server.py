@@ -414,6 +414,6 @@ def _managementAnswer(request: MADRequest, method: int, content: bytes, status: 
         returning = asked.header.replace(method=Method(method), returning=True, status=status & 0x7FFF)
         return asked.replace(header=returning, mkey=0, payload=content.ljust(64, b"\0")).encode()
     datagram = managementPacket(
-        *(method, header.transactionID, header.attributeID, header.attributeModifier, content, IBPath(), 0)
+        method, header.transactionID, header.attributeID, header.attributeModifier, content, IBPath(), 0
     )
     return datagram[:4] + status.to_bytes(2, "big") + datagram[6:]

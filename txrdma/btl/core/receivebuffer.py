@@ -80,35 +80,36 @@ class ReceiveBuffer:
         @return: its position, which is allocated until L{release}; or L{FULL} or L{UNREACHED}.
         """
         order = max(_SMALLEST, (len(data) - 1).bit_length())
-        at = self._take(order)
-        if at == FULL or self._write(at, data):
-            return at
-        self.release(at)
+        position = self._take(order)
+        if position == FULL or self._write(position, data):
+            return position
+        self.release(position)
         return UNREACHED if self.remoteFrom is None else FULL
 
     def _take(self, order: int) -> int:
+        """Allocate 2 to the power of C{order} bytes, or the whole buffer; return the position, or L{FULL}."""
         length = min(1 << order, self.size)
         free = self._free.get(order)
         if self._isEmptying:
             return FULL
         if free:
-            at = free.pop()
+            position = free.pop()
             self._idle -= length
         elif self._head + length <= self.size:
-            at = self._head
+            position = self._head
             self._head += length
         else:
             self._isEmptying = self._idle >= length
             return FULL
-        self._orders[at] = order
-        return at
+        self._orders[position] = order
+        return position
 
-    def release(self, allocate: int) -> None:
+    def release(self, position: int) -> None:
         """Free the memory of an acknowledged piece."""
-        order = self._orders.pop(allocate)
+        order = self._orders.pop(position)
         # An empty buffer forgets the sizes of its free memory, which otherwise would never be joined again.
         if self._orders:
-            self._free.setdefault(order, []).append(allocate)
+            self._free.setdefault(order, []).append(position)
             self._idle += min(1 << order, self.size)
         else:
             self._free.clear()

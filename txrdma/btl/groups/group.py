@@ -3,6 +3,13 @@ Groups of processes: collective operations, as in MPI, over connections between 
 
 All members call the same operations in the same order, with data of the same type and length. A member may
 call the next operation before the last one has completed; it begins afterwards.
+
+Theory of operation. Each operation has a schedule, a generator that L{txrdma.btl.groups._algorithms} or
+L{txrdma.btl.groups._sharedalgorithms} makes. It yields a C{Step}, the messages that this member exchanges
+next, or a C{Wait} for members that have to write into shared memory, and returns the result. C{_advance}
+resumes the schedule of the oldest operation when all messages of its step have been received and sent, or the
+members have published theirs. Callbacks may start operations and close the group, so C{_advance} is not
+nested, and each operation has a flag that it is over. The first failure, of any member, fails all operations.
 """
 
 from __future__ import annotations
@@ -104,11 +111,11 @@ class Group:
         self._members, self._leave = members, leave
         self._operations: deque[_Running] = deque()
         self._receives: set[Deferred[Any]] = set()
-        self._values: list[Any] = []
-        self._missing = 0  # messages of a step that have not been received or sent
+        self._values: list[Any] = []  # messages received in the current step
+        self._missing = 0  # messages of the current step that have not been received or sent
         self._isAdvancing = self._isClosed = False
         self._memory: SharedMemory | None = None
-        self._wait: Wait | None = None
+        self._wait: Wait | None = None  # members that the current step waits for, in shared memory
         members.onFailure = self._failed
 
     def __repr__(self) -> str:

@@ -324,8 +324,7 @@ class RDMAClientEndpoint(_ClientEndpoint):
         if device is not None:
             checkSpec(device)
         super().__init__(
-            *(reactor, serviceIDOf(space, port), terms, privateData, alternate, timeout, resolver),
-            isPeerToPeer,
+            reactor, serviceIDOf(space, port), terms, privateData, alternate, timeout, resolver, isPeerToPeer
         )
         self._device, self._host, self._isAddress = device, host, isAddress(host)
 
@@ -375,8 +374,7 @@ class _ServerEndpoint:
     def _listen(self, factory: IMessageProtocolFactory) -> IListeningPort:
         with heldAdapter(self._reactor, self._device) as adapter:
             listening = ServiceListening(
-                *(adapter, self._scheme, self._serviceIDs, factory),
-                *(self._terms, self._backlog, self._match),
+                adapter, self._scheme, self._serviceIDs, factory, self._terms, self._backlog, self._match
             )
             listening.startListening()
         followUser(self._reactor, self._device, adapter, listening)

@@ -317,8 +317,7 @@ class Connection:
         pkey = opening.request.pkey
         return Alternate(
             PathEnds(
-                *(self.localCommID, self.remoteCommID, self.localQPN, self.remoteQPN),
-                opening.transactionID,
+                self.localCommID, self.remoteCommID, self.localQPN, self.remoteQPN, opening.transactionID
             ),
             isActive=opening.isActive,
             primary=self.primary,
