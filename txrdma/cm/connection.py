@@ -211,7 +211,7 @@ class CMConnection:
             self._handler(self, event)
         except Exception:
             _log.failure(
-                "{connection}: the application raised an exception, called with {event}",
+                "{connection}: its handler raised an exception, called with {event}",
                 connection=self,
                 event=event,
             )

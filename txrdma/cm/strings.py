@@ -72,9 +72,9 @@ class IBStringParser:
     servers.
 
     C{to} is the GID, port GUID or LID of a port, to which the subnet administration finds a path; on RoCE it
-    is a GID or an IP address.
-    Clients may have another path to migrate to, C{alternate=WORDS}, or C{alternate=auto}. The words of paths
-    are those of L{IBPath.fromString<txrdma.iba.path.IBPath.fromString>}.
+    is a GID or an IP address. Clients may have another path to migrate to, C{alternate=WORDS}, or
+    C{alternate=auto}. The words of paths are those of
+    L{IBPath.fromString<txrdma.iba.path.IBPath.fromString>}.
     """
 
     prefix = "ib"

@@ -1,8 +1,8 @@
 """
 Types of verbs: states, access rights, attributes, work requests and completions.
 
-Follows InfiniBand Architecture vol. 1, chapters 10 and 11; the numbers are those of libibverbs,
-so that a value printed here can be looked up there.
+Follows InfiniBand Architecture vol. 1, chapters 10 and 11; the numbers are those of libibverbs, so that a
+value printed here can be looked up there.
 """
 
 from __future__ import annotations
@@ -184,8 +184,8 @@ class ReceiveRequest:
     """
     A request for a receive queue: the memory for one message.
 
-    It must stay unchanged until its completion; then it may be reused.
-    The first 40 bytes of a received datagram are for its GRH (IBA 11.4.2.1).
+    It must stay unchanged until its completion; then it may be reused. The first 40 bytes of a received
+    datagram are for its GRH (IBA 11.4.2.1).
     """
 
     identifier: int

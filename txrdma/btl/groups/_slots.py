@@ -17,8 +17,8 @@ this member writes, each on a cache line of its own::
     64    rank for which the member sleeps, plus 1; 0: none
     128   kind and length of the data of the last even step; 192: of the last odd one
 
-Areas follow, two for each member. A faulty member may change its slot at any time. So each
-word is read once, and lengths are compared with what is expected, or with the size of the area.
+Areas follow, two for each member. A faulty member may change its slot at any time. So each word is read once,
+and lengths are compared with what is expected, or with the size of the area.
 """
 
 from __future__ import annotations

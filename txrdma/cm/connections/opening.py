@@ -99,9 +99,9 @@ class Attempt:
     An attempt to connect to a service of a peer.
 
     If the peer rejects the path MTU and names a smaller one, the REQ is repeated with that MTU. If the peer
-    still has a connection with the number of our queue pair, it is repeated with another queue pair. A
-    redirection to another port is followed once. In a
-    peer-to-peer connection the REQ of the peer may count instead; then this end sends a REP.
+    still has a connection with the number of this queue pair, it is repeated with another queue pair. A
+    redirection to another port is followed once. In a peer-to-peer connection the REQ of the peer may count
+    instead; then this end sends a REP.
 
     @ivar answer: fires with the protocol. Cancelling it withdraws the REQ, or rejects the REP.
     """

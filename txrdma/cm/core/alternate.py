@@ -3,10 +3,11 @@ Alternate paths of an established connection: loading, accepting, rejecting, and
 
 Follows InfiniBand Architecture vol. 1, 12.8 (LAP, APR) and 17.2.8 (automatic path migration).
 
-The active end loads, the passive one answers. While a LAP is unanswered, neither end has an alternate path:
-the queue pairs are disarmed before, and rearmed with the answer, first at the passive end. So a queue pair
-can't migrate to a path on which the ends have not agreed. Each LAP has its own transaction ID, one more than
-the last: a late APR is not mistaken for the answer to the next LAP, nor a late LAP for a new one.
+Theory of operation. The active end loads, the passive one answers. While a LAP is unanswered, neither end has
+an alternate path: the queue pairs are disarmed before, and rearmed with the answer, first at the passive end.
+So a queue pair can't migrate to a path on which the ends have not agreed. Each LAP has its own transaction
+ID, one more than the last: a late APR is not mistaken for the answer to the next LAP, nor a late LAP for a
+new one.
 """
 
 from __future__ import annotations
@@ -142,17 +143,8 @@ class Alternate(ExchangeCore):
     """
 
     __slots__ = (
-        *(
-            "_answered",
-            "_ends",
-            "_isActive",
-            "_isSupported",
-            "_judge",
-            "_lap",
-            "_lapTransaction",
-            "_mayReload",
-        ),
-        *("_newest", "_path", "_private", "_response", "_timedOut"),
+        *("_answered", "_checkPath", "_ends", "_isActive", "_isSupported", "_lap", "_lapTransaction"),
+        *("_mayReload", "_newest", "_path", "_privateData", "_response", "_timedOut"),
         *("alternate", "primary", "wasUsed"),
     )
     _final = frozenset({"CLOSED"})
@@ -176,18 +168,18 @@ class Alternate(ExchangeCore):
         """
         self._ends = ends
         self._isActive, self._isSupported, self._mayReload = isActive, isSupported, mayReload
-        self._judge = checkPath
+        self._checkPath = checkPath
         self.primary = primary
         self.alternate = alternate
         self.wasUsed = False
-        self._path = primary
+        self._path = primary  # that of the last LAP, as this end sees it
         self._lap = _NO_LAP
         self._lapTransaction = 0
-        self._newest: int | None = None
+        self._newest: int | None = None  # transaction ID of the peer's newest LAP
         self._answered: _Answered | None = None
         self._response = _NO_APR
-        self._private = b""
-        self._timedOut = False
+        self._privateData = b""
+        self._timedOut = False  # a LAP has timed out, whose answer may still arrive
         super().__init__(retryPolicy)
 
     @property
@@ -230,13 +222,13 @@ class Alternate(ExchangeCore):
             )
         if areSame(path, self.primary):
             raise InvalidRequest("the alternate path is the primary one")
-        refusal = self._judge(path)
+        refusal = self._checkPath(path)
         if refusal is not None:
             raise InvalidRequest(f"this end cannot use the path: {refusal[0].name}")
         checkPrivateData(privateData, 168)
         checkFits(path)
         if self._stateName == _IDLE:
-            self._path, self._lapTransaction, self._private = path, transactionID & LOW_BITS, privateData
+            self._path, self._lapTransaction, self._privateData = path, transactionID & LOW_BITS, privateData
             self._timedOut = self._timedOut and not isLegacyPeer
         return self._ask("load", now)
 
@@ -337,7 +329,7 @@ class Alternate(ExchangeCore):
             return APStatus.LOADED, b""  # no refusal, but there is nothing to ask the program
         if self.alternate is not None and not self._mayReload:
             return APStatus.REJECTED, b""
-        refusal = self._judge(path)
+        refusal = self._checkPath(path)
         if refusal is None and lap.remoteQPN != self._ends.localQPN:
             return APStatus.QPN_EECN_DO_NOT_MATCH, b""
         return refusal
@@ -374,7 +366,7 @@ class Alternate(ExchangeCore):
             remoteCommID=self._ends.remoteCommID,
             remoteQPN=self._ends.remoteQPN,
             remoteCMResponseTimeout=self._retryPolicy.responseTimeout,
-            privateData=self._private.ljust(168, b"\0"),
+            privateData=self._privateData.ljust(168, b"\0"),
         )
         self._sendUntilAnswered(lapFor(self._path, blank), self._lapTransaction)
 

@@ -263,7 +263,7 @@ class KernelManagedConnection:
             self._handler(self, event)
         except Exception:
             _log.failure(
-                "{connection} closes: the application raised an exception, called with {event}",
+                "{connection} closes: its handler raised an exception, called with {event}",
                 connection=self,
                 event=event,
             )
