@@ -43,10 +43,11 @@ class Subscription:
     """
     Subscription to notices, from L{start} until L{stop}.
 
-    Only reports from the SA are accepted, since any host can send one.
+    Only reports from the SA are accepted, since any host can send one. The subscription is renewed
 
-    It is renewed regularly; when the port returns, gets another SM or address, or its SM requests clients to
-    register again; soon after it was refused or not answered; and by L{renew}.
+      - regularly, and by L{renew}
+      - when the port returns, gets another SM or address, or its SM requests clients to register again
+      - after some seconds, if the SA has refused it or has not answered
 
     @ivar isStanding: True if the last renewal was accepted.
     """

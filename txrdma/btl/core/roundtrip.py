@@ -1,4 +1,10 @@
-"""The round trip to one peer over one channel, and the retransmission timeout (RFC 6298)."""
+"""
+The round trip to one peer over one channel, and the two times after which a segment counts as lost.
+
+Follows RFC 6298 (the retransmission timeout) and RFC 8985, 6.2 and 7.1 (the time to wait when later segments
+have arrived, because packets may overtake each other). Both times grow when a retransmission was spurious.
+The base round trip is the shortest one of the last minute: that of an empty queue.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +43,9 @@ class RoundTripEstimate:
 
     __slots__ = (
         "_baseAt",
-        "_calm",
         "_latest",
         "_minima",
+        "_recoveries",
         "_usual",
         "_variation",
         "base",
@@ -52,10 +58,10 @@ class RoundTripEstimate:
     def __init__(self) -> None:
         self.smoothed = self._variation = self._latest = self.base = 0.0
         self.timeout = self._usual = FIRST_TIMEOUT
-        self._baseAt = 0.0
-        self._minima: tuple[float, ...] = ()
+        self._baseAt = 0.0  # time when the current period began
+        self._minima: tuple[float, ...] = ()  # shortest round trip of each period
         self.reorderQuarters = 1  # quarters of a round trip (RFC 8985, 7.1)
-        self._calm = 0
+        self._recoveries = 0  # recoveries since the last spurious retransmission
         self.hasOwn = False
 
     def measured(self, seconds: float, now: float, isOwn: bool = True) -> None:
@@ -121,7 +127,7 @@ class RoundTripEstimate:
     def spurious(self) -> None:
         """Increase both waiting times after a spurious retransmission; the timer's until the next sample."""
         self.reorderQuarters = min(self.reorderQuarters + 1, MOST_PATIENT)
-        self._calm = 0
+        self._recoveries = 0
         self._usual = min(2 * self._usual, LONGEST_TIMEOUT)
         self.timeout = max(self.timeout, self._usual)
 
@@ -130,6 +136,6 @@ class RoundTripEstimate:
         Note a recovery without spurious retransmissions; after several of them the waiting time is reduced
         again.
         """
-        self._calm += 1
-        if self._calm >= _FORGIVEN:
-            self.reorderQuarters, self._calm = 1, 0
+        self._recoveries += 1
+        if self._recoveries >= _FORGIVEN:
+            self.reorderQuarters, self._recoveries = 1, 0

@@ -345,7 +345,7 @@ class SendWindow:
         # First the silent paths: their segments count as timed out, not as overtaken.
         if len(self.paths) > 1:
             self._findSilent(now)
-        self._overtaken(now)
+        self._loseOvertaken(now)
         # After the losses: this may end a round, which is judged by its arrivals and losses.
         for path in self.paths:
             if arrived[path.number]:
@@ -412,7 +412,7 @@ class SendWindow:
         trail.clear()
         return None
 
-    def _overtaken(self, now: float) -> None:
+    def _loseOvertaken(self, now: float) -> None:
         """Mark segments lost when later ones of their channel arrived long enough ago."""
         for path in self.paths:
             lost = 0
@@ -497,7 +497,7 @@ class SendWindow:
 
         @return: whether the peer is lost, because it has not answered for too long.
         """
-        self._overtaken(now)
+        self._loseOvertaken(now)
         timedOut = 0
         for path in self.paths:
             before = timedOut

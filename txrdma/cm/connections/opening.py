@@ -515,11 +515,13 @@ class ServiceListening:
             self._accept(connection, event.request)
         except Exception as error:
             if not isinstance(error, RDMAError):
-                _log.failure("{listener}: buildProtocol failed", listener=self)
+                _log.failure(
+                    "{listener} rejects a connection, because an exception was raised", listener=self
+                )
             elif not isinstance(error, Rejection):
                 _rateLimited.warn(
                     (self.serviceID, type(error)),
-                    "{listener} can't accept a connection: {error}",
+                    "{listener} rejects a connection: {error}",
                     listener=self,
                     error=error,
                 )

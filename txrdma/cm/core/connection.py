@@ -4,11 +4,11 @@ The core of a connection: opening, alternate paths and closing.
 Follows InfiniBand Architecture vol. 1, 12.9.
 
 Theory of operation. The parts are state machines of their own, which do not know each other. The opening
-exists from the beginning. When it is established, the end is created; that of alternate paths on first use,
-since most connections have none. From then on each message is passed to the part that it concerns. A failed
-opening with a time-wait has only a closing part. A DREQ or a LAP may overtake the RTU or replace a lost one,
-and so may data of the peer (C{communicating}): they establish the connection first. The connection is free
-when its last part is.
+exists from the beginning, the closing part from the time when it is established, and the part of alternate
+paths from its first use, since most connections have none. From then on each message is passed to the part
+that it concerns. A failed opening with a time-wait has only a closing part. A DREQ or a LAP may overtake the
+RTU or replace a lost one, and so may data of the peer (C{communicating}): they establish the connection
+first. The connection is free when its last part is.
 """
 
 from __future__ import annotations

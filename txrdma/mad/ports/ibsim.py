@@ -167,9 +167,9 @@ class IbsimPort(DescriptorPort):
             head = _DIRECTED_HEAD
         else:
             isSMP = datagram[1] & 0x7F == 1
-            to, by = (0, 0) if isSMP else (path.dqpn or 1, path.sqpn or 1)
+            dqpn, sqpn = (0, 0) if isSMP else (path.dqpn or 1, path.sqpn or 1)
             try:
-                head = _ENVELOPE.pack(path.dlid, 0, to, by, 0, 256)
+                head = _ENVELOPE.pack(path.dlid, 0, dqpn, sqpn, 0, 256)
             except structError as error:
                 raise InvalidRequest(f"{self.name}: {path} does not fit into a header: {error}") from error
         self._checkSpace(self._waiting)
