@@ -1,7 +1,14 @@
 """
 Tasks: coroutines that are suspended while they wait.
 
-A piece of work waits for a Deferred or other work. Nested waits do not make the stack grow.
+A piece of work waits for a Deferred or other work.
+
+Theory of operation. A L{Runner} has a queue of tasks that can continue, each with the value or the error that
+it has waited for. L{Runner.turn} resumes one after the other; calls during that only append to the queue, so
+that neither nested waits nor Deferreds that have fired already make the stack grow. An iterable of work is a
+task, too, the source of the tasks that it begins. Before each of them it waits until C{fits} permits another
+one. A run ends when neither tasks nor sources are left, or with the first error for which no other task
+waits; then all work is closed.
 """
 
 from __future__ import annotations

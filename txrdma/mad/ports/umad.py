@@ -3,6 +3,11 @@ Management ports of the kernel: C{/dev/infiniband/umadN}.
 
 Follows the kernel's interface to user space, version 5. Each class that is sent or served has a separate
 agent in the kernel, which puts the agent's number into the upper half of transaction IDs.
+
+The kernel waits for the answer to each request as well, and returns the request when it has timed out. It
+accepts no second request with the same transaction ID meanwhile. So its timeout is a tenth shorter than that
+of the program, and a retransmission that is too early is stored until the kernel has returned the first
+request.
 """
 
 from __future__ import annotations
@@ -110,8 +115,8 @@ class UmadPort(DescriptorPort):
         self._sysfs = endPort
         self._agents: dict[tuple[int, int, int], _Agent] = {}
         self._served: dict[int, list[_Agent]] = {}
-        # Requests that the kernel waits for answers to; with what to send when it gives up, if that is known.
-        self._asked: dict[bytes, tuple[bytes, bytes] | None] = {}
+        # Requests whose answers the kernel waits for, each with its stored retransmission, if any.
+        self._awaited: dict[bytes, tuple[bytes, bytes] | None] = {}
         self._buffer = bytearray(_LONGEST_READ)
         self._madName = endPort.madName
         try:
@@ -146,7 +151,7 @@ class UmadPort(DescriptorPort):
         try:
             agent = self._register(managementClass, mask, oui)
         except OSError as error:
-            if error.errno == errno.EINVAL and mask and self._takes(managementClass, oui):
+            if error.errno == errno.EINVAL and mask and self._permitsClass(managementClass, oui):
                 raise ResourceExhausted(f"{self.name}: class {managementClass:#x} is in use") from error
             raise self._refused(error, f"class {managementClass:#x} can't be served") from error
         serving = self._served.setdefault(managementClass, [])
@@ -175,10 +180,10 @@ class UmadPort(DescriptorPort):
         header = self._envelope(agent, datagram, path, answerWithin)
         if answerWithin and not isResponse:
             key = _keyOf(datagram)
-            if key in self._asked:  # it goes when the kernel gives up the one before
-                self._asked[key] = header, bytes(datagram)
+            if key in self._awaited:  # sent when the kernel has returned the first one
+                self._awaited[key] = header, bytes(datagram)
                 return
-            self._asked[key] = None
+            self._awaited[key] = None
         self._write(header, bytes(datagram))
 
     def pathOf(self, envelope: object) -> IBPath:
@@ -255,13 +260,13 @@ class UmadPort(DescriptorPort):
                     "the receiver of {port} raised when it was called with a datagram", port=self.name
                 )
 
-    # What the kernel wants.
+    # The kernel's interface.
 
     def _write(self, header: bytes, datagram: bytes) -> None:
         try:
             os.write(self._fd, header + datagram)
         except OSError as error:
-            self._asked.pop(_keyOf(datagram), None)
+            self._awaited.pop(_keyOf(datagram), None)
             raise self._refused(error, "the kernel refuses the datagram") from error
 
     def _refused(self, error: OSError, what: str) -> RDMAError:
@@ -294,23 +299,23 @@ class UmadPort(DescriptorPort):
         isResponse = bool(datagram[3] & 0x80)
         if status:
             if not isResponse:  # an undelivered response is not reported
-                self._gaveUp(receiver, datagram, os.strerror(status))
+                self._kernelTimedOut(receiver, datagram, os.strerror(status))
             return
         if isResponse or datagram[3] == _TRAP_REPRESS:
-            self._asked.pop(_keyOf(datagram), None)
+            self._awaited.pop(_keyOf(datagram), None)
         qpn, qkey, lid, sl, bits, hasGRH, gidIndex, hops, tclass, gid, flow = _REMOTE.unpack_from(header, 20)
         (pkeyIndex,) = _PKEY_INDEX.unpack_from(header, 56)
         isSMI = datagram[1] & 0x7F == 1
         remote = (qpn, qkey, lid, sl, bits, bool(hasGRH), gidIndex, hops, tclass, gid, flow)
         receiver.received(datagram, Envelope(*remote, pkeyIndex, isSMI))
 
-    def _gaveUp(self, receiver: IMADReceiver, datagram: bytes, reason: str) -> None:
-        """Handle the kernel's timeout of a request: send a waiting repetition, or return the request."""
-        again = self._asked.pop(_keyOf(datagram), None)
+    def _kernelTimedOut(self, receiver: IMADReceiver, datagram: bytes, reason: str) -> None:
+        """Handle the kernel's timeout of a request: send the stored retransmission, or report the request."""
+        again = self._awaited.pop(_keyOf(datagram), None)
         if again is None:
             receiver.undeliverable(datagram, reason)
             return
-        self._asked[_keyOf(datagram)] = None
+        self._awaited[_keyOf(datagram)] = None
         try:
             self._write(*again)
         except RDMAError as error:
@@ -319,10 +324,9 @@ class UmadPort(DescriptorPort):
     def _envelope(self, agent: _Agent, datagram: Buffer, path: IBPath, answerWithin: float) -> bytes:
         end = self.endPort
         isSMI = agent.managementClass & 0x7F == 1
-        # The kernel gives up a little before us: it takes no request twice that it still waits for.
         milliseconds = min(int(answerWithin * _KERNEL_MILLISECONDS), _LONGEST_WAIT)
         if answerWithin and not milliseconds:
-            milliseconds = 1  # 0 is not to wait at all
+            milliseconds = 1  # the kernel would not wait for 0
         resends = _RESENDS if self.doesRMPP and isRMPP(bytes(datagram[:36])) else 0
         pkeyIndex = self._pkeyIndex(path.pkey)
         try:
@@ -363,7 +367,7 @@ class UmadPort(DescriptorPort):
                 raise self._refused(error, f"class {managementClass:#x} cannot be sent here") from error
         return agent
 
-    def _takes(self, managementClass: int, oui: int) -> bool:
+    def _permitsClass(self, managementClass: int, oui: int) -> bool:
         """True if the kernel allows an agent for the class without requests."""
         try:
             self._unregister(self._register(managementClass, 0, oui))

@@ -36,7 +36,7 @@ BOUNDS: Final = {
         fabric.NodeNames.names fabric.Thresholds.limits mad.MADSchedule._waiting,_outstanding
         mad.MADServer._handlers,_listeners mad.PortWatch._listeners,_polling mad.Registrations._known
         mad.Runner.running,wanting,_sources,_ready mad.SATransactor._lids mad.Servers._servers
-        mad.Task.children,_answers mad.Transactions.open,_pausing mad.UmadPort._asked
+        mad.Task.children,_answers mad.Transactions.open,_pausing mad.UmadPort._awaited
         monitor.ConfigReader.mistakes,_wrong monitor.EventHub._edges monitor.FabricPoller._running,_replaced
         monitor.MaintainedFiles.problems,_written monitor.Notifier._queues
         monitor.SupervisedLoop._waiting monitor.Supervisor.loops monitor.Tallies._limits

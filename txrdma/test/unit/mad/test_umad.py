@@ -207,7 +207,7 @@ class CallTests(UmadCase):
         self.failureResultOf(cancelled, CancelledError)
         self.wait(lambda: not self.kernel.files[client.port.fileno()].open)  # type: ignore[attr-defined]  # a UmadPort
         self.clock.step()
-        self.assertEqual(client.port._asked, {})  # type: ignore[attr-defined]  # a UmadPort
+        self.assertEqual(client.port._awaited, {})  # type: ignore[attr-defined]  # a UmadPort
 
     def test_hungUp(self) -> None:
         client = self.agent("roce0")
@@ -271,7 +271,7 @@ class ServeTests(UmadCase):
         self.result(client.SubnAdmTrap(Notice(isGeneric=True, trapNumber=64), self.path))
         port = client.port
         assert isinstance(port, UmadPort)
-        self.assertEqual(port._asked, {})
+        self.assertEqual(port._awaited, {})
 
     def test_taken(self) -> None:
         first, second = self.port("roce0"), self.port("roce0")
@@ -369,7 +369,7 @@ class RefusalTests(UmadCase):
         path = IBPath(dgid=NOWHERE)
         object.__setattr__(path, "hopLimit", 300)
         self.assertRaises(InvalidRequest, port.send, datagram, path, 1.0)
-        self.assertEqual((self.kernel.sent, port._asked), ([], {}))
+        self.assertEqual((self.kernel.sent, port._awaited), ([], {}))
 
     def test_noRoom(self) -> None:
         port, served = self.port("roce0"), []
