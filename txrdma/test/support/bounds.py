@@ -113,7 +113,7 @@ BOUNDS: Final = {
     "btl.connections.MOST_OPENING": "btl._Accepting._exchangesOf",
     "btl.connections.MOST_WAITING": "btl._Accepting._clientsOf,unintroduced,queued",
     "btl.core.assembly.MOST_MESSAGES": "btl.Assembly._incomplete",
-    "btl.core.congestion.ROUNDS": "btl.Congestion._latest",
+    "btl.core.congestion.ROUNDS": "btl.Congestion._minima",
     "btl.core.expected.MOST_NAMES": "btl.EarlyPackets._packets",
     "btl.core.flow.WINDOW": "btl.BTLMessageTransport._undelivered btl.ByteStream._read",
     "btl.core.ordering.MOST_HELD": "btl.Ordering.waiting",
