@@ -460,9 +460,8 @@ def _parseRepr(text: str) -> IBPath:
             values[name] = _literal(name, given.value)
         return kind(**_checked(values))
     except (*_UNREADABLE, KeyError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{text!r} is not a path, such as IBPath(dlid=7) {f': {error}' if str(error) else ''}"
-        ) from None
+        reason = f": {error}" if str(error) else ""
+        raise ValueError(f"{text!r} is not a path, such as IBPath(dlid=7){reason}") from None
 
 
 def _fieldOf(kind: type[IBPath], name: str) -> str:

@@ -96,6 +96,12 @@ class TextTests(SynchronousTestCase):
             self.assertRaises(ValueError, parseTarget, text)
         self.assertRaises(ValueError, IBDRPath.fromString, "IBPath(dlid=7)")
 
+    def test_reason(self) -> None:
+        """The message for an invalid C{repr} has an example, and the reason if there is one."""
+        for text, end in (("IBPath(7)", "(dlid=7)"), ("IBPath(lids=7)", "(dlid=7): there is no field lids")):
+            error = self.assertRaises(ValueError, IBPath.fromString, text)
+            self.assertEqual(str(error), f"{text!r} is not a path, such as IBPath{end}")
+
     @settings(max_examples=30)
     @given(st.text(max_size=40) | st.text("0123456789abcdefx:.,% lidDR()=", max_size=20))
     def test_anything(self, text: str) -> None:
