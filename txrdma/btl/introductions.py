@@ -98,7 +98,7 @@ class Introduction(Layout):
         """
         checkVersion(self.magic, self.version)
         if self.mtu < SMALLEST_MTU:
-            raise WireError("Introduction", 10, f"an MTU of {self.mtu} bytes")
+            raise WireError("Introduction", 10, f"the MTU is {self.mtu} bytes, less than {SMALLEST_MTU}")
 
 
 INTRODUCTION_LENGTH: Final = len(Introduction().encode())
@@ -218,7 +218,7 @@ def decodeInterfaces(content: bytes) -> list[tuple[Introduction, Interface]]:
     length = INTRODUCTION_LENGTH + len(InterfacePart().encode())
     count, left = divmod(len(content), length)
     if left or not 1 <= count <= MOST_INTERFACES:
-        raise WireError("InterfacePart", 0, f"{len(content)} bytes of interfaces")
+        raise WireError("InterfacePart", 0, f"{len(content)} bytes are not 1 to {MOST_INTERFACES} interfaces")
     found = []
     for begin in range(0, len(content), length):
         each = Introduction.decode(content[begin:])

@@ -202,7 +202,7 @@ class PeerConnection(StreamProtocol):
             while not self._isOver and len(self._received) >= HEAD_LENGTH:
                 head = FrameHead.decode(self._received)
                 if head.length > LONGEST_FRAME:
-                    raise WireError("FrameHead", 2, f"{head.length} bytes")
+                    raise WireError("FrameHead", 2, f"a frame of {head.length} bytes is too long")
                 end = HEAD_LENGTH + head.length
                 if len(self._received) < end:
                     break

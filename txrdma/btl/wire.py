@@ -219,10 +219,10 @@ def decodeSegment(packet: Buffer) -> Segment:
     """
     have = len(packet)
     if have < HEADER_LENGTH:
-        raise WireError("Header", have, f"{have} bytes, fewer than {HEADER_LENGTH}")
+        raise WireError("Header", have, f"the packet has {have} bytes, fewer than {HEADER_LENGTH}")
     first, flags, tag, sender, sequence, acknowledged, length = _HEADER.unpack_from(packet)
     if first >> 4 != VERSION:
-        raise WireError("Header", 0, f"version {first >> 4}, not {VERSION}")
+        raise WireError("Header", 0, f"the version is {first >> 4}, not {VERSION}")
     kind = first & 15
     begin = HEADER_LENGTH
     if kind == CHUNK or kind == PLACED:
@@ -232,9 +232,9 @@ def decodeSegment(packet: Buffer) -> Segment:
     elif kind == ACK:
         begin = ACK_LENGTH
     elif not FRAG <= kind <= PLACED_PUT:
-        raise WireError("Header", 0, f"kind {kind}")
+        raise WireError("Header", 0, f"the kind {kind} is not defined")
     if have < begin + length:
-        raise WireError("Header", 20, f"{length} bytes after the first {begin} of {have}")
+        raise WireError("Header", 20, f"the payload has {length} bytes, and {have - begin} follow the header")
     payload = memoryview(packet)[begin : begin + length]
     attempt = flags & 0x7F
     acknowledgedUpTo = acknowledged if flags & 0x80 or kind == ACK else None

@@ -797,6 +797,7 @@ class Module(FastPath):
         return True
 
     def _makeReady(self, peer: Peer) -> None:
+        """Let L{outgoing} send to a peer, if there is anything that its window permits."""
         self._times.touch(peer)
         if not peer.isLosing and peer.sent.hasLost():
             peer.isLosing = True
@@ -806,6 +807,7 @@ class Module(FastPath):
             self._ready.append(peer)
 
     def _sendAgain(self, packets: list[Packet], now: float) -> None:
+        """Append retransmissions, of each peer in turn."""
         for _each in range(MOST_RESENDS):
             # Peers that have nothing more to retransmit are removed here only, when they come first.
             while self._losing and (self._losing[0].state == REMOVED or not self._losing[0].sent.hasLost()):
@@ -820,7 +822,7 @@ class Module(FastPath):
             try:
                 self._emit(peer, peer.sent.retransmit(now, path), 2 * path.port + DATA, packets)
             except Exception as error:
-                self.lose(peer, "a segment to the peer could not be repeated", error)
+                self.lose(peer, "a segment to the peer could not be retransmitted", error)
 
     def _sendProbes(self, packets: list[Packet], now: float) -> None:
         """Send probes of silent paths: copies of an acknowledged segment."""
@@ -835,6 +837,7 @@ class Module(FastPath):
             self._times.touch(peer)
 
     def _sendNew(self, packets: list[Packet], now: float, isEarly: bool) -> None:
+        """Append new segments, up to L{FAIR_SHARE} of each peer in turn, while windows and credits permit."""
         ready, credits = self._ready, self.credits
         while ready and len(packets) < MOST_PACKETS:
             peer = ready[0]

@@ -78,7 +78,7 @@ class _MemberLines(_Lines):
             return
         port = value["port"]
         if type(port) is not int or not 0 < port < 65536:
-            raise ValueError(f"port {port}")
+            raise ValueError(f"{port!r} is not a port")
         self._rendezvous.listens(self._rank, self._transport().getPeer().host, port)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:

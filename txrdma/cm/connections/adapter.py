@@ -177,7 +177,7 @@ class Adapter:
     ) -> None:
         """
         @param closed: called after the adapter has closed.
-        @param isOwner: C{closed} closes the device, which the program does not have.
+        @param isOwner: True if C{closed} closes the device, because the program did not open it.
         @raise InvalidRequest: the device has no queue pair 1, and is not a kernel device.
         @raise txrdma.error.ResourceExhausted: queue pair 1 of a port, or the CM class, is in use.
         """
