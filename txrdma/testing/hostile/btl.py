@@ -117,7 +117,7 @@ class BTLScenario(HostileScenario):
     def judge(self) -> None:
         """Check the listener's tables, and those of the victim's module."""
         accepting = self.accepting[self.victim]
-        check(accepting._opening <= MOST_OPENING, f"{accepting._opening} exchanges")
+        check(accepting._exchanges <= MOST_OPENING, f"{accepting._exchanges} exchanges")
         for key, module in moduleModule._modules.items():
             if key[0] is self.victim:
                 core = module.core
@@ -129,7 +129,7 @@ class BTLScenario(HostileScenario):
     def end(self) -> None:
         """Check that the listener has no state of clients left."""
         accepting = self.accepting[self.victim]
-        left = (accepting._opening, *accepting._openingOf, *accepting._othersOf, *accepting.silent)
+        left = (accepting._exchanges, *accepting._exchangesOf, *accepting._clientsOf, *accepting.unintroduced)
         check(left == (0,), f"the listener still has {left}")
 
     def close(self) -> None:
