@@ -465,7 +465,6 @@ class PeerConnection(StreamProtocol):
             _log.failure("{lifeline}: the program's callback for a message raised", lifeline=self)
 
     def eventsReported(self) -> None:
-        """Called after all events of a reactor iteration were reported."""
         try:
             if self.user is not None:
                 self.user.eventsReported()

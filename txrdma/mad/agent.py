@@ -210,7 +210,6 @@ class MADAgent(RPCs):
         self.port.send(datagram, path)
 
     def close(self) -> None:
-        """Cancel all calls, and close the port."""
         self._end("the agent is closed")
         self._watch.stop()
         if self._reopener is not None:

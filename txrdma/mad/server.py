@@ -215,7 +215,7 @@ class MADServer:
             else:
                 if result is None:
                     return 0  # nothing is to be answered: so it is with each message of a CM
-                answer = _promised(result)
+                answer = maybeDeferred(lambda value: value, result)  # which may be a coroutine
             # Paused: the Deferred has fired with another one, whose result is still missing.
             if not answer.called or answer.paused:
                 timer = self._reactor.callLater(self.answerSeconds, self._handlerTimedOut, who)
@@ -321,11 +321,6 @@ class MADServer:
     def _warn(self, text: str, path: IBPath, error: Exception | None = None) -> None:
         """Log a problem with a peer, at a limited rate."""
         self._rateLimited.warn((text, path.slid, path.sgid), text, path=path, error=error)
-
-
-def _promised(result: Any) -> Deferred[Any]:
-    """Return a Deferred of a handler's result: a value, a Deferred, or a coroutine."""
-    return maybeDeferred(lambda: result)
 
 
 def _read(datagram: bytes, message: bytes, path: IBPath) -> MADRequest:

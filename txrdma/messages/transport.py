@@ -104,11 +104,6 @@ class MessageTransport:
     # The producer
 
     def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:
-        """
-        Register a producer, which is paused while too much is queued.
-
-        @raise RuntimeError: there is a producer already.
-        """
         if self._producer is not None:
             raise RuntimeError("the connection has a producer already")
         if self._hasEnded:
@@ -119,7 +114,6 @@ class MessageTransport:
             producer.resumeProducing()
 
     def unregisterProducer(self) -> None:
-        """Unregister the producer; after C{loseConnection}, the connection can then close."""
         self._producer = None
         self._proceed()
 
@@ -130,7 +124,6 @@ class MessageTransport:
             self._call(methodcaller("pauseProducing"), self._producer)
 
     def _resumeProducer(self) -> None:
-        """Resume the producer if it is paused."""
         if self._producer is not None and self._isProducerPaused:
             self._isProducerPaused = not self._isStreaming  # a pull producer is called again
             self._call(methodcaller("resumeProducing"), self._producer)

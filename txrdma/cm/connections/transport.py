@@ -240,7 +240,6 @@ class RDMATransport(RequestTransport):
         return self._host
 
     def getPeer(self) -> MessageAddress:
-        """The address of the peer, with its private data."""
         return self._peer
 
     # Requests of the program, beside those of L{RequestTransport}
@@ -435,7 +434,6 @@ class RDMATransport(RequestTransport):
         return APStatus.LOADED if self.mayMigrateTo(path) else APStatus.NOT_SUPPORTED
 
     def _callOptional(self, name: str, *arguments: object) -> None:
-        """Call an optional method of the protocol, if the protocol has it."""
         method = getattr(self.protocol, name, None)
         if method is not None:
             self._call(method, *arguments)
