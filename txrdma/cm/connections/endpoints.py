@@ -164,7 +164,7 @@ def followUser(reactor: Any, device: DeviceSpec, former: Adapter, listening: Sus
     reactor.callWhenRunning(resume)
 
 
-def _whole(path: IBPath, adapter: Adapter) -> IBPath:
+def _withDefaults(path: IBPath, adapter: Adapter) -> IBPath:
     """Complete a path by default values of the source GID, the hop limit and the packet lifetime."""
     return replace(
         path,
@@ -189,12 +189,8 @@ class _ClientEndpoint:
         resolver: IPathResolver | None,
         isPeerToPeer: bool,
     ) -> None:
-        self._reactor, self._serviceID, self._terms, self._privateData = (
-            reactor,
-            serviceID,
-            terms,
-            privateData,
-        )
+        self._reactor, self._serviceID = reactor, serviceID
+        self._terms, self._privateData = terms, privateData
         if timeout is not None:
             checkSeconds("timeout", timeout)
         self._alternate, self._timeout = alternate, timeout
@@ -216,29 +212,41 @@ class _ClientEndpoint:
     def _connectBy(
         self, device: DeviceSpec, scheme: ServiceIDScheme, path: IBPath, factory: IMessageProtocolFactory
     ) -> Deferred[IRDMAProtocol]:
-        def begin(other: IBPath | None) -> Deferred[IRDMAProtocol]:
-            if other is not None:
-                other = _whole(other, adapter)
-            return Attempt(
-                *(adapter, scheme, self._serviceID, complete, factory, self._terms, self._privateData, other),
-                self._isPeerToPeer,
-            ).answer
-
-        async def beginWhenFound() -> IRDMAProtocol:
-            release = adapter.hold()
-            try:
-                return await begin(await adapter.findAlternate(complete))
-            finally:
-                release()
-
+        """Connect by a path, with the alternate path of the endpoint if there is one."""
         try:
             with heldAdapter(self._reactor, device) as adapter:
-                complete = _whole(path, adapter)
+                path = _withDefaults(path, adapter)
                 if isinstance(self._alternate, Automatic):
-                    return Deferred.fromCoroutine(beginWhenFound())
-                return begin(self._alternate)
+                    return Deferred.fromCoroutine(self._connectByBoth(adapter, scheme, path, factory))
+                return self._attempt(adapter, scheme, path, self._alternate, factory)
         except Exception:
             return fail()
+
+    async def _connectByBoth(
+        self, adapter: Adapter, scheme: ServiceIDScheme, path: IBPath, factory: IMessageProtocolFactory
+    ) -> IRDMAProtocol:
+        """Find an alternate path, and connect."""
+        release = adapter.hold()
+        try:
+            alternate = await adapter.findAlternate(path)
+            return await self._attempt(adapter, scheme, path, alternate, factory)
+        finally:
+            release()
+
+    def _attempt(
+        self,
+        adapter: Adapter,
+        scheme: ServiceIDScheme,
+        path: IBPath,
+        alternate: IBPath | None,
+        factory: IMessageProtocolFactory,
+    ) -> Deferred[IRDMAProtocol]:
+        if alternate is not None:
+            alternate = _withDefaults(alternate, adapter)
+        return Attempt(
+            *(adapter, scheme, self._serviceID, path, factory, self._terms, self._privateData, alternate),
+            self._isPeerToPeer,
+        ).answer
 
 
 class IBClientEndpoint(_ClientEndpoint):
