@@ -23,7 +23,8 @@ async def main(reactor, connect="smc:127.0.0.1:8007"):
     client = await connectProtocol(clientFromString(reactor, connect), Client())
     print((await client.answer).decode())
     smc = client.transport.smc
-    print(f"by {smc.mode} {smc.route}, {smc.bytesSent} bytes sent, {smc.bytesReceived} received")
+    how = smc.route or smc.fallbackReason.name
+    print(f"by {smc.mode}, {how}: {smc.bytesSent} bytes sent, {smc.bytesReceived} received")
     client.transport.loseConnection()
 
 
