@@ -220,7 +220,8 @@ class CommandOptions(FabricOptions):
         kind = None if attribute.lower() in _ADDRESS else kindNamed(KINDS, attribute)
         if kind is None and attribute.lower() not in _ADDRESS:
             known = ", ".join([kind.name for kind in KINDS] + ["Address"])
-            raise usage.UsageError(f"there is no attribute {attribute!r}; there are {known}")
+            wrong = f"there is no attribute {attribute!r}" if attribute else "expected ATTRIBUTE"
+            raise usage.UsageError(f"{wrong}; there are {known}")
         self["kind"], self["target"] = kind, target
         try:
             self["port"] = count(port)

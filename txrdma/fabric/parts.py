@@ -27,7 +27,7 @@ def located(fabric: Fabric, target: str, names: NodeNames) -> Node:
     """
     try:
         return _at(fabric, target)
-    except InvalidRequest:
+    except InvalidRequest as error:
         guids = set(names.guids(target))
         found = [
             node
@@ -37,7 +37,7 @@ def located(fabric: Fabric, target: str, names: NodeNames) -> Node:
         if len(found) > 1:
             raise InvalidRequest(f"{target!r} is the name of several nodes") from None
         if not found:
-            raise
+            raise InvalidRequest(f"{error}, and no node has this name") from None
         return found[0]
 
 

@@ -122,7 +122,7 @@ def understood(*args: str, **kwargs: str) -> tuple[str, SimulatedFabricOptions]:
     @raise ValueError: the string has an unknown key, or a wrong value.
     """
     if len(args) > (3 if args[:1] == ("fattree",) else 1):
-        raise ValueError(f"sim: {args[-1]!r} is one argument too many")
+        raise ValueError(f"sim:{':'.join(args)}: too many arguments; a fabric is fattree:HOSTS:RADIX or FILE")
     arguments = Arguments("sim", (), (), kwargs)
     node = arguments.take("node")
     if not (node.partition("/")[2] or "0").isdecimal():

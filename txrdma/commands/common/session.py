@@ -167,14 +167,15 @@ class Session:
             known = parsedTarget(target, self.endPort)
             if isinstance(known, GID) and self._isDirect(known):
                 return await IPPathResolver(self.endPort).resolve(known)
-        except InvalidRequest:
+        except InvalidRequest as error:
             if (match := _AT_QUEUE_PAIR.fullmatch(target.strip())) is not None:
                 return replace(await self._resolved(match[1]), dqpn=QPN(int(match[2], 0)))
             if _isIPv4(target):
                 return await IPPathResolver(self.endPort).resolve(target)
             known = await self._lidNamed(target)
             if known is None:
-                raise
+                names = "no node has this name" if self.endPort.smLID else "names need a subnet manager"
+                raise InvalidRequest(f"{error}, and {names}") from error
         return await SAPathResolver(self.agent, self.endPort).resolve(known)
 
     def _isDirect(self, gid: GID) -> bool:

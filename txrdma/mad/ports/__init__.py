@@ -48,8 +48,8 @@ def defaultMADPort() -> str:
         if name.partition(":")[0] not in _BY_NAME:
             return name
     raise DeviceUnavailable(
-        "no management port can be opened: check that there is a device, that ib_umad is loaded, that this "
-        "user may open /dev/infiniband/umad*; sim:fattree:128 would be a simulated fabric"
+        "no management port can be opened: check that there is a device, that ib_umad is loaded, and that "
+        "this user may open /dev/infiniband/umad*. For a simulated fabric: sim:fattree:128"
     )
 
 

@@ -296,6 +296,7 @@ class StringTests(SynchronousTestCase):
             ("sim:fattree:0", "0"),
             ("sim:fattree:x", "x"),
             ("sim:fattree:8:36:1", "too many"),
+            ("sim:torus:3", "sim:torus:3: too many arguments; a fabric is fattree:HOSTS:RADIX or FILE"),
             ("sim:/no/such/file.net", "file"),
             ("sim:/dev/null", "no nodes"),
             ("sim:fattree:8:traffic=inf", "traffic"),
