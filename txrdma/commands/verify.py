@@ -183,6 +183,8 @@ def _print(found: dict[str, Any]) -> None:
         print(f"\n{failure['check']}: {failure['text']}")
         if failure["explanation"]:
             print(f"  known: {failure['explanation']}")
+    if found["failures"]:
+        print("\nA slow or busy host may exceed time limits, which --patience multiplies.")
     needed = [each for each in found["problems"] if each["isNeeded"]]
     for each in needed:
         print(f"\nhost: {each['where']}: {each['text']}\n  {each['fix']}")

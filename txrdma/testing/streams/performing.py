@@ -17,6 +17,7 @@ from twisted.internet.error import ReactorNotRunning
 from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.internet.tcp import Connection
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.testing.streams import producing, transcript
@@ -25,6 +26,8 @@ from txrdma.testing.streams.orders import Order, SERVER
 from txrdma.testing.streams.script import parse, Step
 from txrdma.testing.streams.texts import Text
 from txrdma.testing.streams.transcript import PROCESS
+
+_log = Logger()
 
 _SENT: Final = "sent"
 _AGAIN_SECONDS: Final = 0.01
@@ -325,6 +328,7 @@ class Player:
 
     def _failed(self, failure: Failure) -> None:
         assert failure.type is not None
+        _log.info("failed: {reason}", reason=failure.getErrorMessage())
         self.reporter.report(PROCESS, transcript.FAILED, failure.type.__name__)
         Performer(self, PROCESS).perform(self.script.on("failed"))
 
