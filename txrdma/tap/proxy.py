@@ -18,6 +18,7 @@ from twisted.logger import Logger
 from twisted.python import usage
 from twisted.python.failure import Failure
 
+from txrdma.kit.connectionlog import describe
 from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.tap.listening import ListeningService
@@ -221,7 +222,7 @@ class ProxyFactory(Factory):
         _rateLimited.warn(
             (self._targetName, reason.type),
             "Connection from {peer} not passed on to {target}: {reason}",
-            peer=pair.near.transport.getPeer(),
+            peer=describe(pair.near.transport.getPeer()),
             target=self._targetName,
             reason=reason.getErrorMessage(),
         )
