@@ -44,6 +44,7 @@ _MOST_DESCRIPTORS: Final = 8
 _MOST_QUEUED: Final = 4096
 _AT_ONCE: Final = 32
 _RING: Final = (1).to_bytes(8, sys.byteorder)
+_PEER_CLOSED: Final = "the peer has ended, or closed its device"
 _LATER: Final = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
 
 _CROWDED_SECONDS: Final = 0.1
@@ -255,7 +256,7 @@ class PacketSocket:
             if error.errno in _LATER:
                 self._isCrowded = error.errno == errno.ETOOMANYREFS
                 return False
-            self.close(f"sending failed: {error}")
+            self.close(_PEER_CLOSED if error.errno == errno.EPIPE else f"sending failed: {error}")
         return True
 
     def setReading(self, isReading: bool) -> None:
@@ -312,7 +313,7 @@ class PacketSocket:
                 descriptors += numbers
         try:
             if not message:
-                self.close("the peer has ended, or closed its device")
+                self.close(_PEER_CLOSED)
             elif flags & socket.MSG_CTRUNC and self._areDescriptorsExhausted():
                 self._receiver.descriptorsLost(message)
             elif flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
