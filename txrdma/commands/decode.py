@@ -63,7 +63,7 @@ class CommandOptions(options.CommandOptions):
 
     def postOptions(self) -> None:
         if self["level"] not in (1, 2, 3):
-            raise usage.UsageError(f"--level {self['level']}: there are 1, 2 and 3")
+            raise usage.UsageError(f"--level {self['level']}: expected 1, 2 or 3")
 
 
 async def run(reactor: object, options: CommandOptions) -> None:

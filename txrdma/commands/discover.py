@@ -70,7 +70,7 @@ class CommandOptions(sweeping.SweepOptions):
         if self["json"]:
             self["format"] = "json"
         if self["format"] not in FORMATS:
-            raise usage.UsageError(f"--format {self['format']}: there are {', '.join(FORMATS)}")
+            raise usage.UsageError(f"--format {self['format']}: expected one of {', '.join(FORMATS)}")
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:

@@ -121,7 +121,7 @@ class CommandOptions(FabricOptions):
         kind = "extended" if self["extended"] else self["kind"] or "counters"
         self["kind"] = ALIASES.get(kind.replace("-", "_"), kind)
         if self["kind"] not in KINDS:
-            raise usage.UsageError(f"--kind {self['kind']}: there are {', '.join(KINDS)}")
+            raise usage.UsageError(f"--kind {self['kind']}: expected one of {', '.join(KINDS)}")
         isSampled = KINDS[self["kind"]] in _SAMPLED
         if isSampled and (self["watch"] or self["reset"] or self["reset-only"]):
             raise usage.UsageError(f"--kind {self['kind']}: samples have no --watch, --reset, --reset-only")

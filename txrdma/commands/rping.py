@@ -48,7 +48,7 @@ class CommandOptions(BaseOptions):
 
     def postOptions(self) -> None:
         if bool(self["server"]) == bool(self["client"]):
-            raise usage.UsageError("either -s or -c")
+            raise usage.UsageError("expected -s for the server, or -c for a client")
         if self["client"] and not self["address"]:
             raise usage.UsageError("-c needs -a, the server's address")
         self.checkRanges(("port", 1, 65535), ("count", 0, 1 << 40), ("size", 1, LARGEST))

@@ -39,7 +39,7 @@ class CommandOptions(FabricOptions):
 
     def postOptions(self) -> None:
         if self["control"] and self["control"] not in CONTROLS:
-            raise usage.UsageError(f"--control {self['control']}: there are {', '.join(CONTROLS)}")
+            raise usage.UsageError(f"--control {self['control']}: expected one of {', '.join(CONTROLS)}")
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:

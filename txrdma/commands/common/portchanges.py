@@ -173,6 +173,7 @@ def parsed(words: Sequence[str], ask: Callable[[str], str] = getpass) -> list[Po
 
 
 def _parsed(words: Iterator[str], ask: Callable[[str], str]) -> Iterator[PortChange]:
+    """Yield the operations, each with the next word as its value if it takes one."""
     for word in words:
         operation = word.lower()
         if operation not in OPERATIONS:
@@ -219,5 +220,5 @@ def _wanted(operation: str, value: str) -> int:
         elif part.isdecimal() and len(part) <= _DIGITS and 0 < int(part) <= mask.everything:
             wanted |= int(part)
         else:
-            raise usage.UsageError(f"{operation} {value}: there are {', '.join(mask.names)}, and all")
+            raise usage.UsageError(f"{operation} {value}: expected one of {', '.join(mask.names)}, all")
     return wanted

@@ -81,7 +81,7 @@ class PartOptions(SweepOptions):
     def postOptions(self) -> None:
         super().postOptions()
         if self["target"] and self["from"]:
-            raise usage.UsageError(f"--from {self['from']}: with a TARGET it begins there")
+            raise usage.UsageError("--from excludes TARGET, at which the sweep begins")
 
 
 async def fabricOf(reactor: Any, options: SweepOptions, withLinks: bool = True) -> tuple[Fabric, NodeNames]:

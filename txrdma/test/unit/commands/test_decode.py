@@ -120,7 +120,7 @@ class HexTests(CommandTestCase):
         self.assertIsNone(inPacket(b"\0" * 30, 247))
         self.assertIsNone(inPacket(b"\0" * 30, 197))
         error = self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["decode", "--level", "4"])
-        self.assertIn("1, 2 and 3", str(error))
+        self.assertIn("expected 1, 2 or 3", str(error))
 
 
 def section(order: str = "<") -> bytes:
