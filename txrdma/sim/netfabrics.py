@@ -98,6 +98,7 @@ def readFabric(text: str, name: str = "net file") -> Fabric:
 
 
 def _add(fabric: Fabric, node: SimulatedNode, identifier: str) -> None:
+    """Add a node as a sweep would have found it, by its first port with a link; links are added later."""
     first = node.ports[0] if node.isSwitch else next((port for port in node.external if port.peer), None)
     info = NodeInfo.decode(node.info).replace(
         portGUID=(first or node.ports[-1]).guid, localPortNum=first.number if first is not None else 1

@@ -17,6 +17,7 @@ from txrdma.fabric.tables import MELLANOX
 from txrdma.iba.types import GID, GUID
 from txrdma.kit.delayedcalls import Timer
 from txrdma.mad.layouts.smp import NodeInfo
+from txrdma.mad.layouts.traps import Trap
 from txrdma.mad.layouts.values import FECMode, PortCapability
 from txrdma.mad.vendor import MlxGeneralInfoExtended
 from txrdma.sim.fabric.agents.pma import NAMES
@@ -33,9 +34,6 @@ from txrdma.sim.nets.netfile import Net
 
 RESWEEP_SECONDS: Final = 1.0
 """Seconds from a change of a link to the sweep of the master SM."""
-
-_IN_SERVICE: Final = 64
-_OUT_OF_SERVICE: Final = 65
 
 
 class SimulatedFabric(Subnet):
@@ -174,7 +172,10 @@ class SimulatedFabric(Subnet):
         manager.sweep()
         after = set(manager.ports.values())
         if self.sa is not None and manager.sweeps > 1:
-            for trap, ports in ((_IN_SERVICE, after - before), (_OUT_OF_SERVICE, before - after)):
+            for trap, ports in (
+                (Trap.GID_IN_SERVICE, after - before),
+                (Trap.GID_OUT_OF_SERVICE, before - after),
+            ):
                 for port in sorted(ports, key=lambda port: port.lid):
                     self.sa.notice(trap, GID.fromParts(GID_PREFIX, port.guid))
 

@@ -31,6 +31,7 @@ from txrdma.mad.layouts.messages import (
 )
 from txrdma.mad.layouts.sa import Record
 from txrdma.mad.layouts.smp import GUIDInfo
+from txrdma.mad.layouts.traps import Trap
 from txrdma.mad.layouts.values import PathMTU, Rate, SAStatus
 from txrdma.mad.server import MADServer
 from txrdma.sim.fabric.model.nodes import guidCap, SimulatedPort
@@ -242,7 +243,7 @@ class SubnetAdministration:
         members = [port for port in self._ends() if port.guid.raw in guids]
         manager.lay(group.record.mlid, members)
 
-    def notice(self, trap: int, gid: GID) -> None:
+    def notice(self, trap: Trap, gid: GID) -> None:
         """Report an added or removed port or group, by its GID: traps 64 to 67 (IBA 14.4.9)."""
         manager = self._fabric.manager
         assert manager is not None

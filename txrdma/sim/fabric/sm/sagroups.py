@@ -23,6 +23,7 @@ from txrdma.mad.layouts.sa import (
     ServiceAssociationRecord,
     ServiceRecord,
 )
+from txrdma.mad.layouts.traps import Trap
 from txrdma.mad.layouts.values import PathMTU, Rate, SAStatus, Selector
 
 FIRST_MLID: Final = 0xC000
@@ -65,12 +66,12 @@ class Groups:
     def __init__(
         self,
         changed: Callable[[MulticastGroup], None],
-        onTrap: Callable[[int, GID], None],
+        onTrap: Callable[[Trap, GID], None],
         measure: Callable[[GID], tuple[PathMTU, Rate]],
     ) -> None:
         """
         @param changed: called with a group whose members have changed.
-        @param onTrap: called with the trap number 66 or 67 and the MGID when a group is created or deleted.
+        @param onTrap: called with the trap and the MGID when a group is created or deleted.
         @param measure: returns the MTU and the rate of a port GID.
         """
         self._changed = changed
@@ -118,7 +119,7 @@ class Groups:
                 raise MADRefusal(SAStatus.INVALID, f"the group's {name} is {getattr(group.record, name)}")
         if known is None:
             self.groups[group.record.mgid] = group
-            self._onTrap(66, group.record.mgid)
+            self._onTrap(Trap.MULTICAST_GROUP_CREATED, group.record.mgid)
         before = group.members.get(wanted.portGID)
         state = wanted.joinState | (before.joinState if before is not None else 0)
         member = group.record.replace(portGID=wanted.portGID, joinState=state, proxyJoin=wanted.proxyJoin)
@@ -182,7 +183,7 @@ class Groups:
         if not any(one.joinState & FULL_MEMBER for one in group.members.values()) and not group.isPermanent:
             group.members.clear()
             del self.groups[wanted.mgid]
-            self._onTrap(67, wanted.mgid)
+            self._onTrap(Trap.MULTICAST_GROUP_DELETED, wanted.mgid)
         self._changed(group)
         return left
 

@@ -29,7 +29,7 @@ _ASKED: Final = Struct(">3xB12xH2xIQ")
 
 def linkChanged(lid: LID) -> Notice:
     """Return the notice of trap 128: a link of a switch went up or down."""
-    return _notice(Trap(128), NoticeType.URGENT, SWITCH, lid, LinkDetails(lid=lid))
+    return _notice(Trap.LINK_STATE_CHANGE, NoticeType.URGENT, SWITCH, lid, LinkDetails(lid=lid))
 
 
 def badMKey(lid: LID, producer: int, request: bytes) -> Notice:
@@ -46,20 +46,20 @@ def badMKey(lid: LID, producer: int, request: bytes) -> Notice:
         drNotice=isDirected,
         drHopCount=_hopCount(request) if isDirected else 0,
     )
-    return _notice(Trap(256), NoticeType.SECURITY, producer, lid, details)
+    return _notice(Trap.BAD_MKEY, NoticeType.SECURITY, producer, lid, details)
 
 
-def badKey(trap: int, lid: LID, producer: int, path: IBPath, key: int) -> Notice:
+def badKey(trap: Trap, lid: LID, producer: int, path: IBPath, key: int) -> Notice:
     """Return the notice of trap 257 or 258: a datagram had a wrong P_Key or Q_Key."""
     details = BadKeyDetails(
         lid1=path.slid, lid2=path.dlid, key=key, serviceLevel=path.serviceLevel, qp1=path.sqpn, qp2=path.dqpn
     )
-    return _notice(Trap(trap), NoticeType.SECURITY, producer, lid, details)
+    return _notice(trap, NoticeType.SECURITY, producer, lid, details)
 
 
-def gidChanged(trap: int, lid: LID, gid: GID) -> Notice:
+def gidChanged(trap: Trap, lid: LID, gid: GID) -> Notice:
     """Return the notice of a trap from 64 to 67: a port or a multicast group was added or removed."""
-    return _notice(Trap(trap), NoticeType.SUBNET_MANAGEMENT, CLASS_MANAGER, lid, GIDDetails(gid=gid))
+    return _notice(trap, NoticeType.SUBNET_MANAGEMENT, CLASS_MANAGER, lid, GIDDetails(gid=gid))
 
 
 def trapDatagram(notice: Notice, transaction: int) -> bytes:

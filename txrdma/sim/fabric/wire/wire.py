@@ -28,6 +28,7 @@ from txrdma.mad.layouts.messages import (
     SMPFormatDirected,
 )
 from txrdma.mad.layouts.smp import PortInfo, SwitchInfo
+from txrdma.mad.layouts.traps import Trap
 from txrdma.sim.fabric.agents.congestion import CONGESTION, CongestionAgents
 from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
 from txrdma.sim.fabric.agents.sma import SubnetManagementAgents
@@ -263,16 +264,17 @@ class Wire:
         sent = came.sent
         if end.tables is not None or sent.pkey != DEFAULT_PKEY:
             if not any(sharesPartition(key, sent.pkey) for key in keysOf(end)):
-                self._denied(end, _PKEY_VIOLATIONS, 257, came, sent.pkey)
+                self._denied(end, _PKEY_VIOLATIONS, Trap.BAD_PKEY, came, sent.pkey)
                 return False
         if sent.qkey and sent.qkey != GMP_QKEY:
-            self._denied(end, _QKEY_VIOLATIONS, 258, came, sent.qkey)
+            self._denied(end, _QKEY_VIOLATIONS, Trap.BAD_QKEY, came, sent.qkey)
             return False
         return True
 
     def _denied(
-        self, end: SimulatedPort, counter: _Counter, trap: int, came: SimulatedEnvelope, key: int
+        self, end: SimulatedPort, counter: _Counter, trap: Trap, came: SimulatedEnvelope, key: int
     ) -> None:
+        """Count a wrong key, and send the trap for it."""
         read, write = counter
         write(end.info, min(read(end.info) + 1, 0xFFFF))
         self.trap(end, badKey(trap, end.lid, end.node.kind, came.path(), key))
