@@ -79,6 +79,8 @@ def congestionFindings(
 
 
 class _Congestion:
+    """One search for causes: from each port that waits, along the ports for which it waits, to the last."""
+
     def __init__(
         self, fabric: Fabric, waits: Mapping[PortKey, Wait], load: Callable[[Port], float | None]
     ) -> None:

@@ -203,17 +203,17 @@ class Sweep:
         self._maxPerNode = maxPerNode
         self._retries = agent.retries
         self._lanes: dict[Node, _Lane] = {}
-        self._held = 0
-        self._calm = 0
+        self._held = 0  # questions that wait in lanes
+        self._calm = 0  # number of answers until which a loss does not narrow the window again: see _pace
         self._maxHops = maxHops
         self._isLimited = maxHops < MOST_HOPS
         self._isWhole = isWhole or not self._isLimited
         self._waiting: deque[_Question] = deque()
         self._open: dict[_Question, None] = {}
         self._known: dict[bytes, Node] = {}
-        self._before = b""
-        self._isUp = self._isQDR = False
-        self._isPlain = True
+        self._before = b""  # the last PortInfo: many ports of a switch have the same
+        self._isUp = self._isQDR = False  # what it says
+        self._isPlain = True  # routes have no LIDs, and may be stored as bytes
         self._done: Deferred[Fabric] | None = None
 
     def run(self, start: IBDRPath | None = None) -> Deferred[Fabric]:

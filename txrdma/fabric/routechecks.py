@@ -58,7 +58,11 @@ class RouteCheck:
         return {port.number: port.peer for port in node.linked() if port.peer is not None}
 
     def steps(self) -> Iterator[None]:
-        """Run the check, and yield after each LID."""
+        """
+        Run the check, and yield after each LID.
+
+        Packets to each LID are followed from the switches that have hosts.
+        """
         ends: list[Port] = []
         sources: set[int] = set()
         pace = Pace()
@@ -135,6 +139,7 @@ class RouteCheck:
         self.cyclic = {named[each]: {named[one] for one in after} for each, after in graph.items()}
 
     def _evenness(self) -> Iterator[None]:
+        """Find switches of whose equivalent links some carry many more LIDs than others."""
         for balance in balances(self._fabric, self._linear):
             if balance is None:
                 yield

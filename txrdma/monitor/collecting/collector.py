@@ -100,9 +100,9 @@ class _Reading(Call):
 
     def failed(self, error: Exception) -> None:
         """
-        Continue with the next port after a refusal; otherwise return the reason.
+        Record a refusal and read the next port; after other failures, complete the request with the reason.
 
-        Without a port, end the connection, so that other collectors make the calls.
+        If the management port is lost, end the connection, so that other collectors make the calls.
         """
         if isinstance(error, DeviceUnavailable):
             self.connection.unavailable(self, str(error))

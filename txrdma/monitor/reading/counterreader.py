@@ -68,7 +68,17 @@ class _PortReading:
 
 
 class _Visit(CollectedCall):
-    """Requests to one node, one after the other; the same object serves all of them."""
+    """
+    Requests to one node, one after the other; the same object serves all of them.
+
+    @ivar reading: kind of reading of the node's ports; None until its ClassPortInfo is known.
+    @ivar stops: all ports, for the state C{version} of the fabric; C{pending}: those of this round.
+    @ivar at: index of the current port in C{pending}; C{part}: of the attribute, whose C{values} follow those
+        of earlier ones.
+    @ivar doubted: ports whose readings count only if the node is still at their LID.
+    @ivar states: ports whose states remain to be read.
+    @ivar asking: the outstanding request: the visit itself, or one for a state or the identity.
+    """
 
     __slots__ = (
         *("asking", "at", "doubted", "guid", "part", "reader", "reading", "state", "states", "stops"),
@@ -356,6 +366,7 @@ class CounterReader:
         return self._settings.maxOutstanding if self._collectors is None else self._collectors.mostCalls
 
     def _ask(self, visit: _Visit) -> None:
+        """Request the next part of a port's counters; at first, what the node's agent can count."""
         stop = visit.pending[visit.at]
         kind = visit.reading
         if kind is None:
@@ -508,6 +519,7 @@ class CounterReader:
 
     @_step
     def _failed(self, visit: _Visit, error: Exception) -> None:
+        """Process a refusal, or that there was no answer."""
         if not isinstance(error, MADFailure):
             raise error
         if not isinstance(error, MADError):

@@ -416,6 +416,7 @@ class FabricPoller:
         return min(usual, max(settles, least))
 
     async def _swept(self, fabric: Fabric, now: float) -> None:
+        """Handle a whole sweep: its fabric replaces the former one, and nodes that it lacks are missing."""
         isFirst = self.fabric is None
         self.fabric = fabric
         self._isResuming = False

@@ -120,6 +120,7 @@ def _notification(room: str, name: str, value: Any, now: float) -> _Placed:
     raise _invalid(name)
 
 
+# Each returns the event of a row, or raises ValueError if the row is not what version 1 stored.
 _ROOMS: Final[dict[str, Callable[[str, str, Any, float], _Placed]]] = {
     "changes": _change,
     "findings": _finding,
