@@ -30,6 +30,7 @@ from txrdma.commands.common.options import INTERRUPTED, IReactor, TableOptions
 from txrdma.commands.common.rows import printJSON
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.interfaces import IVerbsDevice
+from txrdma.kit.connectionlog import describe
 from txrdma.kit.listening import mistakeIn
 from txrdma.pingpong.compatible import Game, OneGame, playFirst
 from txrdma.pingpong.compatible import PORT as COMPATIBLE_PORT
@@ -255,7 +256,7 @@ async def _listening(
         yield  # no port to report or to close
         return
     try:
-        report(f"waiting at {port.getHost()}")
+        report(f"waiting at {describe(port.getHost())}")
         yield
     finally:
         await maybeDeferred(port.stopListening)

@@ -8,10 +8,12 @@ Metrics count all of them.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from twisted.internet.address import UNIXAddress
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
@@ -33,8 +35,10 @@ _TEXT: Final = (
 
 
 def describe(address: IAddress | None) -> str:
-    """Return an IP address and its port as text: C{127.0.0.1:80} or C{[::1]:80}."""
+    """Return an address as text: C{127.0.0.1:80}, C{[::1]:80}, or C{unix:PATH}."""
     host, port = getattr(address, "host", "?"), getattr(address, "port", "?")
+    if isinstance(address, UNIXAddress):
+        return f"unix:{os.fsdecode(address.name or b'')}"
     return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
 

@@ -31,7 +31,7 @@ def showAll(measurements: Sequence[Measurement], histograms: bool) -> None:
 def latencyTable(measurements: Sequence[Measurement]) -> Table:
     """Return a table of latencies in microseconds."""
     names = ("min", "median", "mean", "p90", "p99", "p99.9", "max", "stddev")
-    table = makeTable("test", "bytes", "messages", *names, "", title="Latency, in microseconds")
+    table = makeTable("test", "bytes", "messages", *names, "route", title="Latency, in microseconds")
     _alignRight(table, 1, 2 + len(names))
     for measurement in measurements:
         summary = measurement.samples.summary()
@@ -43,7 +43,8 @@ def latencyTable(measurements: Sequence[Measurement]) -> Table:
 def bandwidthTable(measurements: Sequence[Measurement]) -> Table:
     """Return a table of bandwidths; MB is 10^6 bytes, and Gbit is 10^9 bits."""
     table = makeTable(
-        *("test", "bytes", "messages", "MB/s", "peak MB/s", "Gbit/s", "messages/s", ""), title="Bandwidth"
+        *("test", "bytes", "messages", "MB/s", "peak MB/s", "Gbit/s", "messages/s", "route"),
+        title="Bandwidth",
     )
     _alignRight(table, 1, 6)
     for measurement in measurements:

@@ -8,6 +8,7 @@ from twisted.logger import Logger
 from twisted.protocols.basic import Int32StringReceiver
 
 from txrdma.error import RDMAError
+from txrdma.kit.connectionlog import describe
 from txrdma.monitor.collecting.wire import MOST_BYTES
 
 _log = Logger()
@@ -41,6 +42,6 @@ class MessageConnection(Int32StringReceiver):
         """Log the reason, and end the connection. Idempotent."""
         if not self._hasEnded:
             self._hasEnded = True
-            peer = self.transport.getPeer()
-            _log.warn("the connection with {peer} ends: {why}", peer=str(peer), why=reason)
+            peer = describe(self.transport.getPeer())
+            _log.warn("the connection with {peer} ends: {why}", peer=peer, why=reason)
             self.transport.abortConnection()

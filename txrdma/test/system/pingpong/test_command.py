@@ -53,7 +53,7 @@ class ProcessTests(SynchronousTestCase):
         process = self.start("--listen", r"tcp:0:interface=127.0.0.1", *words)
         assert process.stderr is not None
         line = process.stderr.readline()
-        found = re.search(r"port=(\d+)", line)
+        found = re.search(r"waiting at 127\.0\.0\.1:(\d+)", line)
         assert found is not None, line
         return process, f"tcp:127.0.0.1:{found[1]}"
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any, cast
 from unittest.mock import Mock
 
-from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.task import Clock
 from twisted.logger import formatEvent, ILogObserver, LogEvent, Logger
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.kit.connectionlog import BURST, connectionFields, ConnectionLog, PER_SECOND
+from txrdma.kit.connectionlog import BURST, connectionFields, ConnectionLog, describe, PER_SECOND
 
 ADDRESSES = IPv4Address("TCP", "127.0.0.1", 80), IPv6Address("TCP", "::1", 1234)
 
@@ -43,6 +43,13 @@ class ConnectionLogTests(SynchronousTestCase):
         )
         self.assertEqual(
             (event["host"], event["role"], event["log_level"].name), ("127.0.0.1:80", "server", "info")
+        )
+
+    def test_addresses(self) -> None:
+        """Addresses of TCP and of UNIX sockets are described by their text."""
+        several = (*ADDRESSES, UNIXAddress(b"/run/x"), UNIXAddress(None), None)
+        self.assertEqual(
+            [*map(describe, several)], ["127.0.0.1:80", "[::1]:1234", "unix:/run/x", "unix:", "?:?"]
         )
 
     def test_clockSetBack(self) -> None:
