@@ -20,7 +20,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from txrdma.kit.delayedcalls import Timer
-from txrdma.monitor.series.exposition import Family, Histogram
+from txrdma.monitor.series.exposition import Histogram
 
 _log = Logger()
 
@@ -53,6 +53,7 @@ class GarbageCollection(Service):
     Without C{gc.freeze}, as in PyPy, it does nothing.
 
     @ivar complete: number of complete collections.
+    @ivar pauses: durations of all collections.
     """
 
     def __init__(self, clock: IReactorTime) -> None:
@@ -63,7 +64,7 @@ class GarbageCollection(Service):
         self._frozen = 0
         self._completeAt = self._pauseBegan = 0.0
         text = "Time for which a garbage collection has blocked the process"
-        self._pauses = Histogram("txrdma_monitor_garbage_collection_seconds", text)
+        self.pauses = Histogram("txrdma_monitor_garbage_collection_seconds", text)
 
     def startService(self) -> None:
         """Set the thresholds of Python's garbage collector, measure it, and freeze objects from now on."""
@@ -87,17 +88,13 @@ class GarbageCollection(Service):
             gc.set_threshold(*thresholds)
             gc.unfreeze()
 
-    def family(self) -> Family:
-        """Return the metric family of the durations of collections."""
-        return self._pauses.family()
-
     def _collected(self, phase: str, info: dict[str, int]) -> None:
         """Measure a collection, which may be in any thread."""
         now = perf_counter()
         if phase == "start":
             self._pauseBegan = now
         else:
-            self._pauses.add(now - self._pauseBegan)
+            self.pauses.add(now - self._pauseBegan)
 
     def _check(self) -> None:
         try:

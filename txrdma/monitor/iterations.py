@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from twisted.application.service import Service
 
-from txrdma.monitor.series.exposition import Family, Histogram
+from txrdma.monitor.series.exposition import Histogram
 
 _METHODS: Final = {"_poller": "poll", "_selector": "select"}
 """Attributes of a reactor or event loop that wait for events, and the methods by which they do."""
@@ -49,13 +49,17 @@ class _TimedWait:
 
 
 class IterationTimes(Service):
-    """Measures the iterations of a reactor while the service runs, if the reactor permits that."""
+    """
+    Measures the iterations of a reactor while the service runs, if the reactor permits that.
+
+    @ivar durations: for which the reactor was busy.
+    """
 
     def __init__(self, reactor: object) -> None:
         self._owner = getattr(reactor, "_asyncioEventloop", reactor)
         self._attribute = next((name for name in _METHODS if hasattr(self._owner, name)), "")
         text = "Time for which the reactor was busy between two waits for events"
-        self._iterations = Histogram("txrdma_monitor_iteration_seconds", text)
+        self.durations = Histogram("txrdma_monitor_iteration_seconds", text)
 
     @property
     def isMeasured(self) -> bool:
@@ -70,17 +74,13 @@ class IterationTimes(Service):
             if not isinstance(timed, _TimedWait):
                 timed = _TimedWait(timed, _METHODS[self._attribute])
                 setattr(self._owner, self._attribute, timed)
-            timed.receivers.append(self._iterations.add)
+            timed.receivers.append(self.durations.add)
 
     def stopService(self) -> None:
         """Restore the reactor when the last service stops."""
         super().stopService()  # type: ignore[no-untyped-call]  # of Twisted's
         timed = getattr(self._owner, self._attribute, None) if self.isMeasured else None
-        if isinstance(timed, _TimedWait) and self._iterations.add in timed.receivers:
-            timed.receivers.remove(self._iterations.add)
+        if isinstance(timed, _TimedWait) and self.durations.add in timed.receivers:
+            timed.receivers.remove(self.durations.add)
             if not timed.receivers:
                 setattr(self._owner, self._attribute, timed.waiter)
-
-    def family(self) -> Family:
-        """Return the metric family of the durations of iterations."""
-        return self._iterations.family()

@@ -23,6 +23,6 @@ class ProcessMeasures(MultiService):
 
     def families(self) -> Iterator[Family]:
         """Yield the metric families of what can be measured here."""
-        yield self._garbage.family()
+        yield self._garbage.pauses.family()
         if self._iterations.isMeasured:
-            yield self._iterations.family()
+            yield self._iterations.durations.family()

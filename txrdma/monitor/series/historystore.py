@@ -20,14 +20,14 @@ from typing import Any, Final, NamedTuple
 
 from twisted.logger import Logger
 
-from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.error import DeviceUnavailable
 from txrdma.fabric.model import PortKey
 from txrdma.iba.types import GUID
 from txrdma.kit.lease import Lease, LEASE_TABLE
 from txrdma.monitor.diagnosis.journal import FabricEvent, MOST_CHANGES
 from txrdma.monitor.series.database import absolute, Columns, Database, HistoryRefused, IN_USE, openDatabase
 from txrdma.monitor.series.eventtable import EventTable, MOST_STATES
-from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS, Level
+from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS, indexOf, Level
 from txrdma.monitor.series.migrations import eventsOfVersion1
 from txrdma.monitor.series.rows import COLUMN_FAMILIES, ColumnFamily, familyOf, RENAMED, Row
 
@@ -426,12 +426,7 @@ class HistoryStore:
 
     def _chosen(self, family: ColumnFamily, name: str, begin: int) -> Level:
         if name:
-            for level in self._levels:
-                if level.name == name:
-                    return level
-            raise InvalidRequest(
-                f"there is no level {name!r}, but {', '.join(one.name for one in self._levels)}"
-            )
+            return self._levels[indexOf(name, self._levels)]
         for level in self._levels:
             periods = self._known[family.head + level.name]
             if periods and periods[0] * level.periodSeconds <= begin:

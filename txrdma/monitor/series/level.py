@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from txrdma.error import InvalidRequest
 from txrdma.kit.values import frozen
 
 _HOUR: Final = 3600
@@ -38,6 +40,14 @@ class Level:
     def completeUntil(self, finer: Level, now: int) -> int:
         """Return the time until which rows of this level, computed from a finer one, have all readings."""
         return (now - finer.stepSeconds - _LATE_SECONDS) // self.stepSeconds * self.stepSeconds
+
+
+def indexOf(name: str, levels: Sequence[Level]) -> int:
+    """Return the index of the level with this name, or raise L{InvalidRequest}."""
+    names = [level.name for level in levels]
+    if name not in names:
+        raise InvalidRequest(f"there is no level {name!r}, but {', '.join(names)}")
+    return names.index(name)
 
 
 DEFAULT_LEVELS: Final = (

@@ -21,7 +21,7 @@ from txrdma.kit.httprequests import fetch, SUCCESSES
 from txrdma.kit.promql import decodeMatrix, matcher, QueriedSeries
 from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.series.historystore import Point
-from txrdma.monitor.series.level import Level
+from txrdma.monitor.series.level import indexOf, Level
 from txrdma.monitor.series.remotesettings import METRIC, RemoteSettings
 from txrdma.monitor.series.rows import familyOf
 
@@ -94,13 +94,10 @@ class PromQLReader:
         return found
 
     def _levelAt(self, name: str, age: int) -> int:
-        names = [level.name for level in self._levels]
         if name:
-            if name not in names:
-                raise InvalidRequest(f"there is no level {name!r}, but {', '.join(names)}")
-            return names.index(name)
+            return indexOf(name, self._levels)
         ages = (index for index, level in enumerate(self._levels) if age <= level.retentionSeconds)
-        return next(ages, len(names) - 1)
+        return next(ages, len(self._levels) - 1)
 
     async def _answer(self, path: str, values: Mapping[str, object]) -> list[QueriedSeries]:
         settings = self._settings

@@ -63,7 +63,7 @@ class _Iterations(_Base):
         reactor.callWhenRunning(reactor.callLater, 0.0, reactor.callLater, 0.0, work)  # after the first wait
         self.runReactor(reactor)
         self.assertTrue(times.isMeasured)
-        return parsed("".join(exposed([times.family()])))
+        return parsed("".join(exposed([times.durations.family()])))
 
     def test_busy(self) -> None:
         """Each iteration is in the bucket of the time for which it was busy."""

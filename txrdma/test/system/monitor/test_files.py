@@ -27,7 +27,7 @@ class FileTests(SiteTestCase):
         """Return the names of all metrics of a monitor with a history on a reactor that can be measured."""
         self.started()
         reported = set(METRIC.findall(self.get("/metrics").text))
-        process = {f"{IterationTimes(None).family().name}_bucket"}
+        process = {f"{IterationTimes(None).durations.family().name}_bucket"}
         return reported | process | {"txrdma_monitor_history_dropped_total"}
 
     def test_rules(self) -> None:

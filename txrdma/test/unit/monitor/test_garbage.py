@@ -121,11 +121,11 @@ class GarbageCollectionTests(SynchronousTestCase):
         """Each collection is in the histogram of pauses."""
         none: frozenset[tuple[str, str]] = frozenset()
         name = "txrdma_monitor_garbage_collection_seconds"
-        samples = parsed("".join(exposed([self.service.family()])))
+        samples = parsed("".join(exposed([self.service.pauses.family()])))
         count = samples[f"{name}_count", none]
         self.assertEqual(samples[f"{name}_bucket", frozenset({("le", "+Inf")})], count)
         self.check()
-        samples = parsed("".join(exposed([self.service.family()])))
+        samples = parsed("".join(exposed([self.service.pauses.family()])))
         self.assertGreater(samples[f"{name}_count", none], count)
         self.assertGreater(samples[f"{name}_sum", none], 0.0)
 

@@ -91,7 +91,7 @@ class IterationTests(SynchronousTestCase):
         self.iterate(0.4)
         self.iterate(0.0)
         self.assertEqual(self.sample("count"), 1)
-        text = "".join(exposed([other.family()]))
+        text = "".join(exposed([other.durations.family()]))
         self.assertEqual(parsed(text)[f"{_NAME}_count", frozenset()], 3)
         other.stopService()
         self.assertIs(self.reactor._poller, self.poller)
