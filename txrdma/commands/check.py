@@ -85,7 +85,8 @@ def summary(fabric: Fabric, found: list[Finding]) -> str:
     switches = sum(node.isSwitch for node in fabric.nodes.values())
     links = sum(1 for _ in fabric.links())
     heading = f"{len(fabric.nodes)} nodes, {switches} of them switches, with {links} links"
-    return f"{heading}: {f'{len(found)} findings' if found else 'all is well'}"
+    several = "s" if len(found) > 1 else ""
+    return f"{heading}: {f'{len(found)} finding{several}' if found else 'all is well'}"
 
 
 def reportDict(fabric: Fabric, found: list[Finding]) -> dict[str, Any]:
