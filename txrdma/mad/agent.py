@@ -247,7 +247,7 @@ class MADAgent(RPCs):
             raise InvalidRequest(f"{rpc.name}: a path to the peer is needed")
         end = self.port.endPort
         if not end.smLID:
-            raise DeviceUnavailable("the local port knows no subnet manager")
+            raise DeviceUnavailable("the local port knows no subnet manager: start one, such as opensm")
         return toSA(end)
 
     def _start(self, call: Call, path: IBPath, timeoutSeconds: float | None) -> None:

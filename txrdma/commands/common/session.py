@@ -106,9 +106,7 @@ class Session:
         @raise DeviceUnavailable: the port knows no subnet manager.
         """
         if not self.endPort.smLID:
-            raise DeviceUnavailable(
-                "the local port knows no subnet manager: start one, as opensm, or name targets as DR 0,1"
-            )
+            raise DeviceUnavailable("the local port knows no subnet manager: start one, such as opensm")
         return toSA(self.endPort)
 
     async def toManagement(self, target: str = "") -> IBPath:
