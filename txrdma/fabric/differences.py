@@ -70,6 +70,7 @@ def _ofNode(old: Node, new: Node) -> Iterator[Difference]:
 
 
 def _ofPort(old: Port | None, new: Port | None, name: str) -> Iterator[Difference]:
+    """Yield what has changed at a port; a change of its state hides one of its rate."""
     known = new or old
     assert known is not None  # one of them is known
 

@@ -234,6 +234,7 @@ class Sweep:
     def _ask(
         self, kind: type[Attribute], route: IBDRPath, modifier: int, then: Callable[..., None], about: Any
     ) -> None:
+        """Send a Get, or queue it: in the node's lane beyond C{maxPerNode}, else for the window."""
         lane = None
         if self.bounds.cuts and self.bounds.isCut(route.drPath):
             return  # an answer that was under way when the branch was left out leads into it
@@ -260,6 +261,7 @@ class Sweep:
         self._agent.issue(question, question.path)
 
     def _ended(self, question: _Question) -> None:
+        """Send what the end of a Get makes room for; when nothing is outstanding, complete the sweep."""
         waiting, opened = self._waiting, self._open
         opened.pop(question, None)
         if self._done is None:
@@ -462,6 +464,7 @@ class Sweep:
         node.switchInfo = answer
 
     def _ported(self, content: bytes, route: IBDRPath, port: Port) -> None:
+        """Store a PortInfo; query what is at the other end if the link is up."""
         if content == self._before:
             content = self._before  # ports of a switch with equal PortInfo share its bytes
         else:

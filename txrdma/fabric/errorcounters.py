@@ -314,6 +314,7 @@ class CounterSurvey:
         return report
 
     async def _ofNode(self, node: Node, found: list[Counted], report: CounterReport) -> None:
+        """Read a node's counters: of a switch at its one LID, of a host at the LID of each port."""
         ports = [port for port in countingPorts(node) if port.lid]
         if not ports:
             raise _Unaddressed("it has no LID, so its counters cannot be read")
@@ -359,6 +360,7 @@ class CounterSurvey:
                 report.silent.append((node, f"port {port.number}: {error}"))
 
     async def _ofPort(self, node: Node, number: int, path: IBPath, able: CounterCapabilities) -> Counted:
+        """Return a port's counters: the narrowest requests that contain what was asked for."""
         counted = Counted(node, number, isWide=able.hasWideErrors)
         wide: PortCountersExtended | None = None
         plain: PortCounters | None = None

@@ -61,6 +61,7 @@ class LIDSweep(RecordSweep):
         return self.fabric
 
     async def _node(self, lid: LID, count: int) -> None:
+        """Query the node at a LID and its ports, all those of a switch."""
         path = toLID(self._endPort, lid)
         info = await self._asker.node(path)
         if info is not None and info.nodeGUID not in self.fabric.nodes:

@@ -118,6 +118,7 @@ class Neighbourhood:
         return IBDRPath() if isLocal and not isinstance(start, IBDRPath) and not self._byLIDs else start
 
     async def _run(self, start: IBPath) -> Fabric:
+        """Query all nodes at one distance, then those behind them, up to the limit of hops."""
         reached: list[_Reached] = []
         await self._meet(start, None, None, reached)
         if not reached:
@@ -158,6 +159,7 @@ class Neighbourhood:
     async def _met(
         self, info: NodeInfo, route: IBPath, arrival: Port | None, number: int, reached: list[_Reached]
     ) -> None:
+        """Add the node at the end of a route and its link, or report why it cannot be there."""
         if info.nodeGUID not in self.fabric.nodes and not self._bounds.admits(self.fabric, info.numPorts):
             self._bounds.fill(self.fabric)
             return

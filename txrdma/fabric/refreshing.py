@@ -158,6 +158,7 @@ class Refresh:
                 self.unclear = f"behind {port}: {error}"
 
     async def _join(self, port: Port, raw: bytes, path: IBDRPath) -> None:
+        """Link a port to the node that answers behind it; what it cannot explain makes C{unclear}."""
         guid, number = GUID(nodeGUIDIn(raw)), localPortIn(raw)
         node = self._fabric.nodes.get(guid)
         peer = port.peer

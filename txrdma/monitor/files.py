@@ -143,6 +143,7 @@ class MaintainedFiles:
         return [Finding("file-failed", path, why) for path, why in self.problems.items()]
 
     async def _write(self, path: str, lines: Iterable[str]) -> None:
+        """Write a file if its content has changed, with the group and the mode of the former one."""
         left, text = iter(lines), ""
         while piece := list(islice(left, _PIECE)):
             text += "".join(f"{line}\n" for line in piece)

@@ -195,6 +195,7 @@ class SupervisedLoop:
             self._ended()
 
     def _ended(self) -> None:
+        """Schedule the next run: after the usual pause, or earlier if L{runIn} was called meanwhile."""
         self.isRunning = False
         self._task = None
         self.failures += self._isBroken

@@ -101,6 +101,7 @@ class FaultGenerator:
     # Traffic.
 
     def _update(self) -> None:
+        """Replace a twentieth of the streams, and let the degraded cable get worse."""
         self._callLater(TURN_SECONDS, self._update)
         wanted = int(len(self._hosts) * STREAMS_PER_HOST) if len(self._hosts) > 1 else 0
         ended = max(1, wanted // 20)

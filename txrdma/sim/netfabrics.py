@@ -160,6 +160,7 @@ def _guid(digits: str) -> GUID:
 
 
 def _carries(port: Port, width: int, speed: int) -> None:
+    """Let a port run at a width and speed, and support it."""
     if not width or not speed:
         return
     plain, extended, second = min(speed, int(LaneSpeed.QDR)), speed >> 4 & 15, speed >> 8

@@ -317,6 +317,7 @@ class ErrorThresholds:
         return bool(restarted) or len(reset) == 1  # who clears counters clears those of both ends
 
     def _expire(self, now: float) -> None:
+        """Forget links that went down, restarts and errors of training that are too old to matter."""
         oldest = now - self._flaps.seconds
         for portKey, downs in list(self._downs.items()):
             recent = [one for one in downs if one[0] > oldest]

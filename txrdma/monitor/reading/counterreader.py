@@ -501,6 +501,7 @@ class CounterReader:
             self._onDowned(stop.portKey[0])
 
     def _took(self, visit: _Visit, kind: ReadingKind, values: tuple[int, ...]) -> None:
+        """Store a reading in the port's meter; new errors count after C{_identified} has checked the node."""
         stop = visit.pending[visit.at]
         portKey, meter = stop.portKey, stop.meter
         if meter is None or meter.layout is not kind.layout:

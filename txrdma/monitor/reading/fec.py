@@ -127,6 +127,7 @@ class CorrectionReader:
             meter.missed()
 
     async def _read(self, port: Port, rpcs: RPCs, path: IBPath, options: Mapping[str, Any]) -> None:
+        """Read a port's counters; if they have new errors, check first that the LID is still the node's."""
         guid = port.node.guid
         portKey = (guid, port.number)
         kind: Any = await self._formOf(port, rpcs, path, options)

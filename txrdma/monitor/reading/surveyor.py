@@ -101,6 +101,7 @@ class Surveyor:
         return True
 
     async def _survey(self) -> None:
+        """Read the tables, and report what they show unless the fabric has changed meanwhile."""
         fabric = self._poller.fabric
         assert fabric is not None  # it was there when this began
         changes = self._poller.presence.changes

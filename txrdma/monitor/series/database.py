@@ -206,6 +206,7 @@ class SQLite(Database):
         self._connect()
 
     def _connect(self) -> None:
+        """Open the file that is at the path now, and create it if there is none."""
         path = self._path
         with ExitStack() as undo:
             try:

@@ -275,6 +275,7 @@ class HistoryStore:
         return dropped
 
     def _insert(self, rows: Iterable[Row]) -> int:
+        """Store readings in the tables of their periods; return the number of those of too many ports."""
         level = self._levels[0]
         dropped = 0
         added: list[tuple[int, bytes, int]] = []

@@ -30,6 +30,7 @@ def answerPage(watch: Watch, request: Request) -> bytes | int:
 
 
 async def _send(watch: Watch, request: Request) -> None:
+    """Send a page, or one that says what is wrong with the request; equal requests share the text."""
     context = watch.context()
     path = tuple(request.postpath or ())
     query = {name: values for name, values in request.args.items() if values != [b""]}  # of empty fields

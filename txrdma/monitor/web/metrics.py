@@ -97,6 +97,7 @@ class Metrics:
         yield family("infiniband_port_transmit_wait_ratio", "gauge", text, waits)
 
     def _findings(self) -> Iterator[Family]:
+        """Yield the numbers of findings by severity, and the most severe ones as series of their own."""
         common = self._common
         entries = self.watch.poller.findingLog.open.values()
         found, each = dict.fromkeys(Severity, 0), Counter[str]()

@@ -121,6 +121,7 @@ def routed(
 
 
 def _inQuery(parameters: Sequence[Parameter], query: Mapping[bytes, Sequence[bytes]]) -> dict[str, Any]:
+    """Return the values of the parameters in a query, with their defaults."""
     known = {one.name: one for one in parameters if not one.isInPath}
     values = {name: one.schema.get("default") for name, one in known.items()}
     for key, given in query.items():

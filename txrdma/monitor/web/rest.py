@@ -91,6 +91,7 @@ def answerREST(watches: Sequence[Watch], fabrics: Sequence[str], request: Reques
 
 
 async def _send(watches: Sequence[Watch], routes: Sequence[WebRoute], request: Request) -> None:
+    """Send the answer of the request's route: a page of a table, or what the route makes."""
     missing = "there is no such resource; /api/v1/openapi.json describes all"
     route, values = routed(routes, request.postpath or (), request.args, missing)
     contexts = [watch.context() for watch in watches]

@@ -123,6 +123,7 @@ class Paths:
     def _between(
         self, source: SimulatedPort, target: SimulatedPort, wanted: PathRecord, given: set[str]
     ) -> Iterator[PathRecord]:
+        """Yield the paths between two ports that match a query, one to each LID of the target."""
         pkey = self._pkey(source, target, wanted.pkey if "pkey" in given else None)
         if pkey is None:
             return

@@ -129,6 +129,7 @@ class SimulatedMADPort(PortAttachment):
         return mayBeFrom(path, slid, sgid, self.endPort.lidMask)
 
     def refresh(self) -> MADEndPort:
+        """Read the addresses and P_Keys of the port, which the subnet manager may have changed."""
         port = self.port
         info = PortInfo.decode(port.info)
         keys = PKeyTable.decode(block(port, 0)).pkeys
