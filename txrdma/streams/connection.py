@@ -27,10 +27,24 @@ from txrdma.kit.connectionlog import ConnectionRecord
 from txrdma.kit.delayedcalls import cancelCall, nextCalls
 from txrdma.kit.shutdown import addShutdownListener, IClosesOnShutdown, removeShutdownListener
 from txrdma.messages.transport import MessageTransport
+from txrdma.streams._lifecycle import (
+    CLOSING,
+    DISMISSED,
+    LEAVE,
+    LEAVING,
+    OPEN,
+    PAUSED,
+    READ_END,
+    Reader,
+    READS,
+    StreamDirections,
+    StreamLife,
+)
 from txrdma.streams.transport import Address, logName, StreamTransport
 
 _log = Logger()
 
+_REASONS: Final = {"ConnectionDone": ConnectionDone, "ConnectionLost": ConnectionLost}
 
 STOPPING_SECONDS: Final = 1.0
 """Seconds that a stopping reactor waits for written bytes to be sent."""
@@ -48,30 +62,12 @@ class Declining(StreamProtocol):
         self.transport.loseConnection()
 
 
-class StreamCore(Protocol):
-    """
-    The bytes of a stream in both directions, and which directions each end has closed.
-
-    @ivar isReadable: whether the peer may send more bytes.
-    @ivar isWritable: whether this end may send more bytes.
-    @ivar isOver: whether the peer has closed the connection, or both ends have closed their write side.
-    @ivar wasCut: whether the peer has closed the connection before all written bytes were posted.
-    @ivar isCloseDelivered: whether the peer has received this end's close.
-    """
-
-    isReadable: bool
-    isWritable: bool
-    isOver: bool
-    wasCut: bool
-    isCloseDelivered: bool
+class StreamCore(StreamDirections, Protocol):
+    """The bytes of a stream in both directions, and which directions each end has closed."""
 
     @property
     def backlog(self) -> int:
         """Number of written bytes that are not posted yet."""
-
-    @property
-    def isDelivered(self) -> bool:
-        """Whether all written bytes are in the peer's memory."""
 
     @property
     def unread(self) -> int:
@@ -119,8 +115,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
     peer: Address
 
     # Of the class until they change: an instance with more than 30 attributes takes 1.2 KiB more.
-    isEnding = discardsInput = isNoticed = disconnected = False
-    _isGone = _isClean = _isReadEndReported = _isDismissed = _isLeaving = _wasCut = False
+    isEnding = discardsInput = isNoticed = isPaused = False
     _rest = b""
     _failure: Failure | None = None
     _stopping: Deferred[None] | None = None
@@ -139,8 +134,9 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         self.isClient = isClient
         self.context: dict[Any, Any] = {}
         self.protocol: Any = None
-        self.isOpen = self.isPaused = self._isBusy = self._mustFlush = False
+        self.isOpen = self._isBusy = self._mustFlush = False
         self._reactor, self._makeTransport, self._endedCall = reactor, makeTransport, ended
+        self._life = StreamLife()
         self._core: CoreT | None = None
         self._transport: CarrierT | None = None
         self._front: StreamTransport[Any] | None = None
@@ -172,19 +168,10 @@ class StreamEnd(Generic[CoreT, CarrierT]):
     def _lost(self, reason: Failure) -> None:
         """End the stream: the message connection is lost, possibly after an orderly close."""
         core, self._core = self._core, None
-        self._isGone, self._transport = True, None
+        self._transport = None
         if core is not None:  # nothing more is sent or received
             self._record.bytesSent -= core.backlog
-            allWritten = not (core.isWritable or core.backlog) and reason.check(ConnectionDone) is not None
-            self._isClean = (
-                core.isOver
-                or core.isCloseDelivered
-                or (self.discardsInput and allWritten and core.isDelivered)
-            )
-            mustArrive = core.isOver or not self._isClean
-            self._wasCut = self._wasCut or core.wasCut or (mustArrive and not core.isDelivered)
-            if self._wasCut and self.discardsInput and not self._isDismissed:
-                self._isClean = False  # it had closed, and the peer has not received everything
+            self._life.ended(core, self._reader, reason.check(ConnectionDone) is not None)
         self._soon()
 
     def _drop(self, core: StreamCore) -> None:
@@ -206,15 +193,20 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         return self._front is not None
 
     @property
+    def disconnected(self) -> bool:
+        """Whether C{connectionLost} has been called."""
+        return self._front is None
+
+    @property
     def backlog(self) -> int:
         """Number of bytes that are not posted yet."""
         return 0 if self._core is None else self._core.backlog
 
     def write(self, data: bytes) -> int:
         """Queue bytes; return the length of the backlog."""
-        core = self._core
-        if core is None or self._isLeaving:
-            self._wasCut = True
+        core, life = self._core, self._life
+        if core is None or life.connection is not OPEN:
+            life.writtenLate()
             backlog = self.backlog
         else:
             backlog = core.write(data)
@@ -280,7 +272,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         self.discardsInput, self.isOpen = True, False
         if self._core is not None:
             self._drop(self._core)
-        self._isLeaving = True
+            self._life.connection = LEAVING
         nextCalls(self._reactor).add(self._cut)
 
     def _cut(self) -> None:
@@ -343,7 +335,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
     def _post(self) -> None:
         """Post written bytes, and resume the producer when all are posted."""
         core, transport = self._core, self._transport
-        if core is None or transport is None or self._isLeaving:
+        if core is None or transport is None or self._life.connection is not OPEN:
             return
         if self.isEnding:
             self._maybeEndWriting(core)
@@ -372,31 +364,32 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         if self._front is not None:
             callWithContext(self.context, self._front.writeEnded)
 
+    @property
+    def _reader(self) -> Reader:
+        """What the protocol does with received bytes."""
+        if self.discardsInput:
+            return DISMISSED if self._life.isDismissed else CLOSING
+        return PAUSED if self.isPaused else READS
+
     def _conclude(self) -> bool:
-        """Perform the closes that are due; return whether there may be more to deliver or to post."""
+        """Do what is due; return whether there may be more to deliver or to post."""
         core = self._core
-        if core is not None and core.isOver and not self._isLeaving:
+        isUnread = bool(self._rest) or (core is not None and core.unread > 0)
+        due = self._life.next(core, self._reader, isUnread)
+        if due is LEAVE:
             self._storeRest()
             self._leave()
             return True
-        if core is not None and core.isCloseDelivered:
-            self._leave()
-        isReadable = core.isReadable if core is not None else not self._isClean
-        isUnread = bool(self._rest) or (core is not None and core.unread > 0)
-        mayReport = not (self.isPaused or self.discardsInput or self._isReadEndReported)
-        if mayReport and not (isReadable or isUnread):
-            self._isReadEndReported = True
+        if due is READ_END:
             self._readEnded()
             return True
-        self._maybeEnd()
+        self._maybeEnd(None if due is None else self._failure or Failure(_REASONS[due]()))
         return False
 
     def _leave(self) -> None:
         """Close the message connection, since both ends have closed the stream."""
-        if not self._isLeaving:
-            self._isLeaving = True
-            if self._transport is not None:
-                self._transport.loseConnection()
+        if self._transport is not None:
+            self._transport.loseConnection()
 
     def _readEnded(self) -> None:
         """Report the end of input; a protocol without half-close is closed."""
@@ -406,31 +399,22 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         if front.knowsHalves:
             callWithContext(self.context, front.readEnded)
             return
-        self.discardsInput, self.isOpen, self._isDismissed = True, False, True
+        self.discardsInput, self.isOpen, self._life.isDismissed = True, False, True
         callWithContext(self.context, front.dismiss)
         if self._core is not None:
             self._drop(self._core)
             self._core.close()
 
-    def _maybeEnd(self) -> None:
-        """Report the end of the connection, unless bytes have to be delivered first."""
-        mayBeRead = bool(self._rest) and not (self.isPaused or self.discardsInput)
-        if not self._isGone or (mayBeRead and self._failure is None):
-            return
-        if self._failure is not None:
-            self._end(self._failure)
-        elif self.isPaused and not (self.discardsInput or self._wasCut):
-            pass  # as over TCP: the protocol may still need the bytes, or the connection that it waits for
-        elif not self._isClean or (self._wasCut and not self.discardsInput):
-            self._end(Failure(ConnectionLost()))
-        elif self.discardsInput:
-            self._end(Failure(ConnectionDone()))
+    def _maybeEnd(self, reason: Failure | None) -> None:
+        """Report the end of the connection if there is a reason."""
+        if reason is not None:
+            self._end(reason)
 
     def _end(self, reason: Failure) -> None:
         front, self._front = self._front, None
         nextCalls(self._reactor).discard(self._turn)
         removeShutdownListener(self._reactor, self.reactorStops)
-        self.disconnected, self.discardsInput, self.isOpen = True, True, False
+        self.discardsInput, self.isOpen = True, False
         if front is not None:
             self._record.ended(self.kind, (self.host, self.peer), reason, self._reactor.seconds())
             callWithContext(self.context, front.ended, reason)

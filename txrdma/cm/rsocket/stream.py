@@ -58,6 +58,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
 
     kind = "rsocket"
     remoteMemory: RDMATransport
+    _release: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -83,7 +84,6 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         self._used = 0
         self._probing: Keepalive | None = None
         self._mapped: EndMappings | None = None
-        self._release: Callable[[], None] | None = None
 
     @property
     def connection(self) -> RDMATransport:
@@ -156,10 +156,10 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         self.keepalive = seconds
         if self._probing is not None:
             self._probing.stop()
-        self._probing = None if self._isGone else Keepalive(self._reactor, seconds, self._probe)
+        self._probing = None if self._core is None else Keepalive(self._reactor, seconds, self._probe)
 
     def _probe(self) -> None:
-        if self._core is not None and not self._isLeaving:
+        if self._core is not None:
             self._core.probe()
         self._turn()
 
@@ -250,7 +250,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         if self._used >= REPOST:  # after the turn, to keep it out of the latency
             used, self._used = self._used, 0
             transport.receiveAgain(used)
-        if self._isLeaving:
+        if self._life.connection != "OPEN":
             transport.process()
 
     # Calls of the connection: see IPreparedProtocol
@@ -274,9 +274,9 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         if mapped is not None:
             callWithContext(self.context, mapped.end)
 
-    def _maybeEnd(self) -> None:
+    def _maybeEnd(self, reason: Failure | None) -> None:
         try:
-            super()._maybeEnd()  # or later, if the program does not read
+            super()._maybeEnd(reason)  # or later, if the program does not read
         finally:
             release, self._release = self._release, None
             if release is not None:

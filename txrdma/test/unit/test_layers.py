@@ -83,7 +83,7 @@ FOUNDATIONS = {"txrdma.smc.common"}
 ACYCLIC = {"btl", "cm", "fabric", "mad", "monitor", "sim", "smc", "soft", "verbs", "verify"}
 """Packages whose subpackages and modules must not import each other in cycles."""
 
-CORE_PACKAGES = {"soft", "mad", "cm", "smc", "btl", "monitor"}
+CORE_PACKAGES = {"soft", "mad", "cm", "smc", "btl", "monitor", "streams"}
 CORE_FOLDERS = {"core", "flow", "terms", "wire"}
 CORE_MAY_IMPORT = {*sys.stdlib_module_names, "typing_extensions", "automat", "txrdma"}
 

@@ -1,0 +1,136 @@
+"""
+When a stream over a message connection ends for its protocol, and with which reason, without I/O.
+
+Theory of operation. Three states change independently:
+
+    - of the connection: OPEN; LEAVING while the message connection is being closed, because both ends have
+      closed the stream, or it was aborted; then CLOSED, if the stream has ended in order, or LOST
+    - of the protocol: it READS, has PAUSED, or discards received bytes: it is CLOSING, also because it has
+      aborted or raised, or was DISMISSED: closed at the peer's close, since it does not support half-closes
+    - of the delivery: WHOLE; CUT, if the peer does not receive all written bytes; or LATE, if it does not
+      receive only those that were written after the end of the connection
+
+After the end of the connection, C{ENDINGS} contains the reason of C{connectionLost}, as over TCP. A protocol
+that READS first gets all received bytes and, if the peer has closed in order, the end of input. One that has
+PAUSED may still need the bytes, or the connection: it is not notified as long as it writes nothing. One that
+was DISMISSED ends in order, although what it had written may be lost. The exception of an abort, and one that
+the protocol has raised, replace these reasons.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, Protocol
+
+Connection = Literal["OPEN", "LEAVING", "CLOSED", "LOST"]
+OPEN: Final = "OPEN"
+LEAVING: Final = "LEAVING"
+CLOSED: Final = "CLOSED"
+LOST: Final = "LOST"
+
+Reader = Literal["READS", "PAUSED", "CLOSING", "DISMISSED"]
+READS: Final = "READS"
+PAUSED: Final = "PAUSED"
+CLOSING: Final = "CLOSING"
+DISMISSED: Final = "DISMISSED"
+
+Delivery = Literal["WHOLE", "LATE", "CUT"]
+WHOLE: Final = "WHOLE"
+LATE: Final = "LATE"
+CUT: Final = "CUT"
+
+Due = Literal["leave", "readConnectionLost", "ConnectionDone", "ConnectionLost"]
+LEAVE: Final = "leave"
+READ_END: Final = "readConnectionLost"
+_D: Final = "ConnectionDone"
+_L: Final = "ConnectionLost"
+
+ENDINGS: Final[dict[tuple[Connection, Delivery], dict[Reader, Due]]] = {
+    (CLOSED, WHOLE): {CLOSING: _D, DISMISSED: _D},
+    (CLOSED, LATE): {READS: _L, PAUSED: _L, CLOSING: _D, DISMISSED: _D},
+    (CLOSED, CUT): {READS: _L, PAUSED: _L, CLOSING: _L, DISMISSED: _D},
+    (LOST, WHOLE): {READS: _L, CLOSING: _L, DISMISSED: _L},
+    (LOST, LATE): {READS: _L, PAUSED: _L, CLOSING: _L, DISMISSED: _L},
+    (LOST, CUT): {READS: _L, PAUSED: _L, CLOSING: _L, DISMISSED: _L},
+}
+"""The reason, by the states of connection, delivery and protocol; without an entry, no end is reported."""
+
+
+class StreamDirections(Protocol):
+    """
+    Which directions of a stream each end has closed, and what has arrived.
+
+    @ivar isReadable: whether the peer may send more bytes.
+    @ivar isWritable: whether this end may send more bytes.
+    @ivar isOver: whether the peer has closed the connection, or both ends have closed their write side.
+    @ivar wasCut: whether the peer has closed the connection before all written bytes were posted.
+    @ivar isCloseDelivered: whether the peer has received this end's close.
+    """
+
+    isReadable: bool
+    isWritable: bool
+    isOver: bool
+    wasCut: bool
+    isCloseDelivered: bool
+
+    @property
+    def isDelivered(self) -> bool:
+        """Whether all written bytes are in the peer's memory."""
+
+
+class StreamLife:
+    """
+    The states of one stream.
+
+    @ivar connection: the state of the connection.
+    @ivar delivery: the state of the delivery of written bytes.
+    @ivar isDismissed: whether the protocol was closed at the peer's close.
+    """
+
+    __slots__ = ("_isReadEndDue", "connection", "delivery", "isDismissed")
+
+    def __init__(self) -> None:
+        self.connection: Connection = OPEN
+        self.delivery: Delivery = WHOLE
+        self.isDismissed = False
+        self._isReadEndDue = True
+
+    def writtenLate(self) -> None:
+        """Bytes were written that can't be sent."""
+        if self.delivery is WHOLE:
+            self.delivery = CUT if self.connection is LEAVING else LATE
+
+    def ended(self, directions: StreamDirections, reader: Reader, isInOrder: bool) -> None:
+        """
+        Handle the end of the message connection.
+
+        @param isInOrder: it was closed, and did not fail.
+        """
+        isOver, isCloseDelivered = directions.isOver, directions.isCloseDelivered
+        isDelivered = directions.isDelivered
+        if directions.wasCut or not (isDelivered or (isCloseDelivered and not isOver)):
+            self.delivery = CUT
+        hasClosed = reader in (CLOSING, DISMISSED) and isDelivered and not directions.isWritable
+        isOrderly = isOver or isCloseDelivered or (isInOrder and hasClosed)
+        self.connection = CLOSED if isOrderly else LOST
+
+    def next(self, directions: StreamDirections | None, reader: Reader, isUnread: bool) -> Due | None:
+        """
+        Take what is due: to close the message connection, to report the end of input, or to end the stream.
+
+        @param directions: None after the end of the message connection.
+        @param isUnread: whether there are received bytes to deliver.
+        """
+        if directions is not None:
+            if self.connection is OPEN and (directions.isOver or directions.isCloseDelivered):
+                self.connection = LEAVING
+                return LEAVE
+            isReadable = directions.isReadable
+        else:
+            isReadable = self.connection is LOST
+        if reader is READS:
+            if isUnread:
+                return None
+            if self._isReadEndDue and not isReadable:
+                self._isReadEndDue = False
+                return READ_END
+        return ENDINGS.get((self.connection, self.delivery), {}).get(reader)

@@ -1,0 +1,394 @@
+"""All sequences of a few events, at the end of a stream over a message connection."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, Final, Literal
+
+from zope.interface import implementer
+
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.internet.protocol import connectionDone
+from twisted.internet.protocol import Protocol as StreamProtocol
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.btl.stream._bytes import ByteStream, DISCONNECT, SHUTDOWN
+from txrdma.streams.connection import StreamEnd
+from txrdma.streams.transport import StreamTransport
+from txrdma.testing.protocols import ProducerRecorder
+from txrdma.testing.reactors import ReactorClock
+
+DEPTH: Final = 4
+"""Number of events in a sequence. After it, the reactor runs until it is idle."""
+
+MOST: Final = 2
+"""Number of bytes that each end writes at most, one at a time."""
+
+ENDS: Final = {"ConnectionDone", "ConnectionLost", "ConnectionAborted"}
+
+Carrier = Literal["rsocket", "btl"]
+"""Message connections: that of C{btl} is closed behind the close of the stream, which is not acknowledged."""
+
+Reactions = Mapping[str, tuple[str, ...]]
+"""For calls of the protocol, the events that they cause; C{resumeProducing} is that of a pull producer."""
+
+
+class Talker(StreamProtocol):
+    """
+    A protocol that records its calls, and reacts to some.
+    """
+
+    def __init__(self, world: World, reactions: Reactions) -> None:
+        self.calls: list[str] = []
+        self._world, self._reactions = world, reactions
+
+    def called(self, name: str) -> None:
+        """Record a call, and react."""
+        self.calls.append(name)
+        self.react(name)
+
+    def react(self, name: str) -> None:
+        """Cause the events that follow a call."""
+        for event in self._reactions.get(name, ()):
+            getattr(self._world, event)()
+
+    def dataReceived(self, data: bytes) -> None:
+        for _ in data:
+            self.called("dataReceived")
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.called(type(reason.value).__name__)
+
+
+@implementer(IHalfCloseableProtocol)
+class HalfTalker(Talker):
+    """A talker that knows half-closes."""
+
+    def readConnectionLost(self) -> None:
+        self.called("readConnectionLost")
+
+    def writeConnectionLost(self) -> None:
+        self.called("writeConnectionLost")
+
+
+class End(StreamEnd[ByteStream, Any]):
+    """A stream whose messages the L{World} sends."""
+
+    kind = "test"
+    host = peer = None  # type: ignore[assignment]  # used by the log only
+    posted = 0
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.clock, True, lambda end: StreamTransport(end, end, world.protocol, "test"))
+        self._world = world
+        self._core: ByteStream | None = world.core
+        self._begun(world)
+
+    def _send(self, core: ByteStream, transport: Any) -> None:
+        while (message := core.next()) is not None:
+            self.posted += len(message[0])
+        if core.hasSentClose and self._world.carrier == "btl":
+            transport.loseConnection()
+
+
+class World:
+    """
+    A stream, its reactor and its message connection.
+
+    Each event returns whether it could happen.
+
+    @ivar owed: number of bytes that were written before the peer closed; C{acknowledged}: that have arrived.
+    @ivar lost: "done" or "lost" if the message connection has ended.
+    """
+
+    route = ""
+
+    def __init__(self, kind: type[Talker], reactions: Reactions, carrier: Carrier, events: list[str]) -> None:
+        self.carrier = carrier
+        self.clock = ReactorClock()
+        self.core = ByteStream()
+        self.protocol = kind(self, reactions)
+        self.isClosing = self.isAborted = False
+        self.peer, self.lost = "open", ""
+        self.written = self.owed = self.acknowledged = self.received = 0
+        self.producer = ProducerRecorder(lambda: self.protocol.react("resumeProducing"))
+        self._isPush = "resumeProducing" not in reactions
+        self.done: set[str] = set()
+        self.end = End(self)
+        self.transport: Any = self.protocol.transport
+        self.isPossible = all(getattr(self, event)() for event in events)
+
+    # The message connection
+
+    def loseConnection(self) -> None:
+        self.isClosing = True
+
+    def abortConnection(self) -> None:
+        self.isAborted = True
+
+    # Events of the protocol
+
+    def _once(self, name: str) -> bool:
+        isFirst = name not in self.done
+        self.done.add(name)
+        return isFirst
+
+    def write(self) -> bool:
+        isPossible = self.written < MOST
+        if isPossible:
+            self.written += 1
+            self.owed += self.end.isOpen and not (self.lost or self.core.isOver)
+            self.transport.write(b"w")
+        return isPossible
+
+    def close(self) -> bool:
+        self.transport.loseConnection()
+        return self._once("close")
+
+    def closeWriting(self) -> bool:
+        self.transport.loseWriteConnection()
+        return self._once("closeWriting")
+
+    def abort(self) -> bool:
+        self.transport.abortConnection()
+        return self._once("abort")
+
+    def pause(self) -> bool:
+        isPossible = self.end.connected and not self.end.isPaused
+        if isPossible:
+            self.transport.pauseProducing()
+        return isPossible
+
+    def resume(self) -> bool:
+        wasPaused = self.end.isPaused
+        self.transport.resumeProducing()
+        return wasPaused
+
+    def register(self) -> bool:
+        isFirst = self._once("register")
+        if isFirst:
+            self.transport.registerProducer(self.producer, self._isPush)
+        return isFirst
+
+    def unregister(self) -> bool:
+        isRegistered = self.transport.producer is not None
+        self.transport.unregisterProducer()
+        return isRegistered
+
+    # Events of the connection
+
+    def _arrive(self, data: bytes, immediate: int | None) -> None:
+        self.received += len(data)
+        self.core.arrived(data, immediate)
+
+    def peerWrites(self) -> bool:
+        isPossible = self.peer == "open" and self.received < MOST and not (self.lost or self.core.isOver)
+        if isPossible:
+            self._arrive(b"p", None)
+            self.end._turn()
+        return isPossible
+
+    def _peerCloses(self, immediate: int, data: bytes) -> bool:
+        isPossible = self.peer != "closed" and not (self.lost or self.core.isOver)
+        isPossible = isPossible and (self.peer == "open" or (immediate == DISCONNECT and not data))
+        if isPossible:
+            self.peer = "closed" if immediate == DISCONNECT else "half-closed"
+            if data:
+                self._arrive(data, None)
+            self._arrive(b"", immediate)
+            self.end._turn()
+        return isPossible
+
+    def peerHalfCloses(self) -> bool:
+        return self._peerCloses(SHUTDOWN, b"")
+
+    def peerWritesAndHalfCloses(self) -> bool:
+        return self.received < MOST and self._peerCloses(SHUTDOWN, b"p")
+
+    def peerCloses(self) -> bool:
+        return self._peerCloses(DISCONNECT, b"")
+
+    def peerWritesAndCloses(self) -> bool:
+        return self.received < MOST and self._peerCloses(DISCONNECT, b"p")
+
+    def acknowledge(self) -> bool:
+        core = self.core
+        isNew = core.unacknowledged > 0 or (core.hasSentClose and not core.isCloseDelivered)
+        if isNew and not self.lost:
+            self.acknowledged, core.unacknowledged = self.end.posted, 0
+            core.isCloseDelivered = core.hasSentClose and self.carrier == "rsocket"
+            self.end._turn()
+        return isNew and not self.lost
+
+    def fill(self) -> bool:
+        self.core.isFull = True
+        return self._once("fill")
+
+    def empty(self) -> bool:
+        wasFull, self.core.isFull = self.core.isFull, False
+        self.end._turn()
+        return wasFull
+
+    def _end(self, outcome: str, reason: Exception) -> bool:
+        if self.lost:
+            return False
+        self.lost, core = outcome, self.core
+        if self.carrier == "btl" and outcome == "done" and core.hasSentClose:
+            core.isCloseDelivered = True
+            if not core.isOver:
+                self.acknowledged, core.unacknowledged = self.end.posted, 0
+        self.end._storeRest()
+        self.end._lost(Failure(reason))
+        return True
+
+    def endInOrder(self) -> bool:
+        return (self.isClosing or self.core.isOver) and self._end("done", ConnectionDone())
+
+    def fail(self) -> bool:
+        return self._end("lost", ConnectionAborted() if self.isAborted else ConnectionLost())
+
+    def iterate(self) -> bool:
+        isDue = bool(self.clock.getDelayedCalls())
+        self.clock.advance(0)
+        return isDue
+
+    # The search
+
+    @property
+    def state(self) -> Hashable:
+        """What the future depends on."""
+        end, core = self.end, self.core
+        flags = (end.isEnding, end.discardsInput, end.isNoticed, end.isOpen, end.isPaused, end._mustFlush)
+        life = [getattr(end._life, name) for name in end._life.__slots__]
+        bytes_ = [getattr(core, name) for name in core.__slots__ if name not in ("_unsent", "_read")]
+        waiting = (end._rest, end._failure is None, self.transport.producer is None)
+        counts = (self.written, self.owed, self.acknowledged, self.received, end.posted)
+        calls = (*self.protocol.calls, "", *self.producer.calls)
+        outside = (self.peer, self.lost, self.isClosing, self.isAborted, frozenset(self.done))
+        return (flags, *life, *bytes_, waiting, counts, calls, outside, len(self.clock.getDelayedCalls()))
+
+    def settle(self) -> None:
+        """Run the reactor until it is idle."""
+        while not self.protocol.calls or self.protocol.calls[-1] not in ENDS:
+            if not self.iterate():
+                break
+
+    def finish(self) -> None:
+        """Close, and let all that was written arrive."""
+        self.unregister()
+        for event in ("close", "iterate", "empty", "iterate", "acknowledge", "iterate", "endInOrder"):
+            getattr(self, event)()
+        if self.isAborted:
+            self.fail()
+        self.settle()
+
+
+EVENTS: Final = [
+    *("write", "close", "closeWriting", "abort", "pause", "resume", "register", "unregister"),
+    *("peerWrites", "peerHalfCloses", "peerCloses", "peerWritesAndHalfCloses", "peerWritesAndCloses"),
+    *("acknowledge", "fill", "empty", "endInOrder", "fail", "iterate"),
+]
+
+
+def problems(world: World) -> Iterator[str]:
+    """Return what TCP would not do, when the reactor is idle."""
+    calls, end = world.protocol.calls, world.end
+    ends = [name for name in calls if name in ENDS]
+    reason = ends[0] if ends else ""
+    isCut, isDismissed = world.acknowledged < world.owed, end._life.isDismissed
+    closes = bool(world.done & {"close", "abort"}) or isDismissed
+    if len(ends) > 1 or (ends and calls[-1] != reason):
+        yield "calls after the end"
+    for name in ("readConnectionLost", "writeConnectionLost"):
+        if calls.count(name) > 1:
+            yield f"{name} twice"
+    if "readConnectionLost" in calls and "dataReceived" in calls[calls.index("readConnectionLost") :]:
+        yield "bytes after the end of input"
+    if not (closes or end.isPaused) and calls.count("dataReceived") < world.received:
+        yield "bytes are not delivered"
+    if reason == "ConnectionDone" and isCut and not isDismissed:
+        yield "bytes have not arrived"
+    if reason == "ConnectionDone" and not closes:
+        yield "a protocol that has not closed ends in order"
+    if reason == "ConnectionAborted" and "abort" not in world.done:
+        yield "aborted"
+    if reason and not world.lost:
+        yield "ends before its connection"
+    if reason and end.isPaused and not closes and end._life.delivery == "WHOLE":
+        yield "a paused protocol is notified"
+    if world.lost and closes and not reason:
+        yield "a closing protocol is not notified"
+    if world.lost and not reason and end._life.delivery != "WHOLE":
+        yield "a writing protocol is not notified"
+    isOrderly = world.core.isOver or world.core.isCloseDelivered
+    if reason == "ConnectionLost" and isDismissed and isOrderly:
+        yield "a dismissed protocol is lost"
+    if world.lost == "lost" and not (reason or end.isPaused or isOrderly):
+        yield "a reading protocol is not notified"
+
+
+class SearchTests(SynchronousTestCase):
+    """
+    The ends of streams, after each sequence of C{DEPTH} events.
+
+    Sequences that lead to the same state are continued once. Each is repeated from the beginning.
+    """
+
+    def search(self, kind: type[Talker], carrier: Carrier = "rsocket", **reactions: tuple[str, ...]) -> None:
+        found: dict[str, list[str]] = {}
+        states: set[Hashable] = set()
+        sequences: list[list[str]] = [[]]
+        for _ in range(DEPTH):
+            following = []
+            for former in sequences:
+                for event in EVENTS:
+                    events = [*former, event]
+                    world = World(kind, reactions, carrier, events)
+                    if not world.isPossible or (state := world.state) in states:
+                        continue
+                    states.add(state)
+                    following.append(events)
+                    world.settle()
+                    for problem in problems(world):
+                        found.setdefault(problem, events)
+                    world.finish()
+                    if world.end.connected:
+                        found.setdefault("does not end", events)
+                    for problem in problems(world):
+                        found.setdefault(f"{problem}, after its end", events)
+            sequences = following
+        self.assertGreater(len(states), 1000)
+        self.assertEqual(found, {})
+
+    def test_plain(self) -> None:
+        self.search(Talker)
+
+    def test_plainOverBTL(self) -> None:
+        self.search(Talker, "btl")
+
+    def test_halfClosing(self) -> None:
+        self.search(HalfTalker)
+
+    def test_halfClosingOverBTL(self) -> None:
+        self.search(HalfTalker, "btl")
+
+    def test_closesAtReadEnd(self) -> None:
+        self.search(HalfTalker, readConnectionLost=("close",))
+
+    def test_writesAndClosesAtReadEnd(self) -> None:
+        self.search(HalfTalker, readConnectionLost=("write", "close"))
+
+    def test_writesAndClosesAtData(self) -> None:
+        self.search(Talker, dataReceived=("write", "close"))
+
+    def test_pausesAtData(self) -> None:
+        self.search(Talker, dataReceived=("pause",))
+
+    def test_producerResumes(self) -> None:
+        """As over TCP, the producer of an echo server resumes reading."""
+        self.search(HalfTalker, resumeProducing=("resume",))
+
+    def test_abortsAtData(self) -> None:
+        self.search(Talker, dataReceived=("abort",))
