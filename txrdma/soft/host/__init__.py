@@ -49,5 +49,5 @@ full socket buffer. If a process of another user has the name of the address or 
 connections with peers that only know port 4791 fail; others are not affected.
 
 Modules, lowest first: C{_messages}, C{_filter}, C{_management} (the destination of a datagram for queue pair
-1), C{_coordinator}: no I/O; C{names}, C{member}.
+1), C{_coordinator}: no I/O; C{names}, C{forwarding}, C{member}.
 """

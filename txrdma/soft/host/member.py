@@ -2,19 +2,18 @@
 A device's part in the sharing of port 4791 of its address: a member, or the coordinator.
 
 L{txrdma.soft.host} describes the whole. This module owns the sockets and the timer, and finds the
-coordinator.
+coordinator; L{txrdma.soft.host.forwarding} passes on packets.
 """
 
 from __future__ import annotations
 
 import errno
 import socket
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from secrets import randbits
-from typing import Final, Protocol
+from typing import Final
 
 from twisted.logger import Logger
 
@@ -26,7 +25,6 @@ from txrdma.kit.logs import RateLimitedLogger
 from txrdma.soft.core.netdev import SHARES
 from txrdma.soft.host._coordinator import Coordinator, SERVICES
 from txrdma.soft.host._filter import attachFilter, filterProgram, POSITION
-from txrdma.soft.host._management import Destination, destinationOf
 from txrdma.soft.host._messages import (
     decode,
     Enter,
@@ -39,7 +37,8 @@ from txrdma.soft.host._messages import (
     ServiceNotice,
     VERSION,
 )
-from txrdma.soft.host.names import claimService, hostName, isClaimed, isShareTaken
+from txrdma.soft.host.forwarding import Forwarder, SharedPort
+from txrdma.soft.host.names import claimService, hostName
 from txrdma.soft.shared.unixpackets import PacketSocket
 from txrdma.unix.sockets import connectTo, isSameUser, LocalListener, peerOf, Reactor
 
@@ -61,23 +60,9 @@ NAMES: Final = 16
 LINES: Final = 2 * SHARES
 """Number of connections that a coordinator accepts: each device may have an old one that is ending."""
 
-MOST_AWAITED: Final = 64
-"""Number of packets that a coordinator stores for processes that have not reported to it yet."""
-
-AWAITED_SECONDS: Final = 0.5
-"""Seconds after which such a packet is dropped: its sender repeats it."""
-
 _REFUSED_SECONDS: Final = 1.0
 _UNANSWERED_SECONDS: Final = 0.1
 _NONCE_BYTES: Final = 8
-_GSI: Final = 1
-
-
-class SharedPort(Protocol):
-    """The interface of the RoCE port for a L{PortMember}: L{RoCEPort <txrdma.soft.rc.roce.RoCEPort>}."""
-
-    def sendProbe(self, payload: bytes) -> None: ...
-    def forwarded(self, source: tuple[str, int], packet: memoryview) -> None: ...
 
 
 class _Line:
@@ -154,15 +139,11 @@ class PortMember:
         self.share = share
         self._reactor = reactor
         self._bound = bound
-        self._port: SharedPort | None = None
         self._services: dict[int, Callable[[], None]] = {}
+        self._forwarder: Forwarder[_Line] = Forwarder(reactor, address, share, self._services)
         self._isReceiving = self._isResting = self._isClosed = False
-        self._coordinator: Coordinator | None = None
         self._listener: LocalListener | None = None
-        self._home: _Line | None = None
-        self._members: dict[int, _Line] = {}
         self._lines: dict[_Line, None] = {}
-        self._awaited: deque[tuple[float, tuple[str, int], bytes]] = deque(maxlen=MOST_AWAITED)
         self._timer = Timer(reactor)
         self._name = 0
         self._pause = SEEK_SECONDS
@@ -174,11 +155,11 @@ class PortMember:
 
     @property
     def isCoordinator(self) -> bool:
-        return self._coordinator is not None
+        return self._forwarder.coordinator is not None
 
     def start(self, port: SharedPort) -> None:
         """Exchange packets with this port from now on."""
-        self._port = port
+        self._forwarder.port = port
         self._turn()
 
     def receiveNow(self) -> None:
@@ -223,20 +204,23 @@ class PortMember:
         """Report whether queue pair 1 of this device receives."""
         if isReceiving != self._isReceiving and not self._isClosed:
             self._isReceiving = isReceiving
-            if self._coordinator is not None:
-                self._coordinator.receives(self.share, isReceiving)
+            coordinator = self._forwarder.coordinator
+            if coordinator is not None:
+                coordinator.receives(self.share, isReceiving)
             self._report(ManagementNotice(kind=HostMessageKind.MANAGEMENT, isReceiving=isReceiving).encode())
 
     def _reportService(self, serviceID: int, isServed: bool) -> None:
-        if self._coordinator is not None:
-            self._coordinator.serves(self.share, serviceID, isServed)
+        coordinator = self._forwarder.coordinator
+        if coordinator is not None:
+            coordinator.serves(self.share, serviceID, isServed)
         self._report(
             ServiceNotice(kind=HostMessageKind.SERVICE, isServed=isServed, serviceID=serviceID).encode()
         )
 
     def _report(self, message: bytes) -> None:
-        if self._home is not None:
-            self._home.line.send(message)
+        home = self._forwarder.home
+        if home is not None:
+            home.line.send(message)
 
     # Packets
 
@@ -250,98 +234,23 @@ class PortMember:
         if not number:
             self._probeReceived(packet, source)
             return True
-        if number == _GSI:
-            destination = destinationOf(packet)
-            if destination.serviceID in self._services:
-                return False
-        else:
-            destination = Destination(share=number >> 16)
-        if destination.share == self.share:
-            return False
-        if self._isAwaited(destination):
-            self._store(source, packet, self._reactor.seconds())
-            return True
-        line = self._home if self._coordinator is None else self._lineFor(number, destination)
-        if line is None:
-            return not self._isOwn(number, destination)
-        line.forward(source, packet)
-        return True
-
-    def _isAwaited(self, destination: Destination) -> bool:
-        """Return whether a packet is for a process that has not reported to this coordinator yet."""
-        coordinator, (service, share) = self._coordinator, destination
-        if coordinator is None or coordinator.isKnown(destination):
-            return False
-        if service is not None:
-            return isClaimed(self.address, service)
-        return share is not None and isShareTaken(self.address, share)
-
-    def _lineFor(self, number: int, destination: Destination) -> _Line | None:
-        """Return the line to the member that a packet is for; None if there is none, or for this device."""
-        assert self._coordinator is not None
-        if number == _GSI:
-            share = self._coordinator.shareOf(destination)
-        else:
-            share = destination.share
-        return None if share is None else self._members.get(share)
-
-    def _isOwn(self, number: int, destination: Destination) -> bool:
-        """Whether this device, as the coordinator, receives a packet that names no other device."""
-        return (
-            self._coordinator is not None
-            and number == _GSI
-            and self._coordinator.shareOf(destination) == self.share
-        )
+        return self._forwarder.redirect(number, packet, source)
 
     def packetReceived(self, line: _Line, parsed: ForwardedPacket, packet: memoryview) -> None:
         """Process a packet that another device has forwarded; raises ValueError if it is too short."""
         ip = parsed.address.ip
         if ip is None or len(packet) < 8:
             raise ValueError("a packet without a header or a sender")
-        self._pass((ip, parsed.port), packet, self._reactor.seconds())
-
-    def _pass(self, source: tuple[str, int], packet: memoryview, receivedAt: float) -> None:
-        """Pass a forwarded packet on; one without a receiver is dropped."""
-        if self._coordinator is not None:
-            number = int.from_bytes(packet[5:8], "big")
-            known = destinationOf(packet) if number == _GSI else Destination(share=number >> 16)
-            target = None if known.share == self.share else self._lineFor(number, known)
-            if self._isAwaited(known):
-                self._store(source, packet, receivedAt)
-                return
-            if target is not None:
-                target.forward(source, packet)
-                return
-            if known.share != self.share and not self._isOwn(number, known):
-                return
-        if self._port is not None:
-            self._port.forwarded(source, packet)
-
-    def _store(self, source: tuple[str, int], packet: memoryview, receivedAt: float) -> None:
-        """
-        Store a packet for a process that will report soon.
-
-        It is often the answer to a request that arrived on another socket before the report.
-        """
-        self._awaited.append((receivedAt, source, bytes(packet)))
-
-    def _passStored(self) -> None:
-        """Pass on stored packets for a process that has reported; store those for other processes again."""
-        if not self._awaited:
-            return
-        stored, since = list(self._awaited), self._reactor.seconds() - AWAITED_SECONDS
-        self._awaited.clear()
-        for at, source, packet in stored:
-            if at >= since:
-                self._pass(source, memoryview(packet), at)
+        self._forwarder.forward((ip, parsed.port), packet, self._reactor.seconds())
 
     def _probeReceived(self, packet: memoryview, source: tuple[str, int]) -> None:
         raw = bytes(packet[POSITION : POSITION + 1 + _NONCE_BYTES])
         if source[0] != self.address or len(raw) <= _NONCE_BYTES:
             return
         position, nonce = raw[0], int.from_bytes(raw[1:], "big")
-        if self._coordinator is not None:
-            self._coordinator.seen(self.share, position, nonce, self._reactor.seconds())
+        coordinator = self._forwarder.coordinator
+        if coordinator is not None:
+            coordinator.seen(self.share, position, nonce, self._reactor.seconds())
             self._turn()
         else:
             self._report(ProbeSeen(kind=HostMessageKind.SEEN, position=position, nonce=nonce).encode())
@@ -350,14 +259,15 @@ class PortMember:
 
     def memberReported(self, line: _Line, parsed: object) -> None:
         """Process a member's message; raises ValueError if it is invalid."""
-        coordinator, now = self._coordinator, self._reactor.seconds()
+        coordinator, now = self._forwarder.coordinator, self._reactor.seconds()
         if coordinator is None:
             return
         if isinstance(parsed, Enter):
             if parsed.version != VERSION or line.share is not None:
                 raise ValueError(f"version {parsed.version}, not {VERSION}")
             coordinator.entered(parsed.share, now)
-            former, self._members[parsed.share] = self._members.get(parsed.share), line
+            members = self._forwarder.members
+            former, members[parsed.share] = members.get(parsed.share), line
             line.share = parsed.share
             if former is not None:
                 former.share = None
@@ -374,7 +284,7 @@ class PortMember:
         elif isinstance(parsed, ProbeSeen):
             coordinator.seen(line.share, parsed.position, parsed.nonce, now)
         self._turn()
-        self._passStored()
+        self._forwarder.forwardStored()
 
     def _accepted(self, sock: socket.socket) -> None:
         if len(self._lines) >= LINES:
@@ -392,8 +302,8 @@ class PortMember:
 
     def _turn(self) -> None:
         """Install the latest filter, send probes, and set the timer."""
-        coordinator = self._coordinator
-        if coordinator is None or self._port is None or self._isClosed:
+        coordinator, port = self._forwarder.coordinator, self._forwarder.port
+        if coordinator is None or port is None or self._isClosed:
             return
         for changed in coordinator.events():
             try:
@@ -406,7 +316,7 @@ class PortMember:
                     error=error,
                 )
         for probe in coordinator.outgoing():
-            self._port.sendProbe(bytes((probe.position,)) + probe.nonce.to_bytes(_NONCE_BYTES, "big"))
+            port.sendProbe(bytes((probe.position,)) + probe.nonce.to_bytes(_NONCE_BYTES, "big"))
         deadline = coordinator.deadline()
         if deadline is None:
             self._timer.stop()
@@ -414,8 +324,9 @@ class PortMember:
             self._timer.ensure(max(0.0, deadline - self._reactor.seconds()), self._expired)
 
     def _expired(self) -> None:
-        if self._coordinator is not None:
-            self._coordinator.expired(self._reactor.seconds())
+        coordinator = self._forwarder.coordinator
+        if coordinator is not None:
+            coordinator.expired(self._reactor.seconds())
             self._turn()
 
     # Finding the coordinator
@@ -423,8 +334,9 @@ class PortMember:
     def lineEnded(self, line: _Line) -> None:
         """Handle the end of a line: a member has left, or another coordinator is needed."""
         self._lines.pop(line, None)
-        if line is self._home:
-            self._home = None
+        forwarder = self._forwarder
+        if line is forwarder.home:
+            forwarder.home = None
             self._timer.stop()
             if line.wasAnswered:
                 self._pause = SEEK_SECONDS
@@ -435,17 +347,15 @@ class PortMember:
             return
         if self._isSucceeded():
             self._resign()
-        elif line.share is not None and self._members.get(line.share) is line:
-            del self._members[line.share]
-            if self._coordinator is not None:
-                self._coordinator.left(line.share, self._reactor.seconds())
+        elif line.share is not None and forwarder.members.get(line.share) is line:
+            del forwarder.members[line.share]
+            if forwarder.coordinator is not None:
+                forwarder.coordinator.left(line.share, self._reactor.seconds())
                 self._turn()
 
     def _isSucceeded(self) -> bool:
         """Whether there is a later coordinator, because this process did not run for a while."""
-        if self._coordinator is None:
-            return False
-        return any(map(self._isUsed, range(self._name + 1, NAMES)))
+        return self.isCoordinator and any(map(self._isUsed, range(self._name + 1, NAMES)))
 
     def _hasNext(self) -> bool:
         """
@@ -471,10 +381,10 @@ class PortMember:
 
     def _ping(self) -> None:
         """Ping the coordinator again; replace one that has not answered twice."""
-        home = self._home
+        home = self._forwarder.home
         if home is not None:
             home.line.receiveNow()  # this process may not have run for a while
-        if home is None or self._home is not home:
+        if home is None or self._forwarder.home is not home:
             return
         if self._hasNext():
             _log.info("the coordinator of {address} has a successor", address=self.address)
@@ -549,14 +459,14 @@ class PortMember:
     def _enter(self, sock: socket.socket) -> None:
         """Become a member."""
         line = _Line(self, PacketSocket(self._reactor, sock), False)
-        self._home = line
+        self._forwarder.home = line
         self._lines[line] = None
         self._report(Enter(kind=HostMessageKind.ENTER, version=VERSION, share=self.share).encode())
         if self._isReceiving:
             self._report(ManagementNotice(kind=HostMessageKind.MANAGEMENT, isReceiving=True).encode())
         for serviceID in tuple(self._services):
             self._reportService(serviceID, True)
-        if self._home is not None:
+        if self._forwarder.home is not None:
             self._sendPing(FIRST_PING_SECONDS)
 
     def _become(self, isTakeover: bool) -> None:
@@ -565,7 +475,7 @@ class PortMember:
         coordinator.receives(self.share, self._isReceiving)
         for serviceID in self._services:
             coordinator.serves(self.share, serviceID, True)
-        self._coordinator = coordinator
+        self._forwarder.coordinator = coordinator
         if isTakeover:
             _log.info("this process coordinates port 4791 of {address} now", address=self.address)
         self._turn()
@@ -576,10 +486,10 @@ class PortMember:
             return
         self._isClosed = True
         self._leave()
-        services, self._services = self._services, {}
-        for release in services.values():
+        for release in self._services.values():
             release()
-        self._port = None
+        self._services.clear()
+        self._forwarder.port = None
 
     def _leave(self) -> None:
         """Close all lines, and the name."""
@@ -590,6 +500,4 @@ class PortMember:
         lines, self._lines = self._lines, {}
         for line in lines:
             line.line.close()
-        self._members.clear()
-        self._awaited.clear()
-        self._coordinator = self._home = None
+        self._forwarder.reset()

@@ -201,7 +201,7 @@ BOUNDS: Final = {
     """,
     "smc.wire._clcframe.MAX_LENGTH": "smc._Core.buffer smc.Negotiation._early smc._CLCStripper._unread",
     "soft.host._coordinator.SERVICES": "soft.PortMember._services",
-    "soft.host.member.LINES": "soft.PortMember._members,_lines",
+    "soft.host.member.LINES": "soft.Forwarder.members soft.PortMember._lines",
     "soft.rc.peers._LENGTHS": "soft.Peer._takingSums",
     "soft.rc.roce._PEERS": "soft.RoCEPort._peers",
     "soft.shared._doorbells.MOST": "soft.PeerDoorbells._bells",

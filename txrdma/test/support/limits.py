@@ -204,7 +204,7 @@ LIMITS: Final = (
           "Further ones are closed; they are tried again.",
           "integration.soft.test_sharing.SharingTests.test_connectionsBeyondLimitAreClosedExceptMembers"),
     Limit("rdma:", "packets that this one stores for processes that have not reported to it yet",
-          "txrdma.soft.host.member.MOST_AWAITED",
+          "txrdma.soft.host.forwarding.MOST_AWAITED",
           "The oldest one is dropped; its sender repeats it.",
           "integration.soft.test_sharing.SharingTests.test_oldestStoredPacketsBeyondLimitAreDropped"),
     # mad

@@ -19,6 +19,7 @@ from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.iba.types import ROCE_PORT
 from txrdma.iba.verbs import AddressVector, Completion, Status
 from txrdma.soft.device import openSoftDevice, SoftDevice
+from txrdma.soft.host import forwarding
 from txrdma.soft.host import member as members
 from txrdma.soft.host.member import PortMember
 from txrdma.soft.host.names import hostName, isShareTaken
@@ -305,19 +306,19 @@ class SharingTests(TestCase):
         self.assertEqual(received, replies)
 
     async def test_oldestStoredPacketsBeyondLimitAreDropped(self) -> None:
-        _, _, replies, received = self.beforeReport(members.MOST_AWAITED + 3)
+        _, _, replies, received = self.beforeReport(forwarding.MOST_AWAITED + 3)
         await waitUntil(reactor, lambda: replies[-1] in received)
         self.assertEqual(received, replies[3:])
 
     async def test_packetStoredLongerThanSenderWaitsIsDropped(self) -> None:
-        self.patch(members, "AWAITED_SECONDS", -1.0)
+        self.patch(forwarding, "AWAITED_SECONDS", -1.0)
         coordinator, member, _, received = self.beforeReport()
-        await waitUntil(reactor, lambda: not coordinator._awaited)
+        await waitUntil(reactor, lambda: not coordinator._forwarder._awaited)
         member.receiveNow()
         self.assertEqual(received, [])
 
     async def test_reportsOfOthersDoNotExtendStorage(self) -> None:
-        self.patch(members, "AWAITED_SECONDS", 0.1)
+        self.patch(forwarding, "AWAITED_SECONDS", 0.1)
         devices = [self.open() for _ in range(3)]
         await self.isSettled(*devices)
         coordinator, silent, other = map(memberOf, devices)
@@ -326,11 +327,11 @@ class SharingTests(TestCase):
 
         def isStored() -> bool:
             coordinator.redirect(1, reply, ("192.0.2.1", 50_000))
-            return bool(coordinator._awaited)
+            return bool(coordinator._forwarder._awaited)
 
         def isDropped() -> bool:
             other.setReceiving(not other._isReceiving)
-            return not coordinator._awaited
+            return not coordinator._forwarder._awaited
 
         await waitUntil(reactor, isStored)
         await waitUntil(reactor, isDropped, seconds=2.0)
