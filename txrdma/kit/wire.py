@@ -204,8 +204,8 @@ def wire(size: int, *, little: bool = False) -> Callable[[type[T]], type[T]]:
 
 _METHODS: Final = ("__init__", "decode", "encode", "encodeInto")
 
-_SELDOM: Final = 16
-"""Number of calls before a method is compiled, which takes as long as about fifty calls."""
+_GENERIC_CALLS: Final = 16
+"""Number of calls of generic code before a method is compiled, which takes as long as about fifty calls."""
 
 
 def _build(cls: type[T], size: int, little: bool, names: dict[str, Any]) -> type[T]:
@@ -228,8 +228,8 @@ def _build(cls: type[T], size: int, little: bool, names: dict[str, Any]) -> type
     }
     made: type[T] = type(cls.__name__, cls.__bases__, namespace)
     for name in _METHODS:
-        _postponed[made, name] = little
-        _put(made, name, _maker(made, name, little))
+        _uncompiled[made, name] = little
+        _install(made, name, _compiledLater(made, name, little))
     return made
 
 
@@ -317,62 +317,62 @@ def _checkRuns(cls: type, fields: Sequence[Field]) -> None:
                 break  # and so are all elements of an array
 
 
-_postponed: dict[tuple[type[Layout], str], bool] = {}
+_uncompiled: dict[tuple[type[Layout], str], bool] = {}
 """Methods of layouts that are not compiled yet, and whether the layouts are little-endian."""
 
 
-def _maker(cls: type[Layout], name: str, little: bool) -> Callable[..., Any]:
+def _compiledLater(cls: type[Layout], name: str, little: bool) -> Callable[..., Any]:
     """Return a method that uses generic code for some calls, and then is replaced by compiled code."""
-    slowly, left = _SLOWLY[name], _SELDOM
+    generic, left = _GENERIC[name], _GENERIC_CALLS
 
     def method(self: Any, *args: Any, **values: Any) -> Any:
         nonlocal left
         if left:
             left -= 1
-            result = slowly(self, little, *args, **values)
+            result = generic(self, little, *args, **values)
             if result is not NotImplemented:
                 return result
-        _ready(cls, name)
+        _compile(cls, name)
         made = vars(cls)[name]
         return getattr(made, "__func__", made)(self, *args, **values)
 
     return method
 
 
-def _put(cls: type[Layout], name: str, function: Any) -> None:
+def _install(cls: type[Layout], name: str, function: Any) -> None:
     function.__name__, function.__qualname__ = name, f"{cls.__qualname__}.{name}"
     function.__module__ = cls.__module__
     function.__doc__ = getattr(Layout, name).__doc__
     setattr(cls, name, classmethod(function) if name == "decode" else function)
 
 
-def _ready(cls: type[Layout], name: str) -> None:
+def _compile(cls: type[Layout], name: str) -> None:
     """Compile a method, unless it is compiled already."""
-    little = _postponed.get((cls, name))
+    little = _uncompiled.get((cls, name))
     if little is None:
         return
     from txrdma.kit import wirecode  # rarely needed, so imported late
 
     for field in cls.fields:
         if field.kind == "layout" and name == "decode":
-            _ready(field.type, name)  # the code of the outer layout refers to it
+            _compile(field.type, name)  # the code of the outer layout refers to it
     defaults = [_zero(field) for field in cls.fields] if name == "__init__" else []
-    _put(
-        cls, name, wirecode.made(cls, name, little, defaults, {"_badRead": _badRead, "_badWrite": _badWrite})
-    )
-    _postponed.pop((cls, name), None)
+    errors = {"_badRead": _badRead, "_badWrite": _badWrite}
+    _install(cls, name, wirecode.compileMethod(cls, name, little, defaults, errors))
+    _uncompiled.pop((cls, name), None)
 
 
-# Generic code. It returns NotImplemented for any error, which the compiled code then reports.
+# Generic code, for the first calls. It returns NotImplemented for any error, which the compiled code then
+# reports.
 
 
-def _filled(self: Layout, little: bool, /, *args: Any, **values: Any) -> Any:
+def _initGenerically(self: Layout, little: bool, /, *args: Any, **values: Any) -> Any:
     for field in self.fields:
         setattr(self, field.name, values.pop(field.name) if field.name in values else _zero(field))
     return NotImplemented if args or values else None
 
 
-def _decoded(cls: type[Layout], little: bool, buffer: Buffer, offset: int = 0) -> Any:
+def _decodeGenerically(cls: type[Layout], little: bool, buffer: Buffer, offset: int = 0) -> Any:
     raw = bytes(buffer[offset : offset + cls.size])
     if offset < 0 or len(raw) != cls.size:
         return NotImplemented
@@ -381,7 +381,7 @@ def _decoded(cls: type[Layout], little: bool, buffer: Buffer, offset: int = 0) -
     try:
         for field in cls.fields:
             found = [
-                _read(field, raw, at, whole >> (at if little else width - at - field.width))
+                _readField(field, raw, at, whole >> (at if little else width - at - field.width))
                 for at in field.offsets()
             ]
             setattr(self, field.name, found[0] if field.count is None else tuple(found))
@@ -390,7 +390,7 @@ def _decoded(cls: type[Layout], little: bool, buffer: Buffer, offset: int = 0) -
     return self
 
 
-def _read(field: Field, raw: bytes, offset: int, number: int) -> Any:
+def _readField(field: Field, raw: bytes, offset: int, number: int) -> Any:
     """Decode a field or an element, which is in the lowest bits of C{number}."""
     if field.kind == "number":
         return field.type(number & ((1 << field.width) - 1))
@@ -400,14 +400,14 @@ def _read(field: Field, raw: bytes, offset: int, number: int) -> Any:
     return field.type.decode(own) if field.kind == "layout" else field.type.fromBytes(own)
 
 
-def _encoded(self: Layout, little: bool) -> Any:
+def _encodeGenerically(self: Layout, little: bool) -> Any:
     whole, width, raw = 0, self.size * 8, bytearray(self.size)
     try:
         for field in self.fields:
             value = getattr(self, field.name)
             for one, at in zip((value,) if field.count is None else value, field.offsets(), strict=True):
                 if field.kind != "number":
-                    raw[at // 8 : (at + field.width) // 8] = _written(field, one)
+                    raw[at // 8 : (at + field.width) // 8] = _fieldBytes(field, one)
                 elif one >> field.width:
                     return NotImplemented
                 else:
@@ -419,7 +419,7 @@ def _encoded(self: Layout, little: bool) -> Any:
     return (int.from_bytes(raw, "big") | whole).to_bytes(self.size, "big")
 
 
-def _written(field: Field, value: Any) -> bytes:
+def _fieldBytes(field: Field, value: Any) -> bytes:
     size = field.width // 8
     if field.kind == "layout":
         value = value.encode()
@@ -430,8 +430,10 @@ def _written(field: Field, value: Any) -> bytes:
     return bytes(value)
 
 
-def _encodedInto(self: Layout, little: bool, buffer: bytearray | memoryview, offset: int = 0) -> Any:
-    raw = _encoded(self, little)
+def _encodeIntoGenerically(
+    self: Layout, little: bool, buffer: bytearray | memoryview, offset: int = 0
+) -> Any:
+    raw = _encodeGenerically(self, little)
     if raw is NotImplemented:
         return raw
     try:
@@ -441,11 +443,11 @@ def _encodedInto(self: Layout, little: bool, buffer: bytearray | memoryview, off
     return None
 
 
-_SLOWLY: Final[dict[str, Callable[..., Any]]] = {
-    "__init__": _filled,
-    "decode": _decoded,
-    "encode": _encoded,
-    "encodeInto": _encodedInto,
+_GENERIC: Final[dict[str, Callable[..., Any]]] = {
+    "__init__": _initGenerically,
+    "decode": _decodeGenerically,
+    "encode": _encodeGenerically,
+    "encodeInto": _encodeIntoGenerically,
 }
 
 

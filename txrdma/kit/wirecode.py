@@ -1,7 +1,32 @@
 """
 Compiler of frequently used methods of layouts to straight-line code, for L{txrdma.kit.wire}.
 
-It is imported when a method is first compiled; in a short connection these are only methods of its stream.
+Theory of operation. C{struct} reads and writes whole bytes, but fields are bits. So adjacent fields are
+grouped into items of one C{struct} format: a number of 8, 16, 32 or 64 bits, or else bytes. A method handles
+all items by one call, and gets the fields by shifts and masks. For the DETH in L{txrdma.kit.wire}::
+
+    def decode(cls, buffer, offset=0):
+        try:
+            if offset < 0:
+                raise ValueError('the offset is negative')
+            (v0, v1,) = _unpack(buffer, offset)  # of Struct(">II")
+            self = _new(cls)
+            self.qkey = v0
+            self.reserved = v1 >> 24
+            self.source = v1 & 0xffffff
+            return self
+        except (_error, ValueError, OverflowError) as reason:
+            raise _badRead(cls, buffer, offset, reason) from None
+
+    def encode(self):
+        try:
+            if self.reserved >> 8 or self.source >> 24:
+                raise ValueError
+            return _pack(self.qkey, self.reserved << 24 | self.source)
+        except (_error, ValueError, OverflowError, IndexError):
+            _badWrite(self, None, 0)
+
+This module is imported when a method is first compiled.
 """
 
 from __future__ import annotations
@@ -40,12 +65,13 @@ class _Leaf:
         self.kind = field.kind
 
     @property
-    def reading(self) -> str:
+    def expression(self) -> str:
+        """Source that reads the value from C{self}."""
         return f"self.{self.field.name}" + ("" if self.index is None else f"[{self.index}]")
 
 
 class _Group:
-    """Leaves that share one item of a C{struct} format."""
+    """Leaves that share one item of a C{struct} format; C{width} is its number of bits."""
 
     __slots__ = ("format", "leaves", "width")
 
@@ -54,13 +80,20 @@ class _Group:
         self.width = width
         self.leaves = leaves
 
+    @property
+    def isNumberInBytes(self) -> bool:
+        """Whether the leaves are bits of a number that C{struct} has no format for."""
+        return self.format.endswith("s") and self.leaves[0].kind == "number"
+
 
 _NATURAL = {8: "B", 16: "H", 32: "I", 64: "Q"}
 
 
-def made(cls: type[Any], name: str, little: bool, defaults: Sequence[object], scope: dict[str, Any]) -> Any:
+def compileMethod(
+    cls: type[Any], name: str, little: bool, defaults: Sequence[object], scope: dict[str, Any]
+) -> Any:
     """
-    Compile a method of a layout.
+    Compile a method of a layout, and return it.
 
     @param name: C{"__init__"}, C{"decode"}, C{"encode"} or C{"encodeInto"}.
     @param little: whether the layout is little-endian.
@@ -89,7 +122,12 @@ def made(cls: type[Any], name: str, little: bool, defaults: Sequence[object], sc
 
 
 def _grouped(leaves: Sequence[_Leaf]) -> list[_Group]:
-    """Divide the leaves into items of a struct at the least cost; a native word for each is cheapest."""
+    """
+    Divide the leaves into items of a struct at the least cost; a native word for each is cheapest.
+
+    This is dynamic programming: C{best} has, for each number of leaves, the cost of the best division, where
+    its last group begins, and that group.
+    """
     best: list[tuple[float, int, _Group | None]] = [(0.0, 0, None)]
     for end in range(1, len(leaves) + 1):
         chosen: tuple[float, int, _Group | None] = (float("inf"), 0, None)
@@ -97,25 +135,25 @@ def _grouped(leaves: Sequence[_Leaf]) -> list[_Group]:
             run = tuple(leaves[begin:end])
             width = run[-1].offset + run[-1].field.width - run[0].offset
             alone = len(run) == 1
-            if (not alone and width > 64) or (not alone and any(leaf.kind != "number" for leaf in run)):
+            if not alone and (width > 64 or any(leaf.kind != "number" for leaf in run)):
                 break
             if run[0].offset % 8 or width % 8:
-                continue
+                continue  # not whole bytes
             group, cost = _group(run, width)
             if best[begin][0] + cost < chosen[0]:
                 chosen = (best[begin][0] + cost, begin, group)
         best.append(chosen)
     groups = []
-    at = len(leaves)
-    while at:
-        cost, before, chosenGroup = best[at]
-        assert chosenGroup is not None  # verified by _checkRuns
-        groups.append(chosenGroup)
-        at = before
+    end = len(leaves)
+    while end:
+        _cost, end, lastGroup = best[end]
+        assert lastGroup is not None  # verified by _checkRuns
+        groups.append(lastGroup)
     return groups[::-1]
 
 
 def _group(run: tuple[_Leaf, ...], width: int) -> tuple[_Group, float]:
+    """Return a group of leaves that have so many bits together, and its cost, relative to a plain number."""
     first = run[0]
     if first.kind == "layout":
         return _Group(f"{width // 8}x", width, run), 1.0
@@ -134,17 +172,18 @@ def _constructor(fields: Sequence[Field], defaults: Sequence[object], scope: dic
 
 
 def _decoder(groups: list[_Group], little: bool, scope: dict[str, Any]) -> list[str]:
+    """Return the source lines of C{decode}."""
     items = [f"v{number}" for number, group in enumerate(groups) if group.leaves[0].kind != "layout"]
     values: dict[str, list[str]] = {}
     prepare = []
     for number, group in enumerate(groups):
-        if group.format.endswith("s") and group.leaves[0].kind == "number":
+        if group.isNumberInBytes:
             prepare.append(f"        v{number} = _int(v{number}, {'little' if little else 'big'!r})")
         for leaf in group.leaves:
             shift = _shift(leaf, group, little)
-            values.setdefault(leaf.field.name, []).append(_read(leaf, group, f"v{number}", shift, scope))
+            values.setdefault(leaf.field.name, []).append(_decoded(leaf, group, f"v{number}", shift, scope))
             if leaf.kind == "value" and hasattr(leaf.field.type, "wireSlot"):
-                prepare += _filled(leaf, f"v{number}", scope)
+                prepare += _storeInSlot(leaf, f"v{number}", scope)
     fields = {leaf.field.name: leaf.field for group in groups for leaf in group.leaves}
     assigned = [
         f"        self.{name} = " + (found[0] if fields[name].count is None else f"({', '.join(found)},)")
@@ -166,8 +205,8 @@ def _decoder(groups: list[_Group], little: bool, scope: dict[str, Any]) -> list[
     ]
 
 
-def _filled(leaf: _Leaf, item: str, scope: dict[str, Any]) -> list[str]:
-    """Return source lines that check the number of bytes, and store them: a third faster than a call."""
+def _storeInSlot(leaf: _Leaf, item: str, scope: dict[str, Any]) -> list[str]:
+    """Return source lines that store bytes in a value's C{wireSlot}, a third faster than C{fromBytes}."""
     of = leaf.field.type
     of.fromBytes(bytes(leaf.field.width // 8))  # raises if the declared length is wrong
     make, put = f"_of_{leaf.field.name}", f"_put_{leaf.field.name}"
@@ -176,11 +215,13 @@ def _filled(leaf: _Leaf, item: str, scope: dict[str, Any]) -> list[str]:
 
 
 def _shift(leaf: _Leaf, group: _Group, little: bool) -> int:
+    """Return the number of bits below a leaf in the number of its group."""
     into = leaf.offset - group.leaves[0].offset
     return into if little else group.width - into - leaf.field.width
 
 
-def _read(leaf: _Leaf, group: _Group, item: str, shift: int, scope: dict[str, Any]) -> str:
+def _decoded(leaf: _Leaf, group: _Group, item: str, shift: int, scope: dict[str, Any]) -> str:
+    """Return an expression for the value of a leaf, whose group was unpacked into the variable C{item}."""
     of = leaf.field.type
     name = f"_of_{leaf.field.name}"
     if leaf.kind == "layout":
@@ -190,7 +231,7 @@ def _read(leaf: _Leaf, group: _Group, item: str, shift: int, scope: dict[str, An
         return item
     if leaf.kind == "value":
         if hasattr(of, "wireSlot"):
-            return item  # see _filled
+            return item  # see _storeInSlot
         scope[name] = of.fromBytes
         return f"{name}({item})"
     if of is bool:
@@ -209,38 +250,42 @@ def _read(leaf: _Leaf, group: _Group, item: str, shift: int, scope: dict[str, An
 
 
 def _encoder(cls: type[Any], groups: list[_Group], little: bool) -> dict[str, list[str]]:
-    items = []
-    tooWide = []
-    inner = []
+    """Return the source lines of C{encode} and C{encodeInto}."""
+    items = []  # what is packed
+    wrong = [f"len(self.{each.name}) != {each.count}" for each in cls.fields if each.count is not None]
+    nested = []
     for group in groups:
         first = group.leaves[0]
-        length = group.width // 8
         if first.kind == "layout":
-            inner.append(f"        {first.reading}.encodeInto(buffer, offset + {first.offset // 8})")
-        elif first.kind in ("bytes", "value"):
-            item = first.reading + (".toBytes()" if first.kind == "value" else "")
-            items.append(item)
-            tooWide.append(f"len({item}) != {length}")
+            nested.append(f"        {first.expression}.encodeInto(buffer, offset + {first.offset // 8})")
+        elif first.kind == "number":
+            items.append(_packedNumber(group, little))
+            if group.isNumberInBytes or len(group.leaves) > 1:  # else C{struct} checks the width
+                wrong += [f"{leaf.expression} >> {leaf.field.width}" for leaf in group.leaves]
         else:
-            shifts = [(leaf, _shift(leaf, group, little)) for leaf in group.leaves]
-            terms = [f"{leaf.reading} << {shift}" if shift else leaf.reading for leaf, shift in shifts]
-            item = " | ".join(terms)
-            if group.format.endswith("s") or len(group.leaves) > 1:
-                tooWide += [f"{leaf.reading} >> {leaf.field.width}" for leaf in group.leaves]
-            if group.format.endswith("s"):
-                order = "little" if little else "big"
-                item = f"({item}).to_bytes({length}, {order!r})"
+            item = first.expression + (".toBytes()" if first.kind == "value" else "")
             items.append(item)
-    tooWide[:0] = [f"len(self.{each.name}) != {each.count}" for each in cls.fields if each.count is not None]
-    guard = [f"        if {' or '.join(tooWide)}:", "            raise ValueError"] if tooWide else []
-    rescue = "    except (_error, ValueError, OverflowError, IndexError):"
-    whole = f"        return _pack({', '.join(items)})"
-    if inner:
-        whole = f"        buffer = bytearray({cls.size}); self.encodeInto(buffer, 0); return bytes(buffer)"
-    encode = ["def encode(self):", "    try:", *([] if inner else guard), whole]
-    into = ["def encodeInto(self, buffer, offset=0):", "    try:", *guard]
-    into += [f"        _packInto({', '.join(['buffer', 'offset', *items])})", *inner]
+            wrong.append(f"len({item}) != {group.width // 8}")
+    check = [f"        if {' or '.join(wrong)}:", "            raise ValueError"] if wrong else []
+    encode = ["def encode(self):", "    try:"]
+    if nested:
+        encode += [f"        buffer = bytearray({cls.size})", "        self.encodeInto(buffer, 0)"]
+        encode += ["        return bytes(buffer)"]
+    else:
+        encode += [*check, f"        return _pack({', '.join(items)})"]
+    into = ["def encodeInto(self, buffer, offset=0):", "    try:", *check]
+    into += [f"        _packInto({', '.join(['buffer', 'offset', *items])})", *nested]
+    error = "    except (_error, ValueError, OverflowError, IndexError):"
     return {
-        "encode": [*encode, rescue, "        _badWrite(self, None, 0)"],
-        "encodeInto": [*into, rescue, "        _badWrite(self, buffer, offset)"],
+        "encode": [*encode, error, "        _badWrite(self, None, 0)"],
+        "encodeInto": [*into, error, "        _badWrite(self, buffer, offset)"],
     }
+
+
+def _packedNumber(group: _Group, little: bool) -> str:
+    """Return an expression for the number, or its bytes, that contains all leaves of a group."""
+    shifts = [(leaf.expression, _shift(leaf, group, little)) for leaf in group.leaves]
+    number = " | ".join(f"{value} << {shift}" if shift else value for value, shift in shifts)
+    if not group.isNumberInBytes:
+        return number
+    return f"({number}).to_bytes({group.width // 8}, {'little' if little else 'big'!r})"

@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, MACAddress
-from txrdma.kit.wire import _ready, _SLOWLY, array, bits, Code, data, Layout, nested, reserved, wire
+from txrdma.kit.wire import _compile, _GENERIC, array, bits, Code, data, Layout, nested, reserved, wire
 from txrdma.testing.strategies import layouts
 
 Token = NewType("Token", int)
@@ -268,18 +268,18 @@ class FirstUseTests(SynchronousTestCase):
         """Before code is generated, the results and errors are the same."""
         for decoded, little in ((everything, False), (backwards, True)):
             kind = type(decoded)
-            for name in _SLOWLY:
-                _ready(kind, name)
+            for name in _GENERIC:
+                _compile(kind, name)
             encoded = decoded.encode()
-            self.assertEqual(_SLOWLY["encode"](decoded, little), encoded)
-            self.assertEqual(_SLOWLY["decode"](kind, little, b"z" + encoded, 1), decoded)
+            self.assertEqual(_GENERIC["encode"](decoded, little), encoded)
+            self.assertEqual(_GENERIC["decode"](kind, little, b"z" + encoded, 1), decoded)
             values = {field.name: getattr(decoded, field.name) for field in kind.fields}
             made, into = kind(), bytearray(kind.size + 2)
-            _SLOWLY["__init__"](made, little, **values)
+            _GENERIC["__init__"](made, little, **values)
             self.assertEqual(repr(made), repr(decoded))
-            _SLOWLY["encodeInto"](made, little, into, 1)
+            _GENERIC["encodeInto"](made, little, into, 1)
             self.assertEqual(into, b"\0" + encoded + b"\0")
-            found = _SLOWLY["decode"](kind, little, raw, 1)
+            found = _GENERIC["decode"](kind, little, raw, 1)
             if found is NotImplemented:
                 self.assertRaises(WireError, kind.decode, raw, 1)
             else:
@@ -287,18 +287,18 @@ class FirstUseTests(SynchronousTestCase):
 
     def test_refusedWithoutCode(self) -> None:
         """A value that does not fit is refused with its field's name, also without generated code."""
-        slowly = partial(_SLOWLY["encode"], little=False)
+        generic = partial(_GENERIC["encode"], little=False)
         wrong: dict[str, Any] = {"odd": 1 << 24, "even": -1, "raw": b"ab", "wide": 1 << 72}
         wrong |= {"numbers": (1, 2), "numbers ": (1, 2, 3, 4), "gid": None, "kind": None, "raw ": "abc"}
         for name, value in wrong.items():
             unfit = Everything(**{name.strip(): value})
-            self.assertIs(slowly(unfit), NotImplemented, name)
-            self.assertIs(_SLOWLY["encodeInto"](unfit, False, bytearray(100)), NotImplemented, name)
+            self.assertIs(generic(unfit), NotImplemented, name)
+            self.assertIs(_GENERIC["encodeInto"](unfit, False, bytearray(100)), NotImplemented, name)
         for room, offset in ((3, 0), (8, 5), (8, -1)):
-            slow = _SLOWLY["encodeInto"](Inner(), False, bytearray(room), offset)
-            self.assertIs(slow, NotImplemented, (room, offset))
-        self.assertIs(_SLOWLY["__init__"](Inner(), False, nothing=1), NotImplemented)
-        self.assertIs(_SLOWLY["__init__"](Inner(), False, 1), NotImplemented)
+            found = _GENERIC["encodeInto"](Inner(), False, bytearray(room), offset)
+            self.assertIs(found, NotImplemented, (room, offset))
+        self.assertIs(_GENERIC["__init__"](Inner(), False, nothing=1), NotImplemented)
+        self.assertIs(_GENERIC["__init__"](Inner(), False, 1), NotImplemented)
 
     def test_first(self) -> None:
         """Each method may be the first one called, and may have been bound before."""
