@@ -121,7 +121,7 @@ class NextCalls:
 
 
 _nextCalls: Final[WeakValueDictionary[int, NextCalls]] = WeakValueDictionary()
-"""Those in use, by the identity of their reactor, which they keep alive."""
+"""The objects in use, by C{id(reactor)}; each refers to its reactor."""
 
 
 def nextCalls(clock: IReactorTime) -> NextCalls:

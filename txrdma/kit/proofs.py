@@ -68,6 +68,8 @@ class Prover(Protocol):
     @ivar proved: fires with that protocol, or fails with L{Refused}.
     """
 
+    transport: Any
+
     def __init__(self, reactor: IReactorTime, factory: IProtocolFactory, address: IAddress | None) -> None:
         self.proved: Deferred[Any] = Deferred(lambda _: self._abort())
         self._reactor, self._factory, self._address = reactor, factory, address
@@ -105,8 +107,7 @@ class Prover(Protocol):
     def _abort(self) -> None:
         self._timer.stop()
         if self.transport is not None:
-            transport: Any = self.transport
-            transport.abortConnection()
+            self.transport.abortConnection()
 
     def _succeed(self, last: bytes = b"") -> None:
         """Send the last bytes of this protocol, if there are any, and give the connection to another one."""
@@ -116,8 +117,7 @@ class Prover(Protocol):
             raise Refused("the connection was rejected")
         self._inner = inner
         if last:
-            transport: Any = self.transport
-            transport.write(last)
+            self.transport.write(last)
         inner.makeConnection(self.transport)
         early, self._data = self._data, b""
         if early:
@@ -153,21 +153,19 @@ class ClientProver(Prover):
 
     def connectionMade(self) -> None:
         super().connectionMade()
-        transport: Any = self.transport
-        transport.write(self._hello)
+        self.transport.write(self._hello)
 
     def _received(self) -> None:
         if self._nonce is None:
             self._nonce = self._take(_NONCE)
             if self._nonce is None:
                 return
-            transport: Any = self.transport
-            transport.write(_proof(self._key, b"client", self._hello, self._nonce))
+            self.transport.write(_proof(self._key, b"client", self._hello, self._nonce))
         proof = self._take(_PROOF)
         if proof is None:
             return
         if not hmac.compare_digest(proof, _proof(self._key, b"server", self._hello, self._nonce)):
-            raise Refused(f"the peer cannot prove that its rank is {self._server}")
+            raise Refused(f"the peer cannot prove that its rank is {self._server}: the keys may differ")
         self._succeed()
 
 
@@ -201,14 +199,13 @@ class ServerProver(Prover):
             if magic != _MAGIC or rank != self._rank or not 0 <= peer < len(self._keys) or peer == rank:
                 raise Refused("the peer is not a member that connects to this one")
             self._hello, self._peer = hello, peer
-            transport: Any = self.transport
-            transport.write(self._nonce)
+            self.transport.write(self._nonce)
         proof = self._take(_PROOF)
         if proof is None:
             return
         key = self._keys[self._peer]
         if not hmac.compare_digest(proof, _proof(key, b"client", self._hello, self._nonce)):
-            raise Refused(f"the peer cannot prove that its rank is {self._peer}")
+            raise Refused(f"the peer cannot prove that its rank is {self._peer}: the keys may differ")
         self._admit(self._peer, self._address)
         self._succeed(_proof(key, b"server", self._hello, self._nonce))
 
@@ -252,7 +249,7 @@ class _ClientFactory(Factory):
 
 @implementer(IStreamServerEndpoint)
 class ProvedServerEndpoint:
-    """A stream endpoint whose clients prove their rank first."""
+    """A stream endpoint whose clients prove their rank before the factory makes a protocol for them."""
 
     def __init__(
         self,
@@ -263,13 +260,12 @@ class ProvedServerEndpoint:
         admit: Callable[[int, IAddress | None], None],
     ) -> None:
         """
-        @param rank: the rank of this end; C{keys}: the keys that it shares with each rank.
+        @param rank: the rank of this end; C{keys}: the keys that it shares with other ends, by their ranks.
         @param admit: see L{ServerProver}.
         """
         self._reactor, self._stream, self._terms = reactor, stream, (rank, keys, admit)
 
     def listen(self, factory: IProtocolFactory) -> Deferred[IListeningPort]:
-        """Listen: the factory makes the protocol of a client that has proved its rank."""
         return self._stream.listen(_ServerFactory(self._reactor, factory, self._terms))
 
 

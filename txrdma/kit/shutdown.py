@@ -43,8 +43,9 @@ class _Stop:
         self.listeners: dict[ShutdownListener, None] = {}
         self._reactor = reactor
         self._hasBegun = self._isWaiting = False
-        # Twisted closes the connections of TCP in this phase, in which it waits for nothing. A trigger of the
-        # phase before would be called with those of services, and not at all if these have begun to stop.
+        # Twisted closes its TCP connections in the phase "during", in which it waits for no Deferred. A
+        # trigger of the phase "before" would be called with those of services, and not at all if these have
+        # begun to stop. So this is the first trigger of "during", and waits by itself: see _reactorStops.
         event: Any = getattr(reactor, "_eventTriggers", {}).get("shutdown")
         self._event = event if hasattr(event, "_continueFiring") else None
         phase = "before" if self._event is None else "during"
@@ -71,19 +72,25 @@ class _Stop:
             self._reactor.callLater(0, self._call, listener)
 
     def _reactorStops(self) -> Deferred[Any] | None:
-        """Call the listeners, and delay the other triggers until their Deferreds have fired."""
+        """
+        Call the listeners, and delay the other triggers until their Deferreds have fired.
+
+        The reactor's event is taking its triggers from two lists. These are emptied, so that it stops. Copies
+        replace them, from which the event continues later.
+        """
         self._hasBegun = True
         event = self._event
         if event is None:
-            return self._stops()
-        called = event.during, event.after
-        event.during, event.after = map(list, called)
-        for triggers in called:
+            return self._callListeners()
+        lists = event.during, event.after
+        event.during, event.after = map(list, lists)
+        for triggers in lists:
             triggers.clear()
-        self._stops().addCallback(event._continueFiring)
+        self._callListeners().addCallback(event._continueFiring)
         return None
 
-    def _stops(self) -> Deferred[Any]:
+    def _callListeners(self) -> Deferred[Any]:
+        """Call all listeners; return a Deferred that fires when those have stopped that are waited for."""
         waiting = self._callAll()
         self._isWaiting = True
         waiting += self._callAll()  # those that were added meanwhile
@@ -108,7 +115,7 @@ class _Stop:
 
 
 _stops: Final[WeakValueDictionary[int, _Stop]] = WeakValueDictionary()
-"""Those of reactors with listeners, by the identity of the reactor, whose trigger keeps them."""
+"""The triggers of reactors with listeners, by C{id(reactor)}; each reactor refers to its own."""
 
 
 def addShutdownListener(reactor: Any, listener: ShutdownListener) -> None:
