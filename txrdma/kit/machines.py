@@ -48,21 +48,22 @@ class _Machine:
         self.postponed: list[Callable[[], Any]] | None = None
 
 
-_Found = dict["_State", "tuple[_State, Callable[..., Any]]"]
+_Transitions = dict["_State", "tuple[_State, Callable[..., Any]]"]
 """The transitions of one input: maps the old state to the new state and the function to call."""
 
 
-def _input(method: Callable[..., Any], found: _Found) -> Callable[..., Any]:
+def _input(method: Callable[..., Any], transitions: _Transitions) -> Callable[..., Any]:
+    """Return the method of machines that processes an input, which C{method} declares."""
     name = method.__name__
     returnsNone = method.__annotations__.get("return") in (None, "None")
 
-    def taken(self: _Machine, *args: Any, **named: Any) -> Any:
+    def process(self: _Machine, *args: Any, **named: Any) -> Any:
         if self.postponed is not None:
             if not returnsNone:
                 raise RuntimeError(f"{method.__qualname__} returns something, and a transition is under way")
-            self.postponed.append(partial(taken, self, *args, **named))
+            self.postponed.append(partial(process, self, *args, **named))
             return None
-        transition = found.get(self.state)
+        transition = transitions.get(self.state)
         if transition is None:
             from automat import NoTransition  # a bug in txrdma: rare, so imported late
 
@@ -77,15 +78,15 @@ def _input(method: Callable[..., Any], found: _Found) -> Callable[..., Any]:
             postponed.pop(0)()
         return result
 
-    taken.__name__, taken.__qualname__ = name, method.__qualname__
-    return taken
+    process.__name__, process.__qualname__ = name, method.__qualname__
+    return process
 
 
 class _Transition:
     """A transition without a function yet, as C{state.upon(input).to(state)} returns it."""
 
-    def __init__(self, found: _Found, before: _State, after: _State) -> None:
-        self._found, self._before, self._after = found, before, after
+    def __init__(self, transitions: _Transitions, before: _State, after: _State) -> None:
+        self._transitions, self._before, self._after = transitions, before, after
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """
@@ -93,9 +94,9 @@ class _Transition:
 
         @raise ValueError: the state has a transition for this input already.
         """
-        if self._before in self._found:
+        if self._before in self._transitions:
             raise ValueError(f"{self._before.name} has a transition for this input already")
-        self._found[self._before] = self._after, function
+        self._transitions[self._before] = self._after, function
         return function
 
     def returns(self, result: object) -> None:
@@ -106,14 +107,14 @@ class _Transition:
 class _Upon:
     """A state and an input for which a transition is declared."""
 
-    def __init__(self, found: _Found, before: _State) -> None:
-        self._found, self._before = found, before
+    def __init__(self, transitions: _Transitions, before: _State) -> None:
+        self._transitions, self._before = transitions, before
 
     def to(self, after: _State) -> _Transition:
-        return _Transition(self._found, self._before, after)
+        return _Transition(self._transitions, self._before, after)
 
     def loop(self) -> _Transition:
-        return _Transition(self._found, self._before, self._before)
+        return self.to(self._before)
 
 
 class _State:
@@ -121,7 +122,7 @@ class _State:
 
     __slots__ = ("_transitions", "name")
 
-    def __init__(self, name: str, transitions: dict[str, _Found]) -> None:
+    def __init__(self, name: str, transitions: dict[str, _Transitions]) -> None:
         self.name = name
         self._transitions = transitions
 
@@ -137,8 +138,8 @@ class _Builder:
     """Collects states and transitions, as L{TypeMachineBuilder} does."""
 
     def __init__(self, inputs: Any) -> None:
-        self._methods = {name: what for name, what in vars(inputs).items() if not name.startswith("_")}
-        self._transitions: dict[str, _Found] = {name: {} for name in self._methods}
+        self._methods = {method.__name__: method for method in _inputsOf(inputs)}
+        self._transitions: dict[str, _Transitions] = {name: {} for name in self._methods}
         self._states: list[_State] = []
 
     def state(self, name: str) -> _State:
@@ -147,10 +148,14 @@ class _Builder:
         return self._states[-1]
 
     def build(self) -> Machines:
-        taken = {name: _input(what, self._transitions[name]) for name, what in self._methods.items()}
-        return Machines(
-            type("Machine", (_Machine,), {"__slots__": (), **taken}), self._states, self._transitions
-        )
+        inputs = {name: _input(method, self._transitions[name]) for name, method in self._methods.items()}
+        kind = type("Machine", (_Machine,), {"__slots__": (), **inputs})
+        return Machines(kind, self._states, self._transitions)
+
+
+def _inputsOf(declaration: Any) -> list[Callable[..., Any]]:
+    """Return the public methods of the protocol class that declares the inputs of a machine."""
+    return [method for name, method in vars(declaration).items() if not name.startswith("_")]
 
 
 class Machines:
@@ -160,7 +165,9 @@ class Machines:
     @ivar states: names of all states; the first one is the default initial state.
     """
 
-    def __init__(self, kind: type[_Machine], states: list[_State], transitions: dict[str, _Found]) -> None:
+    def __init__(
+        self, kind: type[_Machine], states: list[_State], transitions: dict[str, _Transitions]
+    ) -> None:
         self._kind, self._first, self._transitions = kind, states[0], transitions
         self.states = tuple(state.name for state in states)
 
@@ -169,8 +176,8 @@ class Machines:
 
     def transitions(self) -> Iterable[tuple[str, str, str]]:
         """Yield all transitions as names: the old state, the input, and the new state."""
-        for name, found in self._transitions.items():
-            for before, (after, _function) in found.items():
+        for name, transitions in self._transitions.items():
+            for before, (after, _function) in transitions.items():
                 yield before.name, name, after.name
 
 
@@ -220,21 +227,21 @@ class StateTable(Generic[_Inputs, _Data]):
         builder = machineBuilder(self._inputs, self._core)
         self._states = {stateName: builder.state(stateName) for stateName in self.stateNames}
         for here, what, there, actions in self.rows:
-            turn = _outputs(there, actions)
-            self._states[here].upon(what).to(self._states[there])(turn)
-        every = [what for name, what in vars(self._inputs).items() if not name.startswith("_")]
+            self._states[here].upon(what).to(self._states[there])(_output(there, actions))
         for stateName, state in self._states.items():
-            for what in every:
+            for what in _inputsOf(self._inputs):
                 if (stateName, what.__name__) not in self._known:
                     state.upon(what).loop().returns(None)
         self._machine = builder.build()
         return self._machine
 
 
-def _outputs(there: str, actions: tuple[Callable[[_Data], None], ...]) -> Callable[[object, _Data], None]:
-    def turn(_: object, core: _Data) -> None:
+def _output(there: str, actions: tuple[Callable[[_Data], None], ...]) -> Callable[[object, _Data], None]:
+    """Return the function of a transition, which stores the name of the new state and calls the actions."""
+
+    def output(_: object, core: _Data) -> None:
         core._stateName = there
         for action in actions:
             action(core)
 
-    return turn
+    return output

@@ -20,11 +20,11 @@ from typing_extensions import dataclass_transform
 
 _T = TypeVar("_T")
 
-_CACHE_AFTER: Final = 16
-"""Number of calls of a method before it is compiled, which takes as long as about twenty."""
+_GENERIC_CALLS: Final = 16
+"""Number of generic calls of a method before it is compiled, which takes as long as about twenty."""
 
 _ALWAYS: Final = ("__init__", "__replace__")
-_PARTS = "__value_parts__"
+_FIELDS = "__value_fields__"
 _set: Final = object.__setattr__
 _ORDER = {"__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
 _COMPARED = {"__eq__": "==", **_ORDER}
@@ -82,29 +82,30 @@ def replace(value: _T, /, **changes: Any) -> _T:
 
 
 def _build(cls: type[_T], names: tuple[str, ...], isFrozen: bool) -> type[_T]:
-    own, usual = dict(vars(cls)), _FROZEN if isFrozen else _OPEN
-    declared = [_part(name, text, own) for name, text in get_annotations(cls).items() if not _isShared(text)]
-    slots, parts = [one.name for one in declared], {one.name: one for one in declared}
+    own, usual = dict(vars(cls)), _FROZEN if isFrozen else _MUTABLE
+    declared = [_field(name, text, own) for name, text in get_annotations(cls).items() if not _isShared(text)]
+    slots, fields = [each.name for each in declared], {each.name: each for each in declared}
     if cls.__bases__ == (object,):
         own = {**usual, **own}
     else:
         bases = cls.__mro__[1:]
-        parts = {one.name: one for base in bases[::-1] for one in vars(base).get(_PARTS, ())} | parts
-        taken = {name for base in bases for name in vars(base).get("__slots__", ())}
-        slots = [name for name in slots if name not in taken]
+        inherited = [each for base in bases[::-1] for each in vars(base).get(_FIELDS, ())]
+        fields = {each.name: each for each in inherited} | fields
+        inheritedSlots = {name for base in bases for name in vars(base).get("__slots__", ())}
+        slots = [name for name in slots if name not in inheritedSlots]
         for name, function in usual.items():
             if getattr(cls, name, None) is getattr(object, name, None):
                 own[name] = function
-    for name in (*parts, "__dict__", "__weakref__"):
+    for name in (*fields, "__dict__", "__weakref__"):
         own.pop(name, None)
     own["__slots__"], own["__qualname__"] = tuple(slots), cls.__qualname__
     own["__dataclass_fields__"], own["__dataclass_params__"] = _Fields(cls), _PARAMETERS
-    own["__match_args__"] = tuple([one.name for one in parts.values() if one.init])
-    own[_PARTS] = tuple(parts.values())
+    own["__match_args__"] = tuple([each.name for each in fields.values() if each.init])
+    own[_FIELDS] = tuple(fields.values())
     kind: list[type[_T]] = []  # the new class, as soon as it exists
     for name in names:
         if own.get(name) is None:
-            own[name] = _maker(kind, name, cls.__qualname__)
+            own[name] = _compiledLater(kind, name, cls.__qualname__)
     kind.append(type(cls)(cls.__name__, cls.__bases__, own))  # type: ignore[misc]  # this makes a class
     return kind[0]
 
@@ -115,8 +116,8 @@ def _isShared(annotation: Any) -> bool:
     return text.startswith(("ClassVar", "typing.ClassVar"))
 
 
-def _part(name: str, annotation: Any, own: dict[str, Any]) -> Field[Any]:
-    """Return one field as C{dataclasses} represents it."""
+def _field(name: str, annotation: Any, own: dict[str, Any]) -> Field[Any]:
+    """Return a declared field as C{dataclasses} represents it; C{own} has the attributes of the class."""
     given = own.get(name, MISSING)
     found: Field[Any] = given if isinstance(given, Field) else field(default=given)
     found.name, found.type = name, annotation
@@ -147,29 +148,29 @@ class _Parameters:
 _PARAMETERS: Final = _Parameters()
 
 
-def _parts(cls: type[Any]) -> tuple[Field[Any], ...]:
-    """The fields of a class, those of its bases first."""
-    parts: tuple[Field[Any], ...] = getattr(cls, _PARTS)
-    return parts
+def _fieldsOf(cls: type[Any]) -> tuple[Field[Any], ...]:
+    """Return the fields of a class, those of its bases first."""
+    fields: tuple[Field[Any], ...] = getattr(cls, _FIELDS)
+    return fields
 
 
-def _maker(kind: Sequence[type[Any]], name: str, qualname: str) -> Callable[..., Any]:
+def _compiledLater(kind: Sequence[type[Any]], name: str, qualname: str) -> Callable[..., Any]:
     """Return a method that uses generic code for some calls, and then is replaced by compiled code."""
-    without = _CACHE_AFTER
+    left = _GENERIC_CALLS
 
     def method(self: Any, *args: Any, **values: Any) -> Any:
-        nonlocal without
+        nonlocal left
         cls = kind[0]
-        if without:
-            without -= 1
+        if left:
+            left -= 1
             if name == "__init__":
-                if _filled(cls, self, args, dict(values)):
+                if _initGenerically(cls, self, args, dict(values)):
                     return None
             elif name == "__replace__":
-                old = {each.name: getattr(self, each.name) for each in _parts(cls) if each.init}
+                old = {each.name: getattr(self, each.name) for each in _fieldsOf(cls) if each.init}
                 return type(self)(**{**old, **values})
             else:
-                return _compared(cls, name, self, *args)
+                return _compareGenerically(cls, name, self, *args)
         _compile(cls, name)
         return vars(cls)[name](self, *args, **values)
 
@@ -178,14 +179,15 @@ def _maker(kind: Sequence[type[Any]], name: str, qualname: str) -> Callable[...,
 
 
 def _compile(cls: type[Any], name: str) -> None:
+    """Replace a method of a class by code for its fields."""
     scope: dict[str, Any] = {"_missing": MISSING}
-    compared = [each.name for each in _parts(cls) if each.compare]
-    own, other = (", ".join(f"{of}.{one}" for one in compared) for of in ("self", "other"))
+    compared = [each.name for each in _fieldsOf(cls) if each.compare]
+    own, other = (", ".join(f"{of}.{each}" for each in compared) for of in ("self", "other"))
     own, other = (f"({each},)" if each else "()" for each in (own, other))
     if name == "__init__":
         lines = _constructor(cls, scope)
     elif name == "__replace__":
-        names = [each.name for each in _parts(cls) if each.init]
+        names = [each.name for each in _fieldsOf(cls) if each.init]
         given = ", ".join(f"{each}=self.{each} if {each} is _missing else {each}" for each in names)
         parameters = "".join(f", {each}=_missing" for each in names)
         lines = [
@@ -209,9 +211,10 @@ def _compile(cls: type[Any], name: str) -> None:
 
 
 def _constructor(cls: type[Any], scope: dict[str, Any]) -> list[str]:
-    found, isFrozen = _parts(cls), cls.__setattr__ is _refuse
+    """Return the source lines of C{__init__}, and add the values that they use to their globals."""
+    isFrozen = cls.__setattr__ is _refuse
     parameters, body = ["self"], []
-    for number, each in enumerate(found):
+    for number, each in enumerate(_fieldsOf(cls)):
         if isFrozen:  # the slot's setter is faster than object.__setattr__
             scope[f"_set{number}"] = getattr(cls, each.name).__set__
         given = each.name
@@ -236,10 +239,10 @@ def _constructor(cls: type[Any], scope: dict[str, Any]) -> list[str]:
 # Methods that are not compiled, or not for the first calls.
 
 
-def _filled(cls: type[Any], self: Any, args: tuple[Any, ...], values: dict[str, Any]) -> bool:
+def _initGenerically(cls: type[Any], self: Any, args: tuple[Any, ...], values: dict[str, Any]) -> bool:
     """Initialize a value; return False for wrong arguments, which the compiled C{__init__} reports."""
     given = iter(args)
-    for each in _parts(cls):
+    for each in _fieldsOf(cls):
         name = each.name
         value = next(given, MISSING) if each.init else MISSING
         if value is not MISSING:
@@ -263,9 +266,9 @@ def _filled(cls: type[Any], self: Any, args: tuple[Any, ...], values: dict[str, 
     return True
 
 
-def _compared(cls: type[Any], name: str, self: Any, other: Any = None) -> Any:
+def _compareGenerically(cls: type[Any], name: str, self: Any, other: Any = None) -> Any:
     """Return the hash of a value, or compare two."""
-    names = [each.name for each in _parts(cls) if each.compare]
+    names = [each.name for each in _fieldsOf(cls) if each.compare]
     own = tuple([getattr(self, each) for each in names])
     if name == "__hash__":
         return hash(own)
@@ -279,24 +282,24 @@ def _refuse(self: object, name: str, *_: object) -> NoReturn:
 
 
 def _represent(self: Any) -> str:
-    shown = (f"{each.name}={getattr(self, each.name)!r}" for each in _parts(type(self)) if each.repr)
+    shown = (f"{each.name}={getattr(self, each.name)!r}" for each in _fieldsOf(type(self)) if each.repr)
     return f"{type(self).__qualname__}({', '.join(shown)})"
 
 
-def _state(self: Any) -> list[Any]:
-    return [getattr(self, each.name) for each in _parts(type(self))]
+def _getState(self: Any) -> list[Any]:
+    return [getattr(self, each.name) for each in _fieldsOf(type(self))]
 
 
-def _restore(self: Any, state: list[Any]) -> None:
-    for each, one in zip(_parts(type(self)), state, strict=True):
+def _setState(self: Any, state: list[Any]) -> None:
+    for each, one in zip(_fieldsOf(type(self)), state, strict=True):
         _set(self, each.name, one)
 
 
-_OPEN: Final[dict[str, Callable[..., Any]]] = {"__repr__": _represent}
+_MUTABLE: Final[dict[str, Callable[..., Any]]] = {"__repr__": _represent}
 _FROZEN: Final = {
-    **_OPEN,
+    **_MUTABLE,
     "__setattr__": _refuse,
     "__delattr__": _refuse,
-    "__getstate__": _state,
-    "__setstate__": _restore,
+    "__getstate__": _getState,
+    "__setstate__": _setState,
 }

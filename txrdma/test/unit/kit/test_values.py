@@ -156,7 +156,7 @@ class FrozenTests(SynchronousTestCase):
 
         tested: Any = frozen(Fresh)
         value = tested(1, two=(2,))
-        for number in range(2 * values._CACHE_AFTER):
+        for number in range(2 * values._GENERIC_CALLS):
             self.assertEqual(values.replace(value, one=number), tested(number, (2,)))
             self.assertEqual(values.replace(value), value)
             self.assertRaises(TypeError, values.replace, value, three=3)
@@ -236,7 +236,7 @@ class FrozenTests(SynchronousTestCase):
         blank = [object.__new__(Compared) for _ in range(2)]
         for each, number in zip(blank, (1, 2), strict=True):
             object.__setattr__(each, "one", number)
-        for _ in range(2 * values._CACHE_AFTER):
+        for _ in range(2 * values._GENERIC_CALLS):
             self.assertTrue(blank[0] < blank[1])
             self.assertFalse(blank[0] >= blank[1])
             self.assertTrue(blank[0] == blank[0] != blank[1])
