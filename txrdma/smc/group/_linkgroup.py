@@ -9,11 +9,11 @@ active, and each has an alert token, by which CDC messages find it. A buffer has
 buffers are named by one key and have a token on each link; a remote buffer is one dictionary of tokens, found
 by any of its keys.
 
-The exchanges run in L{txrdma.smc.group._linkflows} (one at a time) and L{txrdma.smc.group._keyflows} (as many
-as the peer accepts). If a link fails, requests about buffers are repeated on another one; without another
-link the group ends. A silent link is tested by TEST LINK on all links: if data arrives on another link and no
-response on this one, this link is lost; if all are silent, the peer may be busy, and gets as much time as TCP
-would give it.
+The exchanges run in L{txrdma.smc.group._linkexchanges} (one at a time) and
+L{txrdma.smc.group._keyexchanges} (as many as the peer accepts). If a link fails, requests about buffers are
+repeated on another one; without another link the group ends. A silent link is tested by TEST LINK on all
+links: if data arrives on another link and no response on this one, this link is lost; if all are silent, the
+peer may be busy, and gets as much time as TCP would give it.
 
 Owners post the messages of C{outgoing()} before they act on C{events()}, since the last message of a group
 reports why it ended.
@@ -27,8 +27,8 @@ from collections.abc import Mapping, Sequence
 from txrdma.error import Refused, ResourceExhausted, WireError
 from txrdma.iba.types import RKey
 from txrdma.kit.values import replace
-from txrdma.smc.group._keyflows import KeyFlows, KEYS_AT_ONCE
-from txrdma.smc.group._linkflows import LinkFlows
+from txrdma.smc.group._keyexchanges import KeyExchanges, KEYS_AT_ONCE
+from txrdma.smc.group._linkexchanges import LinkExchanges
 from txrdma.smc.group._linkstate import (
     Event,
     LinkEnd,
@@ -108,8 +108,8 @@ class LinkGroup:
         core.offersLink, core.window = offersLink, window
         core.maxLinks = maxLinks
         self.first = core.links[0]
-        self._linkFlows = LinkFlows(core)
-        self._keyFlows = KeyFlows(core, self._linkFlows)
+        self._linkExchanges = LinkExchanges(core)
+        self._keyExchanges = KeyExchanges(core, self._linkExchanges)
         core.maxConnections = maxConnections if version > 1 else 0
         self._maxConnections = maxConnections
         self._inputs = makeLink(core)
@@ -118,6 +118,7 @@ class LinkGroup:
         self._idleSince: float | None = None
         self._retired = False
         self._known = core.known
+        # The peer's CONFIRM RKEY whose continuations are missing, its link, and the keys that have arrived.
         self._partial: tuple[LLC, LinkLife, dict[LinkLife, Token]] | None = None
 
     # The state
@@ -153,7 +154,7 @@ class LinkGroup:
         events, self._core.pending = self._core.pending, []
         if self._core.state == "ended":
             # Pending requests fail before the end of the group is reported.
-            self._keyFlows.abandon()
+            self._keyExchanges.abandon()
             events, self._core.pending = self._core.pending + events, []
         return events
 
@@ -190,17 +191,17 @@ class LinkGroup:
         if core.state not in ("active", "ending") or not any(each is not link for each in core.active):
             self._inputs.down(text)
             return
-        self._linkFlows.lost(link, text, now)
-        self._keyFlows.lostBy(link, now)
+        self._linkExchanges.lost(link, text, now)
+        self._keyExchanges.lostBy(link, now)
 
     # Further links
 
     def grow(self, port: LinkEnd | None, now: float) -> None:
         """Add or, as a client, repeatedly request a link; C{port} is a usable local port without a link."""
         if self.role is Role.CLIENT:
-            self._linkFlows.request(port, now)
+            self._linkExchanges.request(port, now)
         elif port is not None:
-            self._linkFlows.renew()
+            self._linkExchanges.renew()
 
     def shareMemory(self) -> None:
         """Adapt to shared memory before C{confirm}: one link, a watched peer, no limit of requests."""
@@ -215,14 +216,14 @@ class LinkGroup:
         now: float,
         isDirect: bool = True,
     ) -> LinkLife | None:
-        return self._linkFlows.offer(local, mtu, psn, tokens, now, isDirect)
+        return self._linkExchanges.offer(local, mtu, psn, tokens, now, isDirect)
 
     def decline(self, now: float) -> None:
-        self._linkFlows.decline(now)
-        self._keyFlows.next(now)
+        self._linkExchanges.decline(now)
+        self._keyExchanges.sendQueued(now)
 
     def made(self, link: LinkLife, now: float) -> None:
-        self._linkFlows.made(link, now)
+        self._linkExchanges.made(link, now)
 
     def elsewhere(self, link: LinkLife, other: LinkLife, rkey: RKey) -> tuple[Token, Token] | None:
         """Return the tokens of the peer's buffer on both links, by its key on C{link}; None if unknown."""
@@ -281,23 +282,22 @@ class LinkGroup:
         @param rkey: the buffer's name: its key on the first link, or the one given to C{registered}.
         """
         self.first.localTokens.setdefault(rkey, Token(rkey, address))
-        self._keyFlows.confirm(rkey, now)
+        self._keyExchanges.confirm(rkey, now)
 
     def deleteRKeys(self, rkeys: Sequence[RKey], now: float) -> None:
         """Withdraw local buffers: L{RKeysDeleted} follows, once or more."""
-        self._keyFlows.delete(rkeys, now)
+        self._keyExchanges.delete(rkeys, now)
 
     def learn(self, rkey: RKey, address: int) -> None:
         """Record the peer's buffer that the answer of the first contact contains; raises L{Refused}."""
         self._learn({self.first: Token(rkey, address)})
 
     def _learn(self, tokens: dict[LinkLife, Token]) -> None:
-        buffer = next(
-            (link.remoteKeys[token.rkey] for link, token in tokens.items() if token.rkey in link.remoteKeys),
-            None,
+        """Record a buffer of the peer, or add keys to a known one; raises L{Refused}, and records nothing."""
+        known = (
+            link.remoteKeys[token.rkey] for link, token in tokens.items() if token.rkey in link.remoteKeys
         )
-        if buffer is None:
-            buffer = {}
+        buffer = next(known, {})
         if any(
             len(link.remoteKeys) >= MAX_RKEYS and token.rkey not in link.remoteKeys
             for link, token in tokens.items()
@@ -331,7 +331,7 @@ class LinkGroup:
         if core.state == "ended":
             return None
         tests = [self._testTime(link) for link in core.active]
-        times = [core.until, self._linkFlows.until, *self._keyFlows.untils, *tests, self._idleTime()]
+        times = [core.until, self._linkExchanges.until, *self._keyExchanges.untils, *tests, self._idleTime()]
         return min((each for each in times if each is not None), default=None)
 
     def expired(self, now: float) -> None:
@@ -339,11 +339,11 @@ class LinkGroup:
         core = self._core
         if core.until is not None and core.until <= now:
             self._inputs.expired()
-        self._keyFlows.expired(now)
-        until = self._linkFlows.until
+        self._keyExchanges.expired(now)
+        until = self._linkExchanges.until
         if until is not None and until <= now:
-            self._linkFlows.expired(now)
-            self._keyFlows.next(now)
+            self._linkExchanges.expired(now)
+            self._keyExchanges.sendQueued(now)
         self._discountPause(now)
         for link in core.active:
             test = self._testTime(link) if link.state == "active" else None
@@ -368,6 +368,7 @@ class LinkGroup:
                     link.testedAt = min(link.testedAt + late, now)
 
     def _testTime(self, link: LinkLife) -> float | None:
+        """Return the time of the next L{_test} of a link; None if links are not tested."""
         if self._core.state != "active" or not self._timing.testIdle or self.isWatched:
             return None
         timing = self._timing
@@ -383,16 +384,20 @@ class LinkGroup:
 
     def _test(self, link: LinkLife, now: float) -> None:
         """
-        Send TEST LINK on all links, or handle a missing response; a busy peer gets as much time as in TCP.
+        Send TEST LINK on all links, or handle a missing response.
+
+        The first missing response is compared with the other links (C{isCompared}): if one of them has
+        received anything since the test, the peer runs, and this link has failed. Otherwise the peer may be
+        busy, so the tests are repeated until C{timing.silence} has passed.
         """
         if now >= link.lastReceivedAt + self._timing.silence:
             self.linkDown(now, "the peer has answered no TEST LINK for too long", link)
             return
-        asked = link.testedAt
+        testedAt = link.testedAt
         active = self._core.active
-        if link.isCompared and asked is not None and link.lastReceivedAt <= asked:
+        if link.isCompared and testedAt is not None and link.lastReceivedAt <= testedAt:
             link.isCompared = False
-            if any(other.testedAt is None or other.lastReceivedAt > asked for other in active):
+            if any(other.testedAt is None or other.lastReceivedAt > testedAt for other in active):
                 self.linkDown(
                     now, "the peer does not answer TEST LINK on it, but sends on another link", link
                 )
@@ -418,115 +423,117 @@ class LinkGroup:
         if self._core.state == "ended" or link.state == "gone":
             return
         try:
-            one = decode(raw)
-            if one.header.version == 2:
-                self._core.bigEndian = one.header.bigEndian
-            self._dispatch(one, link, now)
+            message = decode(raw)
+            if message.header.version == 2:
+                self._core.bigEndian = message.header.bigEndian
+            self._dispatch(message, link, now)
         except WireError as error:
             self._inputs.violated(str(error))
 
-    def _dispatch(self, one: LLC, link: LinkLife, now: float) -> None:
-        body = one.body
+    def _dispatch(self, message: LLC, link: LinkLife, now: float) -> None:
+        body = message.body
         if isinstance(body, ConfirmLink):
-            # That of the first contact confirms the group, later ones confirm a link that was added.
+            # On the first link it confirms the group, on others a link that was added.
             if link is self.first:
-                self._confirmLink(one, body, now)
+                self._groupConfirmed(message, body, now)
             else:
-                self._onLinks(one, link, now)
+                self._onLinks(message, link, now)
         elif isinstance(body, TestLink):
-            if not one.isResponse:
-                self._core.reply(one)
+            if not message.isResponse:
+                self._core.reply(message)
             elif body.userData == link.testData:
                 link.testedAt = None
         elif isinstance(body, ConfirmRKey):
-            self._confirmRKey(one, body, link, now)
+            self._confirmRKeyReceived(message, body, link, now)
         elif isinstance(body, ConfirmRKeyContinuation):
-            self._confirmMore(one, body, link)
+            self._continuationReceived(message, body, link)
         elif isinstance(body, DeleteRKey):
-            self._deleteRKey(one, body, link, now)
+            self._deleteRKeyReceived(message, body, link, now)
         elif isinstance(body, DeleteLink):
-            self._deleteLink(one, body, link, now)
+            self._deleteLinkReceived(message, body, link, now)
         elif isinstance(body, (AddLink, RequestAddLink)):
             if self._core.state == "active":
-                self._onLinks(one, link, now)
-            elif not one.isResponse:
-                self._core.reply(one, LLCFlags.REJECT, RejectReason.NO_ALTERNATE_PATH)
+                self._onLinks(message, link, now)
+            elif not message.isResponse:
+                self._core.reply(message, LLCFlags.REJECT, RejectReason.NO_ALTERNATE_PATH)
         elif isinstance(body, AddLinkContinuation):
-            self._onLinks(one, link, now)
+            self._onLinks(message, link, now)
         elif body is None:
             # As in Linux, a message of an unknown type ends the group.
-            raise WireError("LLC", 0, f"no such message: {one.type}")
+            raise WireError("LLC", 0, f"no such message: {message.type}")
 
-    def _onLinks(self, one: LLC, link: LinkLife, now: float) -> None:
+    def _onLinks(self, message: LLC, link: LinkLife, now: float) -> None:
         """Process a message about links; requests that waited for the exchange continue after it."""
         before = self._core.links[:]
-        self._linkFlows.received(one, link, now)
+        self._linkExchanges.received(message, link, now)
         for gone in before:
             if gone.state == "gone":
-                self._keyFlows.lostBy(gone, now)
-        self._keyFlows.next(now)
+                self._keyExchanges.lostBy(gone, now)
+        self._keyExchanges.sendQueued(now)
 
-    def _confirmLink(self, one: LLC, body: ConfirmLink, now: float) -> None:
-        if one.isResponse != (self.role is Role.SERVER):
-            if not one.isResponse:
+    def _groupConfirmed(self, message: LLC, body: ConfirmLink, now: float) -> None:
+        """Process CONFIRM LINK of the first contact: the server's request, or the client's response."""
+        if message.isResponse != (self.role is Role.SERVER):
+            if not message.isResponse:
                 raise WireError("CONFIRM LINK", 3, "a client does not send this request")
             return
         core = self._core
         if core.state != "confirming":
             self._inputs.confirmed(now)
-        elif one.header.flags & LLCFlags.NO_EYECATCHER != LLCFlags.NO_EYECATCHER:
+        elif message.header.flags & LLCFlags.NO_EYECATCHER != LLCFlags.NO_EYECATCHER:
             self._inputs.refused(Diagnosis.RMBE_EC)
         elif LinkEnd(body.mac, body.gid, body.qpn) != self.first.remote:
             self._inputs.refused(Diagnosis.NOSRVLINK)
-        elif one.isResponse and body.link != self.first.number:
+        elif message.isResponse and body.link != self.first.number:
             self._inputs.refused(Diagnosis.NOSRVLINK)
         else:
             self.first.number = body.link
             core.peerLinks = body.maxLinks
             self._inputs.confirmed(now)
             if self.role is Role.SERVER:
-                self._linkFlows.renew()
-            self._keyFlows.next(now)
+                self._linkExchanges.renew()
+            self._keyExchanges.sendQueued(now)
 
-    def _confirmRKey(self, one: LLC, body: ConfirmRKey, link: LinkLife, now: float) -> None:
-        if one.isResponse:
-            self._keyFlows.confirmed(one, body, link, now)
+    def _confirmRKeyReceived(self, message: LLC, body: ConfirmRKey, link: LinkLife, now: float) -> None:
+        if message.isResponse:
+            self._keyExchanges.confirmed(message, body, link, now)
             return
         tokens = {link: Token(body.rkey, body.address)}
-        self._onOthers(tokens, body.onLinks[: body.others])
+        self._addTokens(tokens, body.onLinks[: body.others])
         if body.others > len(body.onLinks):
-            self._partial = one, link, tokens
+            self._partial = message, link, tokens
         else:
-            self._conclude(one, tokens)
+            self._answerConfirmRKey(message, tokens)
 
-    def _confirmMore(self, one: LLC, body: ConfirmRKeyContinuation, link: LinkLife) -> None:
-        if self._partial is None or one.isResponse or self._partial[1] is not link:
+    def _continuationReceived(self, message: LLC, body: ConfirmRKeyContinuation, link: LinkLife) -> None:
+        if self._partial is None or message.isResponse or self._partial[1] is not link:
             return
-        first, _, tokens = self._partial
-        self._onOthers(tokens, body.onLinks[: body.remaining])
+        request, _, tokens = self._partial
+        self._addTokens(tokens, body.onLinks[: body.remaining])
         if body.remaining <= len(body.onLinks):
             self._partial = None
-            self._conclude(first, tokens)
+            self._answerConfirmRKey(request, tokens)
 
-    def _onOthers(self, tokens: dict[LinkLife, Token], onLinks: Sequence[LinkRKey]) -> None:
+    def _addTokens(self, tokens: dict[LinkLife, Token], onLinks: Sequence[LinkRKey]) -> None:
+        """Add the keys of a buffer on further links, which the peer names by their numbers."""
         links = {link.number: link for link in self._core.links}
         for each in onLinks:
             if each.link in links:
                 tokens.setdefault(links[each.link], Token(each.rkey, each.address))
 
-    def _conclude(self, one: LLC, tokens: dict[LinkLife, Token]) -> None:
+    def _answerConfirmRKey(self, request: LLC, tokens: dict[LinkLife, Token]) -> None:
         try:
             self._learn(tokens)
         except Refused:
-            self._core.reply(one, LLCFlags.NEGATIVE)
+            self._core.reply(request, LLCFlags.NEGATIVE)
         else:
-            self._core.reply(one)
+            self._core.reply(request)
 
-    def _deleteRKey(self, one: LLC, body: DeleteRKey, link: LinkLife, now: float) -> None:
-        if one.isResponse:
-            self._keyFlows.deleted(body, link, now)
+    def _deleteRKeyReceived(self, message: LLC, body: DeleteRKey, link: LinkLife, now: float) -> None:
+        if message.isResponse:
+            self._keyExchanges.deleted(body, link, now)
             return
-        keys = one.deletedRKeys
+        keys = message.deletedRKeys
         unknown = 0
         elsewhere: dict[LinkLife, list[RKey]] = {}
         for index, rkey in enumerate(keys):
@@ -539,21 +546,22 @@ class LinkGroup:
                 if other is not link and other.state != "gone":
                     elsewhere.setdefault(other, []).append(token.rkey)
         negative = LLCFlags.NEGATIVE if unknown else 0
-        self._core.reply(one, negative, body=body.replace(errorMask=unknown))
+        self._core.reply(message, negative, body=body.replace(errorMask=unknown))
         self._core.pending.append(RemoteRKeysDeleted(keys, link))
         for other, gone in elsewhere.items():
             self._core.pending.append(RemoteRKeysDeleted(tuple(gone), other))
 
-    def _deleteLink(self, one: LLC, body: DeleteLink, link: LinkLife, now: float) -> None:
+    def _deleteLinkReceived(self, message: LLC, body: DeleteLink, link: LinkLife, now: float) -> None:
+        """Process DELETE LINK: that of all links or of the last one ends the group."""
         isLast = [each.number for each in self._core.active or self._core.links] == [body.link]
-        if one.isResponse:
-            if self._linkFlows.isDeleting(body.link):
-                self._onLinks(one, link, now)
+        if message.isResponse:
+            if self._linkExchanges.isDeleting(body.link):
+                self._onLinks(message, link, now)
             else:
                 self._inputs.linkDeleted()
-        elif one.header.flags & LLCFlags.ALL_LINKS or isLast:
-            self._inputs.deleteLink(one, now)
+        elif message.header.flags & LLCFlags.ALL_LINKS or isLast:
+            self._inputs.deleteLink(message, now)
             if self.role is Role.CLIENT:
                 self._inputs.linkDeleted()  # the client has responded, and expects nothing more
         else:
-            self._onLinks(one, link, now)
+            self._onLinks(message, link, now)

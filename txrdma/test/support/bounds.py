@@ -93,9 +93,9 @@ BOUNDS: Final = {
         cm.SharedCompletionQueue.handlers cm._Pool._free mad.Calls._tables,_redirected
         monitor._Reading.parts,read
         smc.Announcements.expected,_coming,_queue smc.ClientNegotiation._unread smc.CloseNotifier._waiting
-        smc.LinkFlows._deletions smc.LinkGroups._orphans,_targets
+        smc.LinkExchanges._deletions smc.LinkGroups._orphans,_targets
         smc.LinkSendQueue.dirty,flushed,_writes,_marks,unacknowledged
-        smc.ReactorUse._uses,_sleepers smc.SendScheduler._undelivered,_soon,_last smc._Flow.informed
+        smc.ReactorUse._uses,_sleepers smc.SendScheduler._undelivered,_soon,_atEnd smc._KeyRequest.announcedOn
         soft.Answers.waiting soft.Datagrams._posted soft.LaneReceiver._ready
         soft.LaneSender.outstanding,waiting soft.LocalDoorbells._numbers soft.Requester._entries,_reads
         soft.RoCEPort._routes,_touched,_unsent,_deadlines,_more soft.SoftCompletionChannel._queues,_events
@@ -196,7 +196,7 @@ BOUNDS: Final = {
     "smc.terms.options.GROUPS": "smc.LinkGroups._groups",
     "smc.terms.options.HANDSHAKES": "smc.GroupRateLimiter._waiting",
     "smc.terms.options.MEMORY": """
-        smc.BufferPool.asked,_buffers smc.KeyFlows._waiting,_flows smc.LinkGroupCore.known
+        smc.BufferPool.asked,_buffers smc.KeyExchanges._queued,_pending smc.LinkGroupCore.known
         smc.LinkLife.localTokens
     """,
     "smc.wire._clcframe.MAX_LENGTH": "smc._Core.buffer smc.Negotiation._early smc._CLCStripper._unread",

@@ -25,7 +25,7 @@ from txrdma.smc.wire.llc import (
     LLCType,
 )
 from txrdma.test.support.smc.linkrules import bodies, FAR
-from txrdma.test.unit.smc.test_linkflows import End
+from txrdma.test.unit.smc.test_linkexchanges import End
 
 STATES = (
     *("fresh", "confirming", "active", "wanted", "offered", "keys", "making", "linking", "deleting"),
@@ -36,7 +36,7 @@ STATES = (
 
 def stateOf(core: LinkGroup) -> str:
     """Return the state of a group: one of L{STATES}."""
-    flow = core._linkFlows.current
+    flow = core._linkExchanges.current
     if core.state != "active" or flow is None:
         return core.state
     stage: str = getattr(flow, "stage", "deleting")
