@@ -1,7 +1,7 @@
 """
 Additional links of a group: choice of ports, setup, and failover of connections with their queued bytes.
 
-Follows RFC 7609, 2.2 (symmetric and asymmetric link groups), 3.5 and 4.6. L{txrdma.smc.group._linkflows}
+Follows RFC 7609, 2.2 (symmetric and asymmetric link groups), 3.5 and 4.6. L{txrdma.smc.group._linkexchanges}
 decides when a link is added.
 """
 
@@ -52,17 +52,17 @@ class LinkFailover:
     def _free(self, gid: GID | None) -> Iterator[DevicePort]:
         """Return active ports without a link; those that reach the peer's GID without a router come first."""
         used = {link.port.key for link in self._group.links}
-        return (port for port in self._able(gid) if port.key not in used)
+        return (port for port in self._reaching(gid) if port.key not in used)
 
-    def _able(self, gid: GID | None) -> list[DevicePort]:
+    def _reaching(self, gid: GID | None) -> list[DevicePort]:
         """Return active ports with a route to the peer's GID (None: any), direct ones first."""
         version = self._group.agreement.version
         ports = [
-            port
-            for port in self._group.groups.ports
-            if port.isActive and port.candidate.carries(version) and self._isDirect(port, gid) is not None
+            port for port in self._group.groups.ports if port.isActive and port.candidate.carries(version)
         ]
-        return sorted(ports, key=lambda port: not self._isDirect(port, gid))
+        routes = [(port, self._isDirect(port, gid)) for port in ports]
+        routes.sort(key=lambda route: not route[1])
+        return [port for port, isDirect in routes if isDirect is not None]
 
     def _isDirect(self, port: DevicePort, gid: GID | None) -> bool | None:
         """Return whether the route to the peer's GID has no router; None if there is no route."""
@@ -85,7 +85,7 @@ class LinkFailover:
         if peerEnd is not None and any(link.leadsTo(peerEnd.gid, peerEnd.mac, None) for link in group.links):
             return None
         loads = [link.port.key for link in group.links]
-        return min(self._able(gid), key=lambda port: loads.count(port.key), default=None)
+        return min(self._reaching(gid), key=lambda port: loads.count(port.key), default=None)
 
     # Setup
 

@@ -84,7 +84,7 @@ class Group:
         self.flows: dict[int, Flow] = {}
         self._reactor: IReactorTime = groups.reactor
         self._waiting: list[Deferred[None]] = []
-        self._lingering: dict[Member, float] = {}
+        self._lingering: dict[Member, float] = {}  # deadlines of closing connections, the earliest first
         self.seconds = groups.clock.seconds
         self._timer = Timer(groups.reactor)
         self._isResting = self._isEnding = False
@@ -105,7 +105,7 @@ class Group:
             offersLink=agreement.release == 0 and agreement.maxLinks == 1,
         )
         link.life = self.core.first
-        self._further = LinkFailover(self)
+        self._failover = LinkFailover(self)
         self.name = f"{key.role.value} {link.qpn:06x}"
 
     def __repr__(self) -> str:
@@ -157,12 +157,13 @@ class Group:
         waiting: Deferred[None] = Deferred(self._waiting.remove)
         self._waiting.append(waiting)
         if self.isOver:
-            self._answer(Refused("the link is gone", Diagnosis.NOACTLINK))
+            self._answerWaiting(Refused("the link is gone", Diagnosis.NOACTLINK))
         elif not self.isNew:
-            self._answer(None)
+            self._answerWaiting(None)
         return waiting
 
-    def _answer(self, refused: Refused | None) -> None:
+    def _answerWaiting(self, refused: Refused | None) -> None:
+        """Fire the Deferreds of L{confirmed}, with the reason if the group is refused."""
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             if refused is None:
@@ -324,7 +325,7 @@ class Group:
 
     def portsChanged(self) -> None:
         if self.core.isOpen:
-            self._further.portsChanged()
+            self._failover.portsChanged()
             self._turnCore()
 
     def retire(self) -> None:
@@ -355,22 +356,21 @@ class Group:
         if isinstance(event, LinkConfirmed):
             self.isNew = False
             self.links[0].isActive = True
-            self._answer(None)
+            self._answerWaiting(None)
         elif isinstance(event, LinkRequested):
-            self._further.extend(event.peerEnd)
+            self._failover.extend(event.peerEnd)
         elif isinstance(event, LinkMade):
-            self._further.made(event)
+            self._failover.made(event)
         elif isinstance(event, LinkAdded):
             self.linkOf(event.link).isActive = True
         elif isinstance(event, LinkLost):
             if not self.isOver:  # else all links have ended together
-                self._further.failOver(self.linkOf(event.link), event.text)
+                self._failover.failOver(self.linkOf(event.link), event.text)
         elif isinstance(event, LinkRefused):
-            self._over("CONFIRM LINK failed", event.diagnosis)
+            self._end("CONFIRM LINK failed", event.diagnosis)
         elif isinstance(event, RKeyConfirmed):
             self.pool.answered(event.rkey, None)
-            for link in self.links[:1]:
-                link.scheduler.callAtEnd(self.trim)  # the connection that needed it may have ended
+            self.trimSoon()  # the connection that needed it may have ended
         elif isinstance(event, RKeyRefused):
             refused = Refused("the peer refused the buffer", Diagnosis.ERR_RTOK)
             self.pool.answered(event.rkey, refused)
@@ -390,7 +390,7 @@ class Group:
             )
         elif isinstance(event, GroupEnded) and not self._isEnding:
             self.hasPeerClosed = event.isByPeer
-            self._over(event.text, Diagnosis.NOACTLINK, mayHaveExited=True)
+            self._end(event.text, Diagnosis.NOACTLINK, mayHaveExited=True)
 
     def _post(self) -> None:
         for life, raw in self.core.outgoing():
@@ -432,7 +432,7 @@ class Group:
     def check(self) -> None:
         """Poll all links, and process timeouts."""
         try:
-            self._pass()
+            self._processTimeouts()
         except Exception:
             failure = Failure()
             _log.failure(
@@ -443,7 +443,7 @@ class Group:
             for link in list(self.links):
                 link.failed(failure)
 
-    def _pass(self) -> None:
+    def _processTimeouts(self) -> None:
         for link in list(self.links):
             link.poll()
         now = self.seconds()
@@ -491,18 +491,18 @@ class Group:
     def discard(self) -> None:
         """End a new group, because the handshake that it was created for has failed."""
         if self.isNew:
-            self._over("its first handshake failed", Diagnosis.NOACTLINK)
+            self._end("its first handshake failed", Diagnosis.NOACTLINK)
 
     def close(self, text: str) -> None:
         """End the group and all its connections in order, by CDC messages and DELETE LINK."""
         if self.isOver:
             return
         self.closeConnections()
-        self.part()
+        self.requestEnd()
         for link in self.links:
             link.isBreaking = True  # the answer of the peer is not awaited
             link.scheduler.drain()
-        self._over(text, Diagnosis.NOACTLINK)
+        self._end(text, Diagnosis.NOACTLINK)
 
     def closeConnections(self) -> None:
         """Close the connections of applications in order, because the process stops or the device is lost."""
@@ -511,14 +511,14 @@ class Group:
             if stream.connected:
                 stream.stopped()
 
-    def part(self) -> None:
+    def requestEnd(self) -> None:
         """Request the end of the group from the peer; the caller closes the group after the answer."""
         if not self._isEnding:
             self._isEnding = True
             self.core.shutdown(self.seconds())
             self._post()
 
-    def _over(self, text: str, diagnosis: Diagnosis, mayHaveExited: bool = False) -> None:
+    def _end(self, text: str, diagnosis: Diagnosis, mayHaveExited: bool = False) -> None:
         """End the group; C{mayHaveExited}: the peer's process may have died after sending everything."""
         if self.isOver:
             return
@@ -535,7 +535,7 @@ class Group:
         """Report the end to pending requests, and to all connections."""
         streams: list[tuple[Member, bool, int]] = []
         for link in self.links:
-            arrived = link.scheduler.arrived()
+            arrived = link.scheduler.lastArrived()
             hasExited = mayHaveExited and link.scheduler.lane is not None
             streams += [(stream, hasExited, arrived) for stream in link.members]
         alive = [stream for stream, _, _ in streams if not stream.disconnected and not stream.hasReceivedEnd]
@@ -548,7 +548,7 @@ class Group:
                 device=self.links[0].device,
                 reason=text,
             )
-        self._answer(Refused(text, diagnosis))
+        self._answerWaiting(Refused(text, diagnosis))
         self.pool.refuseAll(Refused(text, diagnosis))
         for stream, hasExited, arrived in streams:
             with self.isolated("notifying a connection"):

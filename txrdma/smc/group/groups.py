@@ -488,7 +488,7 @@ class LinkGroups:
         self.close()
         self.reactorUse.isEnding = False  # a program may run the reactor again, as trial does
 
-    def _part(self) -> None:
+    def _endGroups(self) -> None:
         """
         End all groups, and wait for the answers of peers. Blocks.
 
@@ -502,7 +502,7 @@ class LinkGroups:
             self._pollOrSleep()
         isLate = any(group.core.connections for group in groups)
         for group in groups:
-            group.part()
+            group.requestEnd()
         until = monotonic() + CLOSING_SECONDS
         while monotonic() < until and any(group.core.state != "ended" for group in groups):
             self._pollOrSleep()
@@ -550,7 +550,7 @@ class LinkGroups:
         self._isAtRest = False
         if _open.get(self._key) is self:
             if self._isAttended:
-                self._part()
+                self._endGroups()
             else:
                 self._waitForPeers()
         self._end()

@@ -111,7 +111,13 @@ class Link:
         self.isBreaking = False
 
         self._attachment = attachment = Attachment(
-            groups.reactor, port, domain, self.agreement.version, self._completed, self._sent, self.failed
+            groups.reactor,
+            port,
+            domain,
+            self.agreement.version,
+            self._receivesCompleted,
+            self._sendsCompleted,
+            self.failed,
         )
         with ExitStack() as undo:
             undo.callback(attachment.close)
@@ -174,15 +180,20 @@ class Link:
         return answer
 
     def connect(self, peerEnd: PeerEnd, isDirect: bool) -> None:
-        """Connect the queue pair to the peer's; C{isDirect}: without a router. Raises L{Refused}."""
+        """
+        Connect the queue pair to the peer's, and prepare a direct lane if it has one (shared memory).
+
+        @param isDirect: whether the route has no router.
+        @raise Refused: the device does not connect to that end.
+        """
         self._peerEnd = peerEnd
         self._attachment.connect(peerEnd, self.psn, isDirect)
         self.route = self._queuePair.route
         self.scheduler.lane = lane = IDirectLane(self._queuePair, None)
-        if lane is not None:
+        if lane is not None:  # CDC messages are read from the lane; completions bring LLC messages only
             unread = lane.openLane(CDC_LENGTH, CDC_START, unpackFrom)
             self._queue.openLane(lane)
-            self._reader.addSource(lane.takeMessages, self._taken, unread, lane.isPeerPolling)
+            self._reader.addSource(lane.takeMessages, self._laneReceived, unread, lane.isPeerPolling)
 
     def retain(self) -> None:
         """Retain posted bytes from now on, since the group is about to have another link."""
@@ -278,22 +289,23 @@ class Link:
             if self.isOver or not self._reader.poll():
                 break
 
-    def _sent(self, batch: Sequence[Completion]) -> None:
+    def _sendsCompleted(self, batch: Sequence[Completion]) -> None:
         self.scheduler.completed(batch)
 
-    def _completed(self, batch: Sequence[Completion]) -> None:
+    def _receivesCompleted(self, batch: Sequence[Completion]) -> None:
+        """Process received messages, then flush the flows that have something to send."""
         queue = self._queue
         wasBusy, queue.isBusy = queue.isBusy, True
         try:
-            self._take(batch)
+            self._dispatch(batch)
             self._settle()
         finally:
             queue.isBusy = wasBusy
         if self._reactorUse.isDue or self.groups.isStopping:
             self.turned()
 
-    def _taken(self, messages: Sequence[tuple[int, ...]]) -> None:
-        """Process CDC messages received through a direct lane."""
+    def _laneReceived(self, messages: Sequence[tuple[int, ...]]) -> None:
+        """Process CDC messages received through a direct lane, as in L{_receivesCompleted}."""
         queue = self._queue
         wasBusy, queue.isBusy = queue.isBusy, True
         try:
@@ -303,7 +315,7 @@ class Link:
                 if flow is not None:
                     receive(flow, message)
             else:
-                self._takeSeveral(messages)
+                self._dispatchSeveral(messages)
             self.hasReceived = True
             self.scheduler.settle()
         finally:
@@ -311,8 +323,8 @@ class Link:
         if self._reactorUse.isDue or self.groups.isStopping:
             self.turned()
 
-    def _takeSeveral(self, messages: Sequence[tuple[int, ...]]) -> None:
-        """Process several CDC messages, with flushes in between as in C{_take}."""
+    def _dispatchSeveral(self, messages: Sequence[tuple[int, ...]]) -> None:
+        """Process several CDC messages, with flushes in between as in L{_dispatch}."""
         queue = self._queue
         clock = self.scheduler.clock
         flows = self._flows
@@ -333,7 +345,7 @@ class Link:
             self._queuePair.postReceive(used)
             used.clear()
 
-    def _take(self, batch: Sequence[Completion]) -> None:
+    def _dispatch(self, batch: Sequence[Completion]) -> None:
         """Dispatch received messages to connections; if that is slow, flush writes in between."""
         # Local names: this loop runs once per message.
         queue = self._queue
@@ -405,15 +417,17 @@ class Link:
         if queuePair is self._queuePair:
             self.broken(text)
 
-    # Rest
+    # Suspension: see txrdma.smc.common.reactoruse
 
     def rest(self) -> None:
+        """Leave the reactor until L{wake}."""
         if self.isOver:
             return  # calls that report the end are still pending
         self._reader.stop()
         self.scheduler.rest()
 
     def wake(self) -> None:
+        """Return to the reactor."""
         if not self.isOver and self._peerEnd is not None:
             self._reader.start()
             self.scheduler.wake()
@@ -439,7 +453,7 @@ class Link:
     @contextmanager
     def ending(self) -> Iterator[None]:
         """Stop posting; pending calls are made after the context exits."""
-        turn, queue = self.scheduler, self._queue
+        scheduler, queue = self.scheduler, self._queue
         self.isBreaking = True
         self.isActive = False
         queue.end()
@@ -449,9 +463,9 @@ class Link:
         finally:
             queue.isBusy = wasBusy
         if not wasBusy:
-            turn.scheduleIfPending()
+            scheduler.scheduleIfPending()
         if self.isStopping:
-            turn.finish()
+            scheduler.finish()
         self.turned()
 
     def discard(self) -> None:

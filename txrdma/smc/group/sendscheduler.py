@@ -96,16 +96,17 @@ class SendScheduler:
         self.queue.limit = WINDOW
         self.lane: IDirectLane | None = None
         self.clock = clock
-        self._due = 0.0
+        self._due = 0.0  # time of the next early flush
         self._owner = owner
         self._queuePair = attachment.queuePair
         self._sendQueue = attachment.sendQueue
         self._sendReader = attachment.sendReader
-        self._acknowledged = 0
-        self._isFull = self._isResting = False
-        self._undelivered: deque[tuple[int, FlowOwner]] = deque()
-        self._soon: list[tuple[FlowOwner | None, Callable[[], None]]] = []
-        self._last: dict[Callable[[], None], None] = {}
+        self._acknowledged = 0  # number of the last acknowledged message
+        self._isFull = False  # a completion must come before the next flush
+        self._isResting = False  # the link is off the reactor
+        self._undelivered: deque[tuple[int, FlowOwner]] = deque()  # see deliver
+        self._soon: list[tuple[FlowOwner | None, Callable[[], None]]] = []  # see callSoon; None: of the link
+        self._atEnd: dict[Callable[[], None], None] = {}  # see callAtEnd
         self._nextCalls = nextCalls(reactor)
         self._isScheduled = False
 
@@ -124,7 +125,7 @@ class SendScheduler:
 
     def callAtEnd(self, call: Callable[[], None]) -> None:
         """Call a function once, after the next flush."""
-        self._last[call] = None
+        self._atEnd[call] = None
         if not self.queue.isBusy:
             self.schedule()
 
@@ -142,7 +143,7 @@ class SendScheduler:
 
     def scheduleIfPending(self) -> None:
         """Schedule a flush if work was queued while the link was off the reactor."""
-        if self._soon or self._last or self.queue.dirty:
+        if self._soon or self._atEnd or self.queue.dirty:
             self.schedule()
 
     def _called(self) -> None:
@@ -187,7 +188,7 @@ class SendScheduler:
                 self._flush()
         elif dirty and not self._soon:
             self._flush()
-        if queue.dirty or self._soon or self._last:
+        if queue.dirty or self._soon or self._atEnd:
             self.run()
 
     def run(self) -> None:
@@ -200,9 +201,9 @@ class SendScheduler:
                 self._flush()
             if not self._soon and (not queue.dirty or self._isFull):
                 break
-        if self._last:
-            last, self._last = self._last, {}
-            for call in last:
+        if self._atEnd:
+            atEnd, self._atEnd = self._atEnd, {}
+            for call in atEnd:
                 try:
                     call()
                 except BaseException:
@@ -233,6 +234,7 @@ class SendScheduler:
             raise
 
     def rest(self) -> None:
+        """Leave the reactor until L{wake}; pending calls and dirty flows remain."""
         self._isResting = True
         self._sendReader.stop()
         self._isScheduled = False
@@ -310,7 +312,7 @@ class SendScheduler:
                     # messages: end its connections without one.
                     for flow in dirty:
                         flow.resign()
-            # Set first: a flow that has more to send than fits appends itself again in fill().
+            # Set before filling: a flow that has more to send than fits appends itself again in fill().
             queue.dirty = dirty[room:]
             self._fill(dirty[:room], requests)
             if requests:
@@ -488,14 +490,13 @@ class SendScheduler:
             _log.failure(
                 "The completion queue of a failed SMC-R link has failed, too ({link!r})", link=self._owner
             )
-        soon, self._soon = self._soon, []
-        other._soon += soon
-        last, self._last = self._last, {}
-        other._last.update(last)
-        undelivered = [stream for _, stream in self._undelivered]
+        other._soon += self._soon
+        self._soon = []
+        other._atEnd.update(self._atEnd)
+        self._atEnd = {}
+        for _, stream in self._undelivered:
+            other._atEnd[partial(other._deliverLater, stream)] = None
         self._undelivered.clear()
-        for stream in undelivered:
-            other._last[partial(other._deliverLater, stream)] = None
         self.queue.dirty.clear()
         if not other.isBusy:
             other.schedule()
@@ -506,16 +507,16 @@ class SendScheduler:
         if stream.isPosted:
             self.deliver(stream, self.queue.sent)
         else:
-            self._last[partial(self._deliverLater, stream)] = None
+            self._atEnd[partial(self._deliverLater, stream)] = None
 
-    def arrived(self) -> int:
+    def lastArrived(self) -> int:
         """Return the number of the last message that the peer received before the queue pair failed."""
-        arrived = self.queue.sent
+        last = self.queue.sent
         try:
-            batch = self._sendQueue.poll(arrived + 1)
+            batch = self._sendQueue.poll(last + 1)
         except Exception:
             return self._acknowledged  # the queue has failed (its reader logs that): return what is certain
         for completion in batch:
             if completion.status and completion.identifier:
-                arrived = min(arrived, completion.identifier - 1)
-        return arrived
+                last = min(last, completion.identifier - 1)
+        return last
