@@ -49,6 +49,12 @@ class _AnswerBody(Layout):
     psn: int = bits(24)
 
 
+_EID_RESERVED = 8
+"""Reserved bytes after the EID."""
+
+_SMCD_RESERVED = 12
+"""Reserved bytes at the end of the body of SMC-D version 1."""
+
 _NAMES = tuple(field.name for field in _AnswerBody.fields if not field.reserved)
 _valuesOf = attrgetter(*_NAMES)
 
@@ -155,7 +161,7 @@ class _Answer:
     def encode(self) -> bytes:
         body = _AnswerBody(**dict(zip(_NAMES, _valuesOf(self), strict=True))).encode()
         if self.v2 is not None:
-            body += self.v2.eid.ljust(EID_LENGTH)[:EID_LENGTH] + bytes(8)
+            body += self.v2.eid.ljust(EID_LENGTH)[:EID_LENGTH] + bytes(_EID_RESERVED)
             if self.v2.firstContact is not None:
                 body += self.v2.firstContact.encode()
             if self.v2.gids is not None:
@@ -177,14 +183,15 @@ class _Answer:
         return make(*_valuesOf(fixed), first, header.version, v2)
 
 
-def _readAnswerV2(name: str, body: bytes, first: bool, confirm: bool) -> AnswerV2:
-    at = _AnswerBody.size + EID_LENGTH + 8
+def _readAnswerV2(name: str, body: bytes, isFirst: bool, isConfirm: bool) -> AnswerV2:
+    """Return the version 2 extension of a body, which ends with it."""
+    at = _AnswerBody.size + EID_LENGTH + _EID_RESERVED
     eid = body[_AnswerBody.size : _AnswerBody.size + EID_LENGTH]
-    if not first:
+    if not isFirst:
         checkLength(name, body, at)
         return AnswerV2(eid)
     contact, at = _readFirstContact(body, at)
-    if not confirm:
+    if not isConfirm:
         checkLength(name, body, at)
         return AnswerV2(eid, contact)
     if len(body) < at + 4:
@@ -197,6 +204,7 @@ def _readAnswerV2(name: str, body: bytes, first: bool, confirm: bool) -> AnswerV
 
 
 def _readFirstContact(body: bytes, at: int) -> tuple[FirstContact, int]:
+    """Return the extension of a first contact at an offset, and where it ends."""
     head = _FirstContact.decode(body, at)
     at += head.size
     v21 = None
@@ -240,7 +248,12 @@ class _SMCDBodyV2(Layout):
 
 @frozen
 class _SMCDAnswer:
-    """The common form of Accept and Confirm on SMC-D, which is decoded, but not supported."""
+    """
+    The common form of Accept and Confirm on SMC-D, which is decoded, but not supported.
+
+    @ivar index: number of the DMB's element; C{sizeCode} and C{firstContact} are as in L{_Answer}.
+    @ivar chid: channel ID of the ISM device, since version 2, as are C{eid} and C{gidExtension}.
+    """
 
     _TYPE: ClassVar[MessageType]
 
@@ -261,7 +274,7 @@ class _SMCDAnswer:
             gid=self.gid, token=self.token, index=self.index, sizeCode=self.sizeCode, linkID=self.linkID
         ).encode()
         if self.version == 1:
-            body += bytes(12)
+            body += bytes(_SMCD_RESERVED)
         else:
             eid = self.eid.ljust(EID_LENGTH)
             body += _SMCDBodyV2(chid=self.chid, eid=eid, gidExtension=self.gidExtension).encode()
@@ -275,7 +288,7 @@ class _SMCDAnswer:
         fixed = _SMCDBody.decode(body)
         common = (fixed.gid, fixed.token, fixed.index, fixed.sizeCode, fixed.linkID, first, header.version)
         if header.version == 1:
-            checkLength(cls.__name__, body, fixed.size + 12)
+            checkLength(cls.__name__, body, fixed.size + _SMCD_RESERVED)
             return cls(*common)
         more = _SMCDBodyV2.decode(body, fixed.size)
         at = fixed.size + more.size

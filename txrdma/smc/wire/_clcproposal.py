@@ -115,6 +115,17 @@ class ProposalV2:
 
 MAX_PREFIXES = 8
 MAX_EIDS = 8
+MAX_ISM_DEVICES = 8
+
+# Offsets in a Proposal count from the end of their own field.
+_OFFSET_END = 12
+"""Where the field C{extensionOffset} ends in the SMC-D area."""
+
+_SMCD_OFFSET_END = 8
+"""Where the field C{smcdOffset} ends in the version 2 extension."""
+
+_SEID_RESERVED = 16
+"""Reserved bytes after the SEID."""
 
 
 @frozen
@@ -146,16 +157,15 @@ class Proposal:
         return self.typeV1 in (Path.SMC_R, Path.BOTH)
 
     def encode(self) -> bytes:
-        named = self.version == 1 or self.typeV1 != Path.NONE
-        area = self._ipArea() if named else b""
+        area = self._ipArea() if _hasIPArea(self.version, self.typeV1) else b""
         smcd = b""
         if self.smcd is not None:
-            # The offset counts from the end of its own field, 12 bytes into the SMC-D area.
-            where = self.smcd.size - 12 + len(area) if self.v2 is not None else self.smcd.extensionOffset
-            smcd = self.smcd.replace(extensionOffset=where).encode()
-        head = _ProposalBody(
-            peerID=self.peerID, gid=self.gid, mac=self.mac, ipOffset=len(smcd) if named else 0
-        )
+            offset = self.smcd.extensionOffset
+            if self.v2 is not None:
+                offset = SMCDArea.size - _OFFSET_END + len(area)
+            smcd = self.smcd.replace(extensionOffset=offset).encode()
+        ipOffset = len(smcd) if area else 0
+        head = _ProposalBody(peerID=self.peerID, gid=self.gid, mac=self.mac, ipOffset=ipOffset)
         body = head.encode() + smcd + area + (_encodeV2(self.v2) if self.v2 is not None else b"")
         return frame(MessageType.PROPOSAL, body, self.version, self.typeV2, self.typeV1)
 
@@ -168,37 +178,29 @@ class Proposal:
         if header.eyecatcher != SMCR:
             raise WireError("Proposal", 0, "with the eyecatcher of SMC-D")
         head = _ProposalBody.decode(body)
-        named = header.version == 1 or header.typeV1 != Path.NONE
-        at = head.size
+        end = head.size  # of what is decoded so far
         smcd = None
         if header.version > 1 or head.ipOffset:
-            smcd = SMCDArea.decode(body, at)
-            at += smcd.size
-        subnet = prefixLength = 0
+            smcd = SMCDArea.decode(body, end)
+            end += smcd.size
+        area = _IPArea()
         prefixes: tuple[IPv6Prefix, ...] = ()
-        if named:
-            if head.ipOffset != at - head.size:
-                raise WireError("Proposal", 38, f"the subnet at {head.ipOffset}, not {at - head.size}")
-            area = _IPArea.decode(body, at)
-            at += area.size
-            subnet, prefixLength = area.subnet, area.prefixLength
-            _atMost("Proposal", HEADER_LENGTH + at - 1, area.ipv6Count, MAX_PREFIXES, "prefixes")
-            prefixes = tuple(
-                IPv6Prefix.decode(body, at + index * IPv6Prefix.size) for index in range(area.ipv6Count)
-            )
-            at += area.ipv6Count * IPv6Prefix.size
+        if _hasIPArea(header.version, header.typeV1):
+            if head.ipOffset != end - head.size:
+                raise WireError("Proposal", 38, f"the subnet at {head.ipOffset}, not {end - head.size}")
+            area, prefixes, end = _decodeIPArea(body, end)
         v2 = None
         if header.version > 1 and header.typeV2 != Path.NONE and smcd is not None and smcd.extensionOffset:
-            if smcd.extensionOffset + 12 + head.size != at:
+            if head.size + _OFFSET_END + smcd.extensionOffset != end:
                 raise WireError("Proposal", 50, f"version 2 at {smcd.extensionOffset}")
-            v2, at = _decodeV2(body, at)
-        checkLength("Proposal", body, at)
+            v2, end = _decodeV2(body, end)
+        checkLength("Proposal", body, end)
         return cls(
             head.peerID,
             head.gid,
             head.mac,
-            subnet,
-            prefixLength,
+            area.subnet,
+            area.prefixLength,
             prefixes,
             header.version,
             header.typeV1,
@@ -206,6 +208,20 @@ class Proposal:
             smcd,
             v2,
         )
+
+
+def _hasIPArea(version: int, typeV1: Path) -> bool:
+    """Return whether a Proposal contains the client's subnet and prefixes, which version 1 needs."""
+    return version == 1 or typeV1 != Path.NONE
+
+
+def _decodeIPArea(body: bytes, at: int) -> tuple[_IPArea, tuple[IPv6Prefix, ...], int]:
+    """Return the subnet and the prefixes at an offset, and where they end."""
+    area = _IPArea.decode(body, at)
+    at += area.size
+    _atMost("Proposal", HEADER_LENGTH + at - 1, area.ipv6Count, MAX_PREFIXES, "prefixes")
+    end = at + area.ipv6Count * IPv6Prefix.size
+    return area, tuple(IPv6Prefix.decode(body, each) for each in range(at, end, IPv6Prefix.size)), end
 
 
 def _atMost(name: str, at: int, count: int, most: int, what: str) -> None:
@@ -216,13 +232,12 @@ def _atMost(name: str, at: int, count: int, most: int, what: str) -> None:
 def _encodeV2(extension: ProposalV2) -> bytes:
     smcd = extension.smcd
     names = b"".join(extension.eids)
-    # Like all offsets of a Proposal, that of the SMC-D part counts from the end of its own field, byte 8.
     fixed = _V2Extension(
         eidCount=len(extension.eids),
         ismCount=len(smcd.devices) if smcd is not None else 0,
         release=extension.release,
         seid=extension.seidPresent,
-        smcdOffset=_V2Extension.size - 8 + len(names) if smcd is not None else 0,
+        smcdOffset=_V2Extension.size - _SMCD_OFFSET_END + len(names) if smcd is not None else 0,
         gid=extension.gid,
         maxConnections=extension.maxConnections,
         maxLinks=extension.maxLinks,
@@ -232,32 +247,26 @@ def _encodeV2(extension: ProposalV2) -> bytes:
         raise WireError("ProposalV2", _V2Extension.size, f"an EID whose length is not {EID_LENGTH} bytes")
     parts = [fixed.encode(), names]
     if smcd is not None:
-        parts += [smcd.seid.ljust(EID_LENGTH, b"\0")[:EID_LENGTH], bytes(16)]
+        parts += [smcd.seid.ljust(EID_LENGTH, b"\0")[:EID_LENGTH], bytes(_SEID_RESERVED)]
         parts += [device.encode() for device in smcd.devices]
     return b"".join(parts)
 
 
-def _decodeV2(body: bytes, at: int) -> tuple[ProposalV2, int]:
-    begin = at
-    fixed = _V2Extension.decode(body, at)
-    _atMost("ProposalV2", HEADER_LENGTH + at, fixed.eidCount, MAX_EIDS, "EIDs")
-    _atMost("ProposalV2", HEADER_LENGTH + at + 1, fixed.ismCount, 8, "ISM devices")
-    at += fixed.size
-    eids = tuple(body[at + EID_LENGTH * n : at + EID_LENGTH * (n + 1)] for n in range(fixed.eidCount))
-    at += EID_LENGTH * len(eids)
-    if at > len(body):
+def _decodeV2(body: bytes, begin: int) -> tuple[ProposalV2, int]:
+    """Return the version 2 extension at an offset, and where it ends."""
+    fixed = _V2Extension.decode(body, begin)
+    _atMost("ProposalV2", HEADER_LENGTH + begin, fixed.eidCount, MAX_EIDS, "EIDs")
+    _atMost("ProposalV2", HEADER_LENGTH + begin + 1, fixed.ismCount, MAX_ISM_DEVICES, "ISM devices")
+    at = begin + fixed.size
+    end = at + EID_LENGTH * fixed.eidCount
+    eids = tuple(body[each : each + EID_LENGTH] for each in range(at, end, EID_LENGTH))
+    if end > len(body):
         raise WireError("ProposalV2", HEADER_LENGTH + len(body), "the EIDs are cut off")
     smcd = None
     if fixed.smcdOffset:
-        if begin + 8 + fixed.smcdOffset != at:
+        if begin + _SMCD_OFFSET_END + fixed.smcdOffset != end:
             raise WireError("ProposalV2", HEADER_LENGTH + begin + 6, f"SMC-D at {fixed.smcdOffset}")
-        seid = body[at : at + EID_LENGTH]
-        at += EID_LENGTH + 16
-        devices = tuple(ISMDevice.decode(body, at + ISMDevice.size * n) for n in range(fixed.ismCount))
-        at += ISMDevice.size * len(devices)
-        if at > len(body):
-            raise WireError("ProposalV2", HEADER_LENGTH + len(body), "SMC-D is cut off")
-        smcd = SMCDV2(seid, devices)
+        smcd, end = _decodeSMCD(body, end, fixed.ismCount)
     elif fixed.ismCount:
         raise WireError("ProposalV2", HEADER_LENGTH + begin + 1, "ISM devices without their extension")
     extension = ProposalV2(
@@ -270,4 +279,15 @@ def _decodeV2(body: bytes, at: int) -> tuple[ProposalV2, int]:
         fixed.features,
         smcd,
     )
-    return extension, at
+    return extension, end
+
+
+def _decodeSMCD(body: bytes, at: int, count: int) -> tuple[SMCDV2, int]:
+    """Return the SMC-D part with this number of ISM devices at an offset, and where it ends."""
+    seid = body[at : at + EID_LENGTH]
+    at += EID_LENGTH + _SEID_RESERVED
+    end = at + ISMDevice.size * count
+    devices = tuple(ISMDevice.decode(body, each) for each in range(at, end, ISMDevice.size))
+    if end > len(body):
+        raise WireError("ProposalV2", HEADER_LENGTH + len(body), "SMC-D is cut off")
+    return SMCDV2(seid, devices), end

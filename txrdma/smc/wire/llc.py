@@ -131,7 +131,7 @@ def readHeader(buffer: Buffer) -> tuple[LLCType, int, Header]:
     there = len(buffer)
     if not head.version:
         if head.length != LLC_LENGTH:
-            raise WireError("LLC", 1, f"a length of {head.length}")
+            raise WireError("LLC", 1, f"a length of {head.length} instead of {LLC_LENGTH}")
         if there < LLC_LENGTH:
             raise WireError("LLC", there, f"{there} bytes, fewer than {LLC_LENGTH}")
         return head.type, LLC_LENGTH, Header(head.flags, 1, head.rejectReason)
