@@ -66,11 +66,20 @@ class Stream:
     @ivar named: the link that Accept and Confirm name; it may fail before the handshake completes.
     @ivar blocks: number of times that the peer's ring was full.
     @ivar wasLost: the link ended before the local handshake completed.
+    @ivar _use: this connection's use of the reactor, until C{connectionLost}.
+    @ivar _transport: the application's transport, between C{connectionMade} and C{connectionLost}.
+    @ivar _failure: reason for C{connectionLost}, as soon as it is known.
+    @ivar _hasClosed: the application has called C{loseConnection} or C{abortConnection}.
+    @ivar _hasStoppedWriting: the write side is closed, and the application is not notified yet.
+    @ivar _closesAfterFlush: the peer has ended its side, and the protocol knows no half-close: the next flush
+        closes the connection, and drops what does not fit.
+    @ivar _isWhole: when the link ended, all bytes of both directions had arrived.
+    @ivar _isBroken: L{abortOnError} was called.
     """
 
     __slots__ = (
         *("flow", "link", "named", "role", "token", "host", "peer", "disconnected", "wasLost"),
-        *("_element", "_rkey", "_monitor", "_use", "_front"),
+        *("_element", "_rkey", "_monitor", "_use", "_transport"),
         *(
             "_closing",
             "_failure",
@@ -91,7 +100,7 @@ class Stream:
         self._closing = Lifecycle()
         self._monitor: TCPMonitor | None = None
         self._use: Use | None = None
-        self._front: StreamTransport[Any] | None = None
+        self._transport: StreamTransport[Any] | None = None
         self.host, self.peer = addresses
         self._element: Element | None = element
         self._rkey: RKey | None = None
@@ -114,16 +123,16 @@ class Stream:
         self._rkey = remoteBuffer.rkey
         self.flow.attach(remoteBuffer, answer.size, answer.token)
 
-    def start(self, front: StreamTransport[Any], monitor: TCPMonitor, use: Use | None) -> None:
+    def start(self, transport: StreamTransport[Any], monitor: TCPMonitor, use: Use | None) -> None:
         """Connect the application; the use of the reactor passes from the handshake to this stream."""
-        presence = self.link.groups.reactorUse
-        self._use = presence.hold(self._swept) if use is None else use.passOn(self._swept)
+        reactorUse = self.link.groups.reactorUse
+        self._use = reactorUse.hold(self._readersRemoved) if use is None else use.passOn(self._readersRemoved)
         self._monitor = monitor
-        self._front = front
+        self._transport = transport
         flow = self.flow
         flow.isOpen = True
         self._closing.established()
-        front.begun()
+        transport.begun()
         flow.begin()
         if self.wasLost:
             monitor.linkLost(mayHaveExited=True)
@@ -194,9 +203,6 @@ class Stream:
 
     def stateReceived(self, state: int) -> None:
         """Handle state flags of the peer that differ from the previous ones."""
-        self._received(state)
-
-    def _received(self, state: int) -> None:
         self.flow.peerState |= state
         self._closing.received(state, self.flow.unread)
         self._conclude()
@@ -216,7 +222,7 @@ class Stream:
             closing.drained()
             self._handleClosingEvents()
         if flow.peerState & ENDS and (flow.isPaused or not closing.readEnding):
-            self._leave()
+            self._leaveReactor()
 
     def violated(self, what: str) -> None:
         """Close this connection because the peer violated the protocol; others of the link continue."""
@@ -325,39 +331,39 @@ class Stream:
         @param mayHaveExited: no data is missing, even if the peer's process has died.
         @param arrived: number of the last message that the peer has received.
         """
-        flow = self.flow
+        flow, monitor = self.flow, self._monitor
         hasPeerEnded = self.link.group.hasPeerClosed or self.link.scheduler.hasPeerEnded
         self._isWhole = hasPeerEnded and not flow.backlog and flow.written <= arrived
-        monitor = self._monitor
+        isUnconfirmed = flow.discardsInput and not mayHaveExited  # closed locally, without an acknowledgement
         if self._closing.over and self.hasArrived:
             pass  # TCP closes in order, since the peer may still be in its handshake
-        elif self.flow.discardsInput and not mayHaveExited:
+        elif isUnconfirmed:
             if monitor is not None:
-                monitor.cut()  # closed locally, and delivery can't be confirmed any more
+                monitor.cut()
         elif monitor is not None:
             monitor.linkLost(mayHaveExited)
-        elif mayHaveExited and self.flow.early is not None:
+        elif mayHaveExited and flow.early is not None:
             self.wasLost = True  # the local handshake still continues on TCP
             return
-        if monitor is None or self.hasReceivedEnd or (self.flow.discardsInput and not mayHaveExited):
-            self._closing.groupDied(self.flow.unread)
+        if monitor is None or self.hasReceivedEnd or isUnconfirmed:
+            self._closing.groupDied(flow.unread)
             self._conclude()
 
     def peerExited(self) -> None:
         """Handle the end of the peer's process after a FIN: a reset, unless everything has arrived."""
         if self._isWhole:
             self._closing.delivered()
-            self._received(_CLOSED)
+            self.stateReceived(_CLOSED)
         else:
             self.reset()
 
     def reset(self) -> None:
         """Handle the loss of the peer; received bytes are read first."""
         self.link.group.isPeerLost = True
-        self._received(_ABORT)
+        self.stateReceived(_ABORT)
 
     def stopped(self) -> None:
-        """Flush, and close as TCP would when a process ends."""
+        """Flush, and close in order, because the process or the device stops; the application gets a loss."""
         if not self.flow.isDirty:
             self.flow.touch()
         self.link.scheduler.finish()
@@ -374,14 +380,14 @@ class Stream:
         """
         flow = self.flow
         if self._rkey in rkeys and not flow.peerState & ENDS and (flow.isOpen or flow.backlog):
-            self.violated("its buffer is taken back")
+            self.violated("it deleted its buffer before it closed")
 
-    def _swept(self) -> None:
+    def _readersRemoved(self) -> None:
         """Abort without notifying the application: other code has removed all readers, as trial does."""
         self._use = None
-        front, self._front = self._front, None
-        if front is not None:
-            front.ended(None)
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.ended(None)
         self.abort()
 
     def fail(self) -> None:
@@ -451,12 +457,12 @@ class Stream:
 
     def wasFlushed(self) -> None:
         """Notify the application that all written bytes are posted, and request delivery of a close."""
-        flow, front = self.flow, self._front
-        if front is not None and flow.isOpen and not flow.backlog:
-            front.flushed()
-        if front is not None and self._hasStoppedWriting:
+        flow, transport = self.flow, self._transport
+        if transport is not None and flow.isOpen and not flow.backlog:
+            transport.flushed()
+        if transport is not None and self._hasStoppedWriting:
             self._hasStoppedWriting = False
-            front.writeEnded()
+            transport.writeEnded()
         self._handleClosingEvents()
         if flow.confirmsEach and self._monitor is not None:
             self._monitor.confirmEach()
@@ -484,8 +490,8 @@ class Stream:
                 closing.groupDied(0)  # after the end of the application and of the link, nothing follows
 
     def _readEnded(self) -> None:
-        flow, front = self.flow, self._front
-        if not flow.discardsInput and front is not None and front.knowsHalves:
+        flow, transport = self.flow, self._transport
+        if not flow.discardsInput and transport is not None and transport.knowsHalves:
             self.link.groups.closeNotifier.add(self._notifyReadEnded)
         elif not flow.discardsInput or flow.peerState & ENDS:
             self._closesAfterFlush = flow.discardsInput = True
@@ -493,10 +499,10 @@ class Stream:
 
     def _notifyReadEnded(self) -> None:
         """Call C{readConnectionLost} of the application, unless it has closed meanwhile."""
-        if self._front is not None and not self._hasClosed:
+        if self._transport is not None and not self._hasClosed:
             self.link.contexts.append(self.flow.context)
             try:
-                self._front.readEnded()
+                self._transport.readEnded()
             finally:
                 self.link.contexts.pop()
 
@@ -507,26 +513,26 @@ class Stream:
         flow.drop()
         self.disconnected = flow.discardsInput = True  # drop what is still received
         self.link.group.linger(self)
-        self._mayLeaveTCP(how)
-        if self._front is not None:
+        self._mayCloseTCP(how)
+        if self._transport is not None:
             self.link.groups.closeNotifier.add(self._notify)
 
     def _notify(self) -> None:
         """Call C{connectionLost} of the application, and end the use of the reactor."""
-        front, self._front = self._front, None
+        transport, self._transport = self._transport, None
         failure, self._failure = self._failure, None
-        if front is not None:
+        if transport is not None:
             self.link.contexts.append(self.flow.context)
             try:
-                front.ended(failure)
+                transport.ended(failure)
             finally:
                 self.link.contexts.pop()
         use, self._use = self._use, None
         if use is not None:
             use.release()
-        self._part()
+        self._breakCycle()
 
-    def _mayLeaveTCP(self, how: Ending) -> None:
+    def _mayCloseTCP(self, how: Ending) -> None:
         """
         Close TCP with the application's end, unless the peer might misinterpret that.
 
@@ -538,7 +544,7 @@ class Stream:
         elif self.link.groups.canRest and how in (Ending.DONE, Ending.ABORTED):
             self._closeTCP(how is Ending.DONE or not self.link.isOver)
 
-    def _leave(self) -> None:
+    def _leaveReactor(self) -> None:
         """
         Leave the reactor as TCP would: the peer has closed, and nothing remains to be delivered or sent.
 
@@ -558,11 +564,11 @@ class Stream:
         if element is not None:
             self.flow.release()
             self.link.forget(self, element, quiet)
-            self._part()
+            self._breakCycle()
 
-    def _part(self) -> None:
+    def _breakCycle(self) -> None:
         """Break the reference cycle of stream and flow when nothing is left to report or send."""
-        if self._element is None and self._front is None and not self.flow.isDirty:
+        if self._element is None and self._transport is None and not self.flow.isDirty:
             self.flow.owner = _CLOSED_OWNER
 
     def _closeTCP(self, inOrder: bool) -> None:
@@ -576,7 +582,7 @@ class Stream:
     @property
     def connected(self) -> bool:
         """Whether an application is connected: the handshake is done, and the end not reported."""
-        return self._front is not None
+        return self._transport is not None
 
     @property
     def tcp(self) -> Connection | None:

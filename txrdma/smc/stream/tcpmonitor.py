@@ -5,6 +5,15 @@ While a connection uses SMC-R, its TCP connection carries no data (RFC 7609, 4.8
 with the process that owns it: by FIN, or by a reset where plain TCP would be reset. So its end shows the
 reason that plain TCP would report. Messages that the link still has to deliver take precedence.
 
+Theory of operation. Three events show how the peer ended, in any order: its state flags on the link, the end
+of TCP, and the end of the link.
+
+  - After its flags, the stream ends as they say. If TCP has ended, too, the monitor waits for the
+    acknowledgement of the stream's last messages.
+  - If TCP and the link have both ended without flags, the peer's process has exited.
+  - If only one of them has ended, the others may be late: the monitor waits for L{GRACE} and longer. If they
+    do not come, the peer is lost.
+
 On a busy host a process may not run for seconds, at any point. So a process that ends sends the end of a
 stream on the link before TCP closes. A link of shared memory ends with the peer's process: while it exists, a
 missing message is only late.
@@ -46,7 +55,14 @@ LONGEST_GRACE: Final = 10.0
 
 @implementer(IHalfCloseableProtocol, IPushProducer)
 class TCPMonitor(Protocol):
-    """Protocol of the TCP connection of one stream."""
+    """
+    Protocol of the TCP connection of one stream.
+
+    @ivar _stream: the stream; None after its end.
+    @ivar _grace: the call after the grace period, while the monitor waits, since C{_waitingSince}.
+    @ivar _hasEnded: the peer has closed TCP; C{_hasLinkEnded}: the link has ended.
+    @ivar _isCut: TCP was reset by this end.
+    """
 
     def __init__(
         self, stream: Member, tcp: Connection, reactor: IReactorTime, clock: Callable[[], float]
@@ -78,7 +94,7 @@ class TCPMonitor(Protocol):
             self.tcp.loseConnection()
         else:
             stream.confirmEach()
-            self._judge(stream)
+            self._decide(stream)
 
     def writeConnectionLost(self) -> None:
         """Do nothing: the local half is closed only at the end."""
@@ -112,11 +128,11 @@ class TCPMonitor(Protocol):
         if stream is None or stream.hasReceivedEnd:
             return
         if mayHaveExited:
-            self._judge(stream)
+            self._decide(stream)
         else:
-            self._giveUp(stream)
+            self._reset(stream)
 
-    def _judge(self, stream: Member) -> None:
+    def _decide(self, stream: Member) -> None:
         """Decide how the peer ended, from the ends of both TCP and the link."""
         stream.checkReceipt()
         if self._stream is None:
@@ -138,43 +154,45 @@ class TCPMonitor(Protocol):
     def _wait(self) -> None:
         if self._grace is None:
             self._waitingSince = self._seconds()
-            self._grace = self._reactor.callLater(GRACE, self._due)
+            self._grace = self._reactor.callLater(GRACE, self._graceEnded)
 
     def clockSetBack(self) -> None:
         """Start the grace period of the TCP connection again: its timer is late if the clock was set back."""
         if isPending(self._grace):
             cancelCall(self._grace)
-            self._grace = self._reactor.callLater(GRACE, self._due)
+            self._grace = self._reactor.callLater(GRACE, self._graceEnded)
 
-    def _due(self) -> None:
+    def _graceEnded(self) -> None:
         """Let the reactor read TCP first, since a process that did not run has late calls."""
-        self._grace = self._reactor.callLater(0, self._waited)
+        self._grace = self._reactor.callLater(0, self._decideAfterGrace)
 
-    def _waited(self) -> None:
+    def _decideAfterGrace(self) -> None:
+        """Wait longer, or consider the peer lost."""
         stream, self._grace = self._stream, None
         if stream is None:
             return
         now = self._seconds()
-        until = now if self._hasLinkEnded else self._patience(stream)
+        until = now if self._hasLinkEnded else self._deadline(stream)
         if self._stream is None:
             pass
         elif until > now:
-            self._grace = self._reactor.callLater(until - now, self._due)
+            self._grace = self._reactor.callLater(until - now, self._graceEnded)
         elif stream.hasReceivedEnd:
             if stream.awaitsDelivery and not stream.hasArrived:
                 stream.reset()
         elif self._hasLinkEnded or not stream.mayBeSilent or not stream.hasArrived:
-            self._giveUp(stream)
+            self._reset(stream)
 
-    def _patience(self, stream: Member) -> float:
-        """Return how long to wait for messages of a link, which come late if a host is busy."""
+    def _deadline(self, stream: Member) -> float:
+        """Return the time until which to wait for messages of the link, which come late if a host is busy."""
         since = self._waitingSince
         receivedAt, latest = max(since, stream.checkReceipt()), since + LONGEST_GRACE
         if stream.isShared and not stream.hasReceivedEnd:
             return latest  # the peer's process exists
         return min(receivedAt + (GRACE if stream.isShared else PACKET_GRACE), latest)
 
-    def _giveUp(self, stream: Member) -> None:
+    def _reset(self, stream: Member) -> None:
+        """End the stream, whose peer is lost, as a reset ends TCP."""
         if self._hasLinkEnded:
             self.cut()
         stream.reset()
