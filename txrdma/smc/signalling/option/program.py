@@ -11,6 +11,7 @@ import struct
 import sys
 from base64 import b85decode
 from collections.abc import Sequence
+from contextlib import closing, ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -116,25 +117,18 @@ def load(cgroup: Path) -> LoadedProgram:
     @param cgroup: a directory of cgroup version 2.
     @raise OptionUnavailable: the kernel refuses; the message has the reason.
     """
-    opened: list[bpf.Handle] = []
-    try:
-        types = bpf.loadIntegerType()
-        opened.append(types)
-        flags = bpf.NO_PREALLOCATION | bpf.CLONE
-        sockets = bpf.BPFMap.create("smc_sockets", bpf.SOCKET_STORAGE, STORAGE_BYTES, 0, flags, types)
-        opened.append(sockets)
-        listeners = bpf.BPFMap.create("smc_listeners", bpf.ARRAY, _COUNTER_BYTES, _PORTS)
-        opened.append(listeners)
-        counters = bpf.BPFMap.create("smc_counters", bpf.ARRAY, _COUNTER_BYTES * len(COUNTERS), 1)
-        opened.append(counters)
+    flags = bpf.NO_PREALLOCATION | bpf.CLONE
+    # The map of sockets refers to its types, and the link to the program, so these are closed at once.
+    with ExitStack() as undo, closing(bpf.loadIntegerType()) as types:
+        create = bpf.BPFMap.create
+        sockets = create("smc_sockets", bpf.SOCKET_STORAGE, STORAGE_BYTES, 0, flags, types)
+        undo.callback(sockets.close)
+        listeners = create("smc_listeners", bpf.ARRAY, _COUNTER_BYTES, _PORTS)
+        undo.callback(listeners.close)
+        counters = create("smc_counters", bpf.ARRAY, _COUNTER_BYTES * len(COUNTERS), 1)
+        undo.callback(counters.close)
         maps = [sockets.fileno(), listeners.fileno(), counters.fileno()]
-        program = bpf.loadProgram("smc_option", relocate(CODE, maps))
-        opened.append(program)
-        link = bpf.BPFLink.create(program, cgroup)
-    except BaseException:
-        for handle in opened:
-            handle.close()
-        raise
-    for handle in (types, program):
-        handle.close()  # the map refers to its types, and the link to the program
+        with closing(bpf.loadProgram("smc_option", relocate(CODE, maps))) as program:
+            link = bpf.BPFLink.create(program, cgroup)
+        undo.pop_all()
     return LoadedProgram(sockets, listeners, counters, link)
