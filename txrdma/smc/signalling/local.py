@@ -90,14 +90,14 @@ class Announced:
     @ivar onWithdrawal: called if the client continues without SMC after all.
     """
 
-    __slots__ = ("_printer", "client", "directory", "number", "onWithdrawal", "address", "since")
+    __slots__ = ("_announcing", "client", "directory", "number", "onWithdrawal", "address", "since")
 
     isSure = True
 
     def __init__(
         self, announcing: AnnouncementConnection | None, address: TCPAddress, number: int, client: Credentials
     ) -> None:
-        self._printer = announcing
+        self._announcing = announcing
         self.address = address
         self.number = number
         self.client = client
@@ -119,8 +119,8 @@ class Announced:
 
     def send(self, word: bytes, more: bytes = b"") -> None:
         """Send a line about the connection to the client."""
-        if self._printer is not None:
-            self._printer.lines.send(b"%s %d%s" % (word, self.number, more))
+        if self._announcing is not None:
+            self._announcing.lines.send(b"%s %d%s" % (word, self.number, more))
 
     @property
     def process(self) -> Credentials:
@@ -143,8 +143,8 @@ class Announced:
     def settle(self) -> None:
         """End the announcement: the client has proposed, or the connection has ended. Idempotent."""
         self.onWithdrawal = None
-        if self._printer is not None:
-            self._printer.open.pop(self.number, None)
+        if self._announcing is not None:
+            self._announcing.open.pop(self.number, None)
 
     def withdraw(self) -> None:
         """Handle that the client continues without SMC."""
@@ -231,8 +231,8 @@ class Announcements:
         self._capacity = max(capacity, 1)
         self.expected: dict[TCPAddress, Announced] = {}
         self.connections: set[AnnouncementConnection] = set()
-        self._coming: dict[Announced, float] = {}
-        self._queue: dict[Announced, None] = {}
+        self._admitted: dict[Announced, float] = {}  # those in the backlog, or about to connect, since when
+        self._queue: dict[Announced, None] = {}  # those that wait for C{expected}
         self._timer = Timer(reactor)
         self._listener: LocalListener | None = None
 
@@ -286,11 +286,11 @@ class Announcements:
 
     def _admit(self) -> None:
         """Request clients to connect, as many as the backlog has space for."""
-        queue, coming = self._queue, self._coming
-        while queue and len(coming) < self._capacity:
+        queue, admitted = self._queue, self._admitted
+        while queue and len(admitted) < self._capacity:
             announced = next((each for each in queue if isTrusted(each.user)), None) or next(iter(queue))
             del queue[announced]
-            coming[announced] = self.reactor.seconds()
+            admitted[announced] = self.reactor.seconds()
             announced.send(b"expected", b" %d" % os.geteuid())
         if self.expected:
             self._timer.ensure(_BACKLOG_SECONDS, self._tick)
@@ -300,10 +300,10 @@ class Announcements:
     def _tick(self) -> None:
         """Drop announcements whose connections did not arrive in time."""
         now = self.reactor.seconds()
-        for announced, since in list(self._coming.items()):
+        for announced, since in list(self._admitted.items()):
             if since + _BACKLOG_SECONDS > now:
                 break
-            del self._coming[announced]
+            del self._admitted[announced]
         for announced in list(self.expected.values()):
             if announced.since + _ANNOUNCED > now:
                 break
@@ -333,7 +333,7 @@ class Announcements:
         """Remove an announcement, which makes space for another connection."""
         if self.expected.get(announced.address) is announced:
             del self.expected[announced.address]
-            self._coming.pop(announced, None)
+            self._admitted.pop(announced, None)
             self._queue.pop(announced, None)
             self._admit()
 
@@ -342,7 +342,7 @@ class Announcements:
         if listener is not None:
             listener.close()
         self.expected.clear()
-        self._coming.clear()
+        self._admitted.clear()
         self._queue.clear()
         self._timer.stop()
         for announcing in list(self.connections):

@@ -53,8 +53,8 @@ def listenersAt(port: int) -> str:
     return f"smc-{port}-"
 
 
-def newWord() -> bytes:
-    """Create a nonce that can't be guessed."""
+def newNonce() -> bytes:
+    """Create a nonce, which others can't guess."""
     return secrets.token_hex(16).encode("ascii")
 
 
@@ -96,13 +96,13 @@ class ProvingSocket:
             data, sender = b"", ()  # the port is closed
         self._received(data, sender)
 
-    def send(self, word: bytes, target: tuple[object, ...] | None = None) -> None:
+    def send(self, nonce: bytes, target: tuple[object, ...] | None = None) -> None:
         """Send a nonce once; it may be lost."""
         try:
             if target is None:
-                self._socket.send(word)
+                self._socket.send(nonce)
             else:
-                self._socket.sendto(word, target)
+                self._socket.sendto(nonce, target)
         except OSError:
             pass  # like a lost datagram
 
@@ -138,7 +138,7 @@ class Neighbour(AnnouncementConnection):
         super().__init__(announcements, connection)
         self._directory = directory
         self._proof: ProvingSocket | None = None
-        self._words = newWord(), newWord()
+        self._nonces = newNonce(), newNonce()
         self._target = self._source = ""
 
     @property
@@ -173,15 +173,15 @@ class Neighbour(AnnouncementConnection):
             self.lines.close()
             return
         self._proof = ProvingSocket(self.reactor, datagrams, self._challengeReceived)
-        self.lines.send(b"prove %d %s" % (self._proof.address.port, self._words[0]))
+        self.lines.send(b"prove %d %s" % (self._proof.address.port, self._nonces[0]))
 
     def _challengeReceived(self, data: bytes, sender: tuple[object, ...]) -> None:
         """Answer the expected nonce each time it is received, to its source address."""
-        if self._proof is None or not compare_digest(data, self._words[0]) or len(sender) < 2:
+        if self._proof is None or not compare_digest(data, self._nonces[0]) or len(sender) < 2:
             return
-        self._proof.send(self._words[1], sender)
+        self._proof.send(self._nonces[1], sender)
         source = TCPAddress.of(str(sender[0]), 0).host
-        self.lines.send(b"proven %s %s" % (source.encode("ascii"), self._words[1]))
+        self.lines.send(b"proven %s %s" % (source.encode("ascii"), self._nonces[1]))
         self._source = source
         # The answer may be lost: the client repeats its nonce until it announces something, or disconnects.
 

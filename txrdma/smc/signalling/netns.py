@@ -23,13 +23,13 @@ from txrdma.unix.lines import Lines
 from txrdma.unix.socketdirectory import SocketDirectory
 from txrdma.unix.sockets import Reactor
 
-_AGAIN: Final = 0.1
+_RETRY_SECONDS: Final = 0.1
 """Seconds after which a datagram that may be lost is retransmitted."""
 
-_MOST_ASKED: Final = 64
+_MOST_QUERIED: Final = 64
 """Largest number of listeners at one port that are queried at the same time."""
 
-_STRANGE: Final = 10.0
+_ABSENT_SECONDS: Final = 10.0
 """Seconds for which an address has no listener, while the listeners at its port are unchanged."""
 
 Found = Callable[["AnnouncementChannel | None"], None]
@@ -41,8 +41,10 @@ class _Candidate:
     def __init__(self, search: _Search, connection: socket.socket) -> None:
         self._search = search
         self._proof: ProvingSocket | None = None
-        self._word = self._answer = b""
-        self._answered: tuple[str, bytes] | None = None
+        self._nonce = b""  # of the listener
+        self._answer = b""  # its second nonce, by UDP
+        # The source address and the second nonce that the listener has reported.
+        self._proven: tuple[str, bytes] | None = None
         self.lines = Lines(search.reactor, connection, self._linesReceived, self._ended)
         self.lines.send(b"seeking " + search.target.host.encode("ascii"))
 
@@ -50,11 +52,11 @@ class _Candidate:
         """Process C{prove <port> <nonce>} and C{proven <host> <nonce>}."""
         for line in lines:
             try:
-                kind, first, word = line.split(b" ")
+                kind, first, nonce = line.split(b" ")
                 if kind == b"prove" and self._proof is None:
-                    self._prove(int(first), word)
+                    self._prove(int(first), nonce)
                 elif kind == b"proven" and self._proof is not None:
-                    self._answered = TCPAddress.of(first.decode("ascii"), 0).host, word
+                    self._proven = TCPAddress.of(first.decode("ascii"), 0).host, nonce
                 else:
                     raise ValueError("unexpected")
             except (ValueError, OverflowError, OSError):
@@ -63,7 +65,7 @@ class _Candidate:
                 return
         self._check()
 
-    def _prove(self, port: int, word: bytes) -> None:
+    def _prove(self, port: int, nonce: bytes) -> None:
         """Send the nonce to the target address; raises OSError if it is unreachable."""
         target = self._search.target
         family = socket.AF_INET6 if target.isIPv6 else socket.AF_INET
@@ -75,13 +77,13 @@ class _Candidate:
             datagrams.close()
             raise
         self._proof = ProvingSocket(self._search.reactor, datagrams, self._challengeReceived)
-        self._word = word
-        self.again()
+        self._nonce = nonce
+        self.sendAgain()
 
-    def again(self) -> None:
+    def sendAgain(self) -> None:
         """Send the nonce again, since it or the answer may have been lost."""
         if self._proof is not None and self.lines.isOpen:
-            self._proof.send(self._word)
+            self._proof.send(self._nonce)
 
     def _challengeReceived(self, data: bytes, sender: tuple[object, ...]) -> None:
         if data:
@@ -92,7 +94,7 @@ class _Candidate:
 
     def _check(self) -> None:
         proof = self._proof
-        if proof is not None and self._answer and self._answered == (proof.address.host, self._answer):
+        if proof is not None and self._answer and self._proven == (proof.address.host, self._answer):
             self._search.proven(self, TCPAddress(proof.address.host, 0))
 
     def release(self) -> socket.socket:
@@ -128,21 +130,21 @@ class _Search:
 
     def begin(self) -> bool:
         """Query the listeners; return whether there are any."""
-        for name in sorted(self._names)[:_MOST_ASKED]:
+        for name in sorted(self._names)[:_MOST_QUERIED]:
             with suppress(OSError):  # no descriptor is left
                 connection = self._directory.connect(socket.SOCK_STREAM, name)
                 if connection is not None:
                     self._candidates.append(_Candidate(self, connection))
         if self._candidates:
-            self._timer.start(_AGAIN, self._again)
+            self._timer.start(_RETRY_SECONDS, self._retry)
         return bool(self._candidates)
 
-    def _again(self) -> None:
+    def _retry(self) -> None:
         now = self.reactor.seconds()
         if now - self._since < ANSWER_SECONDS:
-            self._timer.start(_AGAIN, self._again)
+            self._timer.start(_RETRY_SECONDS, self._retry)
             for candidate in list(self._candidates):
-                candidate.again()
+                candidate.sendAgain()
         else:
             logUnresponsivePeer(self.reactor, self.target, now)
             self._finish(None)
@@ -162,7 +164,7 @@ class _Search:
         if candidate in self._candidates:
             self._candidates.remove(candidate)
         if not self._candidates and not self.isOver:
-            _memoryOn(self.reactor).strange[self._directory.path, self.target] = (
+            _searchesOn(self.reactor).absent[self._directory.path, self.target] = (
                 self._names,
                 self.reactor.seconds(),
             )
@@ -171,7 +173,7 @@ class _Search:
     def _finish(self, channel: AnnouncementChannel | None) -> None:
         self.isOver = True
         self._timer.stop()
-        _memoryOn(self.reactor).searches.pop((self._directory.path, self.target), None)
+        _searchesOn(self.reactor).current.pop((self._directory.path, self.target), None)
         for candidate in list(self._candidates):
             candidate.lines.close()
         waiting, self.waiting = self.waiting, []
@@ -187,26 +189,31 @@ class _Search:
 _Key = tuple[str, TCPAddress]
 
 
-class _Memory:
-    """The searches of a reactor, and addresses without a listener."""
+class _Searches:
+    """
+    The searches of a reactor.
+
+    @ivar current: searches in progress.
+    @ivar absent: addresses without a listener, with the listeners that denied them, and the time.
+    """
 
     def __init__(self) -> None:
-        self.searches: dict[_Key, _Search] = {}
-        self.strange: dict[_Key, tuple[frozenset[str], float]] = {}
+        self.current: dict[_Key, _Search] = {}
+        self.absent: dict[_Key, tuple[frozenset[str], float]] = {}
 
-    def isStrange(self, key: _Key, names: frozenset[str], now: float) -> bool:
+    def isAbsent(self, key: _Key, names: frozenset[str], now: float) -> bool:
         """Return whether these listeners have recently denied the address."""
-        if len(self.strange) > 1024:
-            self.strange.clear()
-        before, since = self.strange.get(key, (frozenset(), now))
-        return before == names and now - since < _STRANGE
+        if len(self.absent) > 1024:
+            self.absent.clear()
+        before, since = self.absent.get(key, (frozenset(), now))
+        return before == names and now - since < _ABSENT_SECONDS
 
 
-_memories: WeakKeyDictionary[object, _Memory] = WeakKeyDictionary()
+_searches: WeakKeyDictionary[object, _Searches] = WeakKeyDictionary()
 
 
-def _memoryOn(reactor: object) -> _Memory:
-    return _memories.setdefault(reactor, _Memory())
+def _searchesOn(reactor: object) -> _Searches:
+    return _searches.setdefault(reactor, _Searches())
 
 
 def seek(reactor: Reactor, directory: SocketDirectory, target: TCPAddress, found: Found) -> _Search | None:
@@ -215,18 +222,18 @@ def seek(reactor: Reactor, directory: SocketDirectory, target: TCPAddress, found
 
     @param found: called later, with the channel or None.
     """
-    key, memory = (directory.path, target), _memoryOn(reactor)
-    search = memory.searches.get(key)
+    key, searches = (directory.path, target), _searchesOn(reactor)
+    search = searches.current.get(key)
     if search is None:
         names = frozenset(directory.names(listenersAt(target.port)))
-        if not names or target.zone or memory.isStrange(key, names, reactor.seconds()):
+        if not names or target.zone or searches.isAbsent(key, names, reactor.seconds()):
             return None
         if sourceFor(target) is not None:
             return None
         search = _Search(reactor, directory, target, names)
         if not search.begin():
             return None
-        memory.searches[key] = search
+        searches.current[key] = search
     search.waiting.append(found)
     return search
 

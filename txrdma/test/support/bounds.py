@@ -42,7 +42,7 @@ BOUNDS: Final = {
         monitor.SupervisedLoop._waiting monitor.Supervisor.loops monitor.Tallies._limits
         monitor.CounterReader._interrupted monitor._Link.waiting,_open,_requests monitor._TimedWait.receivers
         smc.AnnouncementChannel._open smc.Flow.context,pending smc._LoopbackReceiver._addresses
-        smc._Memory.searches,strange smc._Search.waiting soft.HostInterfaces._recent soft.KeyTable._regions
+        smc._Searches.current,absent smc._Search.waiting soft.HostInterfaces._recent soft.KeyTable._regions
         soft.Members.routes
         soft.RemoteMemory._preparing soft.RoCEPort._groups
         soft.SoftDevice.domains,addressHandles,sharedReceiveQueues,_queuePairs,_numbers,_channels
@@ -92,7 +92,7 @@ BOUNDS: Final = {
         cm.Requests._pool cm.SendQueue.posted,_overhead,_free,_unread cm.SendRegions._regions
         cm.SharedCompletionQueue.handlers cm._Pool._free mad.Calls._tables,_redirected
         monitor._Reading.parts,read
-        smc.Announcements.expected,_coming,_queue smc.ClientNegotiation._unread smc.CloseNotifier._waiting
+        smc.Announcements.expected,_admitted,_queue smc.ClientNegotiation._unread smc.CloseNotifier._waiting
         smc.LinkExchanges._deletions smc.LinkGroups._orphans,_targets
         smc.LinkSendQueue.dirty,flushed,_writes,_marks,unacknowledged
         smc.ReactorUse._uses,_sleepers smc.SendScheduler._undelivered,_soon,_atEnd smc._KeyRequest.announcedOn

@@ -456,7 +456,7 @@ class AnnouncementTests(Base):
         ours.obey(b"connecting 1 127.0.0.1 9999")
         announcements.connections.update((unknownPeer, ours))
         announcements.forget(announcements.expected[TCPAddress.of("127.0.0.1", 1000)])
-        self.assertIn(announcements.expected[TCPAddress.of("127.0.0.1", 9999)], announcements._coming)
+        self.assertIn(announcements.expected[TCPAddress.of("127.0.0.1", 9999)], announcements._admitted)
 
     def test_clientThatDisappearsIsDropped(self) -> None:
         announcements, announcement = self.expected()

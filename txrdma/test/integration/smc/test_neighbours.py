@@ -269,8 +269,8 @@ class ProofTests(PlaceTestCase):
 
         def wordCame(neighbour: Neighbour, data: bytes, sender: tuple[object, ...]) -> None:
             assert neighbour._proof is not None
-            neighbour._proof.send(neighbour._words[1], sender)
-            neighbour.lines.send(b"proven 127.0.0.9 " + neighbour._words[1])
+            neighbour._proof.send(neighbour._nonces[1], sender)
+            neighbour.lines.send(b"proven 127.0.0.9 " + neighbour._nonces[1])
 
         self.patch(Neighbour, "_challengeReceived", wordCame)
         self.assertUnproven()
