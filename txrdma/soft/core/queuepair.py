@@ -109,7 +109,7 @@ class SoftQueuePair:
         self.receives: deque[ReceiveRequest] = deque() if shared is None else shared.receives
         self.sendQueue = send
         self.receiveQueue = receive
-        # Straight into the queues: these are called for every message.
+        # Methods of the queues themselves, since these are called for every message.
         self.sendCompleted: Callable[[Completion], None] = (
             send.push if kind is QPKind.RC else self._datagramCompleted
         )
@@ -196,7 +196,8 @@ class SoftQueuePair:
     def _postUnusual(self, requests: Sequence[SendRequest]) -> None:
         """Post datagrams that need checks, or in states other than RTS."""
         if self._closed or self.state in (_RESET, _INIT, _RTR):
-            raise InvalidRequest(f"sends can't be posted in {self.state.name}")
+            state = "a closed queue pair" if self._closed else f"{self.state.name}, before RTS"
+            raise InvalidRequest(f"sends can't be posted in {state}")
         for request in requests:
             self._checkForm(request)
         if self.state in (_SQE, _ERR):
@@ -549,7 +550,7 @@ class SoftQueuePair:
 
 
 def _isAtomic(request: SendRequest) -> bool:
-    """Whether this is a valid atomic: with a segment for the old value."""
+    """Return whether this is a valid atomic, with a segment for the old value."""
     segments = request.segments
     return request.operation in _ATOMICS and len(segments) == 1 and segments[0].length >= _ATOMIC_BYTES
 

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 GRH_LENGTH: Final = 40
 
+_RECEIVE: Final = CompletionOpcode.RECEIVE
+_SUCCESS: Final = Status.SUCCESS
 _SEND_ONLY: Final = int(Opcode.UD_SEND_ONLY)
 _SEND_ONLY_WITH_IMMEDIATE: Final = int(Opcode.UD_SEND_ONLY_WITH_IMMEDIATE)
 
@@ -136,7 +138,8 @@ class Datagrams:
         self._posted: deque[_Posted] = deque()
         self._events: list[Event] = []
         self._stopped = False
-        self._there, self._head = -1, 0  # the last destination, and what of its packets does not change
+        # The destination of the last C{put}, and the part of the BTH that all its packets have in common.
+        self._lastDestination, self._lastHead = -1, 0
         self.dropped = 0
 
     def retune(self, qkey: int, psn: int | None) -> None:
@@ -179,17 +182,17 @@ class Datagrams:
         lane: DatagramLane | None = None
         domain, local, mtu, number = self._domain, self._keys.local, self._mtu, self._number
         done = size = head = 0
-        there = -1
+        destination = -1
         psn = self._psn
         try:
             for request in requests:
                 assert request.address is not None
                 address = request.address.address
-                if address is not latest or request.remoteQPN != there:  # those of a batch are often alike
+                if address is not latest or request.remoteQPN != destination:  # a batch often has only one
                     if lane is not None:
                         lane.announce()
-                    latest, there = address, request.remoteQPN
-                    lane, head = laneTo(address, there), _ONLY | heading(there)
+                    latest, destination = address, request.remoteQPN
+                    lane, head = laneTo(address, destination), _ONLY | heading(destination)
                 inline, segments = request.inline, request.segments
                 # From the first request that does not qualify on, the caller posts them all, which keeps
                 # their order.
@@ -226,7 +229,7 @@ class Datagrams:
             lane.announce()
         return done, size
 
-    def put(self, lane: DatagramLane, there: int, qkey: int, head: Buffer, body: Buffer) -> int:
+    def put(self, lane: DatagramLane, destination: int, qkey: int, head: Buffer, body: Buffer) -> int:
         """Write a datagram immediately; return the size of its packet, or 0 if it has to be posted."""
         length = len(head) + len(body)
         if self._posted or self._stopped or length > self._mtu:
@@ -236,9 +239,9 @@ class Datagrams:
         psn = self._psn
         self._psn = psn + 1 & PSN_MASK
         key = self.qkey if qkey & _CONTROLLED else qkey & 0xFFFFFFFF
-        if there != self._there:
-            self._there, self._head = there, _ONLY | heading(there)
-        start = START.pack(self._head | pad << 52, psn, key, self._number)
+        if destination != self._lastDestination:
+            self._lastDestination, self._lastHead = destination, _ONLY | heading(destination)
+        start = START.pack(self._lastHead | pad << 52, psn, key, self._number)
         lane.put((start, head, body), size)
         lane.announce()
         return size
@@ -253,7 +256,7 @@ class Datagrams:
         isSolicited: bool,
         codepoint: int = 0,
     ) -> None:
-        """Queue a datagram in an inbox, if its Q_Key is right; it is dropped if the inbox is full."""
+        """Queue a datagram in an inbox; drop it if its Q_Key is wrong, or the inbox is full."""
         received = inbox.received
         if qkey != self.qkey or self._stopped or len(payload) > self._mtu or len(received) >= inbox.most:
             self.dropped += 1
@@ -443,7 +446,3 @@ class Datagrams:
             QPN(source & 0xFFFFFF),
             True,
         )
-
-
-_RECEIVE: Final = CompletionOpcode.RECEIVE
-_SUCCESS: Final = Status.SUCCESS

@@ -89,9 +89,10 @@ class Requester:
 
     __slots__ = (
         *("_askAgainAt", "_asked", "_batch", "_chunk", "_cursor", "_domain", "_end", "_entries", "_events"),
-        *("_held", "_keys", "_limit", "_maxRDAtomic", "_mostInFlight", "_mtu", "_next", "_number", "_oldest"),
-        *("_retryTimer", "_pausedUntil", "_probing", "_reads", "_recovering", "_rnrLeft", "_rnrRetry"),
-        *("_stopped", "alternate", "pathFailed", "resent", "rewinds", "sent", "window"),
+        *("_isProbing", "_isRecovering", "_isWindowFull", "_keys", "_limit", "_maxRDAtomic"),
+        *("_mostInFlight", "_mtu", "_next", "_number", "_oldest", "_pausedUntil", "_reads", "_retryTimer"),
+        *("_rnrLeft", "_rnrRetry", "_stopped"),
+        *("alternate", "pathFailed", "resent", "rewinds", "sent", "window"),
     )
 
     def __init__(
@@ -123,18 +124,18 @@ class Requester:
         self._chunk = max(1, READ_CHUNK // mtu)
         self._mostInFlight = mostInFlight
         self.window = Window(mtu, mostInFlight)
-        self._held = False  # whether the window limits sending
+        self._isWindowFull = False  # the window limits sending
         self._entries: deque[RequestEntry] = NO_ENTRIES
         self._cursor = 0  # the entry that _next is in
         self._oldest = self._next = self._end = self.sent = psn
-        self._asked = psn  # the latest that an acknowledgement was asked for
+        self._asked = psn  # an acknowledgement was requested for packets before this PSN
         self._reads: deque[int] = NO_ENTRIES  # where each outstanding READ or atomic request ends
         self._limit = psn  # PSN limit of packets in flight
         self._retryTimer = RetryTimer(timeout, retryCount)
         self._pausedUntil: float | None = None
-        self._recovering = False  # gone back for a NAK; a second one says the same
-        self._askAgainAt = -math.inf  # before that no answer can be here to a READ that was asked for again
-        self._probing = False  # gone back for the timer: one packet at a time until an answer
+        self._isRecovering = False  # gone back for a loss: further NAKs report the same one
+        self._askAgainAt = -math.inf  # before that no answer to a READ that was asked for again can arrive
+        self._isProbing = False  # gone back for the timer: one packet at a time until an answer
         self._events: list[Event] = []
         self._stopped = False
         self.alternate = self.pathFailed = False
@@ -156,7 +157,7 @@ class Requester:
         """Restart on another path, with all retries left (IBA 17.2.8)."""
         self._retryTimer.moved(now)
         self._rnrLeft = self._rnrRetry
-        self._recovering = self._probing = False
+        self._isRecovering = self._isProbing = False
         self.window = Window(self._mtu, self._mostInFlight)
         if self.pathFailed:
             self.pathFailed = False
@@ -209,8 +210,8 @@ class Requester:
             self._exhausted()
         else:
             self._retryTimer.tried()
-            self._recovering = False
-            self._probing = True
+            self._isRecovering = False
+            self._isProbing = True
             self._rewind()
 
     def deadline(self) -> float | None:
@@ -222,7 +223,7 @@ class Requester:
         return None if deadline == math.inf else deadline
 
     def outgoing(self, now: float) -> list[Outgoing]:
-        """Packets to send; emit them before the next call of this core."""
+        """Take the packets to send; emit them before the next call of this core."""
         runs: list[Outgoing] = []
         if self._pausedUntil is not None or self._stopped or self.pathFailed:
             return runs
@@ -233,8 +234,8 @@ class Requester:
                 self._retryTimer.begin(now)
             else:
                 self._retryTimer.resent(now)
-        self._limit = self._oldest + (1 if self._probing else self.window.size)
-        self._held = False
+        self._limit = self._oldest + (1 if self._isProbing else self.window.size)
+        self._isWindowFull = False
         while self._cursor < len(entries):
             entry = entries[self._cursor]
             if entry.error is not None:
@@ -246,11 +247,11 @@ class Requester:
                 break  # until all READs and atomics before it are answered
             free = self._limit - self._next
             if entry.answered:
-                if not self._ask(entry, free, runs):
+                if not self._sendQuestion(entry, free, runs):
                     break
             else:
                 if free <= 0:
-                    self._held = True
+                    self._isWindowFull = True
                     break
                 try:
                     self._send(entry, free, runs)
@@ -290,15 +291,20 @@ class Requester:
         if entry.end - entry.first == 1:
             self._asked = stop
             payload = gathered(pieces, 0, entry.length)
-            runs.append(self._ending(entry, entry.opcode + _ONLY, next, entry.reth(), payload))
+            runs.append(self._lastPacket(entry, entry.opcode + _ONLY, next, entry.reth(), payload))
         else:
-            self._long(entry, next, stop, pieces, runs)
+            self._sendLong(entry, next, stop, pieces, runs)
         self._next = stop
 
-    def _long(
+    def _sendLong(
         self, entry: RequestEntry, next: int, stop: int, pieces: Sequence[memoryview], runs: list[Outgoing]
     ) -> None:
-        """Packets of a long message with these PSNs."""
+        """
+        Send the packets of a long message with the PSNs from C{next} to C{stop} (exclusive).
+
+        An acknowledgement is requested for each quarter of the window, for its last packet, and for the last
+        packet of the message.
+        """
         mtu, batch, opcode = self._mtu, self._batch, entry.opcode
         full = self._limit
         interval = max(1, self.window.size // 4)
@@ -324,25 +330,26 @@ class Requester:
         if next < stop:
             self._asked = stop
             payload = gathered(pieces, offset, entry.length - offset)
-            runs.append(self._ending(entry, opcode + _LAST, next, b"", payload))
+            runs.append(self._lastPacket(entry, opcode + _LAST, next, b"", payload))
 
-    def _ending(
+    def _lastPacket(
         self, entry: RequestEntry, opcode: int, psn: int, extension: bytes, payload: Buffer
     ) -> Outgoing:
+        """Return the last or only packet of a message."""
         if entry.immediate is not None:
             opcode += _WITH_IMMEDIATE
             extension += entry.immediate
         return Outgoing(opcode, psn, 1, extension, payload, self._mtu, True, entry.solicited)
 
-    def _ask(self, entry: RequestEntry, free: int, runs: list[Outgoing]) -> bool:
-        """Send the next request of a READ or an atomic, if it may be sent now."""
+    def _sendQuestion(self, entry: RequestEntry, free: int, runs: list[Outgoing]) -> bool:
+        """Send the next request of a READ or an atomic; return False if it must wait."""
         next = self._next
         begin = next - (next - entry.first) % self._chunk
         stop = min(begin + self._chunk, entry.end)
         if len(self._reads) >= self._maxRDAtomic:
             return False
         if stop - next > free and next != self._oldest:
-            self._held = True
+            self._isWindowFull = True
             return False
         offset = (next - entry.first) * self._mtu
         length = min(entry.length, (stop - entry.first) * self._mtu) - offset
@@ -371,9 +378,9 @@ class Requester:
                 self._retryTimer.roundTrip.duplicateAcknowledged()
             elif kind == 0:
                 if not self._advance(psn + 1, now):
-                    self._implied()
+                    self._lossFound()
             elif not self._advance(psn, now):
-                self._implied()
+                self._lossFound()
             elif kind == 1:
                 self._notReady(value, now)
             elif kind == 3:
@@ -382,7 +389,7 @@ class Requester:
     def _refused(self, code: int) -> None:
         """Handle a NAK for the oldest packet (IBA 9.7.5.2.8)."""
         if code == NAKCode.PSN_SEQUENCE_ERROR:
-            self._implied()
+            self._lossFound()
         else:
             self._fail(_REFUSALS.get(NAKCode(code), Status.BAD_RESP_ERR))
 
@@ -396,7 +403,7 @@ class Requester:
                 return
             self._rnrLeft -= 1
         self._pausedUntil = now + rnrTimerSeconds(timer)
-        self._probing = False
+        self._isProbing = False
         self._rewind()
 
     def _responses(self, run: Incoming, now: float) -> None:
@@ -414,7 +421,7 @@ class Requester:
             if psn > self._oldest and not self._advance(psn, now):
                 # Before it, an answer of a READ or an atomic is missing: the rest of the run is behind the
                 # same gap.
-                self._missed(now)
+                self._answerMissing(now)
                 return
             entry = self._entries[0]
             if not entry.answered or (run.opcode == _ATOMIC_ACKNOWLEDGE) != bool(entry.atomic):
@@ -429,17 +436,19 @@ class Requester:
                     and (words[number + count] - psn - count) & PSN_MASK == 0
                 ):
                     count += 1
-            if not self._answer(entry, run, number, count, length, extension):
+            if not self._copyAnswer(entry, run, number, count, length, extension):
                 return
             number += count
             self._progress(psn + count, now)
             if self._oldest == entry.end:
                 self._retire(1)
 
-    def _answer(
+    def _copyAnswer(
         self, entry: RequestEntry, run: Incoming, number: int, count: int, length: int, extension: int
     ) -> bool:
-        """Copy payloads of the next packets into the segments of the READ."""
+        """
+        Copy the payloads of C{count} packets into the segments of the oldest READ; False if it has failed.
+        """
         offset = (self._oldest - entry.first) * self._mtu
         if length != min(self._mtu, entry.length - offset):
             self._fail(Status.BAD_RESP_ERR)
@@ -479,17 +488,17 @@ class Requester:
 
     def _progress(self, oldest: int, now: float) -> None:
         """Reset the retry counters after progress (IBA 9.9.2.1.1)."""
-        if self._probing:
-            self._probing = False
+        if self._isProbing:
+            self._isProbing = False
             self._retryTimer.roundTrip.answered()
             if oldest < self.sent:  # else only answers were lost, or late
                 self.window.lost()
-        elif self._held:
+        elif self._isWindowFull:
             self.window.acknowledged(oldest - self._oldest)
         self._retryTimer.progressed(oldest, now)
         self._oldest = oldest
         self._rnrLeft = self._rnrRetry
-        self._recovering = False
+        self._isRecovering = False
         self._pausedUntil = None
         reads = self._reads
         while reads and reads[0] <= oldest:
@@ -501,6 +510,7 @@ class Requester:
                 self._cursor += 1
 
     def _retire(self, count: int) -> None:
+        """Complete the oldest requests."""
         popleft = self._entries.popleft
         events = self._events
         for _ in range(count):
@@ -514,23 +524,26 @@ class Requester:
             self._entries = NO_ENTRIES  # CPython keeps blocks of some deques, so a new one costs little
         events.append(Retired(count))
 
-    def _implied(self) -> None:
-        """Go back after a loss; once until progress or the timer."""
-        if self._recovering or self._pausedUntil is not None or self.pathFailed:
+    def _lossFound(self) -> None:
+        """
+        Resend from the oldest packet on, because a NAK or a missing answer shows a loss. Further signs of it
+        are ignored until there is progress, or the timer expires.
+        """
+        if self._isRecovering or self._pausedUntil is not None or self.pathFailed:
             return
         if self._retryTimer.retryCount == 0:
             self._exhausted()
             return
-        self._recovering = True
-        self._probing = False
+        self._isRecovering = True
+        self._isProbing = False
         self.window.lost()
         self._rewind()
 
-    def _missed(self, now: float) -> None:
+    def _answerMissing(self, now: float) -> None:
         """Request answers to a READ again from a gap on, once per round trip (more would be reordered)."""
         if now >= self._askAgainAt:
             self._askAgainAt = now + self._retryTimer.roundTrip.expected
-            self._implied()
+            self._lossFound()
 
     def _exhausted(self) -> None:
         """Give up this path: all retries are used."""

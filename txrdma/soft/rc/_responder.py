@@ -135,7 +135,7 @@ class Responder:
         self._answers = Answers(keys, domain, mtu, batch)
         self._acknowledge = False
         self._nak: int | None = None
-        self._asked = False  # a NAK was sent, and the requested packets have not arrived yet
+        self._hasSentNAK = False  # and the packets that it requests have not arrived yet
         self._stopped = False
         self._finalEvents: list[Event] = []  # delivered when the final NAK is sent
         # The message that is arriving: SEND or WRITE by the opcode of its FIRST.
@@ -165,11 +165,11 @@ class Responder:
                 self._outOfOrder(psn, run, number)
                 number += 1
                 continue
-            self._asked = False
+            self._hasSentNAK = False
             try:
                 number += self._execute(run, words, number)
             except _NotReady:
-                self._asked = True
+                self._hasSentNAK = True
                 self._nak = _RNR | self._minRNRTimer
                 return
             except _Refused as refused:
@@ -198,7 +198,7 @@ class Responder:
         while waiting and free > 0:
             try:
                 free -= self._answers.give(free, self._messages, runs)
-            except ProtectionError:  # it is deregistered since
+            except ProtectionError:  # the memory was deregistered meanwhile
                 if waiting[0].again:  # the peer may have the first answer, else its timer will notice
                     waiting.popleft()
                     continue
@@ -243,23 +243,23 @@ class Responder:
     # Requests.
 
     def _execute(self, run: Incoming, words: Sequence[int], number: int) -> int:
-        """Execute the next packet, and similar ones behind it; return their number."""
+        """Execute the next packet, and consecutive MIDDLE packets at once; return their number."""
         opcode = run.opcode
         if opcode <= _WRITE_ONLY_WITH_IMMEDIATE:
             family = _SEND_FIRST if opcode < _WRITE_FIRST else _WRITE_FIRST
             if opcode - family == _MIDDLE:
-                return self._middles(family, run, words, number)
-            self._ending(family, opcode - family, run, number)
+                return self._executeMiddles(family, run, words, number)
+            self._executeFirstOrLast(family, opcode - family, run, number)
             if words[number] & ACKNOWLEDGE:
                 self._acknowledge = True
         elif opcode in _QUESTIONS:
-            self._question(run, number)
+            self._executeQuestion(run, number)
         else:
             raise _invalid()
         return 1
 
-    def _middles(self, family: int, run: Incoming, words: Sequence[int], number: int) -> int:
-        """Process full packets from within a message."""
+    def _executeMiddles(self, family: int, run: Incoming, words: Sequence[int], number: int) -> int:
+        """Process consecutive packets from within a message, which are full; return their number."""
         mtu = self._mtu
         if self._message != family or run.stride != mtu + FRAME or run.pad:
             raise _invalid()
@@ -275,33 +275,38 @@ class Responder:
             self._acknowledge = True
         return count
 
-    def _ending(self, family: int, place: int, run: Incoming, number: int) -> None:
-        """Process the first, last or only packet of a message."""
+    def _executeFirstOrLast(self, family: int, place: int, run: Incoming, number: int) -> None:
+        """
+        Process the first, last or only packet of a SEND or WRITE.
+
+        @param family: the opcode of the FIRST packet of such messages; C{place}: what to add to it.
+        @param number: index of the packet in the run.
+        """
+        isWrite = family == _WRITE_FIRST
         begins = place == _FIRST or place >= _ONLY
         withImmediate = place == _LAST_WITH_IMMEDIATE or place == _ONLY_WITH_IMMEDIATE
         if self._message != (None if begins else family):  # the opcode does not continue the message
             raise _invalid()
-        write = family == _WRITE_FIRST
-        start = BTH_LENGTH + (RETH.size if write and begins else 0) + (WORD.size if withImmediate else 0)
+        start = BTH_LENGTH + (RETH.size if isWrite and begins else 0) + (WORD.size if withImmediate else 0)
         length = run.stride - FRAME + BTH_LENGTH - start - run.pad
         mtu = self._mtu
         # A first packet is full and not padded; only the one packet of a whole message may be empty.
         if place == _FIRST:
-            sound = length == mtu and run.pad == 0
+            isValid = length == mtu and run.pad == 0
         else:
-            sound = (0 if begins else 1) <= length <= mtu
-        if not sound:
+            isValid = (0 if begins else 1) <= length <= mtu
+        if not isValid:
             raise _invalid()
         # Before anything changes, since the peer sends the packet again.
-        if (withImmediate if write else begins) and not self._receives:
+        if (withImmediate if isWrite else begins) and not self._receives:
             raise _NotReady
         start += number * run.stride
         payload = run.data[start : start + length]
         immediate: int | None = None
         if withImmediate:
             (immediate,) = WORD.unpack_from(run.data, start - WORD.size)
-        if write:
-            target = self._writeBegins(run, number)[:length] if begins else self._target(length)
+        if isWrite:
+            target = self._beginWrite(run, number)[:length] if begins else self._target(length)
             if self._offset + length != self._length and place != _FIRST:
                 raise _invalid()
             if len(target) != length:  # less was announced
@@ -321,8 +326,8 @@ class Responder:
         if place != _FIRST:
             self._ended(run.solicited, immediate)
 
-    def _writeBegins(self, run: Incoming, number: int) -> memoryview:
-        """Check access for the whole WRITE (IBA 9.7.4.1.5, 9.7.4.1.6)."""
+    def _beginWrite(self, run: Incoming, number: int) -> memoryview:
+        """Check access for a whole WRITE (IBA 9.7.4.1.5, 9.7.4.1.6), and return its memory."""
         address, rkey, length = RETH.unpack_from(run.data, number * run.stride + BTH_LENGTH)
         if not self._access & _REMOTE_WRITE:
             raise _invalid()
@@ -335,13 +340,13 @@ class Responder:
         return target
 
     def _target(self, length: int) -> memoryview:
-        """The target of the next bytes of a WRITE."""
+        """Return the memory for the next bytes of a WRITE."""
         offset = self._offset
         if offset + length > self._length:
             raise _invalid()
         try:
             return self._keys.remote(self._domain, self._rkey, self._address + offset, length, _REMOTE_WRITE)
-        except ProtectionError:  # it is deregistered since
+        except ProtectionError:  # the memory was deregistered meanwhile
             raise _forbidden() from None
 
     def _pieces(self, length: int) -> list[memoryview]:
@@ -389,7 +394,7 @@ class Responder:
 
     # READs and atomics.
 
-    def _question(self, run: Incoming, number: int) -> None:
+    def _executeQuestion(self, run: Incoming, number: int) -> None:
         """Process a new READ or atomic request."""
         if self._message is not None:
             raise _invalid()
@@ -432,7 +437,7 @@ class Responder:
         return bytes(run.data[start : start + ATOMIC_ETH.size])
 
     def _atomicTarget(self, header: bytes) -> memoryview:
-        """The target of an atomic operation. As in Linux, rights are checked before the alignment."""
+        """Return the memory of an atomic operation. As in Linux, rights are checked before the alignment."""
         address, rkey, _operand, _compare = ATOMIC_ETH.unpack(header)
         try:
             target = self._keys.remote(self._domain, rkey, address, ATOMIC_LENGTH, _REMOTE_ATOMIC)
@@ -445,8 +450,8 @@ class Responder:
     def _outOfOrder(self, psn: int, run: Incoming, number: int) -> None:
         """Process a packet after a gap, or a duplicate (IBA 9.7.4.1.2)."""
         if psn > self._expected:
-            if not self._asked:
-                self._asked = True
+            if not self._hasSentNAK:
+                self._hasSentNAK = True
                 self._nak = _SEQUENCE_ERROR
             return
         self.duplicates += 1

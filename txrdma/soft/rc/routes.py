@@ -85,7 +85,7 @@ class RoCERoute(Route):
         self._owner = owner
         self._address = attributes.address
         self._peer = peer
-        # Packets are also accepted by the alternate path, and by the one from which we migrated.
+        # Packets are also accepted by the alternate path, and by the path before the last migration.
         self._alternate: Peer | None = None
         self._former: Peer | None = None
         self._migration = Migration()
@@ -194,7 +194,11 @@ class RoCERoute(Route):
     # Paths (IBA 17.2.8).
 
     def _peerAt(self, address: AddressVector) -> Peer | None:
-        """Return the peer at an address, from any port of the device."""
+        """
+        Return the peer at an address, and receive its packets by the port of the device that leads there.
+
+        @return: None if no address of that port is of the same IP family.
+        """
         port = self.port.siblings.get(address.port, self.port)
         peer = port.peerAt(address)
         if peer is None:
@@ -204,8 +208,8 @@ class RoCERoute(Route):
         port.register(self)
         return peer.inClass(address.trafficClass)
 
-    def _take(self, peer: Peer) -> None:
-        """Send to this peer from now on."""
+    def _sendTo(self, peer: Peer) -> None:
+        """Send to this peer from now on, by its port; packets of the former one are still accepted."""
         self._former, self._peer = self._peer, peer
         if peer.at is not self.port:
             self.port.release(self)
@@ -216,9 +220,10 @@ class RoCERoute(Route):
         self._address = address
         peer = self._peerAt(address)
         if peer is not None:
-            self._take(peer)
+            self._sendTo(peer)
 
-    def _become(self, state: MigrationState) -> None:
+    def _setMigration(self, state: MigrationState) -> None:
+        """Change the migration state, which packets carry as the MigReq bit."""
         self._migration.state = state
         self._isArming = state is not MigrationState.MIGRATED
         self._heading = heading(self._destination, self._migration.request)
@@ -231,9 +236,9 @@ class RoCERoute(Route):
         self._alternate = None if address is None else self._peerAt(address)
         self._refusalReported = False
         if self._alternate is None:
-            self._refuse()
+            self._migrationFailed()
             return
-        self._become(MigrationState.REARM)
+        self._setMigration(MigrationState.REARM)
         self.responder.remind()
         self.port.turn(self)
 
@@ -241,11 +246,11 @@ class RoCERoute(Route):
         """Migrate to the alternate path; False if it is unusable."""
         alternate = self._alternate
         if alternate is None or not alternate.at.isEnabled:
-            self._refuse()
+            self._migrationFailed()
             return False
         self._alternate = None
-        self._take(alternate)
-        self._become(MigrationState.MIGRATED)
+        self._sendTo(alternate)
+        self._setMigration(MigrationState.MIGRATED)
         self._owner.migrationChanged(MigrationState.MIGRATED)
         self._address = self._owner.attributes.address
         if self.requester is not None:
@@ -253,18 +258,18 @@ class RoCERoute(Route):
             self.requester.moved(now)
         return True
 
-    def _refuse(self) -> None:
+    def _migrationFailed(self) -> None:
         """Raise PATH_MIGRATION_FAILED, once per loaded alternate path."""
         if not self._refusalReported:
             self._refusalReported = True
             self._owner.raiseEvent(AsyncEventKind.PATH_MIGRATION_FAILED)
 
     def _admits(self, peer: Peer, migrationRequest: bool) -> bool:
-        """Whether packets come from the peer, possibly from another UDP port or by another path."""
+        """Return whether packets come from the peer, possibly from another UDP port or by another path."""
         if _isSame(peer, self._peer) or _isSame(peer, self._alternate) or _isSame(peer, self._former):
             return True
         if self._isArming and migrationRequest and not self._stopped:
-            self._refuse()  # it migrates to an unknown path
+            self._migrationFailed()  # it migrates to an unknown path
         return False
 
     def _trackMigration(self, peer: Peer, migrationRequest: bool, now: float) -> None:
@@ -273,7 +278,7 @@ class RoCERoute(Route):
             migrationRequest, _isSame(peer, self._peer), _isSame(peer, self._alternate)
         )
         if state is MigrationState.ARMED:
-            self._become(state)
+            self._setMigration(state)
             self._owner.migrationChanged(state)
             self.responder.remind()
         elif state is MigrationState.MIGRATED:
@@ -338,7 +343,7 @@ class RoCERoute(Route):
 
 
 def _isSame(peer: Peer, known: Peer | None) -> bool:
-    """Whether two peers are one path: peers send from any UDP port, to port 4791 or the device's."""
+    """Return whether two peers are one path: peers send from any UDP port, to port 4791 or the device's."""
     return peer is known or (
         known is not None and peer.ip == known.ip and peer.at.address == known.at.address
     )

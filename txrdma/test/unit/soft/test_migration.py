@@ -280,7 +280,7 @@ class FailureTests(MigrationCase):
         # Alice receives from Bob; her packets are lost, and then the path fails
         self.rearm(self.alice, self.bob)
         route = self.one.ports[0].routes[0]._routes[self.alice.qp.number]  # type: ignore[attr-defined]
-        route._become(ARMED)
+        route._setMigration(ARMED)
         self.cut()
         self.write()
         self.assertEqual(self.paths(), [2, 2])
