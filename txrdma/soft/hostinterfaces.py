@@ -102,7 +102,10 @@ class HostInterfaces:
             try:
                 self._unwatch = self._watching()
             except DeviceUnavailable as error:
-                _log.warn("network interfaces can't be watched: {error}", error=error)
+                _log.warn(
+                    "changes of network interfaces will not be noticed, since they can't be watched: {error}",
+                    error=error,
+                )
 
     def close(self) -> None:
         self._watching = None

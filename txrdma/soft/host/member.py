@@ -3,6 +3,13 @@ A device's part in the sharing of port 4791 of its address: a member, or the coo
 
 L{txrdma.soft.host} describes the whole. This module owns the sockets and the timer, and finds the
 coordinator; L{txrdma.soft.host.forwarding} passes on packets.
+
+Theory of operation. A coordinator listens at one of L{NAMES} abstract names. A device connects to the first
+name at which one listens, and becomes a member; if none does, it takes the first name and becomes the
+coordinator. When a line to the coordinator ends, its member does this again. A coordinator may also be
+stopped, so members ping it. One that does not answer twice still has its name; a member then seeks from the
+next name on. When the stopped process continues, it finds a coordinator at a later name, and becomes a
+member.
 """
 
 from __future__ import annotations
@@ -69,15 +76,16 @@ class _Line:
     """
     A line between the coordinator and a member.
 
-    @ivar share: the member's, at the coordinator's end.
+    @ivar share: the member's share, at the coordinator's end.
     @ivar wasAnswered: whether the coordinator has answered a ping, at the member's end.
     """
 
-    def __init__(self, home: PortMember, line: PacketSocket, isMember: bool) -> None:
+    def __init__(self, device: PortMember, line: PacketSocket, isMember: bool) -> None:
+        """@param isMember: the other end is a member, so the device is the coordinator."""
         self.line = line
         self.share: int | None = None
         self.wasAnswered = False
-        self._home = home
+        self._device = device
         self._isMember = isMember
         line.start(self)
 
@@ -86,18 +94,18 @@ class _Line:
         try:
             parsed, packet = decode(message)
             if isinstance(parsed, ForwardedPacket):
-                self._home.packetReceived(self, parsed, packet)
+                self._device.packetReceived(self, parsed, packet)
             elif self._isMember:
-                self._home.memberReported(self, parsed)
+                self._device.memberReported(self, parsed)
             elif isinstance(parsed, Ping):
-                self.wasAnswered = self._home.isAnswered = True
+                self.wasAnswered = self._device.isAnswered = True
             else:
                 raise ValueError("the coordinator only forwards packets")
         except (WireError, ValueError) as error:
             _rateLimited.warn(
-                self._home.address,
+                self._device.address,
                 "port 4791 of {address}: invalid message of process {pid}: {error}",
-                address=self._home.address,
+                address=self._device.address,
                 pid=self.line.process.pid,
                 error=error,
             )
@@ -108,7 +116,7 @@ class _Line:
         self.line.close("unexpected descriptors")
 
     def ended(self, reason: str) -> None:
-        self._home.lineEnded(self)
+        self._device.lineEnded(self)
 
     def forward(self, source: tuple[str, int], packet: Buffer) -> None:
         """Pass on a packet; it is dropped while the other end does not read."""
@@ -145,8 +153,8 @@ class PortMember:
         self._listener: LocalListener | None = None
         self._lines: dict[_Line, None] = {}
         self._timer = Timer(reactor)
-        self._name = 0
-        self._pause = SEEK_SECONDS
+        self._name = 0  # number of the coordinator's name
+        self._seekPause = SEEK_SECONDS
         self.isAnswered = self._isSuspect = False
         self._seek(not isAlone)
 
@@ -311,7 +319,7 @@ class PortMember:
             except OSError as error:  # packets are forwarded
                 _rateLimited.warn(
                     self.address,
-                    "no filter for port 4791 of {address}, which slows down: {error}",
+                    "port 4791 of {address} is slower, since its socket filter can't be installed: {error}",
                     address=self.address,
                     error=error,
                 )
@@ -339,11 +347,11 @@ class PortMember:
             forwarder.home = None
             self._timer.stop()
             if line.wasAnswered:
-                self._pause = SEEK_SECONDS
+                self._seekPause = SEEK_SECONDS
                 self._seekAgain()
-            else:  # by a process that is ending, or of another version: then it would go on forever
-                self._timer.start(self._pause, self._seekAgain)
-                self._pause = min(2 * self._pause, _UNANSWERED_SECONDS)
+            else:  # its process was ending, or has another version and would close each line
+                self._timer.start(self._seekPause, self._seekAgain)
+                self._seekPause = min(2 * self._seekPause, _UNANSWERED_SECONDS)
             return
         if self._isSucceeded():
             self._resign()
@@ -357,16 +365,16 @@ class PortMember:
         """Whether there is a later coordinator, because this process did not run for a while."""
         return self.isCoordinator and any(map(self._isUsed, range(self._name + 1, NAMES)))
 
-    def _hasNext(self) -> bool:
+    def _isReplaced(self) -> bool:
         """
-        Whether another device has replaced the coordinator of this member.
+        Return whether another device has replaced the coordinator of this member.
 
         It took the next name, because the coordinator did not accept its line: that may have no descriptor.
         """
         return self._name + 1 < NAMES and self._isUsed(self._name + 1)
 
     def _isUsed(self, name: int) -> bool:
-        """Whether there is a coordinator with a name."""
+        """Return whether there is a coordinator with a name."""
         with suppress(DeviceUnavailable):
             connected = self._connected(name)
             if connected is not None:
@@ -386,7 +394,7 @@ class PortMember:
             home.line.receiveNow()  # this process may not have run for a while
         if home is None or self._forwarder.home is not home:
             return
-        if self._hasNext():
+        if self._isReplaced():
             _log.info("the coordinator of {address} has a successor", address=self.address)
             self._leave()
             self._seekAgain(self._name + 1)
@@ -395,7 +403,9 @@ class PortMember:
         elif not self._isSuspect:
             self._sendPing(FIRST_PING_SECONDS, True)
         else:
-            _log.info("the coordinator of {address} does not answer", address=self.address)
+            _log.info(
+                "the coordinator of {address} does not answer: seeking another one", address=self.address
+            )
             self._leave()
             self._seekAgain(self._name + 1)
 
@@ -423,7 +433,7 @@ class PortMember:
             for self._name in range(first, NAMES):
                 connected = self._connected(self._name)
                 if connected is not None:
-                    self._enter(connected)
+                    self._join(connected)
                     return
             self._name = first
             try:
@@ -436,7 +446,7 @@ class PortMember:
                 )
             except OSError:
                 continue  # another device was faster
-            self._become(isTakeover)
+            self._coordinate(isTakeover)
             return
         self._timer.start(SEEK_SECONDS, self._seekAgain)
 
@@ -456,8 +466,8 @@ class PortMember:
             )
         return sock
 
-    def _enter(self, sock: socket.socket) -> None:
-        """Become a member."""
+    def _join(self, sock: socket.socket) -> None:
+        """Become a member of the coordinator at this connection, and report services to it."""
         line = _Line(self, PacketSocket(self._reactor, sock), False)
         self._forwarder.home = line
         self._lines[line] = None
@@ -469,8 +479,8 @@ class PortMember:
         if self._forwarder.home is not None:
             self._sendPing(FIRST_PING_SECONDS)
 
-    def _become(self, isTakeover: bool) -> None:
-        """Become the coordinator."""
+    def _coordinate(self, isTakeover: bool) -> None:
+        """Become the coordinator; C{isTakeover}: there may have been another one."""
         coordinator = Coordinator(self.share, partial(randbits, 64), self._reactor.seconds(), isTakeover)
         coordinator.receives(self.share, self._isReceiving)
         for serviceID in self._services:

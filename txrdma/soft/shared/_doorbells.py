@@ -90,7 +90,7 @@ class PeerDoorbells:
         self._bells[number] = Doorbell(descriptors.pop(0), page)
 
     def acquire(self, *numbers: int) -> list[Doorbell] | None:
-        """References to the doorbells with these numbers; None if one is unknown."""
+        """Return references to the doorbells with these numbers, or none at all (None) if one is unknown."""
         found = [bell for number in numbers if (bell := self._bells.get(number)) is not None]
         return [bell.hold() for bell in found] if len(found) == len(numbers) else None
 
@@ -105,10 +105,10 @@ class PeerDoorbells:
 
 
 class LocalDoorbells:
-    """Local doorbells that a peer has, with their numbers."""
+    """The numbers of local doorbells that were sent to a peer."""
 
     def __init__(self) -> None:
-        # the second part of a key: whether the peer has the page as well
+        # By the channel, and whether the peer also has the channel's page.
         self._numbers: dict[tuple[DoorbellChannel, bool], int] = {}
         self._last = 0
 
@@ -117,6 +117,7 @@ class LocalDoorbells:
         return self._numbers.get((channel, channel.doorbellPage >= 0))
 
     def assign(self, channel: DoorbellChannel) -> int:
+        """Return a new number for a channel's doorbell, which is about to be sent to the peer."""
         self._last += 1
         self._numbers[channel, channel.doorbellPage >= 0] = self._last
         return self._last
@@ -127,6 +128,6 @@ class LocalDoorbells:
             yield self._numbers.pop(key)
 
     def forget(self, number: int) -> None:
-        """Note that the peer does not have a doorbell, so that it is sent again."""
+        """Record that the peer does not have a doorbell, so that it is sent again."""
         for key in [key for key, each in self._numbers.items() if each == number]:
             del self._numbers[key]

@@ -81,7 +81,7 @@ class UnopenedLane(Route):
             if not self._hasPeerLeft and all(map(_isEmptyWrite, requests)):
                 self._complete(requests)
                 return
-            if self._hasPeerLeft or self._mayOpen(self):
+            if self._hasPeerLeft or self._mayOpen(self):  # without a peer, the lane fails them
                 self.open().lane.post(requests)
                 return
         self._waiting = (*self._waiting, *map(copied, requests))

@@ -141,20 +141,25 @@ class SharedDatagrams:
         self,
         reactor: SharingReactor,
         rendezvous: Rendezvous,
-        reach: Callable[[tuple[str, int]], DatagramLink | None],
+        linkTo: Callable[[tuple[str, int]], DatagramLink | None],
         lost: Callable[[tuple[str, int], str], None],
     ) -> None:
-        """@param reach: finds the device with this IP address and UDP port, if it is on this host."""
+        """
+        @param linkTo: returns the link to the device with this IP address and UDP port; None if it is not on
+            this host, or of another user.
+        @param lost: closes all connections to a device, for a reason.
+        """
         self._reactor = reactor
         self._rendezvous = rendezvous
-        self._connect = reach
+        self._linkTo = linkTo
         self._lost = lost
         self._received: Callable[[tuple[str, int], list[memoryview]], None] | None = None
         self._batchEnded: Callable[[], None] = _nothing
         self._doorbell: _WakeupDescriptor | None = None
         self._datagramLinks: list[DatagramLink] = []
         self._polledLanes: tuple[DatagramLane, ...] = ()
-        self._isArmed = self._receivedSince = False
+        self._isArmed = False  # peers ring for their next datagrams
+        self._receivedSince = False  # a poll has found datagrams since the timer last checked
         self._timer = Timer(reactor)
         self._isResting = self._isClosed = False
         self.isOpen = False
@@ -178,7 +183,7 @@ class SharedDatagrams:
         none.
         """
         try:
-            datagramLink = None if self._isClosed else self._connect(name)
+            datagramLink = None if self._isClosed else self._linkTo(name)
         except (OSError, RDMAError):
             return None  # UDP is used instead
         return None if datagramLink is None else datagramLink.lane
@@ -212,9 +217,9 @@ class SharedDatagrams:
         datagramLink.join(box, doorbell)
         self._polledLanes = (datagramLink.lane, *self._polledLanes)[:MOST_POLLED]
         self.isOpen = True
-        self._ring()  # it may have written before we were armed
+        self._ring()  # it may have written before this lane was armed
 
-    def over(self, datagramLink: DatagramLink) -> None:
+    def peerEnded(self, datagramLink: DatagramLink) -> None:
         """Stop sending to a process that has ended; its datagrams are still received."""
         if datagramLink in self._datagramLinks:
             datagramLink.leave()
@@ -301,7 +306,7 @@ class SharedDatagrams:
         """Close all connections to a peer that has written an invalid record."""
         _rateLimited.warn(
             lane.name,
-            "invalid datagram ring of the device at {address}: {reason}",
+            "closing shared memory with the device at {address}, whose datagram ring is invalid: {reason}",
             address=lane.name[0],
             reason=reason,
         )

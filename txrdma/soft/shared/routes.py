@@ -74,7 +74,17 @@ _REMOTE: Final = REMOTE_WRITE | REMOTE_READ
 
 
 class _ConnectedProcess(PeerProcess):
-    """Another process, with its queue pairs by local number, and its link for datagrams."""
+    """
+    Another process, and the local queue pairs that are connected to it.
+
+    @ivar queuePairs: queue pairs with a lane, by their local numbers.
+    @ivar datagramLink: the lane for datagrams; None before the first one.
+    @ivar _unopened: queue pairs that have no lane yet.
+    @ivar _postponed: those of them that have sent, and wait until the peer has answered others.
+    @ivar _unanswered: queue pairs whose JOIN the peer has not answered.
+    @ivar _invitations: box, doorbells and doorbell byte of each JOIN for a queue pair that is not in RTR yet,
+        by the peer's and the local number.
+    """
 
     def __init__(self, port: SharedMemoryPort, name: tuple[str, int]) -> None:
         super().__init__(name)
@@ -82,8 +92,8 @@ class _ConnectedProcess(PeerProcess):
         self.datagramLink: DatagramLink | None = None
         self._port = port
         self._unopened: dict[QPN, UnopenedLane] = {}
-        self._postponed: dict[QPN, UnopenedLane] = {}  # they open when the peer has answered others
-        self._unanswered: set[QPN] = set()  # their JOIN was sent
+        self._postponed: dict[QPN, UnopenedLane] = {}
+        self._unanswered: set[QPN] = set()
         self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[Doorbell], int]] = {}
         self._peerDoorbells = PeerDoorbells()
 
@@ -104,7 +114,7 @@ class _ConnectedProcess(PeerProcess):
         return unopened
 
     def _mayOpen(self, unopened: UnopenedLane) -> bool:
-        """Whether a queue pair may open its lane now; if not, L{_answered} opens it."""
+        """Return whether a queue pair may open its lane now; if not, L{_answered} opens it."""
         if len(self._unanswered) < MOST_UNANSWERED:
             return True
         self._postponed[unopened.owner.number] = unopened
@@ -126,6 +136,7 @@ class _ConnectedProcess(PeerProcess):
                 unopened.owner.failed(AsyncEventKind.QP_FATAL)
 
     def _open(self, unopened: UnopenedLane) -> SharedQueuePair:
+        """Give a queue pair its lane, and send JOIN."""
         port, owner = self._port, unopened.owner
         connection = SharedQueuePair(
             port.reactor, port.rendezvous, self, owner, unopened.destination, port.ring, self._remove
@@ -140,6 +151,7 @@ class _ConnectedProcess(PeerProcess):
         return connection
 
     def _closed(self, unopened: UnopenedLane) -> None:
+        """Send LEAVE for a queue pair that is closed without ever having had a lane."""
         number = unopened.owner.number
         self._postponed.pop(number, None)
         if self._unopened.pop(number, None) is not None:
@@ -172,7 +184,7 @@ class _ConnectedProcess(PeerProcess):
         self._invitations.clear()
         self._peerDoorbells.close()
         if self.datagramLink is not None:
-            self._port.datagrams.over(self.datagramLink)
+            self._port.datagrams.peerEnded(self.datagramLink)
         queuePairs, unopened = list(self.queuePairs.values()), list(self._unopened.values())
         if queuePairs or unopened:
             _log.debug(
@@ -194,10 +206,10 @@ class _ConnectedProcess(PeerProcess):
     def joinReceived(self, parsed: Join, descriptors: list[int]) -> None:
         """Connect a queue pair to the peer's, whose box and doorbells the message names; or refuse it."""
         if len(descriptors) != 1:
-            raise ValueError(f"an invitation needs one descriptor, not {len(descriptors)}")
+            raise ValueError(f"a JOIN needs one descriptor, not {len(descriptors)}")
         key = (parsed.source, parsed.destination)
         if key in self._invitations:
-            raise ValueError("the same invitation waits already")
+            raise ValueError(f"a second JOIN of queue pair {parsed.source:#x} for {parsed.destination:#x}")
         connection = self.queuePairs.get(parsed.destination)
         unopened = self._unopened.get(parsed.destination)
         expected = connection or unopened
@@ -237,7 +249,7 @@ class _ConnectedProcess(PeerProcess):
                 self.refuse(parsed)
                 return
         if connection is None:
-            self._invitations[key] = (box, doorbells, parsed.doorbellByte)  # our queue pair is not in RTR yet
+            self._invitations[key] = (box, doorbells, parsed.doorbellByte)  # until it is in RTR
         else:
             connection.join(box, doorbells, parsed.doorbellByte)
             connection.poll()  # the peer may have written and rung before its box was mapped
