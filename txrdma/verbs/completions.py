@@ -2,6 +2,18 @@
 Completions on a reactor: wakes, polls, and hands them to a handler.
 
 Follows InfiniBand Architecture vol. 1, 11.4.2: a reader arms a queue first, then polls until it is empty.
+
+Theory of operation. C{Sources.poll} hands over completions; a reader decides when to call it. Where the
+reactor polls by itself (L{IReactorPolling}), the reader only registers. Otherwise it takes these steps:
+
+  1. C{_read}, when the descriptor is readable: poll, and handle what there is.
+  2. C{_spin}: busy-poll for the next completion, in slices of time, if that is likely to be cheaper than to
+     sleep and be woken (L{BusyPoll}). Between slices the reactor runs others; the descriptor stays readable.
+  3. C{_sleep}: arm the queues, and poll once more: only later completions make the descriptor readable.
+  4. C{_readDelayed}, in the next reactor iteration, if the poll of step 3 has found something, or if other
+     readers are active, so that an answer is likely to be there by then.
+
+All readers of a process share a budget of processor time for busy-polling.
 """
 
 from __future__ import annotations
@@ -33,9 +45,16 @@ from txrdma.verbs._sources import Consumer, Poll, Sources
 _log = Logger()
 
 _TURN_SECONDS: Final = 200e-6
+"""Longest time of busy-polling in one reactor iteration, even if answers come."""
+
 _SLICE_SECONDS: Final = 40e-6
+"""Longest time of busy-polling without an answer in one reactor iteration."""
+
 _POLLS: Final = range(8)
-_BUDGET: Final = 16
+"""Polls between two readings of the clock."""
+
+_MOST_POLLS: Final = 16
+"""Largest number of polls with results in one reactor iteration, before other readers get their time."""
 
 _PAUSE: Final = 7
 """
@@ -115,13 +134,13 @@ class CompletionReader:
         self._polling: IReactorPolling | None = IReactorPolling(reactor, None) if busyPolls else None
         self._busyPoll = BusyPoll(_budget, sleepSeconds)
         self._busyPolls = busyPolls and self._polling is None
-        self._isBusyPolling = False
+        self._isBusyPolling = False  # counted in the budget
         self._isArmed = False
-        self._isStreaming = False
-        self._isAlone = True
-        self._isExpecting = False
-        self._unexpecting = 0
-        self._pause = 0
+        self._isStreaming = False  # the last poll before sleep found something: the peer sends continuously
+        self._isAlone = True  # no other reader has read since this one
+        self._isExpecting = False  # the next delayed read is for an expected answer
+        self._expectsAgainAfter = 0  # reads without expectations, because the last one was wrong
+        self._pause = 0  # waits without busy-polling
         self._isPeerPolling: Callable[[], bool] = lambda: False
         # Twisted's own reactors report how long they would sleep; no interface has it.
         self._reactorSleep: Callable[[], float | None] = getattr(reactor, "timeout", _unknown)
@@ -132,8 +151,8 @@ class CompletionReader:
             for queue in self._queues:
                 sources.disarmBy(queue.disarm)  # the reactor polls anyway: peers need not ring
         self._nextCalls = nextCalls(reactor)
-        self._isContinuing = False
-        self._isAttended = False
+        self._isContinuing = False  # C{_readDelayed} is scheduled
+        self._isAttended = False  # in C{attend}
 
     def addSource(
         self,
@@ -161,7 +180,7 @@ class CompletionReader:
     def start(self) -> None:
         """Start reading. Idempotent."""
         if self._sources.isRunning:
-            # Somebody may have removed all readers and delayed calls.
+            # Other code may have removed all readers and delayed calls, as trial does.
             self._reactor.addReader(self)
             if self._isContinuing:
                 self._continue()
@@ -178,14 +197,14 @@ class CompletionReader:
         if not self._sources.isRunning:
             return
         self._sources.isRunning = False
-        self._count(False)
+        self._countPoller(False)
         if _budget.lastReader is self:
             _budget.lastReader = None
         self._reactor.removeReader(self)
         if self._polling is not None:
             self._polling.removePollable(self)
         self._isContinuing = False
-        self._nextCalls.discard(self._turn)
+        self._nextCalls.discard(self._readDelayed)
 
     # IReadDescriptor
 
@@ -220,7 +239,7 @@ class CompletionReader:
         While more is expected, events are not taken, so that the reactor returns to the descriptor after
         everything else.
         """
-        self._takeTurn()
+        self._recordReader()
         began = perf_counter()
         found = self.poll()
         if found:
@@ -237,7 +256,7 @@ class CompletionReader:
                 self._continue()
                 self._nextCalls.postpone()  # until after calls that the handler has delayed by 0 seconds
 
-    def _turn(self) -> None:
+    def _readDelayed(self) -> None:
         """
         Read in a delayed call. If that finds something, sleep only after another call: readers are called
         after delayed calls, and calls that the handler has delayed by 0 seconds must run before it is called
@@ -246,7 +265,7 @@ class CompletionReader:
         self._isContinuing = False
         if self._isEnding():
             return
-        self._takeTurn()
+        self._recordReader()
         began = perf_counter()
         if self.poll():
             self._isExpecting = False
@@ -257,7 +276,7 @@ class CompletionReader:
             return
         if self._isExpecting:
             self._isExpecting = False
-            self._unexpecting = _PAUSE
+            self._expectsAgainAfter = _PAUSE
         if not self._sleep():
             self._continue()
 
@@ -265,7 +284,7 @@ class CompletionReader:
         """Read again in the next reactor iteration."""
         if self._sources.isRunning:
             self._isContinuing = True
-            self._nextCalls.add(self._turn)
+            self._nextCalls.add(self._readDelayed)
 
     def _sleep(self) -> bool:
         """Arm, and poll once more, since only later completions raise an event; False if that finds any."""
@@ -280,13 +299,14 @@ class CompletionReader:
         """Return whether to poll in the next iteration before arming."""
         if self._isAlone:
             return False
-        if self._unexpecting:
-            self._unexpecting -= 1
+        if self._expectsAgainAfter:
+            self._expectsAgainAfter -= 1
             return False
         self._isExpecting = True
         return True
 
-    def _takeTurn(self) -> None:
+    def _recordReader(self) -> None:
+        """Record that this reader reads, and whether others have read since it did so last."""
         self._isAlone = _budget.lastReader is self
         _budget.lastReader = self
 
@@ -294,7 +314,7 @@ class CompletionReader:
         """Poll until empty; return False when more is left."""
         # A peer that runs as soon as it is answered always has the next message ready: others wait meanwhile.
         end = perf_counter() + _SLICE_SECONDS
-        for _ in range(_BUDGET):
+        for _ in range(_MOST_POLLS):
             if self._isEnding():
                 return False
             if not self.poll():
@@ -312,13 +332,13 @@ class CompletionReader:
         until = busyPoll.waits(now, self._isPeerPolling())
         if now >= until:
             self._pause = _PAUSE
-            self._count(False)
+            self._countPoller(False)
             return False
         if self._isArmed:
             self._disarm()
         # With several pollers, each polls once per reactor iteration.
         end = now + _SLICE_SECONDS if _budget.pollers <= self._isBusyPolling else now
-        self._count(True)
+        self._countPoller(True)
         # Until the slice has ended, an answer is unlikely to come soon, or the reactor has work.
         while now < end and now < until and self._reactorSleep() != 0:
             for number in _POLLS:
@@ -341,10 +361,10 @@ class CompletionReader:
         # There is time left: continue in the next reactor iteration, without arming.
         if now < until or not self._sources.isRunning or self._isEnding():
             return True
-        self._count(False)
+        self._countPoller(False)
         return False
 
-    def _count(self, isPolling: bool) -> None:
+    def _countPoller(self, isPolling: bool) -> None:
         """Update the number of busy-polling readers in the budget."""
         if isPolling is not self._isBusyPolling:
             self._isBusyPolling = isPolling
@@ -356,7 +376,7 @@ class CompletionReader:
         try:
             self._channel.takeEvents()
             self.arm()
-            for _ in range(_BUDGET):
+            for _ in range(_MOST_POLLS):
                 if not self.poll():
                     break
         finally:
