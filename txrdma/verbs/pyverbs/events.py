@@ -51,6 +51,8 @@ KINDS: Final = {
 }
 """The kinds of events by the numbers of C{ibv_get_async_event(3)}."""
 
+# The kinds of events by the object that they concern.
+_COMPLETION_QUEUES: Final = frozenset({0})
 _PORTS: Final = frozenset({9, 10, 11, 12, 13, 17, 18})
 _QUEUE_PAIRS: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 16})
 
@@ -69,13 +71,13 @@ class _AsyncEvent(ctypes.Structure):
 
 
 class _QueuePair(ctypes.Structure):
-    """The beginning of its C{struct ibv_qp}."""
+    """The beginning of the C structure C{struct ibv_qp} of libibverbs."""
 
     _fields_ = (("pointers", ctypes.c_void_p * 6), ("handle", ctypes.c_uint32), ("number", ctypes.c_uint32))
 
 
 class _CompletionQueue(ctypes.Structure):
-    """The beginning of its C{struct ibv_cq}."""
+    """The beginning of the C structure C{struct ibv_cq} of libibverbs."""
 
     _fields_ = (("pointers", ctypes.c_void_p * 2), ("context", ctypes.c_void_p))
 
@@ -99,7 +101,7 @@ def read(event: Any) -> Notification | None:
         return Notification(kind, ctypes.c_int.from_address(address).value)
     if number in _QUEUE_PAIRS:
         return Notification(kind, _QueuePair.from_address(raw.element).number)
-    if number == 0:
+    if number in _COMPLETION_QUEUES:
         return Notification(kind, _CompletionQueue.from_address(raw.element).context)
     return Notification(kind, None)
 
@@ -150,7 +152,7 @@ def takeEvents(verbs: Pyverbs, context: Any) -> list[Notification]:
         notification = read(event)
         event.ack()
         if notification is None:
-            _log.debug("an event of the unknown type {type}", type=event.event_type)
+            _log.debug("ignoring an asynchronous event of the unknown type {type}", type=event.event_type)
         else:
             taken.append(notification)
 
@@ -187,7 +189,7 @@ class Removals:
             except BlockingIOError:
                 return found
             except OSError:
-                # messages were lost: look into sysfs
+                # Messages were lost: sysfs shows whether the device still exists.
                 return found or not os.path.exists(f"/sys/class/infiniband_verbs/{self.node}")
             action, _, path = message.split(b"\0", 1)[0].decode(errors="replace").partition("@")
             if action == "remove" and path.endswith(f"/infiniband_verbs/{self.node}"):

@@ -60,7 +60,7 @@ def checkSend(request: SendRequest, kind: QPKind, capacity: Capacity) -> None:
         try:
             length = sum(len(memoryview(piece).cast("B")) for piece in request.inline)
         except TypeError as error:
-            raise InvalidRequest(f"inline data: {error}") from error
+            raise InvalidRequest(f"inline data are not contiguous bytes: {error}") from error
         if length > capacity.maxInline:
             raise InvalidRequest(f"at most {capacity.maxInline} bytes inline, not {length}")
     if operation in _ATOMICS and (len(request.segments) != 1 or request.segments[0].length < 8):
@@ -137,7 +137,7 @@ class SendWorkRequests:
         @raise RDMAError: not even the first was posted.
         """
         if any(len(request.segments) > 1 for request in requests):
-            return self._postMade(requests, tokens, signaled, handleOf, post)
+            return self._postTemporary(requests, tokens, signaled, handleOf, post)
         workRequests = self._workRequests
         while len(workRequests) < len(requests):
             workRequests.append(_WorkRequest(self._verbs, workRequests[-1] if workRequests else None))
@@ -161,7 +161,7 @@ class SendWorkRequests:
         if workRequests:
             _idle[self._verbs.SendWR].append(workRequests)
 
-    def _postMade(
+    def _postTemporary(
         self,
         requests: Sequence[SendRequest],
         tokens: Sequence[int],
@@ -169,24 +169,24 @@ class SendWorkRequests:
         handleOf: Callable[[Addressed], Any],
         post: Callable[[Any, Any], None],
     ) -> int | None:
-        """Post a list created for this call: pyverbs can change one segment only."""
-        made: list[Any] = []
-        scratch: list[Any] = []
+        """Post work requests created for this call, since pyverbs can change only one segment."""
+        created: list[Any] = []  # pyverbs' objects, which are closed at the end
+        memory: list[Any] = []  # of inline bytes
         first = None
         try:
             for index in reversed(range(len(requests))):
                 request = requests[index]
-                segments = [_inlined(request, scratch)] if request.inline else request.segments
-                sg = _pieces(self._verbs, segments, made)
-                first = self._verbs.SendWR(num_sge=len(sg), sg=sg, next_wr=first)
-                made.append(first)
+                segments = [_inlined(request, memory)] if request.inline else request.segments
+                elements = _elements(self._verbs, segments, created)
+                first = self._verbs.SendWR(num_sge=len(elements), sg=elements, next_wr=first)
+                created.append(first)
                 _describe(first, request, tokens[index], signaled[index], handleOf)
             return _posted(self._verbs, first, post)
         except _MISFITS as error:
             raise _misfit(error) from error
         finally:
-            for thing in made:
-                thing.close()
+            for each in created:
+                each.close()
 
 
 class ReceiveWorkRequests:
@@ -232,13 +232,13 @@ class ReceiveWorkRequests:
     def _workRequest(self, segments: tuple[Segment, ...]) -> Any:
         workRequest = self._cache.get(segments)
         if workRequest is None:
-            pieces: list[Any] = []
+            created: list[Any] = []
             try:
-                sg = _pieces(self._verbs, segments, pieces)
-                workRequest = self._cache[segments] = self._verbs.RecvWR(num_sge=len(sg), sg=sg)
+                elements = _elements(self._verbs, segments, created)
+                workRequest = self._cache[segments] = self._verbs.RecvWR(num_sge=len(elements), sg=elements)
             finally:
-                for piece in pieces:
-                    piece.close()
+                for each in created:
+                    each.close()
             workRequest.num_sge = len(segments)
         return workRequest
 
@@ -250,28 +250,28 @@ class ReceiveWorkRequests:
 
 
 def _describe(
-    made: Any, request: SendRequest, token: int, signaled: bool, handleOf: Callable[[Addressed], Any]
+    workRequest: Any, request: SendRequest, token: int, signaled: bool, handleOf: Callable[[Addressed], Any]
 ) -> None:
     """Copy the fields of a request, except the segments, to one of libibverbs."""
     operation = request.operation
-    made.wr_id = token
-    made.opcode = int(operation)
-    made.num_sge = 1 if request.inline else len(request.segments)
-    made.imm_data = socket.htonl(request.immediate)
-    made.send_flags = (
+    workRequest.wr_id = token
+    workRequest.opcode = int(operation)
+    workRequest.num_sge = 1 if request.inline else len(request.segments)
+    workRequest.imm_data = socket.htonl(request.immediate)
+    workRequest.send_flags = (
         (_SIGNALED if signaled else 0)
         | (_SOLICITED if request.solicited else 0)
         | (_FENCE if request.fence else 0)
         | (_INLINE if request.inline else 0)
     )
     if request.address is not None:
-        made.set_wr_ud(handleOf(request.address), request.remoteQPN, request.remoteQKey)
+        workRequest.set_wr_ud(handleOf(request.address), request.remoteQPN, request.remoteQKey)
     elif operation is Operation.COMPARE_AND_SWAP:
-        made.set_wr_atomic(request.rkey, request.remoteAddress, request.compare, request.operand)
+        workRequest.set_wr_atomic(request.rkey, request.remoteAddress, request.compare, request.operand)
     elif operation is Operation.FETCH_AND_ADD:
-        made.set_wr_atomic(request.rkey, request.remoteAddress, request.operand, 0)
+        workRequest.set_wr_atomic(request.rkey, request.remoteAddress, request.operand, 0)
     elif operation not in _SENDS:
-        made.set_wr_rdma(request.rkey, request.remoteAddress)
+        workRequest.set_wr_rdma(request.rkey, request.remoteAddress)
 
 
 def _posted(verbs: Pyverbs, first: Any, post: Callable[[Any, Any], None]) -> int | None:
@@ -294,27 +294,35 @@ def _misfit(error: Exception) -> InvalidRequest:
     return InvalidRequest(f"a number of a request does not fit: {error}")
 
 
-def _pieces(verbs: Pyverbs, segments: Sequence[Segment], made: list[Any]) -> list[Any]:
-    """Return scatter/gather elements of pyverbs for segments; an empty one if there are no segments."""
+def _elements(verbs: Pyverbs, segments: Sequence[Segment], created: list[Any]) -> list[Any]:
+    """
+    Return scatter/gather elements of pyverbs for segments; an empty one if there are no segments.
+
+    @param created: the elements are appended to this list one by one, since creating one of them may fail.
+    """
     for segment in segments or [Segment(0, 0, _NO_KEY)]:
-        made.append(verbs.SGE(*segment))
-    return made[-max(len(segments), 1) :]
+        created.append(verbs.SGE(*segment))
+    return created[-max(len(segments), 1) :]
 
 
-def _inlined(request: SendRequest, scratch: list[Any]) -> Segment:
-    """Return a segment of a request's inline bytes, copied to memory that exists as long as C{scratch}."""
-    held = bytearray().join(request.inline)
-    length = len(held)
-    anchor = ctypes.c_char.from_buffer(held or bytearray(1))
-    scratch.append(anchor)
-    return Segment(ctypes.addressof(anchor), length, _NO_KEY)
+def _inlined(request: SendRequest, memory: list[Any]) -> Segment:
+    """Return a segment of a request's inline bytes, which are copied; C{memory} keeps the copy."""
+    copy = bytearray().join(request.inline)
+    first = ctypes.c_char.from_buffer(copy or bytearray(1))  # refers to the copy
+    memory.append(first)
+    return Segment(ctypes.addressof(first), len(copy), _NO_KEY)
 
 
 _bad: dict[type, Any] = {}
+"""The work request to which pyverbs copies one that failed, by class; see L{_badRequest}."""
 
 
 def _badRequest(verbs: Pyverbs, kind: type) -> Any:
-    """Receives a copy of the failed request, which shares its elements and therefore is never closed."""
+    """
+    Return the work request to which pyverbs copies one that failed.
+
+    The copy shares the elements of that one, and therefore is never closed.
+    """
     if kind not in _bad:
         _bad[kind] = kind(num_sge=1, sg=[verbs.SGE(0, 0, 0)])
     return _bad[kind]

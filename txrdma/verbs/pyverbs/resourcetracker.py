@@ -99,7 +99,9 @@ def openChannel(verbs: Pyverbs, context: Any) -> tuple[Any, int]:
     if descriptor is None:
         if len(new) != 1:
             channel.close()
-            raise DeviceUnavailable(f"the descriptor of a completion channel is ambiguous: {new}")
+            raise DeviceUnavailable(
+                f"the descriptor of a completion channel is ambiguous: {new}; newer pyverbs reports it"
+            )
         descriptor = new[0]
     os.set_blocking(descriptor, False)
     return channel, descriptor
