@@ -72,30 +72,30 @@ class Answering(LocalListener):
         self.owner = (os.getpid(), os.geteuid())
         super().__init__(reactor, socket.SOCK_STREAM, nameIn(namespace, os.getpid()), self._reply, purpose)
 
-    def _reply(self, asker: socket.socket) -> None:
+    def _reply(self, client: socket.socket) -> None:
         command = [os.path.basename(sys.executable), *sys.argv]
         answer = json.dumps({"pid": os.getpid(), "command": command, **self._report()}).encode() + b"\n"
         try:
-            sent = asker.send(answer)
+            sent = client.send(answer)
         except OSError:
             sent = len(answer)  # the client has closed the connection
         if sent == len(answer):
-            asker.close()
+            client.close()
         else:
-            Thread(target=_sendRest, args=(asker, answer[sent:]), daemon=True).start()
+            Thread(target=_sendRest, args=(client, answer[sent:]), daemon=True).start()
 
 
-def _sendRest(asker: socket.socket, answer: bytes) -> None:
-    with asker:
-        asker.settimeout(_TIMEOUT_SECONDS)
+def _sendRest(client: socket.socket, answer: bytes) -> None:
+    with client:
+        client.settimeout(_TIMEOUT_SECONDS)
         try:
-            asker.sendall(answer)
+            client.sendall(answer)
         except OSError:
             pass  # the client has closed the connection, or does not read
 
 
 def _add(total: Counter[str], counters: Counter[str]) -> None:
-    """Add counters to a total; maxima are not added."""
+    """Add counters to a total; of those whose name begins with C{max_}, take the maximum."""
     for name, value in counters.items():
         total[name] = max(total[name], value) if name.startswith("max_") else total[name] + value
 
@@ -132,7 +132,7 @@ class StatusServer(Generic[T]):
         self.parts[part] = reactor
         self._counters[part] = counters
         if getattr(reactor, "_internalReaders", None) is not None and IReactorCore.providedBy(reactor):
-            reactor.callWhenRunning(self._answer, reactor)
+            reactor.callWhenRunning(self._listen, reactor)
 
     def counters(self) -> Counter[str]:
         """Return the sums of the counters of all objects, including removed ones."""
@@ -153,14 +153,19 @@ class StatusServer(Generic[T]):
                 reactor._internalReaders.discard(listener)
                 listener.close()
 
-    def _answer(self, reactor: Any) -> None:
+    def _listen(self, reactor: Any) -> None:
+        """Open the status socket on a running reactor, if it still has objects."""
         if reactor in self._answering or reactor not in self.parts.values():
             return
         try:
             listener = Answering(reactor, self._namespace, self._report, "the status of our counters")
         except OSError as error:  # another reactor of this process answers, or there are no abstract names
-            reply = {"command": self._command, "error": error}
-            _rateLimited.info(f"{self._command} {error}", "Not answering `{command}`: {error}", **reply)
+            _rateLimited.info(
+                (self._command, error.errno),
+                "`{command}` gets no status of this process, since its socket can't be opened: {error}",
+                command=self._command,
+                error=error,
+            )
             return
         reactor._internalReaders.add(listener)
         self._answering[reactor] = listener

@@ -18,10 +18,10 @@ from typing import Final
 SIZE_SEALS: Final = 0x06
 """C{F_SEAL_SHRINK} and C{F_SEAL_GROW}, which PyPy's C{fcntl} does not have."""
 
-PLAIN: Final = 128
+KEPT_BELOW: Final = 128
 """
-Mappings of descriptors from this number on, or from a quarter of the process's limit, keep no descriptor.
-This costs two system calls, and PyPy can't do it.
+Mappings of descriptors below this number, and below a quarter of the process's limit, keep a duplicate: to
+map without one costs two system calls, and PyPy can't do it.
 """
 
 SPARE: Final = 16
@@ -39,12 +39,15 @@ more descriptors once they are used, for the doorbells of both ends.
 
 def mapped(descriptor: int, length: int, isWritable: bool = True) -> mmap.mmap:
     """
-    Map the first bytes (whole pages) of a file. Its descriptor may be closed afterwards. Raises OSError.
+    Map the first bytes of a file, whose descriptor may be closed afterwards.
+
+    @param length: number of bytes, a multiple of the page size.
+    @raise OSError: there is not enough memory, or the process has too many mappings.
     """
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if isWritable else 0)
     if sys.version_info >= (3, 13):
         return mmap.mmap(descriptor, length, prot=protection, trackfd=False)
-    if descriptor < min(PLAIN, _limit() // 4) or sys.implementation.name == "pypy":
+    if descriptor < min(KEPT_BELOW, _limit() // 4) or sys.implementation.name == "pypy":
         return mmap.mmap(descriptor, length, prot=protection)
     from txrdma.unix._overlay import overlaid
 
@@ -52,7 +55,7 @@ def mapped(descriptor: int, length: int, isWritable: bool = True) -> mmap.mmap:
 
 
 def _limit() -> int:
-    """The maximum number of descriptors of this process."""
+    """Return the maximum number of descriptors of this process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 

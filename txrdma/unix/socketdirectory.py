@@ -232,10 +232,10 @@ class DirectoryListener(LocalListener):
         self._name = name
         super().__init__(reactor, kind, name, accepted, purpose, backlog=backlog)
 
-    def _listening(self, kind: int, name: str | bytes, backlog: int) -> socket.socket:
+    def _openSocket(self, kind: int, name: str | bytes, backlog: int) -> socket.socket:
         return self._directory.publish(kind, self._name, backlog)
 
-    def _mayCome(self, connected: socket.socket, user: int) -> bool:
+    def _mayConnect(self, connected: socket.socket, user: int) -> bool:
         return self._directory.admits(connected)
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ _GONE: Final = (errno.ECONNABORTED, errno.EPERM, errno.EINTR)
 EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
 """Errors of a connect that do not mean that nobody listens; EAGAIN: too many connections wait there."""
 
-ASIDE: Final = 1.0
+PAUSE_SECONDS: Final = 1.0
 """Seconds for which a listener pauses when accept fails for lack of descriptors or memory."""
 
 
@@ -120,7 +120,7 @@ class LocalListener:
     """
     Listens on an abstract name for processes of certain users; connections of others are closed at once.
 
-    When accept fails, it pauses for L{ASIDE} seconds, since the reactor would call it in a busy loop.
+    When accept fails, it pauses for L{PAUSE_SECONDS} seconds, since the reactor would call it in a busy loop.
     """
 
     def __init__(
@@ -145,11 +145,11 @@ class LocalListener:
         self._accepted = accepted
         self._purpose = purpose
         self._welcome = welcome
-        self._aside = Timer(reactor)
-        self._socket = self._listening(kind, name, backlog)
+        self._pause = Timer(reactor)
+        self._socket = self._openSocket(kind, name, backlog)
         reactor.addReader(self)
 
-    def _listening(self, kind: int, name: str | bytes, backlog: int) -> socket.socket:
+    def _openSocket(self, kind: int, name: str | bytes, backlog: int) -> socket.socket:
         listening = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             listening.bind(name)
@@ -159,7 +159,7 @@ class LocalListener:
             raise
         return listening
 
-    def _mayCome(self, connected: socket.socket, user: int) -> bool:
+    def _mayConnect(self, connected: socket.socket, user: int) -> bool:
         """Return whether the peer may connect."""
         return self._welcome(user)
 
@@ -178,16 +178,16 @@ class LocalListener:
             except OSError as error:
                 if error.errno in _GONE:
                     continue
-                self._stepAside(error)
+                self._pauseAccepting(error)
                 return
             sock.setblocking(False)
             pid, user = peerOf(sock)
-            if self._mayCome(sock, user):
+            if self._mayConnect(sock, user):
                 try:
                     self._accepted(sock)
                 except Exception:
                     sock.close()
-                    _log.failure("Unhandled error; closed a connection for {purpose}", purpose=self._purpose)
+                    _log.failure("Closing a connection for {purpose}, after an error", purpose=self._purpose)
             else:
                 sock.close()
                 _rateLimited.warn(
@@ -198,20 +198,20 @@ class LocalListener:
                     purpose=self._purpose,
                 )
 
-    def _stepAside(self, error: OSError) -> None:
+    def _pauseAccepting(self, error: OSError) -> None:
         _rateLimited.warn(
             (self._purpose, error.errno),
             "cannot accept a process for {purpose}, retrying in {seconds:g} s: {error}",
             purpose=self._purpose,
-            seconds=ASIDE,
+            seconds=PAUSE_SECONDS,
             error=advised(error),
         )
         self._reactor.removeReader(self)
-        self._aside.start(ASIDE, self._reactor.addReader, self)
+        self._pause.start(PAUSE_SECONDS, self._reactor.addReader, self)
 
     def setReading(self, isReading: bool) -> None:
         """Stop or resume accepting; connections wait in the backlog meanwhile."""
-        self._aside.stop()
+        self._pause.stop()
         if self._socket.fileno() >= 0:
             if isReading:
                 self._reactor.addReader(self)

@@ -73,13 +73,13 @@ def appear(reactor: object, report: Report) -> None:
     Call it again after a change of the user, or a fork. The socket is an internal reader of the reactor,
     which does not keep a program running.
     """
-    presence = reactorUse(reactor)
-    if not presence.isIdle and _answering.get(reactor) == _owner():
+    use = reactorUse(reactor)
+    if not use.isIdle and _answering.get(reactor) == _owner():
         return
     if getattr(reactor, "_internalReaders", None) is not None and IReactorCore.providedBy(reactor):
         appearance = _Appearance(reactor, report)
-        presence.add(appearance)
-        if not presence.isIdle:
+        use.add(appearance)
+        if not use.isIdle:
             appearance.wake()
 
 
@@ -123,7 +123,11 @@ def answer(reactor: object, report: Report) -> ControlSocket | None:
     try:
         return ControlSocket(cast(Reactor, reactor), report)
     except OSError as error:
-        _rateLimited.info(str(error), "Not answering `txrdma connections`: {error}", error=error)
+        _rateLimited.info(
+            str(error),
+            "`txrdma connections` gets no answer of this process, since its socket can't be opened: {error}",
+            error=error,
+        )
         return None
 
 

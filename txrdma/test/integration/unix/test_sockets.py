@@ -12,7 +12,7 @@ from twisted.python.runtime import platform
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.unix import sockets as unixsockets
-from txrdma.unix.sockets import ASIDE, Credentials, LocalListener, peerOf, Reactor
+from txrdma.unix.sockets import Credentials, LocalListener, PAUSE_SECONDS, peerOf, Reactor
 
 
 class ListenerTests(SynchronousTestCase):
@@ -76,19 +76,19 @@ class ListenerTests(SynchronousTestCase):
         try:
             self.listener.doRead()
             self.assertNotIn(self.listener, self.reactor.getReaders())
-            self.reactor.advance(ASIDE)
+            self.reactor.advance(PAUSE_SECONDS)
             self.assertIn(self.listener, self.reactor.getReaders())
             self.listener.doRead()
             self.assertNotIn(self.listener, self.reactor.getReaders())
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         self.assertEqual(self.accepted, [])
-        self.reactor.advance(ASIDE)
+        self.reactor.advance(PAUSE_SECONDS)
         self.listener.doRead()
         self.assertEqual(len(self.accepted), 1)
 
     def test_closedListenerThatWaitsForDescriptorsLeavesNothing(self) -> None:
-        self.listener._stepAside(OSError(24, "Too many open files"))
+        self.listener._pauseAccepting(OSError(24, "Too many open files"))
         self.listener.close()
         self.listener.close()
         self.assertEqual(self.reactor.getDelayedCalls(), [])

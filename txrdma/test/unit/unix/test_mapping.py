@@ -22,7 +22,7 @@ class HighDescriptorTests(SynchronousTestCase):
 
     def test_content(self) -> None:
         """The mapping has the contents of the file, also on PyPy, after the descriptor is closed."""
-        self.patch(mappings, "PLAIN", 0)
+        self.patch(mappings, "KEPT_BELOW", 0)
         descriptor, mapping = sealedMemory("txrdma test", mmap.PAGESIZE)
         self.addCleanup(closeMapping, mapping)
         try:
