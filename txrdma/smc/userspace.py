@@ -140,16 +140,16 @@ class SMCPort:
         tcp: Port,
         factory: IProtocolFactory,
         reception: IListenerSignal,
-        presence: ReactorUse,
+        uses: ReactorUse,
         device: str,
     ) -> None:
         self.factory = factory
         self._tcp = tcp
         self._reception = reception
-        self._reactorUse = presence
+        self._reactorUse = uses
         self._device = device
         self._opening: IDelayedCall | None = None
-        self._use = presence.hold()
+        self._use = uses.hold()
         self._begin()
 
     def _begin(self) -> None:

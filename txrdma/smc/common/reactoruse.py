@@ -51,19 +51,19 @@ class Suspendable(Protocol):
 
 
 class Use:
-    """A use of SMC on a reactor; C{swept} is called when other code has removed all readers."""
+    """A use of SMC on a reactor; C{readersRemoved} is called when other code has removed all readers."""
 
-    __slots__ = ("_reactorUse", "swept")
+    __slots__ = ("_reactorUse", "readersRemoved")
 
-    def __init__(self, presence: ReactorUse, swept: Callable[[], None]) -> None:
-        self._reactorUse = presence
-        self.swept = swept
+    def __init__(self, uses: ReactorUse, readersRemoved: Callable[[], None]) -> None:
+        self._reactorUse = uses
+        self.readersRemoved = readersRemoved
 
-    def passOn(self, swept: Callable[[], None]) -> Use:
+    def passOn(self, readersRemoved: Callable[[], None]) -> Use:
         """Pass the use to a new owner. Return it, or a new use if all readers have been removed meanwhile."""
         if not self._reactorUse.has(self):
-            return self._reactorUse.hold(swept)
-        self.swept = swept
+            return self._reactorUse.hold(readersRemoved)
+        self.readersRemoved = readersRemoved
         return self
 
     def release(self) -> None:
@@ -96,7 +96,7 @@ class Sentinel:
     def connectionLost(self, reason: Failure) -> None:
         self.close()
 
-    def isOnDuty(self) -> bool:
+    def isOnReactor(self) -> bool:
         return self in self._reactor.getReaders()
 
     def close(self) -> None:
@@ -122,21 +122,21 @@ class ReactorUse:
         self._reactor = ref(reactor)
         self._hasTime = IReactorTime.providedBy(reactor)
         self._uses: dict[Use, None] = {}
-        self._sleepers: dict[Suspendable, None] = {}
+        self._parts: dict[Suspendable, None] = {}
         self._checkedAt = -inf
         self._sentinel: Sentinel | None = None
 
-    def hold(self, swept: Callable[[], None] = lambda: None) -> Use:
-        """Begin a use; C{swept} is called when other code has removed all readers from the reactor."""
-        use = Use(self, swept)
+    def hold(self, readersRemoved: Callable[[], None] = lambda: None) -> Use:
+        """Begin a use; C{readersRemoved} is called when other code has removed all readers."""
+        use = Use(self, readersRemoved)
         now = self._seconds()
         count = len(self._uses)
         if count < _FEW or now - self._checkedAt > count * _CHECK_SECONDS:
             self._checkedAt = now
-            self._sweep()
+            self._checkReaders()
             self.isIdle = self.isDue = False
-            for sleeper in list(self._sleepers):
-                sleeper.wake()
+            for part in list(self._parts):
+                part.wake()
         self._uses[use] = None
         return use
 
@@ -153,57 +153,62 @@ class ReactorUse:
             del self._uses[use]
             self.isIdle = self.isDue = not self._uses
             if self.isIdle:
-                self._dismiss()
+                self._closeSentinel()
             self.settle()
 
     def rouse(self) -> None:
         """Resume all parts until pending work is done, although there are no uses."""
         if self.isIdle and not self.isEnding:
             self.isDue = True
-            for sleeper in list(self._sleepers):
-                sleeper.wake()
+            for part in list(self._parts):
+                part.wake()
 
-    def _sweep(self) -> None:
+    def _checkReaders(self) -> None:
         """End all uses if other code has removed all readers from the reactor; install a sentinel."""
         sentinel = self._sentinel
-        if self.isEnding or (sentinel is not None and sentinel.isOnDuty()):
+        if self.isEnding or (sentinel is not None and sentinel.isOnReactor()):
             return
         if sentinel is not None:
-            self._dismiss()
-            swept, self._uses = list(self._uses), {}
-            for use in swept:
-                use.swept()
+            self._closeSentinel()
+            uses, self._uses = list(self._uses), {}
+            for use in uses:
+                use.readersRemoved()
         reactor = self._reactor()
         if IReactorFDSet.providedBy(reactor):
             try:
                 self._sentinel = Sentinel(IReactorFDSet(reactor))
             except OSError as error:
-                _rateLimited.warn("sentinel", "can't detect removed readers: {error}", error=error)
+                _rateLimited.warn(
+                    "sentinel",
+                    "SMC can't detect whether other code removes its readers from the reactor: {error}",
+                    error=error,
+                )
 
-    def _dismiss(self) -> None:
+    def _closeSentinel(self) -> None:
         sentinel, self._sentinel = self._sentinel, None
         if sentinel is not None:
             sentinel.close()
 
-    def add(self, sleeper: Suspendable) -> None:
-        self._sleepers[sleeper] = None
+    def add(self, part: Suspendable) -> None:
+        self._parts[part] = None
 
-    def remove(self, sleeper: Suspendable) -> None:
-        self._sleepers.pop(sleeper, None)
+    def remove(self, part: Suspendable) -> None:
+        self._parts.pop(part, None)
 
     def settle(self) -> None:
         """Suspend all parts if there are no uses, as soon as no part is busy."""
-        if self.isDue and not any(sleeper.isBusy for sleeper in self._sleepers):
+        if self.isDue and not any(part.isBusy for part in self._parts):
             self.isDue = False
-            for sleeper in list(self._sleepers):
-                sleeper.rest()
+            for part in list(self._parts):
+                part.rest()
 
 
-_presences: WeakKeyDictionary[object, ReactorUse] = WeakKeyDictionary()
+_uses: WeakKeyDictionary[object, ReactorUse] = WeakKeyDictionary()
 
 
 def reactorUse(reactor: object) -> ReactorUse:
-    presence = _presences.get(reactor)
-    if presence is None:
-        presence = _presences[reactor] = ReactorUse(reactor)
-    return presence
+    """Return the uses of SMC on a reactor."""
+    uses = _uses.get(reactor)
+    if uses is None:
+        uses = _uses[reactor] = ReactorUse(reactor)
+    return uses

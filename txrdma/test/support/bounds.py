@@ -95,7 +95,7 @@ BOUNDS: Final = {
         smc.Announcements.expected,_admitted,_queue smc.ClientNegotiation._unread smc.CloseNotifier._waiting
         smc.LinkExchanges._deletions smc.LinkGroups._orphans,_targets
         smc.LinkSendQueue.dirty,flushed,_writes,_marks,unacknowledged
-        smc.ReactorUse._uses,_sleepers smc.SendScheduler._undelivered,_soon,_atEnd smc._KeyRequest.announcedOn
+        smc.ReactorUse._uses,_parts smc.SendScheduler._undelivered,_soon,_atEnd smc._KeyRequest.announcedOn
         soft.Answers.waiting soft.Datagrams._posted soft.LaneReceiver._ready
         soft.LaneSender.outstanding,waiting soft.LocalDoorbells._numbers soft.Requester._entries,_reads
         soft.RoCEPort._routes,_touched,_unsent,_deadlines,_more soft.SoftCompletionChannel._queues,_events

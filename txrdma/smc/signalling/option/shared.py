@@ -41,9 +41,9 @@ class SharedOption:
 
     isBusy: Final = False
 
-    def __init__(self, presence: ReactorUse, open: Callable[[], OptionCarrier] = openByEnvironment) -> None:
+    def __init__(self, uses: ReactorUse, open: Callable[[], OptionCarrier] = openByEnvironment) -> None:
         self.open = open
-        self._reactorUse = presence
+        self._reactorUse = uses
         self._carrier: OptionCarrier | None = None
 
     def _opened(self) -> OptionCarrier:
