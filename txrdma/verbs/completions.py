@@ -64,7 +64,7 @@ iteration without an expected answer, the number of reads that arm at once.
 
 
 def runQueueWait() -> float:
-    """Seconds for which this process was runnable without a processor (Linux: schedstat); 0.0 if unknown."""
+    """Return the seconds for which this process has waited for a processor (schedstat); 0 if unknown."""
     try:
         descriptor = os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

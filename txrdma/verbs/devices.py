@@ -327,7 +327,7 @@ def _parsers() -> Iterator[IVerbsDeviceStringParser]:
 
 
 def _builtIn() -> Iterator[IVerbsDeviceStringParser]:
-    """The parsers of this package, which L{getPlugins} also finds."""
+    """Return the parsers of this package, which L{getPlugins} also finds."""
     dropin = import_module("twisted.plugins.txrdma_devices")
     return (each for each in vars(dropin).values() if IVerbsDeviceStringParser.providedBy(each))
 

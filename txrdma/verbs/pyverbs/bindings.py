@@ -116,7 +116,7 @@ def _load() -> Pyverbs:
 
 @contextmanager
 def _loggingUntouched() -> Iterator[None]:
-    """pyverbs calls C{logging.basicConfig}, which does nothing while the root logger has a handler."""
+    """Preserve the root logger: C{logging.basicConfig}, which pyverbs calls, ignores one with a handler."""
     root = logging.getLogger()
     handlers, level = tuple(root.handlers), root.level
     root.addHandler(logging.NullHandler())

@@ -177,7 +177,7 @@ class Removals:
             raise
 
     def fileno(self) -> int:
-        """The socket, which is readable when there are messages."""
+        """Return the socket, which is readable when there are messages."""
         return self._socket.fileno()
 
     def isRemoved(self) -> bool:

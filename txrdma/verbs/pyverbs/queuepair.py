@@ -238,7 +238,7 @@ class PyverbsQueuePair:
     # For completion queues, shared receive queues and the device.
 
     def ended(self, token: int, status: Status) -> tuple[int, CompletionOpcode] | None:
-        """Identifier and kind of a finished work request; None if its success is not reported."""
+        """Return identifier and kind of a finished work request; None if its success is not reported."""
         which = token & 3
         if which == SHARED:
             identifier = None if self._shared is None else self._shared.ended(token)

@@ -118,11 +118,11 @@ class PyverbsSharedReceiveQueue:
         self._consumers.pop(consumer, None)
 
     def ended(self, token: int) -> int | None:
-        """The identifier of a finished receive."""
+        """Return the identifier of a finished receive."""
         return self._receives.pop(token, None)
 
     def limitReached(self) -> bool:
-        """Whether this queue has raised the limit event: it was armed, and no longer is."""
+        """Return whether this queue has raised the limit event: it was armed, and no longer is."""
         if self.raw is None or not self._armed:
             return False
         try:
