@@ -137,7 +137,7 @@ class BearerCredentialFactory:
 
     def decode(self, response: bytes, request: Request) -> BearerToken:
         """
-        Credentials of a request with a token.
+        Return the credentials of a request with a token.
 
         @raise LoginFailed: there is no token.
         """
@@ -151,7 +151,7 @@ class _PasswordFactory(BasicCredentialFactory):
 
     def decode(self, response: bytes, request: Request) -> Any:
         """
-        Credentials of a request with a name and a password.
+        Return the credentials of a request with a name and a password.
 
         @raise LoginFailed: there are none.
         """
@@ -190,7 +190,7 @@ class AccessControl:
         self.isOpen = not self._tokens and not self._users
 
     def requestAvatarId(self, credentials: Any) -> Deferred[bytes | tuple[()]]:
-        """Fires with the owner of these credentials; fails with L{UnauthorizedLogin} if there is none."""
+        """Return the owner of these credentials; fails with L{UnauthorizedLogin} if there is none."""
         isToken = IBearerToken.providedBy(credentials)
         if isToken:
             name, secret, address = b"", credentials.token, ""
@@ -282,7 +282,7 @@ def readAccess(tokens: str, users: str) -> AccessControl:
 
 
 def _lines(path: str) -> list[tuple[int, bytes]]:
-    """Lines of a file that are neither empty nor comments, with their numbers."""
+    """Return the lines of a file that are neither empty nor comments, with their numbers."""
     if not path:
         return []
     try:
