@@ -72,7 +72,7 @@ class HostInterfaces:
         return found
 
     def rate(self, name: str) -> int:
-        """The rate of an interface's link, in bits per second; 0 if unknown."""
+        """Return the rate of an interface's link, in bits per second; 0 if unknown."""
         settings = array.array("B", _SETTINGS.pack(_GET_SETTINGS, 0, 0))
         where, _ = settings.buffer_info()
         try:

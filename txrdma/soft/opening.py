@@ -85,7 +85,7 @@ class _DatagramsOnly(RoutePort):
 
 def udpPorts(port: int | None) -> Sequence[int]:
     """
-    The UDP ports to try for a device.
+    Return the UDP ports to try for a device.
 
     Without a given port these are the ports of shares, from a random one on: a new device should not get the
     numbers of one that has just closed. The name for shared memory of a free port may be taken, by a process
@@ -100,7 +100,7 @@ def udpPorts(port: int | None) -> Sequence[int]:
 
 
 def isTaken(error: DeviceUnavailable) -> bool:
-    """Whether a port could not be opened because another program has its UDP port, or its name."""
+    """Return whether a port could not be opened because another program has its UDP port, or its name."""
     return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
 
 

@@ -114,7 +114,7 @@ class SoftPort:
         return "" if self._interface is None else self._interface.name
 
     def gidTable(self) -> Sequence[GIDEntry]:
-        """The IP address as a GID of RoCE v2; zeros while the host does not have it."""
+        """Return the IP address as a GID of RoCE v2; zeros while the host does not have it."""
         self.readInterfaces()
         return (GIDEntry(self._gid if self.hasAddress else NO_GID, GIDType.ROCE_V2, self._netdev),)
 

@@ -29,12 +29,12 @@ _USUAL: Final = 1500
 
 
 def pathMTU(interfaceMTU: int, isIPv6: bool) -> MTU:
-    """The largest payload whose packets need no fragmentation; raises ValueError."""
+    """Return the largest payload whose packets need no fragmentation; raises ValueError."""
     return MTU.fitting(interfaceMTU - _OVERHEAD - (40 if isIPv6 else 20))
 
 
 def activeMTU(interfaceMTU: int | None, isIPv6: bool, most: MTU | None) -> MTU:
-    """The active MTU of a port on an interface with this MTU (None: unknown), at most C{most}."""
+    """Return the active MTU of a port on an interface with this MTU (None: unknown), at most C{most}."""
     if interfaceMTU is None:
         return pathMTU(_USUAL, isIPv6) if most is None else most
     fitting = pathMTU(max(interfaceMTU, _SMALLEST), isIPv6)
@@ -43,7 +43,7 @@ def activeMTU(interfaceMTU: int | None, isIPv6: bool, most: MTU | None) -> MTU:
 
 def longestDatagram(interfaceMTU: int | None, isIPv6: bool, most: MTU | None) -> int:
     """
-    The longest datagram between software devices on interfaces with this MTU (None: unknown), in bytes.
+    Return the bytes of the longest datagram between software devices on interfaces with this MTU.
 
     Between them a datagram is not limited to the path MTUs of IBA, of which 1024 is the largest on Ethernet.
     A device string with C{mtu=} (C{most}) limits it nevertheless.
@@ -75,31 +75,31 @@ def shareOf(port: int) -> int | None:
 
 
 def isRoCE(port: int) -> bool:
-    """Whether UDP datagrams to this port are usually RoCE v2, of any device or between software devices."""
+    """Return whether UDP datagrams to this port are usually RoCE v2, of software devices or others."""
     return port == ROCE_PORT or shareOf(port) is not None
 
 
 def portOfShare(share: int) -> int:
-    """The UDP port of the device with a share."""
+    """Return the UDP port of the device with a share."""
     return _BEFORE_SHARES + share
 
 
 def portOfQueuePair(number: int) -> int | None:
-    """The UDP port of the device that a queue pair number names by its share; None if it names none."""
+    """Return the UDP port of the device whose share is in a queue pair number; None without a share."""
     share = number >> 16
     return portOfShare(share) if 0 < share <= SHARES else None
 
 
 @lru_cache(maxsize=256)
 def softMAC(address: str, port: int) -> MACAddress:
-    """The locally administered MAC address of a software device, which contains the UDP port."""
+    """Return the locally administered MAC address of a software device, which contains the UDP port."""
     packed = ipaddress.ip_address(address).packed
     middle = packed[1:] if len(packed) == 4 else hashlib.sha256(packed).digest()[:3]
     return MACAddress(bytes((_OUR_MAC,)) + middle + port.to_bytes(2, "big"))
 
 
 def udpPort(address: AddressVector) -> int:
-    """The UDP port at this address: from the MAC address if a software device made it, else RoCE's."""
+    """Return the UDP port at this address: from the MAC address if a software device made it, else RoCE's."""
     destination = address.dgid.ip
     if address.dmac is not None and destination is not None:
         port = int.from_bytes(address.dmac.raw[4:], "big")

@@ -72,7 +72,7 @@ def part(pieces: Sequence[memoryview], start: int, length: int) -> list[memoryvi
 
 
 def gathered(pieces: Sequence[memoryview], start: int, length: int) -> memoryview:
-    """Bytes C{start} to C{start + length} of the concatenated pieces, copied only if in several buffers."""
+    """Return C{length} bytes of the concatenated pieces from C{start} on, copied if they are in several."""
     if len(pieces) == 1:
         return pieces[0][start : start + length]
     parts = part(pieces, start, length)

@@ -132,7 +132,7 @@ class RetryTimer:
         self._tries = 0
 
     def deadline(self) -> float:
-        """The time at which to retry or give up; infinite for neither."""
+        """Return the time at which to retry or give up; infinite for neither."""
         end = self._end()
         if self.retryCount == 0:
             return end

@@ -80,7 +80,7 @@ _RANGED: Final = frozenset(_RANGES)
 
 def transition(kind: QPKind, current: QPState, attributes: QPAttributes) -> QPState:
     """
-    The state after C{modify}; raises L{InvalidRequest} for invalid transitions and attributes.
+    Return the state after C{modify}; raises L{InvalidRequest} for invalid transitions and attributes.
 
     @raise TypeError: a number is not an integer.
     """

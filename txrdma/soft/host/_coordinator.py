@@ -102,7 +102,7 @@ class Coordinator:
         self._services[serviceID] = share
 
     def isKnown(self, destination: Destination) -> bool:
-        """Whether a device has reported that it serves the service, or has the share."""
+        """Return whether a device has reported that it serves the service, or has the share."""
         return destination.serviceID in self._services or destination.share in self._shares
 
     def receives(self, share: int, isReceiving: bool) -> None:

@@ -36,7 +36,7 @@ _Instruction = tuple[int, int, int, int]
 
 def filterProgram(positions: Mapping[int, int], home: int) -> list[_Instruction]:
     """
-    The program for these positions of sockets.
+    Return the program for these positions of sockets.
 
     @param positions: by share.
     @param home: the position for packets without a share, and for requests for a service.

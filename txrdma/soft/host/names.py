@@ -49,7 +49,7 @@ def claimService(address: str, serviceID: int) -> Callable[[], None]:
 
 
 def isClaimed(address: str, serviceID: int) -> bool:
-    """Whether a device at an address has claimed a service ID."""
+    """Return whether a device at an address has claimed a service ID."""
     try:
         with connectTo(socket.SOCK_SEQPACKET, _claimName(address, serviceID)) as connected:
             return isSameUser(peerOf(connected).user)
@@ -58,7 +58,7 @@ def isClaimed(address: str, serviceID: int) -> bool:
 
 
 def isShareTaken(address: str, share: int) -> bool:
-    """Whether a device at an address has a share, by its UDP port."""
+    """Return whether a device at an address has a share, by its UDP port."""
     if not 0 < share <= SHARES:
         return False
     try:

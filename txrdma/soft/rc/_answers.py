@@ -103,7 +103,7 @@ class Answers:
         self.queue(result)
 
     def known(self, psn: int, opcode: int, header: bytes) -> Atomic | None:
-        """The retained result of a repeated atomic request; None if it is not retained."""
+        """Return the retained result of a repeated atomic request; None if it is not retained."""
         for result in self._results:
             if result.first == psn and result.request == (opcode, header):
                 return Atomic(psn, result.request, result.original, again=True)

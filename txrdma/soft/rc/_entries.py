@@ -128,7 +128,7 @@ class RequestEntry:
         self.length = ATOMIC_LENGTH
 
     def reth(self) -> bytes:
-        """The extension header of the first packet of a WRITE; empty for a SEND."""
+        """Return the extension header of the first packet of a WRITE; empty for a SEND."""
         if self.opcode != WRITE_FIRST:
             return b""
         return RETH.pack(self.remoteAddress, self.rkey, self.length)

@@ -26,7 +26,7 @@ class Migration:
 
     def packetReceived(self, request: bool, onPath: bool, onAlternate: bool) -> MigrationState | None:
         """
-        The new state after a packet of the peer; None if it does not change.
+        Return the new state after a packet of the peer; None if it does not change.
 
         @param request: the packet's MigReq.
         @param onPath: whether it arrived by the path in use; C{onAlternate}: by the alternate one.

@@ -100,12 +100,12 @@ Event = Union[Completion, Retired, Received, Failed]
 
 
 def heading(destination: int, migrationRequest: bool = True) -> int:
-    """The first eight bytes of a BTH, without the fields that differ between packets."""
+    """Return the first eight bytes of a BTH, without the fields that differ between packets."""
     return migrationRequest << 54 | int(DEFAULT_PKEY) << 32 | destination & 0xFFFFFF
 
 
 def nearest(psn: int, reference: int) -> int:
-    """The sequence number with these lower 24 bits that is nearest to another."""
+    """Return the sequence number with these lower 24 bits that is nearest to another."""
     return reference + ((psn - reference + 0x800000) & PSN_MASK) - 0x800000
 
 
@@ -125,7 +125,7 @@ def psnWords(run: Incoming) -> tuple[int, ...]:
 
 
 def consecutive(words: Sequence[int], number: int, end: int) -> tuple[int, int]:
-    """The number of consecutive PSNs in C{words} from C{number} on, and the union of acknowledge bits."""
+    """Return the number of consecutive PSNs in C{words} from C{number} on, and their acknowledge bits."""
     first, last = words[number], words[end - 1]
     if end - number > 2 and tuple(words[number : end - 1]) == tuple(range(first, first + end - 1 - number)):
         if (last - first - end + 1 + number) & PSN_MASK == 0:  # the common case, quickly

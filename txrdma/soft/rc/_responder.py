@@ -470,6 +470,6 @@ class Responder:
             self._answers.repeat(answer, self._mostAnswers)
 
     def _packet(self, psn: int, syndrome: int) -> Outgoing:
-        """An acknowledgement packet with this PSN and syndrome (AETH)."""
+        """Return an acknowledgement packet with this PSN and syndrome (AETH)."""
         aeth = WORD.pack(syndrome << 24 | self._messages & PSN_MASK)
         return Outgoing(_ACKNOWLEDGE, psn, 1, aeth, b"", self._mtu)

@@ -82,7 +82,7 @@ class LocalPeers:
         home.counters.bytesReceived += octets
 
     def laneTo(self, peer: Peer, number: int) -> DatagramLane | None:
-        """The lane to the device of a peer's queue pair, if it is up; otherwise request one, at intervals."""
+        """Return the lane to a peer's device, if it is up; otherwise request one, at intervals."""
         if number == MULTICAST_QPN:  # of all devices
             return None
         if peer.port == ROCE_PORT and peer.lane is None:  # which several devices may share

@@ -86,7 +86,7 @@ class PortRoute(Protocol):
         """Deliver events to the queue pair."""
 
     def deadline(self) -> float | None:
-        """The time at which to call L{expired}; None without one."""
+        """Return the time at which to call L{expired}; None without one."""
         return None
 
     def expired(self, now: float) -> None:
@@ -154,7 +154,7 @@ class Peer:
         self._takingSums: dict[int, list[int]] = {}
 
     def makeGRH(self, length: int) -> bytes:
-        """The 40 bytes before a datagram of this length; IPv4's header is the latter half (annex A17)."""
+        """Return the 40 bytes before a datagram of this length: see L{RoutesPort.grhFor} and annex A17."""
         ends, ports = (packedIP(self.ip), packedIP(self.at.address)), (self.port, self.at.port)
         ip, _udp = ipHeaders(*ends, ports, length)
         if isinstance(ip, IPv4):

@@ -423,7 +423,7 @@ class RoCEPort(RoutePort):
             localPeers.write(lane, heading, run)
 
     def directLaneTo(self, address: AddressVector, number: int) -> DatagramLane | None:
-        """The lane of shared memory to the device with a queue pair at that address, if it is up."""
+        """Return the lane of shared memory to the device with a queue pair at that address, if it is up."""
         localPeers = self._localPeers
         if localPeers is None or not self.isEnabled:
             return None
@@ -670,7 +670,7 @@ class RoCEPort(RoutePort):
         return peer
 
     def grhFor(self, peer: Peer, length: int) -> bytes:
-        """The 40 bytes before a datagram of this length (GRH, or an IPv4 header in its latter half)."""
+        """Return the 40 bytes before a datagram of this length: a GRH, or an IPv4 header in the last 20."""
         return peer.grh if peer.grhLength == length else peer.makeGRH(length)
 
     def _record(

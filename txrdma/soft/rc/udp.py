@@ -106,7 +106,7 @@ class DatagramCarrier(Protocol):
         """Receive pending datagrams, where the carrier C{isLive}."""
 
     def rawAddress(self, ip: str, port: int) -> RawAddress | None:
-        """The address of a peer for L{send}; None when the peer can't be reached from here."""
+        """Return the address of a peer for L{send}; None when the peer can't be reached from here."""
 
     def joined(self, group: str) -> DatagramCarrier:
         """
@@ -120,7 +120,7 @@ class DatagramCarrier(Protocol):
 
 
 def ipAndPort(address: RawAddress) -> tuple[str, int]:
-    """IP address and port, without the scope."""
+    """Return IP address and port, without the scope."""
     return address[0].partition("%")[0], address[1]
 
 
@@ -317,7 +317,7 @@ class UDPCarrier:
             )
 
     def _canSendSingly(self, datagram: memoryview, destination: RawAddress) -> bool:
-        """Whether the system only refused several datagrams at once."""
+        """Return whether the system only refused several datagrams at once."""
         try:
             if self._socket is not None:
                 self._socket.sendto(datagram, destination)
@@ -411,7 +411,7 @@ def udpSocket(address: str) -> socket.socket:
 
 
 def _isFree(address: str, port: int) -> bool:
-    """Whether no socket has this address and port."""
+    """Return whether no socket has this address and port."""
     with udpSocket(address) as trial:
         try:
             trial.bind(_socketAddress(address, port))

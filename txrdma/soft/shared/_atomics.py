@@ -27,7 +27,7 @@ _SWAP: Final = int(Operation.COMPARE_AND_SWAP)
 
 
 def packed(address: int, rkey: RKey, operand: int, compare: int) -> memoryview:
-    """The payload of an atomic operation's record: address, key, operand and comparison, 8 bytes each."""
+    """Return the payload of an atomic's record: address, key, operand and comparison, 8 bytes each."""
     numbers = (address, rkey, operand, compare)
     return memoryview(b"".join((number & _WORD).to_bytes(8, "little") for number in numbers))
 

@@ -31,7 +31,7 @@ class DoorbellChannel(Protocol):
     def doorbell(self) -> int: ...
 
     def fileno(self) -> int:
-        """A descriptor for the reactor; -1 when the channel is closed."""
+        """Return a descriptor for the reactor; -1 when the channel is closed."""
 
     @property
     def doorbellPage(self) -> int: ...

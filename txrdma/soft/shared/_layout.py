@@ -98,7 +98,7 @@ class Wake:
 
 
 def ringBytes(boxBytes: int) -> int:
-    """The length of the ring in a box of this length; raises ValueError."""
+    """Return the length of the ring in a box of this length; raises ValueError."""
     ring = boxBytes - HEADER_BYTES
     if not SMALLEST_RING <= ring <= LARGEST_RING or ring & (ring - 1):
         raise ValueError(f"{boxBytes} bytes are not the size of a box")

@@ -371,12 +371,12 @@ class LaneSender:
         self.outstanding.append((self.rings.produced, request.identifier, opcode, request.signaled, _SUCCESS))
 
     def isPlaced(self) -> bool:
-        """Whether all posted requests are in shared memory, so that they remain if this process ends."""
+        """Return whether all posted requests are in shared memory, and remain if this process ends."""
         return self.isLinked and not self.isSuspended and not self.waiting
 
     def isConsumed(self) -> bool:
         """
-        Whether the peer has consumed all posted requests. If not, the latest one is signaled.
+        Return whether the peer has consumed all posted requests. If not, the latest one is signaled.
 
         False as well after the end, when that is unknown.
         """

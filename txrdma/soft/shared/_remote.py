@@ -149,7 +149,7 @@ class RemoteMemory:
         return True
 
     def wants(self, rkey: RKey) -> bool:
-        """Whether a request for this region is pending."""
+        """Return whether a request for this region is pending."""
         return not self._isClosed and (rkey in self._preparing or self.asked == rkey)
 
     def known(self, rkey: RKey, region: RemoteRegion | None, access: int) -> bool:

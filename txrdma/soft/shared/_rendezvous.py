@@ -219,14 +219,14 @@ def decode(message: bytes) -> tuple[Layout, memoryview]:
 
 def rendezvousName(address: str, port: int) -> bytes:
     """
-    The abstract socket name of the device with this IP address and UDP port, for processes of this user and
-    version.
+    Return the abstract socket name of the device with this IP address and UDP port, for processes of this
+    user and version.
     """
     return f"\0txrdma/soft{VERSION}/{os.geteuid()}/{address}:{port}".encode()
 
 
 def meetingName(address: str, port: int) -> str:
-    """The file name of the device with this IP address and UDP port in a rendezvous directory."""
+    """Return the file name of the device with this IP address and UDP port in a rendezvous directory."""
     return f"soft{VERSION}-{address}-{port}"
 
 

@@ -75,7 +75,7 @@ class DatagramLane:
     # In.
 
     def take(self) -> list[memoryview]:
-        """The next packets, as views of the ring until L{taken}; raises ValueError for an invalid record."""
+        """Return the next packets, views of the ring until L{taken}; raises ValueError for an invalid one."""
         rings = self._rings
         words = rings.peerWords
         at = rings.readIndex

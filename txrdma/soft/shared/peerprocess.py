@@ -43,7 +43,7 @@ class PeerProcess:
 
     def doorbellNumber(self, channel: DoorbellChannel) -> int:
         """
-        The number of a channel's doorbell, sent to the peer on first use.
+        Return the number of a channel's doorbell, sent to the peer on first use.
 
         @raise txrdma.error.RDMAError: the channel is closed, or no descriptor is left.
         """

@@ -256,7 +256,7 @@ class _ConnectedProcess(PeerProcess):
             self._answered(parsed.destination)
 
     def openDatagramLink(self) -> DatagramLink | None:
-        """The lane for datagrams, made on first use; None for a process of another user."""
+        """Return the lane for datagrams, made on first use; None for a process of another user."""
         if self.datagramLink is None and self.isTrusted:
             self.datagramLink = self._port.datagrams.open(self)
         return self.datagramLink
@@ -485,7 +485,7 @@ class _Link:
         self._greeted = True
 
     def _peerNamed(self, name: tuple[str, int]) -> _ConnectedProcess:
-        """The peer that claims this name; raises ValueError if another process has it."""
+        """Return the peer that claims this name; raises ValueError if another process has it."""
         for line in list(self._port.peer(name).lines):
             if line.process != self.line.process:
                 line.receiveNow()  # that process may have ended
@@ -533,7 +533,7 @@ class SharedMemoryPort(RoutePort):
             ) from error
 
     def connect(self, owner: SoftQueuePair) -> Route | None:
-        """The route to a queue pair of a process on this host; None without such a process."""
+        """Return the route to a queue pair of a process on this host; None without such a process."""
         attributes = owner.attributes
         if owner.kind is not QPKind.RC or attributes.address is None or attributes.destinationQPN is None:
             return None
@@ -561,7 +561,7 @@ class SharedMemoryPort(RoutePort):
         return peer.connect(owner, attributes.destinationQPN)
 
     def _datagramLinkTo(self, name: tuple[str, int]) -> DatagramLink | None:
-        """The lane for datagrams to that device; None without a process on this host."""
+        """Return the lane for datagrams to that device; None without a process on this host."""
         peer = self._connect(name)
         return None if peer is None else peer.openDatagramLink()
 
@@ -594,13 +594,13 @@ class SharedMemoryPort(RoutePort):
         return [connection for peer in self._peers.values() for connection in peer.queuePairs.values()]
 
     def _known(self, name: tuple[str, int]) -> _ConnectedProcess | None:
-        """The process that has a device of this name, if there is a connection to it."""
+        """Return the process that has a device of this name, if there is a connection to it."""
         peer = self._peers.get(name)
         return peer if peer is not None and peer.lines else None
 
     def _connect(self, name: tuple[str, int]) -> _ConnectedProcess | None:
         """
-        The process that has a device of this name; None if there is none.
+        Return the process that has a device of this name; None if there is none.
 
         @raise RDMAError: there is one, but it cannot be reached now. To use UDP instead would not help, as
             that process waits for the queue pair in shared memory.
@@ -649,7 +649,7 @@ class SharedMemoryPort(RoutePort):
 
 
 def _allowed(owner: SoftQueuePair) -> int:
-    """The remote access rights that the peer has to this queue pair's memory."""
+    """Return the remote access rights that the peer has to this queue pair's memory."""
     attributes = owner.attributes
     access = int(attributes.access or 0)
     return access if attributes.maxDestRDAtomic else access & ~REMOTE_READ

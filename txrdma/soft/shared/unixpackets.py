@@ -325,7 +325,7 @@ class PacketSocket:
         return True
 
     def _areDescriptorsExhausted(self) -> bool:
-        """Whether this process, or the system, has no descriptors left."""
+        """Return whether this process, or the system, has no descriptors left."""
         try:
             os.close(os.dup(self._socket.fileno()))
         except OSError as error:
