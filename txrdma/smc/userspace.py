@@ -55,7 +55,7 @@ class _ServerFactory(AcceptingFactory):
         self._reactor = reactor
         self._options = options
         self._reception = reception
-        self.outcomes = Outcomes("connection to us")  # until the listening address is known
+        self.outcomes = Outcomes("incoming connection")  # until the listening address is known
         self._count = HandshakeCount()
 
     def connectionAccepted(self, transport: Connection, build: Build) -> None:

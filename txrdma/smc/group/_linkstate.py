@@ -344,7 +344,7 @@ class LinkGroupCore:
     ) -> None:
         """Send a request back as a response, optionally with another body."""
         body = body if body is not None else request.body
-        assert body is not None, "a type that we don't know has no response"
+        assert body is not None, "an unknown type has no response"
         asked = request.header
         reason = reject if asked.version == 1 else RejectReason.NONE  # version 2 has no field for it
         header = Header(asked.flags | flags | LLCFlags.RESPONSE, asked.version, reason, asked.bigEndian)
@@ -416,7 +416,7 @@ def _machine() -> Callable[[LinkGroupCore], Inputs]:
     def shutdown(inputs: Inputs, core: LinkGroupCore, now: float, reason: DeleteReason) -> None:
         core.state = "ending"
         core.until = now + core.timing.response
-        core.ending = GroupEnded(reason, "ended by us")
+        core.ending = GroupEnded(reason, "ended by this process")
         core.deleteGroup(LLCFlags.ORDERLY, reason)
 
     @active.upon(Inputs.deleteLink).to(ending)
@@ -444,7 +444,7 @@ def _machine() -> Callable[[LinkGroupCore], Inputs]:
     @confirming.upon(Inputs.shutdown).to(ended)
     def unused(inputs: Inputs, core: LinkGroupCore, now: float, reason: DeleteReason) -> None:
         core.state = "ended"
-        core.ending = GroupEnded(reason, "ended by us")
+        core.ending = GroupEnded(reason, "ended by this process")
         core.finish()
 
     def violated(inputs: Inputs, core: LinkGroupCore, text: str) -> None:

@@ -176,7 +176,7 @@ def _text(data: bytes) -> str:
 
 
 def dumpRequest() -> bytes:
-    """Encode a request for all SMC sockets of the network namespace: the kernel can't look up single ones."""
+    """Encode a request for all SMC sockets of the network namespace: the kernel can't select single ones."""
     return request(_SOCK_DIAG_BY_FAMILY, _REQUEST.pack(AF_SMC, _EXTENSIONS), flags=DUMP)
 
 

@@ -37,7 +37,7 @@ class IDialing(Interface):
 class IClientSignal(Interface):
     """The carrier's part of a client's connection; C{prepare}: only if the carrier's socket is used."""
 
-    isSMC: bool = Attribute("Whether the listener speaks SMC, once that is known.")
+    isSMC: bool = Attribute("Whether the listener supports SMC, as soon as that is known.")
     isAwaited: bool = Attribute("Whether the listener waits for a CLC message even where C{isSMC} is False.")
     isExpected: bool = Attribute("Whether the connection was announced, and the listener has agreed to it.")
     process: Credentials | None = Attribute("The process that listens, None if unknown.")

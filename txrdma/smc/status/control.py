@@ -54,7 +54,7 @@ class ControlSocket(Answering):
     def __init__(self, reactor: Reactor, report: Report) -> None:
         self._clock = reactor
         self._status = report
-        super().__init__(reactor, NAMESPACE, self._all, "the status of our connections")
+        super().__init__(reactor, NAMESPACE, self._all, "the status of SMC connections")
 
     def _all(self) -> dict[str, object]:
         return {

@@ -92,12 +92,13 @@ class Subnets:
         return 0 <= length <= 32 and not (network ^ address) >> (32 - length)
 
 
-def _samePrefix(remote: bytes, remoteLength: int, ours: bytes, ourLength: int) -> bool:
-    if remoteLength != ourLength or not 0 < ourLength <= 128:
+def _samePrefix(remote: bytes, remoteLength: int, local: bytes, localLength: int) -> bool:
+    """Return whether two IPv6 prefixes are the same subnet, which is not the link-local one."""
+    if remoteLength != localLength or not 0 < localLength <= 128:
         return False
     if remote[0] == 0xFE and remote[1] & 0xC0 == 0x80:
         return False  # every host is in the link-local subnet
-    return not (int.from_bytes(remote, "big") ^ int.from_bytes(ours, "big")) >> (128 - ourLength)
+    return not (int.from_bytes(remote, "big") ^ int.from_bytes(local, "big")) >> (128 - localLength)
 
 
 @frozen
@@ -162,7 +163,7 @@ class Abilities:
     maxConnections: int = MOST_CONNECTIONS
     maxLinks: int = FEWEST_LINKS
 
-    def speaks(self, version: int) -> bool:
+    def allows(self, version: int) -> bool:
         """Return whether the configuration allows a version."""
         return version in self.versions and (version == 1 or bool(self.ueids))
 
@@ -264,12 +265,12 @@ def propose(candidates: tuple[Candidate, ...], abilities: Abilities, address: st
     """
     candidates = _nearest(candidates, address)
     v1, v2 = (
-        next((each for each in candidates if abilities.speaks(version) and each.carries(version)), None)
+        next((each for each in candidates if abilities.allows(version) and each.carries(version)), None)
         for version in (1, 2)
     )
     named = v1 or v2
     if named is None:
-        return Diagnosis.NOSMCRDEV if any(map(abilities.speaks, VERSIONS)) else Diagnosis.NOUEID
+        return Diagnosis.NOSMCRDEV if any(map(abilities.allows, VERSIONS)) else Diagnosis.NOUEID
     values: dict[str, Any] = {"peerID": named.peerID, "gid": GID(bytes(16)), "mac": MACAddress(bytes(6))}
     if v1 is not None:
         values |= {"gid": v1.gid, "mac": v1.mac, **_area(v1, address)}
@@ -331,7 +332,7 @@ def choose(
 def _chooseV1(
     proposal: Proposal, candidates: tuple[Candidate, ...], abilities: Abilities
 ) -> Choice | Diagnosis:
-    if not abilities.speaks(1) or proposal.typeV1 == Path.NONE:
+    if not abilities.allows(1) or proposal.typeV1 == Path.NONE:
         return Diagnosis.VERSMISMAT
     if not proposal.offersV1:
         return Diagnosis.MODEUNSUPP
@@ -357,10 +358,10 @@ def _chooseV2(
     eid = next((each for each in offered.eids if each in abilities.ueids), None)
     if eid is None:
         return Diagnosis.NOUEID
-    able = [(each, each.isDirectTo(offered.gid)) for each in candidates if each.carries(2)]
-    if not able:
+    usable = [(each, each.isDirectTo(offered.gid)) for each in candidates if each.carries(2)]
+    if not usable:
         return Diagnosis.NOSMCRDEV
-    routes = [(candidate, isDirect) for candidate, isDirect in able if isDirect is not None]
+    routes = [(candidate, isDirect) for candidate, isDirect in usable if isDirect is not None]
     if not routes:
         return Diagnosis.NOROUTE
     candidate, isDirect = min(routes, key=lambda route: not route[1])
@@ -450,8 +451,7 @@ def checkConfirm(confirm: Confirm, accept: Accept, proposal: Proposal) -> Diagno
     """Check that a client's Confirm repeats the server's Accept; return the reason to decline, or None."""
     if confirm.version != accept.version:
         return Diagnosis.VERSMISMAT
-    # The ends disagree on whether the link group exists.
-    if confirm.firstContact != accept.firstContact:
+    if confirm.firstContact != accept.firstContact:  # the ends disagree on whether the link group exists
         return Diagnosis.SYNCERR
     if _isContradictory(confirm):
         return Diagnosis.CNFERR
@@ -462,18 +462,18 @@ def checkConfirm(confirm: Confirm, accept: Accept, proposal: Proposal) -> Diagno
     if confirm.v2.eid != accept.v2.eid:
         return Diagnosis.NOUEID
     # Release and limits are in first contacts only; the server has chosen them, and the client repeats them.
-    ours, remote = accept.v2.firstContact, confirm.v2.firstContact
-    if ours is None or remote is None:
+    chosen, repeated = accept.v2.firstContact, confirm.v2.firstContact
+    if chosen is None or repeated is None:
         return None
-    if remote.release != ours.release:
+    if repeated.release != chosen.release:
         return Diagnosis.RELEASEERR
-    if not ours.release or ours.v21 is None:
+    if not chosen.release or chosen.v21 is None:
         return None
-    if remote.v21 is None:
+    if repeated.v21 is None:
         return Diagnosis.RELEASEERR
-    if remote.v21.maxConnections != ours.v21.maxConnections:
+    if repeated.v21.maxConnections != chosen.v21.maxConnections:
         return Diagnosis.MAXCONNERR
-    if remote.v21.maxLinks != ours.v21.maxLinks:
+    if repeated.v21.maxLinks != chosen.v21.maxLinks:
         return Diagnosis.MAXLINKERR
     return None
 

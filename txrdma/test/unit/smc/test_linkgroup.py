@@ -410,7 +410,7 @@ class EndTests(SynchronousTestCase):
         pair.client.shutdown(0.0)
         found = pair.run()
         self.assertEqual(found[0], [GroupEnded(llc.DeleteReason.PROGRAM_ENDING, "ended by the peer", True)])
-        self.assertEqual(found[1], [GroupEnded(llc.DeleteReason.PROGRAM_ENDING, "ended by us")])
+        self.assertEqual(found[1], [GroupEnded(llc.DeleteReason.PROGRAM_ENDING, "ended by this process")])
         self.assertEqual(
             pair.names(),
             [
@@ -425,7 +425,7 @@ class EndTests(SynchronousTestCase):
         server.shutdown(5.0)
         self.assertEqual(server.deadline(), 7.0)
         server.expired(7.0)
-        self.assertEqual(server.events(), [GroupEnded(llc.DeleteReason.PROGRAM_ENDING, "ended by us")])
+        self.assertEqual(server.events(), [GroupEnded(llc.DeleteReason.PROGRAM_ENDING, "ended by this process")])
         self.assertEqual(server.state, "ended")
 
     def test_groupNeverUpEndsSilently(self) -> None:
