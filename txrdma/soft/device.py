@@ -205,7 +205,7 @@ class SoftDevice:
             NodeType.CHANNEL_ADAPTER,
             guid,
             guid,
-            firmware=__version__,  # our version stands for it
+            firmware=__version__,  # there is none: the version of this package
             atomics=AtomicCapability.HCA,
             acknowledgesByProgram=True,
             canMigrate=True,

@@ -71,7 +71,7 @@ class SoftPort:
         @param routes: routes, which the port owns and closes.
         @param mtu: the largest payload of a packet, where the interface's own MTU allows more.
         @param longestDatagram: see L{PortAttributes}.
-        @param interfaces: looks up the interface of the address; if None, the port is always up.
+        @param interfaces: finds the interface of the address; if None, the port is always up.
         """
         self.number = 0
         self.address = address

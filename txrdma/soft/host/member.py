@@ -442,7 +442,7 @@ class PortMember:
                     socket.SOCK_SEQPACKET,
                     hostName(self.address, self._name),
                     self._accepted,
-                    "our port 4791",
+                    "the sharing of port 4791",
                 )
             except OSError:
                 continue  # another device was faster

@@ -441,12 +441,12 @@ class LaneReceiver:
         self._ready, self._takesSends, self._mostPrepared = _NONE, False, _FIRST_PREPARED
         return self.targets is not None
 
-    def _rejectReceive(self, request: ReceiveRequest, ours: Status, remote: Status) -> None:
+    def _rejectReceive(self, request: ReceiveRequest, local: Status, remote: Status) -> None:
         """Fail a receive that can't take the message, and the sender's request."""
         owner = self._owner
         self._writeFault(remote)
         self._removeReceive(request)
-        owner.receiveCompleted(Completion(request.identifier, ours, _RECEIVE, owner.number), True)
+        owner.receiveCompleted(Completion(request.identifier, local, _RECEIVE, owner.number), True)
         if not self._outgoing.isClosed:
             owner.failed(None)
 

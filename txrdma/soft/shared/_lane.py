@@ -139,7 +139,7 @@ class Lane:
     def nudged(self) -> None:
         """Poll on behalf of the peer, and resume requests that wait for it."""
         self.poll()
-        barrier()  # a peer that sees our position from here on does not wake us again: poll once more
+        barrier()  # a peer that reads the local position from here on does not nudge again: poll once more
         self.poll()
         outgoing = self._outgoing
         if outgoing.isLinked and outgoing.isSuspended:

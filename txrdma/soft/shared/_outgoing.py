@@ -76,7 +76,7 @@ _ATOMICS: Final = frozenset({Operation.COMPARE_AND_SWAP, Operation.FETCH_AND_ADD
 _LAST_OUTWARD: Final = int(Operation.SEND_WITH_IMMEDIATE)  # the last operation that sends local memory
 FOR_EVER: Final = 7
 
-# Statuses with which a receiver may refuse our oldest request.
+# Statuses with which a receiver may refuse the oldest request.
 _FAULTS: Final = frozenset({Status.REM_INV_REQ_ERR, Status.REM_ACCESS_ERR, Status.REM_OP_ERR})
 
 _new = tuple.__new__

@@ -40,7 +40,7 @@ class Wakeups:
         self._rings = rings
         self._services: LaneServices = services
         self._epoch = 0
-        self._nudgedAt = 0  # our position when the peer was nudged last
+        self._nudgedAt = 0  # local position when the peer was nudged last
 
     def publish(self) -> None:
         """Publish the local wake word; poll once after this."""

@@ -620,7 +620,7 @@ class SharedMemoryPort(RoutePort):
 
     def _link(self, line: Line, peer: _ConnectedProcess | None) -> None:
         link = _Link(self, line, peer)
-        if not line.isClosed:  # the peer may have died before our first message
+        if not line.isClosed:  # the peer may have died before the first message
             self._links[line] = link
 
     def peer(self, name: tuple[str, int]) -> _ConnectedProcess:

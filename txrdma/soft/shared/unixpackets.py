@@ -146,7 +146,9 @@ class UnixRendezvous:
             accepted(PacketSocket(self._reactor, sock))
 
         name = rendezvousName(address, port)
-        return LocalListener(self._reactor, socket.SOCK_SEQPACKET, name, came, "our shared memory")
+        return LocalListener(
+            self._reactor, socket.SOCK_SEQPACKET, name, came, "shared memory of RDMA devices"
+        )
 
     def connect(self, address: str, port: int) -> Line | None:
         try:
@@ -180,7 +182,7 @@ class DirectoryRendezvous(UnixRendezvous):
 
         name = meetingName(address, port)
         return DirectoryListener(
-            self._reactor, self._directory, socket.SOCK_SEQPACKET, name, came, "our shared memory"
+            self._reactor, self._directory, socket.SOCK_SEQPACKET, name, came, "shared memory of RDMA devices"
         )
 
     def connect(self, address: str, port: int) -> Line | None:
