@@ -343,7 +343,7 @@ class CompletionReader:
         while now < end and now < until and self._reactorSleep() != 0:
             for number in _POLLS:
                 if self.poll():
-                    # The first poll of a wait finds what was there before, which says nothing about how long
+                    # The first poll of a wait finds what was there before, which does not show how long
                     # answers take.
                     if number or now > busyPoll.since:
                         busyPoll.came(now)

@@ -127,7 +127,7 @@ class PollingReactor(EPollReactor):
                             return True
                 if now >= due:
                     return True
-                # At intervals also look for events of sockets and other descriptors.
+                # At intervals also wait for events of sockets and other descriptors, without sleeping.
                 if now >= next:
                     self._wait(0)
                     self._rounds += 1
