@@ -63,7 +63,7 @@ NAMES: Final = (
     PrivateName("twisted.internet.tcp.Connector", "_makeTransport", (_KERNEL, _DIALING),
         "Connects with a subclass of Twisted's client."),
     PrivateName("twisted.internet._newtls", "startTLS", ("txrdma.streams.transport",),
-        "startTLS on a stream of ours.", "startTLS raises ImportError. The tls: wrapper does not need it."),
+        "startTLS on a stream of txrdma.", "startTLS raises ImportError. The tls: wrapper does not need it."),
     PrivateName(_REACTOR, "_newTimedCalls", ("txrdma.verbs.polling",), "The reactor has work: end a spin."),
     PrivateName(_REACTOR, "_justStopped", ("txrdma.verbs.polling",), "The reactor stops: end a spin."),
     PrivateName(_SERVICE, "_raiseSynchronously", ("txrdma.tap.listening",),

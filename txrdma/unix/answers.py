@@ -158,7 +158,7 @@ class StatusServer(Generic[T]):
         if reactor in self._answering or reactor not in self.parts.values():
             return
         try:
-            listener = Answering(reactor, self._namespace, self._report, "the status of our counters")
+            listener = Answering(reactor, self._namespace, self._report, "the status of counters")
         except OSError as error:  # another reactor of this process answers, or there are no abstract names
             _rateLimited.info(
                 (self._command, error.errno),

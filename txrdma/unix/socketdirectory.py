@@ -123,7 +123,7 @@ class SocketDirectory:
         Create a listening socket with a name. It is linked after the socket listens, so no client is refused.
 
         @param kind: SOCK_STREAM or SOCK_SEQPACKET.
-        @param name: a word, C{-}, and what tells it from other names of this word.
+        @param name: a word, C{-}, and a unique part.
         @raise OSError: the name is in use, or the directory is not writable.
         """
         self._sweep(kind, name.partition("-")[0] + "-")
