@@ -290,8 +290,8 @@ class EndpointCase:
             "mappings": Path("/proc/self/maps").read_text().count("/memfd:"),
             "delayed calls": len(reactor.getDelayedCalls()),
         }
-        for holding in devices._held.values():
-            device: Any = holding.device
+        for opened in devices._openDevices.values():
+            device: Any = opened.device
             name = device.ports[0].address
             for kind in ("domains", "_queuePairs", "_channels", "_completionQueues", "keys"):
                 found[f"{name}: {kind}"] = len(getattr(device, kind))

@@ -129,7 +129,7 @@ class BusyPoll:
         """Count a found answer as worth all the time that was spent on polling for it."""
         self._most = self._worth = LOW_LATENCY_SECONDS
 
-    def waits(self, now: float, isPeerPolling: bool = False) -> float:
+    def wait(self, now: float, isPeerPolling: bool = False) -> float:
         """Begin a wait, or continue it; return the time until which to busy-poll, which may be past."""
         if not self._isWaiting:
             self._isWaiting = True
@@ -142,11 +142,11 @@ class BusyPoll:
                     self._until += min(1.5 * self._expected + _SPARE_SECONDS, self._most)
         return self._until
 
-    def cameAtOnce(self) -> None:
+    def foundAtOnce(self) -> None:
         """End a wait, since the completion was there before it began."""
         self._isWaiting = False
 
-    def came(self, now: float) -> None:
+    def found(self, now: float) -> None:
         """End a wait with a completion, and learn from its duration."""
         if not self._isWaiting:
             return

@@ -243,7 +243,7 @@ class CompletionReader:
         began = perf_counter()
         found = self.poll()
         if found:
-            self._busyPoll.came(began)
+            self._busyPoll.found(began)
             if self._isStreaming and not self._drain():
                 return
         if self._pause:
@@ -269,7 +269,7 @@ class CompletionReader:
         began = perf_counter()
         if self.poll():
             self._isExpecting = False
-            self._busyPoll.came(began)
+            self._busyPoll.found(began)
             if self._isAlone:
                 self._drain()
             self._continue()
@@ -292,7 +292,7 @@ class CompletionReader:
             self.arm()
         self._isStreaming = self._sources.isRunning and self.poll()
         if self._isStreaming:
-            self._busyPoll.came(perf_counter())
+            self._busyPoll.found(perf_counter())
         return not self._isStreaming
 
     def _expectsAnswer(self) -> bool:
@@ -329,7 +329,7 @@ class CompletionReader:
             return False
         busyPoll = self._busyPoll
         began = now = perf_counter()
-        until = busyPoll.waits(now, self._isPeerPolling())
+        until = busyPoll.wait(now, self._isPeerPolling())
         if now >= until:
             self._pause = _PAUSE
             self._countPoller(False)
@@ -346,11 +346,11 @@ class CompletionReader:
                     # The first poll of a wait finds what was there before, which does not show how long
                     # answers take.
                     if number or now > busyPoll.since:
-                        busyPoll.came(now)
+                        busyPoll.found(now)
                     else:
-                        busyPoll.cameAtOnce()
+                        busyPoll.foundAtOnce()
                     now = perf_counter()
-                    until = busyPoll.waits(now, True)
+                    until = busyPoll.wait(now, True)
                     end = now + _SLICE_SECONDS
                     break
             else:

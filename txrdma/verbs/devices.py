@@ -94,11 +94,11 @@ def sharedDevice(reactor: object, description: str) -> IVerbsDevice:
     with _collectingLater(), _malformed():
         parser, args, kwargs = _understood(description)
         key = _keyOf(reactor, parser, args, kwargs)
-        holding = _held.get(key)
-        if holding is None:
+        opened = _openDevices.get(key)
+        if opened is None:
             device = parser.parseDevice(reactor, *args, **kwargs)
-            holding = _held[key] = _Holding(device, key, description)
-    return _Share(holding)
+            opened = _openDevices[key] = _OpenDevice(device, key, description)
+    return _Share(opened)
 
 
 def openedAs(reactor: object, description: str) -> str:
@@ -109,8 +109,8 @@ def openedAs(reactor: object, description: str) -> str:
     @raise txrdma.error.MalformedDevice: the string is malformed.
     """
     with _malformed():
-        holding = _held.get(_keyOf(reactor, *_understood(description)))
-    return description if holding is None else holding.description
+        opened = _openDevices.get(_keyOf(reactor, *_understood(description)))
+    return description if opened is None else opened.description
 
 
 def _keyOf(
@@ -189,54 +189,54 @@ def deviceKinds() -> list[str]:
     return sorted(parser.prefix for parser in _parsers())
 
 
-class _Holding:
-    """A shared device, with the number of its holders, and of those that need it on the reactor."""
+class _OpenDevice:
+    """An open device, with the number of its shares, and of those that need it on the reactor."""
 
     def __init__(self, device: IVerbsDevice, key: _Key, description: str) -> None:
         self.device = device
         self.key = key
         self.description = description
-        self.holders = 0
+        self.shares = 0
         self.awake = 0
         self.driven = IReactorDevice(device, None)
         self.resting = self.driven if self.driven is not None and self.driven.canRest else None
 
 
-_held: dict[_Key, _Holding] = {}
+_openDevices: dict[_Key, _OpenDevice] = {}
 
 
 @implementer(IVerbsDevice)
 class _Share:
-    """A shared device, for one holder."""
+    """An open device, for one of its users, who closes this instead of the device."""
 
-    def __init__(self, holding: _Holding) -> None:
-        self._holding: _Holding | None = holding
-        self.name: str = holding.device.name
-        self.portCount: int = holding.device.portCount
-        self.attributes: DeviceAttributes = holding.device.attributes
-        self.limits: DeviceLimits = holding.device.limits
+    def __init__(self, opened: _OpenDevice) -> None:
+        self._opened: _OpenDevice | None = opened
+        self.name: str = opened.device.name
+        self.portCount: int = opened.device.portCount
+        self.attributes: DeviceAttributes = opened.device.attributes
+        self.limits: DeviceLimits = opened.device.limits
         self._unsubscribers: dict[object, Callable[[], None]] = {}
         self._isAwake = True
-        holding.holders += 1
-        holding.awake += 1
-        if holding.driven is not None:
+        opened.shares += 1
+        opened.awake += 1
+        if opened.driven is not None:
             alsoProvides(self, IReactorDevice)
-            self.canRest, self.isAttended = holding.driven.canRest, holding.driven.isAttended
-        claims = IServiceClaims(holding.device, None)
+            self.canRest, self.isAttended = opened.driven.canRest, opened.driven.isAttended
+        claims = IServiceClaims(opened.device, None)
         if claims is not None:
             alsoProvides(self, IServiceClaims)
             self.share = claims.share
-        if holding.resting is not None:
-            holding.resting.wake()
+        if opened.resting is not None:
+            opened.resting.wake()
 
     @property
     def _device(self) -> IVerbsDevice:
-        if self._holding is None:
+        if self._opened is None:
             raise DeviceUnavailable(f"this share of the device {self.name} is closed")
-        return self._holding.device
+        return self._opened.device
 
     def __repr__(self) -> str:
-        return f"<share of {self._holding.device!r}>" if self._holding else "<closed share of a device>"
+        return f"<share of {self._opened.device!r}>" if self._opened else "<closed share of a device>"
 
     def gids(self, port: int) -> Sequence[GID]:
         return self._device.gids(port)
@@ -274,23 +274,23 @@ class _Share:
         return IServiceClaims(self._device).claimService(serviceID)
 
     def rest(self) -> None:
-        holding = self._holding
-        if holding is not None and holding.resting is not None and self._isAwake:
+        opened = self._opened
+        if opened is not None and opened.resting is not None and self._isAwake:
             self._isAwake = False
-            holding.awake -= 1
-            if not holding.awake:
-                holding.resting.rest()
+            opened.awake -= 1
+            if not opened.awake:
+                opened.resting.rest()
 
     def wake(self) -> None:
-        holding = self._holding
-        if holding is not None and holding.resting is not None:
+        opened = self._opened
+        if opened is not None and opened.resting is not None:
             if not self._isAwake:
                 self._isAwake = True
-                holding.awake += 1
-            holding.resting.wake()
+                opened.awake += 1
+            opened.resting.wake()
 
     def drive(self) -> bool:
-        device = None if self._holding is None else self._holding.driven
+        device = None if self._opened is None else self._opened.driven
         return device is not None and device.drive()
 
     def descriptors(self) -> Sequence[int]:
@@ -305,21 +305,21 @@ class _Share:
     @property
     def _resting(self) -> IReactorDevice | None:
         """The device, while it is off the reactor."""
-        holding = self._holding
-        return None if holding is None or holding.awake else holding.resting
+        opened = self._opened
+        return None if opened is None or opened.awake else opened.resting
 
     def close(self) -> None:
         self.rest()
-        holding, self._holding = self._holding, None
-        if holding is None:
+        opened, self._opened = self._opened, None
+        if opened is None:
             return
         for unsubscribe in self._unsubscribers.values():
             unsubscribe()
         self._unsubscribers.clear()
-        holding.holders -= 1
-        if holding.holders == 0:
-            del _held[holding.key]
-            holding.device.close()
+        opened.shares -= 1
+        if opened.shares == 0:
+            del _openDevices[opened.key]
+            opened.device.close()
 
 
 def _parsers() -> Iterator[IVerbsDeviceStringParser]:

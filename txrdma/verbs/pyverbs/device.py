@@ -168,12 +168,12 @@ class PyverbsProtectionDomain:
             raise translated(error, f"no queue pair of {capacity}") from error
         except OverflowError as error:
             raise InvalidRequest(f"no queue pair of {capacity}: {error}") from error
-        has = wanted.cap
-        really = Capacity(
-            has.max_send_wr, has.max_recv_wr, has.max_send_sge, has.max_recv_sge, has.max_inline_data
+        cap = wanted.cap  # which pyverbs has updated
+        actual = Capacity(
+            cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge, cap.max_inline_data
         )
         device = self._handleOf, self.device.admit, self._forget
-        queuePair = PyverbsQueuePair(verbs, self._tracker, *device, raw, kind, really, send, receive, shared)
+        queuePair = PyverbsQueuePair(verbs, self._tracker, *device, raw, kind, actual, send, receive, shared)
         self._queuePairs[queuePair] = None
         self.device.keep(queuePair)
         return queuePair
@@ -285,20 +285,20 @@ class PyverbsDevice:
         return tuple(entry.gid for entry in self.gidTable(port))
 
     def gidTable(self, port: int) -> Sequence[GIDEntry]:
-        return self._ask(port, gidTable)
+        return self._queryPort(port, gidTable)
 
     def pkeys(self, port: int) -> Sequence[PKey]:
-        return self._ask(port, pkeyTable)
+        return self._queryPort(port, pkeyTable)
 
     def portAttributes(self, port: int) -> PortAttributes:
-        return self._ask(port, lambda context, port: portAttributes(self.name, context, port))
+        return self._queryPort(port, lambda context, port: portAttributes(self.name, context, port))
 
-    def _ask(self, port: int, ask: Callable[[Any, int], _Fact]) -> _Fact:
+    def _queryPort(self, port: int, query: Callable[[Any, int], _Fact]) -> _Fact:
         context = self._checkOpen()
         if not 1 <= port <= self.portCount:
             raise InvalidRequest(f"there is no port {port}; they are 1 to {self.portCount}")
         try:
-            return ask(context, port)
+            return query(context, port)
         except self.verbs.Error as error:
             raise translated(error, f"port {port} of {self.name} can't be queried") from error
 

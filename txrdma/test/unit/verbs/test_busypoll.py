@@ -36,12 +36,12 @@ class BusyPollTests(SynchronousTestCase):
         """
         found = []
         for wait in waits:
-            until = self.busyPoll.waits(self.now, isPeerPolling)
+            until = self.busyPoll.wait(self.now, isPeerPolling)
             arrival = self.now + wait
             found.append(arrival < until)
             self.polled += min(until, arrival) - self.now
             came = arrival if found[-1] else arrival + waking
-            self.busyPoll.came(came)
+            self.busyPoll.found(came)
             self.now = came + work
         return found
 
@@ -81,9 +81,9 @@ class BusyPollTests(SynchronousTestCase):
         self.assertLess(self.polled, 500 * US)
 
     def test_waitWithoutAnswerIsPolledOnceForBoundedTime(self) -> None:
-        until = self.busyPoll.waits(self.now)
+        until = self.busyPoll.wait(self.now)
         self.assertLessEqual(until - self.now, MOST_SECONDS)
-        self.assertEqual(self.busyPoll.waits(self.now + 5), until)
+        self.assertEqual(self.busyPoll.wait(self.now + 5), until)
         self.assertLess(MOST_SECONDS, LOW_LATENCY_SECONDS)
 
     def test_pollingBeginsAgainAfterSlowAnswers(self) -> None:
@@ -93,16 +93,16 @@ class BusyPollTests(SynchronousTestCase):
 
     def test_readerWithoutCreditPollsIfPeerDoes(self) -> None:
         self.answers(repeat(90 * US, 8), work=90 * US)
-        while self.busyPoll.waits(self.now) > self.now:
+        while self.busyPoll.wait(self.now) > self.now:
             self.answers([300 * US])
-        self.busyPoll.cameAtOnce()
-        self.assertGreater(self.busyPoll.waits(self.now, True), self.now)
+        self.busyPoll.foundAtOnce()
+        self.assertGreater(self.busyPoll.wait(self.now, True), self.now)
 
     def test_earlyCompletionGivesNoCredit(self) -> None:
         self.answers(repeat(90 * US, 1000), work=90 * US)
         for _ in range(1000):
-            self.busyPoll.waits(self.now)
-            self.busyPoll.cameAtOnce()
+            self.busyPoll.wait(self.now)
+            self.busyPoll.foundAtOnce()
         self.assertFalse(any(self.answers(repeat(90 * US, 10), work=90 * US)))
 
     def test_pausesAreNotPolledLongerThanAnswersTook(self) -> None:
@@ -114,7 +114,7 @@ class BusyPollTests(SynchronousTestCase):
     def test_pollingTimeFollowsQuickerAnswers(self) -> None:
         self.answers(repeat(80 * US, 3), work=80 * US)
         self.answers(repeat(10 * US, 40))
-        self.assertLess(self.busyPoll.waits(self.now) - self.now, 50 * US)
+        self.assertLess(self.busyPoll.wait(self.now) - self.now, 50 * US)
 
     def test_unsuccessfulPollingOfAllReadersIsBounded(self) -> None:
         others = [BusyPoll(self.budget) for _ in range(4)]
@@ -124,8 +124,8 @@ class BusyPollTests(SynchronousTestCase):
             if turn == 10_000:
                 polled, began = 0.0, self.now
             busyPoll = others[turn % 4]
-            until = busyPoll.waits(self.now)
+            until = busyPoll.wait(self.now)
             polled += until - self.now
             self.now += 300 * US
-            busyPoll.came(self.now)
+            busyPoll.found(self.now)
         self.assertLess(polled / (self.now - began), 0.02)

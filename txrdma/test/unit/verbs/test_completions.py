@@ -508,9 +508,9 @@ class BusyPollingTests(SynchronousTestCase):
             def __getattr__(self, name: str) -> Any:
                 return getattr(busyPoll, name)
 
-            def cameAtOnce(self) -> None:
+            def foundAtOnce(self) -> None:
                 atOnce.append(polls)
-                busyPoll.cameAtOnce()
+                busyPoll.foundAtOnce()
 
         busyPoll = self.reader._busyPoll
         self.patch(self.reader, "_busyPoll", Counted())
