@@ -36,12 +36,12 @@ _NOTHING: Final = memoryview(b"")
 class Read:
     """A READ that is being answered: packets C{next} to C{end} remain to be sent."""
 
-    __slots__ = ("address", "again", "end", "first", "left", "next", "rkey")
+    __slots__ = ("address", "isRepeat", "end", "first", "left", "next", "rkey")
 
-    def __init__(self, first: int, end: int, address: int, rkey: int, length: int, again: bool) -> None:
+    def __init__(self, first: int, end: int, address: int, rkey: int, length: int, isRepeat: bool) -> None:
         self.first = self.next = first
         self.end = end
-        self.again = again
+        self.isRepeat = isRepeat
         self.address = address
         self.rkey = rkey
         self.left = length
@@ -50,14 +50,14 @@ class Read:
 class Atomic:
     """An executed atomic operation: its request (opcode and header), and the original value."""
 
-    __slots__ = ("again", "end", "first", "next", "original", "request")
+    __slots__ = ("isRepeat", "end", "first", "next", "original", "request")
 
-    def __init__(self, psn: int, request: tuple[int, bytes], original: int, again: bool = False) -> None:
+    def __init__(self, psn: int, request: tuple[int, bytes], original: int, isRepeat: bool = False) -> None:
         self.first = self.next = psn
         self.end = psn + 1
         self.request = request
         self.original = original
-        self.again = again
+        self.isRepeat = isRepeat
 
 
 Answer = Union[Read, Atomic]
@@ -77,7 +77,7 @@ class Answers:
         self._results: list[Atomic] = []
         self._retained = 1
 
-    def keep(self, count: int) -> None:
+    def retain(self, count: int) -> None:
         """Set the number of results of atomic operations that are retained for repeated requests."""
         self._retained = count
         del self._results[: max(0, len(self._results) - count)]
@@ -91,7 +91,7 @@ class Answers:
     @property
     def new(self) -> int:
         """The number of waiting answers to new requests."""
-        return sum([not answer.again for answer in self.waiting])
+        return sum([not answer.isRepeat for answer in self.waiting])
 
     def execute(self, psn: int, opcode: int, header: bytes, target: memoryview) -> None:
         """Execute an atomic operation, in host byte order, and queue its answer."""
@@ -99,14 +99,14 @@ class Answers:
         original = performAtomic(target, compare if opcode == COMPARE_SWAP else None, operand)
         result = Atomic(psn, (opcode, header), original)
         self._results.append(result)
-        self.keep(self._retained)
+        self.retain(self._retained)
         self.queue(result)
 
-    def known(self, psn: int, opcode: int, header: bytes) -> Atomic | None:
+    def resultOf(self, psn: int, opcode: int, header: bytes) -> Atomic | None:
         """Return the retained result of a repeated atomic request; None if it is not retained."""
         for result in self._results:
             if result.first == psn and result.request == (opcode, header):
-                return Atomic(psn, result.request, result.original, again=True)
+                return Atomic(psn, result.request, result.original, isRepeat=True)
         return None
 
     def repeat(self, answer: Answer, most: int) -> None:
@@ -114,13 +114,13 @@ class Answers:
         waiting = self.waiting
         for other in waiting:
             if other.first == other.next == answer.first and other.end == answer.end:
-                return  # it has not even begun
-        while waiting and waiting[-1].end > answer.first:  # the peer has gone back, and asks for all of these
-            answer.again &= waiting.pop().again  # an incomplete answer stays new
+                return  # its packets are still to be sent
+        while waiting and waiting[-1].end > answer.first:  # the peer has gone back, and repeats all of these
+            answer.isRepeat &= waiting.pop().isRepeat  # an incomplete answer stays new
         if len(waiting) <= most:
             self.queue(answer)
 
-    def give(self, room: int, messages: int, runs: list[Outgoing]) -> int:
+    def send(self, room: int, messages: int, runs: list[Outgoing]) -> int:
         """
         Append packets of the oldest answer, as many as fit; return their number.
 

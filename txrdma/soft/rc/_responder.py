@@ -149,7 +149,7 @@ class Responder:
     def retune(self, access: int, maxDestRDAtomic: int, minRNRTimer: int) -> None:
         self._access = access
         self._mostAnswers = maxDestRDAtomic
-        self._answers.keep(maxDestRDAtomic)
+        self._answers.retain(maxDestRDAtomic)
         self._minRNRTimer = minRNRTimer
 
     # Interface of the core.
@@ -197,9 +197,9 @@ class Responder:
         waiting = self._answers.waiting
         while waiting and free > 0:
             try:
-                free -= self._answers.give(free, self._messages, runs)
+                free -= self._answers.send(free, self._messages, runs)
             except ProtectionError:  # the memory was deregistered meanwhile
-                if waiting[0].again:  # the peer may have the first answer, else its timer will notice
+                if waiting[0].isRepeat:  # the peer may have the first answer, else its timer will notice
                     waiting.popleft()
                     continue
                 self._expected = waiting[0].next
@@ -400,7 +400,7 @@ class Responder:
             raise _invalid()
         psn = self._expected
         if run.opcode == _READ_REQUEST:
-            read = self._read(psn, run, number, again=False)
+            read = self._read(psn, run, number, isRepeat=False)
             self._admit()
             self._answers.queue(read)
             self._expected = read.end
@@ -418,7 +418,7 @@ class Responder:
         if self._answers.new >= self._mostAnswers:
             raise _invalid()
 
-    def _read(self, psn: int, run: Incoming, number: int, again: bool) -> Read:
+    def _read(self, psn: int, run: Incoming, number: int, isRepeat: bool) -> Read:
         """Decode a READ request, and check access."""
         if run.stride != FRAME + RETH.size or not self._access & REMOTE_READ:
             raise _invalid()
@@ -428,7 +428,7 @@ class Responder:
         except ProtectionError:
             raise _forbidden() from None
         packets = max(1, -(-length // self._mtu))
-        return Read(psn, psn + packets, address, rkey, length, again)
+        return Read(psn, psn + packets, address, rkey, length, isRepeat)
 
     def _atomicHeader(self, run: Incoming, number: int) -> bytes:
         if run.stride != FRAME + ATOMIC_ETH.size or not self._access & _REMOTE_ATOMIC:
@@ -461,9 +461,9 @@ class Responder:
         answer: Answer | None
         try:
             if run.opcode == _READ_REQUEST:
-                answer = self._read(psn, run, number, again=True)
+                answer = self._read(psn, run, number, isRepeat=True)
             else:
-                answer = self._answers.known(psn, run.opcode, self._atomicHeader(run, number))
+                answer = self._answers.resultOf(psn, run.opcode, self._atomicHeader(run, number))
         except _Refused:
             return  # the peer's timer will notice
         if answer is not None and answer.end <= self._expected:

@@ -427,7 +427,7 @@ class LaneSender:
 
     def resume(self) -> None:
         """Execute waiting requests, as far as possible."""
-        if self.isClosed or not self.isLinked or self.remote.asked is not None:
+        if self.isClosed or not self.isLinked or self.remote.requested is not None:
             return
         if self._isFailing:
             self.announce(False)

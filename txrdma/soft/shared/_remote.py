@@ -27,17 +27,17 @@ class RemoteMemory:
     The regions of the peer that this process may access.
 
     @ivar regions: by key; None for a key that was refused.
-    @ivar asked: key of the region for whose reply a request waits.
+    @ivar requested: key of the region for whose reply a request waits.
     """
 
     __slots__ = (
-        *("_access", "_domain", "_isClosed", "_lookup", "_preparing", "_rings", "_services", "asked"),
+        *("_access", "_domain", "_isClosed", "_lookup", "_preparing", "_rings", "_services", "requested"),
         *("regions",),
     )
 
     def __init__(self, owner: SoftQueuePair, services: LaneServices, rings: RingPair) -> None:
         self.regions: dict[int, RemoteRegion | None] = {}
-        self.asked: RKey | None = None
+        self.requested: RKey | None = None
         self._domain = owner.domain
         self._lookup = owner.keys.lookup
         self._services: LaneServices = services
@@ -97,8 +97,8 @@ class RemoteMemory:
         """Execute an RDMA operation by copying; return the status, or None if it has to wait."""
         rkey = request.rkey
         if rkey not in self.regions:
-            if self.asked is None:
-                self.asked = rkey
+            if self.requested is None:
+                self.requested = rkey
                 if rkey not in self._preparing:
                     self._services.requestRegion(rkey)
             return None
@@ -127,11 +127,11 @@ class RemoteMemory:
 
     def _byMessages(self, request: SendRequest, pieces: list[memoryview]) -> None:
         """Access memory by messages, one request at a time, once all earlier records are consumed."""
-        if self.asked is None:
+        if self.requested is None:
             rings = self._rings
             rings.readAcknowledged()
             if rings.produced == rings.acknowledged:
-                self.asked = request.rkey
+                self.requested = request.rkey
                 request = copied(request)  # its poster may change it and its inline bytes meanwhile
                 if request.inline:
                     pieces = [memoryview(piece) for piece in request.inline]
@@ -139,31 +139,31 @@ class RemoteMemory:
 
     def accessed(self, allowed: bool) -> bool:
         """Process the reply to C{LaneServices.access}; return whether a request waits for it."""
-        if self._isClosed or self.asked is None:
+        if self._isClosed or self.requested is None:
             return False
         if allowed:
             self._rings.offset = -1
         else:
-            self.regions[self.asked] = None
-        self.asked = None
+            self.regions[self.requested] = None
+        self.requested = None
         return True
 
     def wants(self, rkey: RKey) -> bool:
         """Return whether a request for this region is pending."""
-        return not self._isClosed and (rkey in self._preparing or self.asked == rkey)
+        return not self._isClosed and (rkey in self._preparing or self.requested == rkey)
 
     def known(self, rkey: RKey, region: RemoteRegion | None, access: int) -> bool:
         """Handle the reply to C{requestRegion}; return whether a request waits for it."""
         preparing = self._preparing.pop(rkey, None)
-        if self._isClosed or (preparing is None and self.asked != rkey):
+        if self._isClosed or (preparing is None and self.requested != rkey):
             return False
         self._access = access
         self.regions[rkey] = region
         for known in preparing or ():
             known()
-        if self.asked != rkey:
+        if self.requested != rkey:
             return False
-        self.asked = None
+        self.requested = None
         return True
 
     def prepare(self, rkey: RKey, known: Callable[[], None]) -> None:
@@ -174,7 +174,7 @@ class RemoteMemory:
             self._preparing[rkey].append(known)
         else:
             self._preparing[rkey] = [known]
-            if self.asked != rkey:
+            if self.requested != rkey:
                 self._services.requestRegion(rkey)
 
     def leave(self) -> None:

@@ -50,6 +50,9 @@ _LATER: Final = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
 _CROWDED_SECONDS: Final = 0.1
 """Seconds until a message is sent again after ETOOMANYREFS (too many descriptors in flight)."""
 
+_PURPOSE: Final = "shared memory of RDMA devices"
+"""Purpose of the connections, for the log."""
+
 
 class MessageReceiver(Protocol):
     """The receiver of messages of a L{Line}."""
@@ -142,13 +145,12 @@ class UnixRendezvous:
         self._reactor = reactor
 
     def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:
-        def came(sock: socket.socket) -> None:
-            accepted(PacketSocket(self._reactor, sock))
+        name, accept = rendezvousName(address, port), self._passingTo(accepted)
+        return LocalListener(self._reactor, socket.SOCK_SEQPACKET, name, accept, _PURPOSE)
 
-        name = rendezvousName(address, port)
-        return LocalListener(
-            self._reactor, socket.SOCK_SEQPACKET, name, came, "shared memory of RDMA devices"
-        )
+    def _passingTo(self, accepted: Callable[[Line], None]) -> Callable[[socket.socket], None]:
+        """Return a function that passes accepted sockets on as lines."""
+        return lambda sock: accepted(PacketSocket(self._reactor, sock))
 
     def connect(self, address: str, port: int) -> Line | None:
         try:
@@ -177,12 +179,9 @@ class DirectoryRendezvous(UnixRendezvous):
         self._directory = SocketDirectory(directory)
 
     def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:
-        def came(sock: socket.socket) -> None:
-            accepted(PacketSocket(self._reactor, sock))
-
-        name = meetingName(address, port)
+        name, accept = meetingName(address, port), self._passingTo(accepted)
         return DirectoryListener(
-            self._reactor, self._directory, socket.SOCK_SEQPACKET, name, came, "shared memory of RDMA devices"
+            self._reactor, self._directory, socket.SOCK_SEQPACKET, name, accept, _PURPOSE
         )
 
     def connect(self, address: str, port: int) -> Line | None:
