@@ -130,21 +130,21 @@ class LocalListener:
         name: str | bytes,
         accepted: Callable[[socket.socket], None],
         purpose: str,
-        welcome: Callable[[int], bool] = isSameUser,
+        isPermitted: Callable[[int], bool] = isSameUser,
         backlog: int = 1024,
     ) -> None:
         """
         @param kind: SOCK_STREAM or SOCK_SEQPACKET.
         @param accepted: called with each connection, a non-blocking socket, which it has to close.
         @param purpose: the purpose of the connections, for the log.
-        @param welcome: returns whether processes of a user may connect.
+        @param isPermitted: returns whether processes of a user may connect.
         @param backlog: connections that may wait to be accepted; the kernel refuses more.
         @raise OSError: the name is in use.
         """
         self._reactor = reactor
         self._accepted = accepted
         self._purpose = purpose
-        self._welcome = welcome
+        self._isPermitted = isPermitted
         self._pause = Timer(reactor)
         self._socket = self._openSocket(kind, name, backlog)
         reactor.addReader(self)
@@ -161,7 +161,7 @@ class LocalListener:
 
     def _mayConnect(self, connected: socket.socket, user: int) -> bool:
         """Return whether the peer may connect."""
-        return self._welcome(user)
+        return self._isPermitted(user)
 
     def fileno(self) -> int:
         return self._socket.fileno()

@@ -236,7 +236,7 @@ class Announcements:
         self._timer = Timer(reactor)
         self._listener: LocalListener | None = None
 
-    def welcome(self, user: int) -> bool:
+    def isPermitted(self, user: int) -> bool:
         """Return whether to accept a process of this user: root, the local user, or any if so configured."""
         if isTrusted(user):
             return True
@@ -255,7 +255,7 @@ class Announcements:
                 listenerName(address),
                 self._accepted,
                 purpose,
-                self.welcome,
+                self.isPermitted,
                 _BACKLOG,
             )
         except OSError as error:

@@ -322,9 +322,9 @@ class AnnouncementTests(Base):
     def test_otherUsersMayAnnounceOnlyToConfiguredDevice(self) -> None:
         for anybody in (False, True):
             announcements = Announcements(cast(Reactor, self.reactor), anybody)
-            self.assertTrue(announcements.welcome(os.geteuid()))
-            self.assertTrue(announcements.welcome(0))
-            self.assertEqual(announcements.welcome(os.geteuid() + 1), anybody)
+            self.assertTrue(announcements.isPermitted(os.geteuid()))
+            self.assertTrue(announcements.isPermitted(0))
+            self.assertEqual(announcements.isPermitted(os.geteuid() + 1), anybody)
 
     def test_listenerContinuesWithoutNameInUseAndLogsText(self) -> None:
         self.announcements()
