@@ -290,22 +290,22 @@ class Lifecycle:
 
     @ivar application: the application's state; C{peer}: the peer's.
     @ivar flags: state flags of every CDC message from now on.
-    @ivar over: L{Ended} has been emitted; received bytes are dropped.
-    @ivar _behind: endings to report after the received bytes have been read: end of file (None), then the
+    @ivar isOver: L{Ended} has been emitted; received bytes are dropped.
+    @ivar _afterRead: endings to report after the received bytes have been read: end of file (None), then the
         reason.
     @ivar _peerFlags: state flags received from the peer so far (RFC 7609, A.4).
     @ivar _isFirst: whether the application was DONE or CLOSED before its peer.
     """
 
-    __slots__ = ("_behind", "_isFirst", "_peerFlags", "_pending", "application", "flags", "over", "peer")
+    __slots__ = ("_afterRead", "_isFirst", "_peerFlags", "_pending", "application", "flags", "isOver", "peer")
 
     def __init__(self) -> None:
         self.application: Application = INIT
         self.peer: Peer = OPEN
         self.flags = 0
         self._pending: list[Event] = []
-        self._behind: tuple[Ending | None, ...] = ()
-        self.over = False
+        self._afterRead: tuple[Ending | None, ...] = ()
+        self.isOver = False
         self._peerFlags = 0
         self._isFirst = False
 
@@ -318,7 +318,7 @@ class Lifecycle:
     @property
     def readEnding(self) -> bool:
         """Whether an ending waits until all received bytes are read: call C{drained} then."""
-        return bool(self._behind)
+        return bool(self._afterRead)
 
     def events(self) -> list[Event]:
         """Take the events since the last call, in the order in which to act on them."""
@@ -399,10 +399,10 @@ class Lifecycle:
 
     def drained(self) -> None:
         """Report end of file or the reason of the end, because all received bytes are read."""
-        behind = self._behind
-        if behind:
-            if behind[0] is None:
-                self._behind = behind[1:]
+        waiting = self._afterRead
+        if waiting:
+            if waiting[0] is None:
+                self._afterRead = waiting[1:]
                 self._pending.append(ReadEnded())
             else:
                 self._input("readUp")
@@ -423,25 +423,25 @@ class Lifecycle:
         self._send(_ABORT_FLAG)
 
     def _readConnectionLost(self) -> None:
-        self._behind += (None,)
+        self._afterRead += (None,)
 
     def _resetAfterRead(self) -> None:
-        self._behind += (Ending.RESET,)
+        self._afterRead += (Ending.RESET,)
 
     def _lostAfterRead(self) -> None:
-        self._behind += (Ending.LOST,)
+        self._afterRead += (Ending.LOST,)
 
     def _connectionEndedAfterRead(self) -> None:
         """Report the reason caused by the peer or the link, unless one has been reported."""
-        for how in self._behind:
+        for how in self._afterRead:
             if how is not None:
                 self._end(how)
                 break
 
     def _end(self, how: Ending) -> None:
-        self._behind = ()
-        if not self.over:
-            self.over = True
+        self._afterRead = ()
+        if not self.isOver:
+            self.isOver = True
             self._pending.append(Ended(how))
 
     def _connectionDone(self) -> None:

@@ -108,7 +108,7 @@ class Flow:
         *("_quickReads", "_slowReads", "_others"),
         *("_view", "_mask", "_contexts", "_isBegun", "_isReading", "_mustSend"),
         *("_address", "_rkey", "_message", "_write", "_target", "_valid"),
-        *("remoteBuffer", "confirmed", "_isMoved", "_isNew", "_posted", "_again"),
+        *("remoteBuffer", "confirmed", "_isMoved", "_isNew", "_posted", "_toResend"),
     )
 
     def __init__(self, queue: LinkSendQueue, view: memoryview, contexts: list[Any], owner: FlowOwner) -> None:
@@ -144,7 +144,7 @@ class Flow:
         self.remoteBuffer: RemoteBuffer | None = None
         self.confirmed = (0, 0)
         self._isMoved = self._isNew = False
-        self._posted = self._again = _NOTHING
+        self._posted = self._toResend = _NOTHING
 
     # Begin and end
 
@@ -170,16 +170,16 @@ class Flow:
         """
         self._bind(remoteBuffer)
         ring = self.ring
-        again: list[bytes | memoryview] = []
+        toResend: list[bytes | memoryview] = []
         for each in unacknowledged:
-            again += each[4]
-        again += self._posted
-        again += self._again  # not yet resent when the previous link failed
-        length = sum(map(len, again))
+            toResend += each[4]
+        toResend += self._posted
+        toResend += self._toResend  # not yet resent when the previous link failed
+        length = sum(map(len, toResend))
         read = ring.peerConsumed - ring.produced + length
         if read > 0:
-            cut(again, read)  # the peer has consumed these, so they need not be resent
-        self._again = again
+            cut(toResend, read)  # the peer has consumed these, so they need not be resent
+        self._toResend = toResend
         self._posted = _NOTHING
         self._isMoved = self._isNew = True
         self.last = self.written = remoteBuffer.queue.sent + 1  # the validation message
@@ -632,14 +632,14 @@ class Flow:
             queue.number(message)
             message.inline = (ring.validation(self.confirmed[0]),)
             requests.append(message)
-        again = [] if self.peerState & ENDS else self._again  # the peer reads no more
-        length = sum(map(len, again))
+        toResend = [] if self.peerState & ENDS else self._toResend  # the peer reads no more
+        length = sum(map(len, toResend))
         most = queue.most(length) if queue.isStaged else length
         if most:
             offset, first, second = spans(ring.produced - length, most, ring.peerSize)
             for at, count in ((offset, first), (0, second)):
                 if count:
-                    chunks = cut(again, count)
+                    chunks = cut(toResend, count)
                     requests.append(queue.write(self._address + at, self._rkey, chunks, count))
                     if queue.unacknowledged is not None:
                         self._posted = self._posted + chunks

@@ -76,10 +76,10 @@ class Ring:
     """
 
     __slots__ = (
-        "_hurry",
+        "_isReportWanted",
         "_limit",
         "_mask",
-        "_moved",
+        "_hasFailedOver",
         "_peerMask",
         "_peerShift",
         "_round",
@@ -129,8 +129,8 @@ class Ring:
         self.ackBase = self.ackWrap = 0  # the peer's consumer cursor
         self._limit = max(size // 10, _SMALLEST_LIMIT)
         self.dueAbove = self._limit
-        self._hurry = False  # the peer waits for a report of any size
-        self._moved = False  # the peer failed over to another link, and repeats older cursors
+        self._isReportWanted = False  # the peer waits for a report of any size
+        self._hasFailedOver = False  # the peer failed over to another link, and repeats older cursors
 
     @property
     def space(self) -> int:
@@ -173,8 +173,8 @@ class Ring:
         size = self.size
         self.mayArrive = consumed + size
         self.dueAbove = consumed + self._limit
-        if self._hurry:
-            self._answered()
+        if self._isReportWanted:
+            self._reportSent()
         return _pack(
             _HEAD | sequence,
             self.token,
@@ -224,7 +224,7 @@ class Ring:
                 self.base = arrived - count
             result |= DATA
         if flags or self.peerFlags:
-            self._flagged(flags)
+            self._flagsReceived(flags)
         # Also a message without data may make a report due: a request, or the flag that the peer is blocked.
         if self.consumed > self.dueAbove and self.updateDue:
             result |= UPDATE
@@ -243,27 +243,29 @@ class Ring:
     def updateDue(self) -> bool:
         """Whether to report consumption now: the peer waits, or lacks space (RFC 7609, 4.5.1, 4.7.3)."""
         unreported = self.consumed - self.reported
-        if self._hurry and unreported:
+        if self._isReportWanted and unreported:
             if self.urgentAt is None or self.consumed >= self.urgentAt or self.peerFlags & _REQUESTED:
                 return True
         if unreported <= self._limit:
             return False
         return bool(self.peerFlags & _BLOCKED) or (self.arrived - self.reported) * 2 >= self.size
 
-    def _flagged(self, flags: int) -> None:
+    def _flagsReceived(self, flags: int) -> None:
+        """Record the producer flags of a message; some request a report of any size."""
         self.peerFlags = flags
         if flags & _PRESENT:
             self.urgentAt = self.arrived  # the byte before the producer cursor is the urgent one
         if flags & (_PRESENT | _REQUESTED):
-            self._hurry = True
+            self._isReportWanted = True
             self.dueAbove = -1
 
-    def _answered(self) -> None:
+    def _reportSent(self) -> None:
+        """Record that a report is sent; the peer may still wait until the urgent byte is read."""
         if self.urgentAt is not None and self.consumed >= self.urgentAt:
             self.urgentAt = None
         self.peerFlags &= ~_REQUESTED
-        self._hurry = self.urgentAt is not None
-        if self._hurry:
+        self._isReportWanted = self.urgentAt is not None
+        if self._isReportWanted:
             self.dueAbove = -1
 
     def _unusual(self, sequence: int, flags: int) -> int:
@@ -271,7 +273,7 @@ class Ring:
         if flags & _FAILOVER:
             if 0 < (sequence - self.receivedSequence) & 0xFFFF < 0x8000:
                 raise WireError("CDC", 2, f"failover lost messages {self.receivedSequence + 1} to {sequence}")
-            self._moved = True
+            self._hasFailedOver = True
         return 0
 
     def _arrival(self, wrap: int, count: int) -> int:
@@ -299,5 +301,5 @@ class Ring:
         back = (size << 16) - step
         if back > step:
             raise WireError("CDC", at, f"{name} cursor {step} bytes on, {ahead}")
-        if not self._moved:
+        if not self._hasFailedOver:
             raise WireError("CDC", at, f"{name} cursor {back} bytes backwards")

@@ -150,7 +150,7 @@ class KeyExchanges:
         keys = tuple(carrier.localTokens.get(name, Token(name, 0)).rkey for name in request.names)
         request.keys = keys
         rest = (RKey(0),) * (KEYS_AT_ONCE - len(keys))
-        self._core.ask(DeleteRKey(count=len(keys), rkeys=keys + rest), 0, carrier)
+        self._core.sendRequest(DeleteRKey(count=len(keys), rkeys=keys + rest), 0, carrier)
 
     def _sendConfirm(self, request: _KeyRequest, carrier: LinkLife) -> None:
         """Send CONFIRM RKEY with the buffer's keys on all links, by continuations if necessary."""
@@ -166,10 +166,10 @@ class KeyExchanges:
         ]
         here, more = _filled(others[:2], 2), others[2:]
         body = ConfirmRKey(others=len(others), rkey=rkey, address=address, onLinks=here)
-        self._core.ask(body, 0, carrier)
+        self._core.sendRequest(body, 0, carrier)
         while more:
             rest = ConfirmRKeyContinuation(remaining=len(more), onLinks=_filled(more[:3], 3))
-            self._core.ask(rest, 0, carrier)
+            self._core.sendRequest(rest, 0, carrier)
             more = more[3:]
 
     def _end(self, request: _KeyRequest, hasSucceeded: bool, now: float) -> None:

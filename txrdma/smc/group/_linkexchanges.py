@@ -175,9 +175,9 @@ class LinkExchanges:
             return
         if self.current is None:
             if self._core.version == 2:
-                self._core.ask(RequestAddLink(gidCount=1, gid=port.gid))
+                self._core.sendRequest(RequestAddLink(gidCount=1, gid=port.gid))
             else:
-                self._core.ask(AddLink(mac=port.mac, gid=port.gid))
+                self._core.sendRequest(AddLink(mac=port.mac, gid=port.gid))
         if self._tries < MOST_TRIES:
             self._next = now + 2.0**self._tries
             self._tries += 1
@@ -219,9 +219,9 @@ class LinkExchanges:
         adding.until = now + core.timing.response
         if adding.peerEnd is None:
             adding.stage = "offered"
-            core.ask(body, 0, adding.carrier, extension)
+            core.sendRequest(body, 0, adding.carrier, extension)
         else:
-            core.ask(body, LLCFlags.RESPONSE, adding.carrier, extension)
+            core.sendRequest(body, LLCFlags.RESPONSE, adding.carrier, extension)
             self._agreed(adding, adding.request, now)
         return link
 
@@ -273,7 +273,7 @@ class LinkExchanges:
         pairs, adding.left = adding.left[:_PAIRS], adding.left[_PAIRS:]
         pairs += [RKeyPair()] * (_PAIRS - len(pairs))
         body = AddLinkContinuation(link=adding.link.number, remaining=count, pairs=tuple(pairs))
-        self._core.ask(body, flags, adding.carrier)
+        self._core.sendRequest(body, flags, adding.carrier)
 
     def _make(self, adding: _Adding, now: float) -> None:
         """Have the owner connect the new link, whose ends and buffers are known to both sides."""
@@ -306,7 +306,7 @@ class LinkExchanges:
         if wasKnown and core.isServer:
             self._deletions.append(_Deleting(link.number, reason, LLCFlags.ORDERLY))
         elif wasKnown:
-            core.ask(DeleteLink(link=link.number, reason=reason), LLCFlags.ORDERLY)
+            core.sendRequest(DeleteLink(link=link.number, reason=reason), LLCFlags.ORDERLY)
         if isinstance(current, _Deleting):
             self._sendDelete(current, now)  # the request may have been sent on that link
         elif self.current is None:
@@ -338,7 +338,7 @@ class LinkExchanges:
 
     def _sendDelete(self, deleting: _Deleting, now: float) -> None:
         deleting.until = now + self._core.timing.response
-        self._core.ask(DeleteLink(link=deleting.number, reason=deleting.reason), deleting.flags)
+        self._core.sendRequest(DeleteLink(link=deleting.number, reason=deleting.reason), deleting.flags)
 
     def _end(self, now: float) -> None:
         """End the current exchange, and begin the next."""

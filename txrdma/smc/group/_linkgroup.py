@@ -406,7 +406,7 @@ class LinkGroup:
             each.testedAt = now
             each.isCompared = len(active) > 1
             each.testData = secrets.token_bytes(16)
-            self._core.ask(TestLink(userData=each.testData), 0, each)
+            self._core.sendRequest(TestLink(userData=each.testData), 0, each)
 
     def _idleTime(self) -> float | None:
         if self._idleSince is None or self._core.state != "active":

@@ -327,7 +327,7 @@ class LinkGroupCore:
         """The link for messages about the group."""
         return next((link for link in self.links if link.state == "active"), self.links[0])
 
-    def ask(
+    def sendRequest(
         self,
         body: Body,
         flags: int = 0,
@@ -360,14 +360,14 @@ class LinkGroupCore:
             maxLinks=self.maxLinks,
             maxConnections=self.maxConnections,
         )
-        self.ask(body, flags | LLCFlags.NO_EYECATCHER, link)
+        self.sendRequest(body, flags | LLCFlags.NO_EYECATCHER, link)
 
     def deleteGroup(self, flags: int, reason: DeleteReason) -> None:
-        self.ask(DeleteLink(link=0, reason=reason), flags | LLCFlags.ALL_LINKS)
+        self.sendRequest(DeleteLink(link=0, reason=reason), flags | LLCFlags.ALL_LINKS)
 
     def offerLink(self) -> None:
         """Offer an unusable second link: Linux's client waits for an ADD LINK, and rejects this one."""
-        self.ask(AddLink(mac=self.local.mac, gid=self.local.gid, link=self.links[0].number + 1))
+        self.sendRequest(AddLink(mac=self.local.mac, gid=self.local.gid, link=self.links[0].number + 1))
 
     def finish(self) -> None:
         self.until = None

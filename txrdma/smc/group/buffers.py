@@ -123,13 +123,13 @@ class BufferPool:
     The buffers of one link group.
 
     @cvar total: bytes of the buffers of all groups in this process.
-    @ivar asked: buffers that are being announced, by key, with the waiting Deferreds.
+    @ivar announced: buffers that are being announced, by key, with the waiting Deferreds.
     """
 
     total: ClassVar[int] = 0
 
     def __init__(self) -> None:
-        self.asked: dict[RKey, list[Deferred[None]]] = {}
+        self.announced: dict[RKey, list[Deferred[None]]] = {}
         self._buffers: dict[RKey, RemoteMemoryBuffer] = {}
         self._mayTrim = False
 
@@ -191,13 +191,13 @@ class BufferPool:
 
     # The peer's agreement (CONFIRM RKEY)
 
-    def ask(self, buffer: RemoteMemoryBuffer) -> None:
+    def announce(self, buffer: RemoteMemoryBuffer) -> None:
         """Record that the buffer is being announced to the peer."""
-        self.asked[buffer.rkey] = []
+        self.announced[buffer.rkey] = []
 
     def agreement(self, buffer: RemoteMemoryBuffer) -> Deferred[None]:
         """Return a Deferred that fires when the peer knows the buffer's key, or fails with L{Refused}."""
-        waiting = self.asked.get(buffer.rkey)
+        waiting = self.announced.get(buffer.rkey)
         if waiting is None:
             raise Refused("the peer rejects a buffer", Diagnosis.ERR_RTOK)
         agreement: Deferred[None] = Deferred(waiting.remove)
@@ -210,7 +210,7 @@ class BufferPool:
         if buffer is not None:
             buffer.isAgreed = refused is None
             self._mayTrim = True
-        for waiting in self.asked.pop(rkey, ()):
+        for waiting in self.announced.pop(rkey, ()):
             if refused is None:
                 waiting.callback(None)
             else:
@@ -219,7 +219,7 @@ class BufferPool:
             self.drop(rkey)
 
     def refuseAll(self, refused: Refused) -> None:
-        for rkey in list(self.asked):
+        for rkey in list(self.announced):
             self.answered(rkey, refused)
 
     def give(self, element: Element, quiet: bool) -> None:

@@ -192,7 +192,7 @@ class Group:
                 buffer.isAgreed = True
                 self.core.agreed(buffer.rkey, buffer.region.address)
             else:
-                self.pool.ask(buffer)
+                self.pool.announce(buffer)
                 tokens = {link.life: buffer.tokenOn(self.domainOf(link.port)) for link in self.links}
                 self.core.registered(buffer.rkey, tokens)
                 self.core.confirmRKey(buffer.rkey, buffer.region.address, self.seconds())

@@ -274,7 +274,7 @@ class Link:
         if not stream.hasArrived:
             stream.askForUpdate()
 
-    def turned(self) -> None:
+    def processed(self) -> None:
         """Suspend link groups, or continue the shutdown, if these wait for the end of processing."""
         if not self._queue.isBusy:
             if self._reactorUse.isDue:
@@ -302,7 +302,7 @@ class Link:
         finally:
             queue.isBusy = wasBusy
         if self._reactorUse.isDue or self.groups.isStopping:
-            self.turned()
+            self.processed()
 
     def _laneReceived(self, messages: Sequence[tuple[int, ...]]) -> None:
         """Process CDC messages received through a direct lane, as in L{_receivesCompleted}."""
@@ -321,7 +321,7 @@ class Link:
         finally:
             queue.isBusy = wasBusy
         if self._reactorUse.isDue or self.groups.isStopping:
-            self.turned()
+            self.processed()
 
     def _dispatchSeveral(self, messages: Sequence[tuple[int, ...]]) -> None:
         """Process several CDC messages, with flushes in between as in L{_dispatch}."""
@@ -466,7 +466,7 @@ class Link:
             scheduler.scheduleIfPending()
         if self.isStopping:
             scheduler.finish()
-        self.turned()
+        self.processed()
 
     def discard(self) -> None:
         """Release all resources of a link that was never used."""

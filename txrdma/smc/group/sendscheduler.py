@@ -75,7 +75,7 @@ class Owner(Protocol):
 
     def broken(self, text: str) -> None: ...
     def failed(self, failure: Failure) -> None: ...
-    def turned(self) -> None: ...
+    def processed(self) -> None: ...
     def rouse(self) -> None: ...
 
 
@@ -163,7 +163,7 @@ class SendScheduler:
                 self.schedule()  # pending calls still report the end of the link
         finally:
             queue.isBusy = wasBusy
-        self._owner.turned()
+        self._owner.processed()
 
     def _failed(self, failure: Failure) -> None:
         _log.failure(
@@ -453,7 +453,7 @@ class SendScheduler:
                 _, stream = undelivered.popleft()
                 self.callSoon(stream, stream.delivered)
             if self.signalsEach:
-                self._owner.turned()
+                self._owner.processed()
             elif not undelivered and not self._isFull and not self.queue.unacknowledged:
                 self._sendReader.stop()
 

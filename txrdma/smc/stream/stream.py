@@ -241,12 +241,12 @@ class Stream:
     @property
     def hasReceivedEnd(self) -> bool:
         """Whether the peer has closed or aborted, or the application has been notified of the end."""
-        return bool(self.flow.peerState & ENDS) or self._closing.over
+        return bool(self.flow.peerState & ENDS) or self._closing.isOver
 
     @property
     def awaitsDelivery(self) -> bool:
         """Whether the application has closed, and waits until the peer has received all posted bytes."""
-        return self.flow.discardsInput and not self._closing.over
+        return self.flow.discardsInput and not self._closing.isOver
 
     @property
     def mayBeSilent(self) -> bool:
@@ -335,7 +335,7 @@ class Stream:
         hasPeerEnded = self.link.group.hasPeerClosed or self.link.scheduler.hasPeerEnded
         self._isWhole = hasPeerEnded and not flow.backlog and flow.written <= arrived
         isUnconfirmed = flow.discardsInput and not mayHaveExited  # closed locally, without an acknowledgement
-        if self._closing.over and self.hasArrived:
+        if self._closing.isOver and self.hasArrived:
             pass  # TCP closes in order, since the peer may still be in its handshake
         elif isUnconfirmed:
             if monitor is not None:
@@ -367,7 +367,7 @@ class Stream:
         if not self.flow.isDirty:
             self.flow.touch()
         self.link.scheduler.finish()
-        if not self._closing.over and self._failure is None:
+        if not self._closing.isOver and self._failure is None:
             self._failure = Failure(CONNECTION_LOST)
         self.fail()
         self.link.scheduler.finish()
@@ -397,7 +397,7 @@ class Stream:
         self._handleClosingEvents()
 
     def _aborted(self) -> None:
-        if not self._closing.over:
+        if not self._closing.isOver:
             self._closing.abort()
             self._handleClosingEvents()
 
@@ -466,7 +466,7 @@ class Stream:
         self._handleClosingEvents()
         if flow.confirmsEach and self._monitor is not None:
             self._monitor.confirmEach()
-        if not flow.isEnding and flow.discardsInput and not self._closing.over:
+        if not flow.isEnding and flow.discardsInput and not self._closing.isOver:
             self.link.scheduler.deliver(self, flow.last)
 
     # The end
@@ -486,7 +486,7 @@ class Stream:
                     self._ended(event.how)
                 elif isinstance(event, Released):
                     self._released(event.quiet)
-            if closing.over and self.link.group.isOver:
+            if closing.isOver and self.link.group.isOver:
                 closing.groupDied(0)  # after the end of the application and of the link, nothing follows
 
     def _readEnded(self) -> None:

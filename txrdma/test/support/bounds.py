@@ -74,7 +74,7 @@ BOUNDS: Final = {
         monitor.Tally._parts monitor._Visit.values monitor.RetainedPieces._known
         monitor._Scrape.pieces monitor._Shared.found
         smc.EndpointPolicy._logged
-        smc.Group._domains smc.Lifecycle._behind smc.Link._used smc.RealPorts.failed
+        smc.Group._domains smc.Lifecycle._afterRead smc.Link._used smc.RealPorts.failed
         smc.Snapshots._families,_served soft.Answers._results
         soft.Coordinator._receiving,_positions,_seen,_probes soft.DirectDatagrams.received
         soft.LaneReceiver._short soft.Peer._sendingRuns soft.RecentNumbers._numbers
@@ -196,7 +196,7 @@ BOUNDS: Final = {
     "smc.terms.options.GROUPS": "smc.LinkGroups._groups",
     "smc.terms.options.HANDSHAKES": "smc.GroupRateLimiter._waiting",
     "smc.terms.options.MEMORY": """
-        smc.BufferPool.asked,_buffers smc.KeyExchanges._queued,_pending smc.LinkGroupCore.known
+        smc.BufferPool.announced,_buffers smc.KeyExchanges._queued,_pending smc.LinkGroupCore.known
         smc.LinkLife.localTokens
     """,
     "smc.wire._clcframe.MAX_LENGTH": "smc._Core.buffer smc.Negotiation._early smc._CLCStripper._unread",

@@ -57,13 +57,13 @@ class BusyTests(RaceTestCase):
         here, _ = self.pair()
         [group] = linkGroups(self.client, DEVICE).groups()
         asked = []
-        real = group.core._core.ask
+        real = group.core._core.sendRequest
 
         def ask(body: Body, *rest: Any) -> None:
             asked.append(type(body))
             real(body, *rest)
 
-        self.patch(group.core._core, "ask", ask)
+        self.patch(group.core._core, "sendRequest", ask)
         self.server.die(silently=True)
         begun = self.client.seconds()
         self.until(lambda: here.reason, timingOn(True).silence + 1000)

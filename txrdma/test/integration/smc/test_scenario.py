@@ -426,7 +426,7 @@ class RaceTests(RaceTestCase):
         [group] = groups.groups()
         [link] = group.links
         here, there, _ = self.connect()
-        self.until(lambda: group.pool.asked)
+        self.until(lambda: group.pool.announced)
         group.retire()
         self.until(lambda: here.mode and there.mode)
         self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
@@ -450,7 +450,7 @@ class RaceTests(RaceTestCase):
         [group] = groups.groups()
         for _ in range(2):
             buffer = group.pool.grow(32768, group.domainOf(group.links[0].port))
-            group.pool.ask(buffer)
+            group.pool.announce(buffer)
             group.core.confirmRKey(buffer.rkey, buffer.region.address, self.client.seconds())
         group._turnCore()
         self.wait(1)

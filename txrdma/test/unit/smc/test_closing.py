@@ -128,7 +128,7 @@ class TableTests(SynchronousTestCase):
             if "peer closed" in steps:
                 continue
             closing = after(*steps)
-            wasOver = closing.over
+            wasOver = closing.isOver
             closing.groupDied(0)
             expected: list[Event] = [] if wasOver else [Ended(Ending.LOST)]
             self.assertEqual(closing.events(), [*expected, Released(True)], steps)
@@ -171,10 +171,10 @@ class NotificationTests(SynchronousTestCase):
         closing = after()
         closing.close()
         self.assertEqual(closing.events(), [Send(StateFlags.CLOSED)])
-        self.assertFalse(closing.over)
+        self.assertFalse(closing.isOver)
         closing.delivered()
         self.assertEqual(closing.events(), [Ended(Ending.DONE)])
-        self.assertTrue(closing.over)
+        self.assertTrue(closing.isOver)
         closing.received(DONE | CLOSED, 77)
         self.assertFalse(closing.readEnding)
         self.assertEqual(closing.events(), [Released(True)])
@@ -267,7 +267,7 @@ class AnyOrderTests(SynchronousTestCase):
         self.assertLessEqual(len(reads), 1)
         self.assertTrue(not ends or not reads or reads < ends)
         self.assertEqual(released, [len(reported) - 1] if closing.state is State.CLOSED else [])
-        self.assertEqual(closing.over, bool(ends))
+        self.assertEqual(closing.isOver, bool(ends))
         sent = flagsIn(reported)
         self.assertEqual(sent, sorted(set(sent)))  # flags are added, each only once
 

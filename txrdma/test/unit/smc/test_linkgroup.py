@@ -425,7 +425,9 @@ class EndTests(SynchronousTestCase):
         server.shutdown(5.0)
         self.assertEqual(server.deadline(), 7.0)
         server.expired(7.0)
-        self.assertEqual(server.events(), [GroupEnded(llc.DeleteReason.PROGRAM_ENDING, "ended by this process")])
+        self.assertEqual(
+            server.events(), [GroupEnded(llc.DeleteReason.PROGRAM_ENDING, "ended by this process")]
+        )
         self.assertEqual(server.state, "ended")
 
     def test_groupNeverUpEndsSilently(self) -> None:
