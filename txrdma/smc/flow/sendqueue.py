@@ -164,9 +164,9 @@ class LinkSendQueue:
         marks = self._marks
         while marks and marks[0][0] <= identifier:
             self._freed = marks.popleft()[1]
-        unacknowledged_ = self.unacknowledged
-        while unacknowledged_ and unacknowledged_[0][0] <= identifier:
-            _, flow, sequence, produced, _ = unacknowledged_.popleft()
+        retained = self.unacknowledged
+        while retained and retained[0][0] <= identifier:
+            _, flow, sequence, produced, _ = retained.popleft()
             flow.arrived(sequence, produced)
 
     def _copy(self, region: IMemoryRegion, chunks: Sequence[Buffer], length: int) -> list[Segment]:

@@ -376,6 +376,7 @@ class LinkGroupCore:
 
 @lru_cache(1)
 def _machine() -> Callable[[LinkGroupCore], Inputs]:
+    """Declare the states of a group; C{core.state} has the name of the current one, for the exchanges."""
     builder = machineBuilder(Inputs, LinkGroupCore)
     names = ("fresh", "confirming", "active", "ending", "ended")
     fresh, confirming, active, ending, ended = (builder.state(name) for name in names)
@@ -420,7 +421,7 @@ def _machine() -> Callable[[LinkGroupCore], Inputs]:
         core.deleteGroup(LLCFlags.ORDERLY, reason)
 
     @active.upon(Inputs.deleteLink).to(ending)
-    def asked(inputs: Inputs, core: LinkGroupCore, request: LLC, now: float) -> None:
+    def deletionRequested(inputs: Inputs, core: LinkGroupCore, request: LLC, now: float) -> None:
         core.state = "ending"
         core.until = now + core.timing.response
         core.ending = GroupEnded(_reason(request), "ended by the peer", True)
@@ -430,19 +431,19 @@ def _machine() -> Callable[[LinkGroupCore], Inputs]:
             core.reply(request)
 
     @ending.upon(Inputs.deleteLink).loop()
-    def crossed(inputs: Inputs, core: LinkGroupCore, request: LLC, now: float) -> None:
+    def deletionsCrossed(inputs: Inputs, core: LinkGroupCore, request: LLC, now: float) -> None:
         if not core.isServer:  # the server's request takes precedence
             core.reply(request)
 
     @ending.upon(Inputs.linkDeleted).to(ended)
     @ending.upon(Inputs.expired).to(ended)
-    def gone(inputs: Inputs, core: LinkGroupCore) -> None:
+    def deleted(inputs: Inputs, core: LinkGroupCore) -> None:
         core.state = "ended"
         core.finish()
 
     @fresh.upon(Inputs.shutdown).to(ended)
     @confirming.upon(Inputs.shutdown).to(ended)
-    def unused(inputs: Inputs, core: LinkGroupCore, now: float, reason: DeleteReason) -> None:
+    def shutdownEarly(inputs: Inputs, core: LinkGroupCore, now: float, reason: DeleteReason) -> None:
         core.state = "ended"
         core.ending = GroupEnded(reason, "ended by this process")
         core.finish()
@@ -466,22 +467,22 @@ def _machine() -> Callable[[LinkGroupCore], Inputs]:
         core.pending.append(RuleBroken(text))
         refused(inputs, core, Diagnosis.NOACTLINK)
 
-    def disturbed(inputs: Inputs, core: LinkGroupCore, text: str) -> None:
+    def downEarly(inputs: Inputs, core: LinkGroupCore, text: str) -> None:
         refused(inputs, core, Diagnosis.NOACTLINK)
 
     confirming.upon(Inputs.deleteLink).to(ended)(deletedEarly)
     confirming.upon(Inputs.violated).to(ended)(violatedEarly)
-    confirming.upon(Inputs.down).to(ended)(disturbed)
+    confirming.upon(Inputs.down).to(ended)(downEarly)
     for state in (fresh, active, ending):
         state.upon(Inputs.violated).to(ended)(violated)
         state.upon(Inputs.down).to(ended)(down)
-    late = [getattr(Inputs, name) for name in vars(Inputs) if not name.startswith("_")]
+    everything = [getattr(Inputs, name) for name in vars(Inputs) if not name.startswith("_")]
     ignored = {
         fresh: (Inputs.confirmed, Inputs.refused, Inputs.deleteLink, Inputs.linkDeleted, Inputs.expired),
         confirming: (Inputs.linkDeleted,),
         active: (Inputs.refused, Inputs.linkDeleted, Inputs.expired),
         ending: (Inputs.confirmed, Inputs.refused, Inputs.shutdown),
-        ended: late,
+        ended: everything,
     }
     for state, inputs in ignored.items():
         for each in inputs:

@@ -54,7 +54,8 @@ class RemoteMemoryBuffer:
     @ivar region: the memory, in the protection domain where it was allocated.
     @ivar size: size of an element, in bytes.
     @ivar count: number of elements.
-    @ivar isAgreed: the peer knows the key.
+    @ivar isAgreed: the peer knows the key; C{isLeaving}: DELETE RKEY was requested, so no element is taken.
+    @ivar _lost: number of elements without a connection, to which the peer may still write.
     """
 
     def __init__(self, region: IMemoryRegion, domain: IProtectionDomain, size: int) -> None:

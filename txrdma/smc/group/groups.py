@@ -308,12 +308,14 @@ class LinkGroups:
         return [group for group in self._groups.get(key.peer, ()) if group.serves(key)]
 
     def _make(self, key: GroupKey, candidate: Candidate, agreement: Agreement, terms: GroupTerms) -> Group:
+        """Create a group, in place of an idle one if there would be too many; raises L{Refused}."""
         while terms.most is not None and len(everyGroup()) >= terms.most:
             if not closeIdle(self.reactor):
                 raise Refused(f"this process has {terms.most} link groups already", Diagnosis.MEM)
         port = next((each for each in self.ports if each.candidate == candidate), None)
         if port is None:
-            raise Refused("the port has changed", Diagnosis.NOSMCRDEV)
+            text = f"port {candidate.port} of {candidate.device} has changed since it was offered"
+            raise Refused(text, Diagnosis.NOSMCRDEV)
         group = Group(self, key, port, agreement)
         if terms.keepalive is not None:
             group.core.keepAlive(terms.keepalive)
