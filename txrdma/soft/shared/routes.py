@@ -514,6 +514,7 @@ class SharedMemoryPort(RoutePort):
         rendezvous: Rendezvous | None = None,
     ) -> None:
         """
+        @param ring: bytes of the ring of each lane.
         @param rendezvous: connects to other processes; by default, through abstract UNIX sockets.
         @raise DeviceUnavailable: the name is in use.
         """

@@ -94,6 +94,7 @@ class SharedQueuePair:
         self._timer: IDelayedCall | None = None
         self._retryCall: IDelayedCall | None = None
         self._descriptorlessRegions = _NO_KEYS  # keys whose reply lost its descriptor
+        # An access by messages: the request, its memory, the bytes done so far, and all bytes.
         self._moving: tuple[SendRequest, list[memoryview], int, int] | None = None
         try:
             self._box, mapping = makeBox(ring)  # the descriptor is closed when the peer has it
@@ -156,6 +157,7 @@ class SharedQueuePair:
         self._ring(1)
 
     def _ring(self, which: int) -> None:
+        """Ring the doorbell of the receive queue (0) or send queue (1) of the peer; without one, nudge it."""
         if self._doorbells:
             doorbell = self._doorbells[which]
             if doorbell.descriptor < 0:
@@ -332,7 +334,7 @@ class SharedQueuePair:
                 closeMapping(mapping)
 
     def _move(self) -> None:
-        """Request the next part of an access by messages."""
+        """Request the next L{MOST_DATA} bytes of an access by messages, or complete it."""
         if self._moving is None:
             return
         request, pieces, done, length = self._moving
@@ -358,7 +360,7 @@ class SharedQueuePair:
     def accessReplied(self, answer: AccessReply, content: memoryview) -> None:
         """Handle the reply to an access request."""
         if self._moving is None:
-            raise ValueError("unexpected access reply")
+            raise ValueError("an access reply without a request")
         request, pieces, done, length = self._moving
         if not answer.allowed:
             self._moving = None
@@ -368,7 +370,7 @@ class SharedQueuePair:
         size = min(MOST_DATA, length - done)
         if request.operation is Operation.RDMA_READ:
             if len(content) != size:
-                raise ValueError("access reply of the wrong length")
+                raise ValueError(f"an access reply of {len(content)} bytes instead of {size}")
             scatter(pieces, done, content)
         self._moving = (request, pieces, done + size, length)
         self._move()
