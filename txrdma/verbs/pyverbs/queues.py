@@ -154,7 +154,7 @@ class PyverbsCompletionQueue:
         self._channel = channel
         self._tracker = tracker
         self._onClosed = closed
-        self._made: deque[Completion] = deque()
+        self._localCompletions: deque[Completion] = deque()
         self._members: dict[int, QueueMember] = {}
         self._armed = False
         self.closed = False
@@ -206,10 +206,10 @@ class PyverbsCompletionQueue:
         """Do nothing: an adapter raises the event in any case."""
 
     def poll(self, limit: int) -> Sequence[Completion]:
-        made = self._made
-        if not made:
+        completions = self._localCompletions
+        if not completions:
             return self._take(limit)
-        taken = [made.popleft() for _ in range(min(limit, len(made)))]
+        taken = [completions.popleft() for _ in range(min(limit, len(completions)))]
         if len(taken) < limit:
             taken += self._take(limit - len(taken))
         return taken
@@ -222,7 +222,7 @@ class PyverbsCompletionQueue:
             member.queueClosed()
         self._members.clear()
         self.release()
-        self._made.clear()
+        self._localCompletions.clear()
         self._onClosed(self)
 
     # For queue pairs and the device.
@@ -234,30 +234,30 @@ class PyverbsCompletionQueue:
         """Remove a queue pair, with its completions."""
         if self._members.get(member.number) is member:  # another one may have got the number
             del self._members[member.number]
-            self._made = deque(c for c in self._made if c.qpn != member.number)
+            self._localCompletions = deque(c for c in self._localCompletions if c.qpn != member.number)
 
     def drain(self) -> None:
         """Move all completions from the device's queue to the local one, but not the parent process's."""
         if self.raw is None or self._tracker.isInherited:
             return
-        made, self._made = self._made, deque()
+        completions, self._localCompletions = self._localCompletions, deque()
         try:
-            made.extend(self._take(1 << 30))
+            completions.extend(self._take(1 << 30))
         except RDMAError as error:
             _log.warn("{queue!r} is lost: {error}", queue=self, error=error)
-        made.extend(self._made)  # own completions follow
-        self._made = made
+        completions.extend(self._localCompletions)  # own completions follow
+        self._localCompletions = completions
 
     def forget(self, member: QueueMember) -> None:
         """Drop the queued completions of a queue pair."""
         self.drain()
-        self._made = deque(c for c in self._made if c.qpn != member.number)
+        self._localCompletions = deque(c for c in self._localCompletions if c.qpn != member.number)
 
     def push(self, completion: Completion) -> None:
         """Add a completion that reports an error and is generated here; it counts as solicited."""
         if self.closed:
             return
-        self._made.append(completion)
+        self._localCompletions.append(completion)
         if self._armed:
             self._armed = False
             self._channel.ring(self)
@@ -274,7 +274,7 @@ class PyverbsCompletionQueue:
         self.drain()
         raw, self.raw = self.raw, None
         self._channel.leave(self, self._descriptor, self._tracker.isInherited)
-        if self._made and self._armed and not self.closed:
+        if self._localCompletions and self._armed and not self.closed:
             self._armed = False
             self._channel.ring(self)
         self._tracker.close(raw)
