@@ -481,9 +481,7 @@ class Flow:
         hasWritten = False
         if backlog:
             if self.peerState & ENDS or queue.isOver:
-                self.owner.peerHasClosed()  # drops the backlog or aborts; both end in another flush
-                if mustSend and not (self.backlog or self.isDirty or queue.isOver):
-                    self.touch()  # the peer waits for the answer to its abort, which nothing else sends again
+                self._endBacklog()
                 return
             # The number of bytes that may be sent now is limited by the staging memory of adapters here, and
             # by the free space of the peer's ring in take().
@@ -495,14 +493,7 @@ class Flow:
                     queue.dirty.append(self)
             offset, first, second = ring.take(backlog, most)
             if first != backlog:
-                if second:
-                    self.wraps += 1
-                    if first <= SMALL:
-                        self._noteLarge(first + second)
-                # The ring is full. Its next consumer cursor unblocks the flow (see _receivedOther).
-                if first + second < most and not self.isBlocked:
-                    self.isBlocked = True
-                    self.owner.blocked()
+                self._noteDivided(first, second, most)
             if first:
                 mustSend = hasWritten = True
                 self.writes += 1
@@ -542,6 +533,23 @@ class Flow:
                 self._posted = _NOTHING
             if lane is None or requests or not lane.putMessage(number, signaled, message):
                 self._request(requests, number, signaled, message)
+
+    def _endBacklog(self) -> None:
+        """Handle a backlog that the peer will not read, or that no link can send."""
+        mustSend = self._mustSend
+        self.owner.peerHasClosed()  # drops the backlog or aborts; both end in another flush
+        if mustSend and not (self.backlog or self.isDirty or self.queue.isOver):
+            self.touch()  # the peer waits for the answer to its abort, which nothing else sends again
+
+    def _noteDivided(self, first: int, second: int, most: int) -> None:
+        """Count a write that wraps around the end of the ring; block the flow if the ring is full."""
+        if second:
+            self.wraps += 1
+            if first <= SMALL:
+                self._noteLarge(first + second)
+        if first + second < most and not self.isBlocked:
+            self.isBlocked = True  # the next consumer cursor unblocks the flow (see _receivedOther)
+            self.owner.blocked()
 
     def _request(self, requests: list[SendRequest], number: int, signaled: bool, message: bytes) -> None:
         request = self._message or self._newMessage()

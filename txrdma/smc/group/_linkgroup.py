@@ -31,10 +31,10 @@ from txrdma.smc.group._keyexchanges import KeyExchanges, KEYS_AT_ONCE
 from txrdma.smc.group._linkexchanges import LinkExchanges
 from txrdma.smc.group._linkstate import (
     Event,
+    groupMachine,
     LinkEnd,
     LinkGroupCore,
     LinkLife,
-    makeLink,
     RemoteRKeysDeleted,
     Timing,
     Token,
@@ -112,7 +112,7 @@ class LinkGroup:
         self._keyExchanges = KeyExchanges(core, self._linkExchanges)
         core.maxConnections = maxConnections if version > 1 else 0
         self._maxConnections = maxConnections
-        self._inputs = makeLink(core)
+        self._inputs = groupMachine(core)
         self._timing = timing
         self._token = secrets.randbits(32)
         self._idleSince: float | None = None

@@ -1,5 +1,5 @@
 """
-The state machine of a link: CONFIRM LINK, DELETE LINK, and their timeouts.
+The data of a link group, and its state machine: CONFIRM LINK, DELETE LINK, and their timeouts.
 
 Follows RFC 7609, 4.5.1 to 4.5.4; timeouts are Linux's. L{txrdma.smc.group._linkgroup} provides the inputs.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import field
 from functools import lru_cache
-from typing import NamedTuple, Protocol, Union
+from typing import Any, NamedTuple, Protocol, Union
 
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
 from txrdma.kit.machines import machineBuilder
@@ -257,7 +257,7 @@ Event = Union[
 
 
 class Inputs(Protocol):
-    """The inputs of a link's state machine (RFC 7609, 4.5)."""
+    """The inputs of a group's state machine (RFC 7609, 4.5)."""
 
     def begin(self, now: float) -> None:
         """The queue pair is ready."""
@@ -403,15 +403,11 @@ def _machine() -> Callable[[LinkGroupCore], Inputs]:
         if not core.isServer:
             core.confirmLink(LLCFlags.RESPONSE, core.links[0])
 
-    @confirming.upon(Inputs.refused).to(ended)
-    def refused(inputs: Inputs, core: LinkGroupCore, diagnosis: Diagnosis) -> None:
-        core.state = "ended"
-        core.until = None
-        core.pending.append(LinkRefused(diagnosis))
+    confirming.upon(Inputs.refused).to(ended)(_refuse)
 
     @confirming.upon(Inputs.expired).to(ended)
     def unconfirmed(inputs: Inputs, core: LinkGroupCore) -> None:
-        refused(inputs, core, Diagnosis.TIMEOUT_CL)
+        _refuse(inputs, core, Diagnosis.TIMEOUT_CL)
 
     @active.upon(Inputs.shutdown).to(ending)
     def shutdown(inputs: Inputs, core: LinkGroupCore, now: float, reason: DeleteReason) -> None:
@@ -448,6 +444,21 @@ def _machine() -> Callable[[LinkGroupCore], Inputs]:
         core.ending = GroupEnded(reason, "ended by this process")
         core.finish()
 
+    _declareFailures((fresh, confirming, active, ending, ended))
+    return builder.build()
+
+
+def _refuse(inputs: Inputs, core: LinkGroupCore, diagnosis: Diagnosis) -> None:
+    """End a group whose first contact has failed."""
+    core.state = "ended"
+    core.until = None
+    core.pending.append(LinkRefused(diagnosis))
+
+
+def _declareFailures(states: tuple[Any, ...]) -> None:
+    """Declare violations, failures of the queue pair, and the inputs that have no effect in a state."""
+    fresh, confirming, active, ending, ended = states
+
     def violated(inputs: Inputs, core: LinkGroupCore, text: str) -> None:
         core.pending.append(RuleBroken(text))
         core.state = "ended"
@@ -461,14 +472,14 @@ def _machine() -> Callable[[LinkGroupCore], Inputs]:
         core.finish()
 
     def deletedEarly(inputs: Inputs, core: LinkGroupCore, request: LLC, now: float) -> None:
-        refused(inputs, core, Diagnosis.NOACTLINK)
+        _refuse(inputs, core, Diagnosis.NOACTLINK)
 
     def violatedEarly(inputs: Inputs, core: LinkGroupCore, text: str) -> None:
         core.pending.append(RuleBroken(text))
-        refused(inputs, core, Diagnosis.NOACTLINK)
+        _refuse(inputs, core, Diagnosis.NOACTLINK)
 
     def downEarly(inputs: Inputs, core: LinkGroupCore, text: str) -> None:
-        refused(inputs, core, Diagnosis.NOACTLINK)
+        _refuse(inputs, core, Diagnosis.NOACTLINK)
 
     confirming.upon(Inputs.deleteLink).to(ended)(deletedEarly)
     confirming.upon(Inputs.violated).to(ended)(violatedEarly)
@@ -487,7 +498,6 @@ def _machine() -> Callable[[LinkGroupCore], Inputs]:
     for state, inputs in ignored.items():
         for each in inputs:
             state.upon(each).loop().returns(None)
-    return builder.build()
 
 
 def _reason(request: LLC) -> DeleteReason:
@@ -495,6 +505,6 @@ def _reason(request: LLC) -> DeleteReason:
     return request.body.reason
 
 
-def makeLink(core: LinkGroupCore) -> Inputs:
-    """Create the state machine of a new link, in its initial state."""
+def groupMachine(core: LinkGroupCore) -> Inputs:
+    """Create the state machine of a new group, in its initial state."""
     return _machine()(core)
