@@ -387,31 +387,32 @@ class SoftDevice:
             raise InvalidRequest(f"no route of {self!r} has alternate paths: only RoCE v2 has")
         raise DeviceUnavailable(f"no route of {self!r} leads to {attributes.address}")
 
-    def admit(self, asked: QPAttributes, current: QPAttributes) -> None:
-        port = current.port if asked.port is None else asked.port
-        if asked.port is not None:
-            self._port(asked.port)
-        for vector in (asked.address, asked.alternateAddress):
+    def admit(self, requested: QPAttributes, current: QPAttributes) -> None:
+        """Check attributes of a queue pair against the limits of the device, and against its ports."""
+        port = current.port if requested.port is None else requested.port
+        if requested.port is not None:
+            self._port(requested.port)
+        for vector in (requested.address, requested.alternateAddress):
             if vector is not None:
                 self._port(vector.port).checkPath(vector)
-        address = asked.address or current.address
+        address = requested.address or current.address
         if address is not None and port not in (None, address.port):
             raise InvalidRequest(
                 f"the queue pair is on port {port}, but its address is on port {address.port}"
             )
-        for index in (asked.pkeyIndex, asked.alternatePKeyIndex):
+        for index in (requested.pkeyIndex, requested.alternatePKeyIndex):
             if index is not None and not 0 <= index < len(PKEYS):
                 raise InvalidRequest(f"the port has no P_Key {index}")
-        if asked.maxRDAtomic is not None:
-            checkRange("maxRDAtomic", asked.maxRDAtomic, 0, self.limits.maxRDAtomic)
-        if asked.maxDestRDAtomic is not None:
-            checkRange("maxDestRDAtomic", asked.maxDestRDAtomic, 0, self.limits.maxDestRDAtomic)
+        if requested.maxRDAtomic is not None:
+            checkRange("maxRDAtomic", requested.maxRDAtomic, 0, self.limits.maxRDAtomic)
+        if requested.maxDestRDAtomic is not None:
+            checkRange("maxDestRDAtomic", requested.maxDestRDAtomic, 0, self.limits.maxDestRDAtomic)
         # A path MTU is not changed by a migration, so the port of the alternate path has to carry it, too.
-        mtu = asked.pathMTU or current.pathMTU
-        if asked.pathMTU is not None and asked.pathMTU > self._port(port or 1).activeMTU:
-            raise InvalidRequest(f"{asked.pathMTU!r} is more than the port's active MTU")
-        if asked.alternateAddress is not None and mtu is not None:
-            if mtu > self._port(asked.alternateAddress.port).activeMTU:
+        mtu = requested.pathMTU or current.pathMTU
+        if requested.pathMTU is not None and requested.pathMTU > self._port(port or 1).activeMTU:
+            raise InvalidRequest(f"{requested.pathMTU!r} is more than the port's active MTU")
+        if requested.alternateAddress is not None and mtu is not None:
+            if mtu > self._port(requested.alternateAddress.port).activeMTU:
                 raise InvalidRequest(f"{mtu!r} is more than the active MTU of the alternate path's port")
 
     def notify(self, event: AsyncEvent) -> None:

@@ -66,7 +66,7 @@ class Host(Protocol):
     def connect(self, queuePair: SoftQueuePair) -> Route:
         """Return the route for a queue pair that changes to RTR, by its C{kind} and C{attributes}."""
 
-    def admit(self, asked: QPAttributes, current: QPAttributes) -> None:
+    def admit(self, requested: QPAttributes, current: QPAttributes) -> None:
         """Check attributes against the device; raises L{InvalidRequest}."""
 
     def notify(self, event: AsyncEvent) -> None:
@@ -326,14 +326,15 @@ class SoftQueuePair:
             self.shared.leave(self.failed)
         self._host.forget(self)
 
-    def _changed(self, asked: QPAttributes, target: QPState) -> QPAttributes:
-        changes = asked.specified()
+    def _changed(self, requested: QPAttributes, target: QPState) -> QPAttributes:
+        """Return all attributes after C{modify}."""
+        changes = requested.specified()
         changes.update(state=target, currentState=target)
-        if asked.alternateAddress is not None:  # replaces all of the previous one
+        if requested.alternateAddress is not None:  # replaces all of the previous one
             changes.update(
-                alternatePKeyIndex=asked.alternatePKeyIndex, alternateTimeout=asked.alternateTimeout
+                alternatePKeyIndex=requested.alternatePKeyIndex, alternateTimeout=requested.alternateTimeout
             )
-        if asked.migrationState is MigrationState.MIGRATED:
+        if requested.migrationState is MigrationState.MIGRATED:
             del changes["migrationState"]  # set by L{migrationChanged}
         elif target is _RTR and self.kind is QPKind.RC:
             changes["migrationState"] = MigrationState.MIGRATED

@@ -91,8 +91,8 @@ def transition(kind: QPKind, current: QPState, attributes: QPAttributes) -> QPSt
     given = frozenset(specified) - {"state"}
     if attributes.currentState not in (None, current):
         raise InvalidRequest(f"the queue pair is in {current.name}, not in {attributes.currentState!r}")
-    if misfit := _misfit(kind, current, target, given):
-        raise InvalidRequest(misfit)
+    if why := _whyImpossible(kind, current, target, given):
+        raise InvalidRequest(why)
     for name in given & _RANGED:
         low, high = _RANGES[name]
         value = specified[name]
@@ -104,7 +104,7 @@ def transition(kind: QPKind, current: QPState, attributes: QPAttributes) -> QPSt
 
 
 @lru_cache(maxsize=256)
-def _misfit(kind: QPKind, current: QPState, target: QPState, given: frozenset[str]) -> str:
+def _whyImpossible(kind: QPKind, current: QPState, target: QPState, given: frozenset[str]) -> str:
     """Return why a transition is impossible with these attributes; C{""} if it is possible."""
     transition = f"{kind.name} {current.name} to {target.name}"
     if target is _RESET or (target is _ERR and current is not _RESET):
@@ -121,19 +121,21 @@ def _misfit(kind: QPKind, current: QPState, target: QPState, given: frozenset[st
     return ""
 
 
-def checkMigration(asked: QPAttributes, current: QPAttributes) -> None:
+def checkMigration(requested: QPAttributes, current: QPAttributes) -> None:
     """Check a change of the migration state (IBA 17.2.8); raises L{InvalidRequest}."""
-    here = current.migrationState or MigrationState.MIGRATED
-    if asked.alternateAddress is not None and here is not MigrationState.MIGRATED:
-        raise InvalidRequest(f"an alternate path is loaded in MIGRATED, not in {here.name}")
-    if asked.migrationState is None:
+    state = current.migrationState or MigrationState.MIGRATED
+    if requested.alternateAddress is not None and state is not MigrationState.MIGRATED:
+        raise InvalidRequest(f"an alternate path is loaded in MIGRATED, not in {state.name}")
+    if requested.migrationState is None:
         return
-    if asked.migrationState is MigrationState.REARM:
-        if here is not MigrationState.MIGRATED:
-            raise InvalidRequest(f"REARM follows MIGRATED, not {here.name}")
-        if asked.alternateAddress is None and current.alternateAddress is None:
+    if requested.migrationState is MigrationState.REARM:
+        if state is not MigrationState.MIGRATED:
+            raise InvalidRequest(f"REARM follows MIGRATED, not {state.name}")
+        if requested.alternateAddress is None and current.alternateAddress is None:
             raise InvalidRequest("REARM needs an alternate path, and none is loaded")
-    elif asked.migrationState is not MigrationState.MIGRATED:  # ARMED follows REARM when the peer is ready
-        raise InvalidRequest(f"{asked.migrationState!r} can't be set")
-    elif here is not MigrationState.ARMED:
-        raise InvalidRequest(f"there is no path to migrate to in {here.name}")
+    elif (
+        requested.migrationState is not MigrationState.MIGRATED
+    ):  # ARMED follows REARM when the peer is ready
+        raise InvalidRequest(f"{requested.migrationState!r} can't be set")
+    elif state is not MigrationState.ARMED:
+        raise InvalidRequest(f"there is no path to migrate to in {state.name}")

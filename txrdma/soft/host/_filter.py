@@ -43,27 +43,28 @@ def filterProgram(positions: Mapping[int, int], home: int) -> list[_Instruction]
     @return: instructions: code, jumps if true and if false, operand.
     """
     toHome, toTable = 17, 18  # indices of instructions
+    # Jumps count from the next instruction: from instruction n to m by m - n - 1.
     program: list[_Instruction] = [
-        (_LOAD_BYTE, 0, 0, _DESTINATION),
+        (_LOAD_BYTE, 0, 0, _DESTINATION),  # 0: the share in the number of the destination queue pair
         (_JUMP_IF_EQUAL, 0, toTable - 2, 0),
-        (_LOAD_WORD, 0, 0, _DESTINATION - 1),
+        (_LOAD_WORD, 0, 0, _DESTINATION - 1),  # 2: no share, so the whole number
         (_AND, 0, 0, 0xFFFFFF),
         (_JUMP_IF_EQUAL, 0, 2, 0),
-        (_LOAD_BYTE, 0, 0, POSITION),
+        (_LOAD_BYTE, 0, 0, POSITION),  # 5: queue pair 0: a probe for this position
         (_RETURN_ACCUMULATOR, 0, 0, 0),
-        (_LOAD_BYTE, 0, 0, CLASS),
+        (_LOAD_BYTE, 0, 0, CLASS),  # 7: queue pair 1: a management datagram
         (_JUMP_IF_EQUAL, 0, toHome - 9, COMM_MGT),
         (_LOAD_HALF, 0, 0, ATTRIBUTE),
         (_JUMP_IF_EQUAL, toHome - 11, 0, CMAttribute.REQ),
         (_JUMP_IF_EQUAL, toHome - 12, 0, CMAttribute.SIDR_REQ),
         (_JUMP_IF_EQUAL, 0, 2, CMAttribute.SIDR_REP),
-        (_LOAD_BYTE, 0, 0, BODY),
+        (_LOAD_BYTE, 0, 0, BODY),  # 13: the share in the request ID
         (_JUMP, 0, 0, toTable - 15),
-        (_LOAD_BYTE, 0, 0, REMOTE_ID),
+        (_LOAD_BYTE, 0, 0, REMOTE_ID),  # 15: the share in the remote communication ID
         (_JUMP, 0, 0, toTable - 17),
-        (_RETURN, 0, 0, home),
+        (_RETURN, 0, 0, home),  # 17
     ]
-    for share, position in sorted(positions.items()):
+    for share, position in sorted(positions.items()):  # 18: the position of the share in the accumulator
         program += [(_JUMP_IF_EQUAL, 0, 1, share), (_RETURN, 0, 0, position)]
     return [*program, (_RETURN, 0, 0, home)]
 

@@ -115,7 +115,7 @@ def _wordsOf(stride: int, count: int) -> Struct:
 
 
 def psnWords(run: Incoming) -> tuple[int, ...]:
-    """For each packet, the word of the BTH with acknowledge bit and PSN."""
+    """Return the word of the BTH with acknowledge bit and PSN, for each packet."""
     words: tuple[int, ...]
     if run.packets == 1:
         words = WORD.unpack_from(run.data, 8)
@@ -161,5 +161,5 @@ def scatterRun(pieces: Sequence[memoryview], start: int, run: Incoming, first: i
 
 @lru_cache(256)
 def headsOf(length: int, count: int) -> Struct:
-    """Format of the first eight bytes of this many consecutive packets of one length."""
+    """Return the format of the first eight bytes of this many consecutive packets of one length."""
     return Struct(">" + f"Q{length - 8}x" * count)

@@ -181,7 +181,7 @@ class Peer:
             self.codepoint, self.grhLength = codepoint, -1  # the GRH contains it
 
     def sendingStates(self, length: int) -> list[int]:
-        """Initial ICRC states of a batch of datagrams of this length that are sent."""
+        """Return the initial ICRC states of a batch of datagrams of this length that are sent."""
         states = self._sendingRuns.get(length)
         if states is None:
             states = self._sendingRuns[length] = [self.sending[length] ^ change for change in self.changes]

@@ -100,13 +100,14 @@ class Lane:
         self._remote = remote = outgoing.remote
         self._since: tuple[int, float] | None = None  # what the timeout is for, and when it began
         self._wake: Callable[[], None] | None = None  # while it is dormant
+        # Messages without work requests, all of one length (see openLane).
         self._canPut = False
-        self._header = 0  # of messages without work requests
-        self._first = 0  # number of each
-        self._length = 0  # of each
-        self._size = LINE  # of a record with one, C{_step} in words
+        self._header = 0  # of their records
+        self._first = 0  # the first number that C{_unpack} returns for a valid message
+        self._length = 0  # bytes of a message
+        self._size = LINE  # bytes of a record with a message; C{_step} is in words
         self._step = LINE // 8
-        self._unread: Sized = ()
+        self._unread: Sized = ()  # queued completions, which are older than the ring
         self.doorbell = 0
         self._unpack: Callable[[Any, int], tuple[int, ...]]
         self.regions = remote.regions
@@ -392,6 +393,7 @@ class Lane:
         return self._checkTimeout(0, now, timeout * ((attributes.retryCount or 0) + 1), Status.RETRY_EXC_ERR)
 
     def _notReady(self, now: float) -> float | None:
+        """Fail the oldest request if the peer has not posted a receive for it in time (RNR timer)."""
         retries = self._owner.attributes.rnrRetry
         if retries is None or retries == FOR_EVER:
             return None
@@ -405,6 +407,11 @@ class Lane:
         )
 
     def _checkTimeout(self, what: int, now: float, seconds: float, status: Status) -> float | None:
+        """
+        Fail the oldest request with this status after a time; return the seconds that are left until then.
+
+        @param what: identifies what is awaited; the time begins when that changes.
+        """
         outgoing = self._outgoing
         if self._since is None or self._since[0] != what:
             self._since = (what, now)

@@ -18,6 +18,8 @@ a reader polls a single word, and a short message is on the same cache line::
 
     bits 0-23 length, 24-31 kind and flags, 32-63 immediate; then the payload
 
+So a record takes the payload and 8 bytes, rounded up to cache lines: C{(length + 71) & -64} bytes.
+
 B{Order.} Writers store the payload before the header, readers load the header first; where the machine does
 not keep this order, L{barrier <txrdma.unix.fences.barrier>} is called in between. Two places need a full
 fence on every machine: a sleeper stores its wake word before its last poll, and a writer stores its record
