@@ -82,6 +82,7 @@ def replace(value: _T, /, **changes: Any) -> _T:
 
 
 def _build(cls: type[_T], names: tuple[str, ...], isFrozen: bool) -> type[_T]:
+    """Return a class with slots for the fields, and with methods that are compiled later."""
     own, usual = dict(vars(cls)), _FROZEN if isFrozen else _MUTABLE
     declared = [_field(name, text, own) for name, text in get_annotations(cls).items() if not _isShared(text)]
     slots, fields = [each.name for each in declared], {each.name: each for each in declared}

@@ -209,6 +209,7 @@ _GENERIC_CALLS: Final = 16
 
 
 def _build(cls: type[T], size: int, little: bool, names: dict[str, Any]) -> type[T]:
+    """Return a class with slots for the fields, and with methods that are compiled later."""
     fields = _fields(cls, names)
     total = sum(field.width * (field.count if field.count is not None else 1) for field in fields)
     if total != size * 8:
@@ -241,6 +242,7 @@ def _reader(names: Sequence[str]) -> Callable[[Layout], tuple[object, ...]]:
 
 
 def _fields(cls: type[Layout], names: dict[str, Any]) -> tuple[Field, ...]:
+    """Return the declared fields, behind those of the base; raises TypeError for a wrong declaration."""
     fields = list(getattr(cls, "fields", ()))
     offset = 0 if not fields else cls.size * 8
     for name, annotation in inspect.get_annotations(cls).items():
@@ -452,6 +454,7 @@ _GENERIC: Final[dict[str, Callable[..., Any]]] = {
 
 
 def _zero(field: Field) -> object:
+    """Return the default value of a field: zero, or zero bytes."""
     of = field.type
     one: object
     if of is bytes:
