@@ -431,6 +431,7 @@ class LinkGroup:
             self._inputs.violated(str(error))
 
     def _dispatch(self, message: LLC, link: LinkLife, now: float) -> None:
+        """Process a message by its type; raises L{WireError} for a violation."""
         body = message.body
         if isinstance(body, ConfirmLink):
             # On the first link it confirms the group, on others a link that was added.
@@ -530,6 +531,7 @@ class LinkGroup:
             self._core.reply(request)
 
     def _deleteRKeyReceived(self, message: LLC, body: DeleteRKey, link: LinkLife, now: float) -> None:
+        """Process DELETE RKEY: forget the peer's buffers on all links, or handle the response."""
         if message.isResponse:
             self._keyExchanges.deleted(body, link, now)
             return

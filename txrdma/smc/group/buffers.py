@@ -176,6 +176,7 @@ class BufferPool:
                 count //= 2
 
     def _allocate(self, size: int, count: int, domain: IProtectionDomain) -> RemoteMemoryBuffer:
+        """Allocate one memory region; if its key is taken, allocate another before that is released."""
         taken: list[IMemoryRegion] = []
         try:
             while True:

@@ -171,6 +171,7 @@ class LinkFailover:
     def _move(
         self, stream: Member, link: Link, other: Link, unacknowledged: dict[Flow, list[Unacknowledged]]
     ) -> None:
+        """Move one connection to another link, where its buffers have other addresses and keys."""
         group = self._group
         flow = group.flows[stream.token]
         remoteBuffer = flow.remoteBuffer

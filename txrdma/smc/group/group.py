@@ -353,6 +353,7 @@ class Group:
             self._reschedule()
 
     def _handleEvent(self, event: Event) -> None:
+        """Act on an event of the core."""
         if isinstance(event, LinkConfirmed):
             self.isNew = False
             self.links[0].isActive = True

@@ -577,6 +577,7 @@ class LinkGroups:
             stream.clockSetBack()
 
     def _end(self) -> None:
+        """Close all groups, then the devices, and leave the reactor. Idempotent."""
         self._lingering.stop()
         self._pollThread.stop()
         self._isAtRest = False  # the end of the last connection may have suspended the groups

@@ -159,6 +159,7 @@ class Link:
         isFirst: bool,
         extension: AnswerV2 | None,
     ) -> _AnyAnswer:
+        """Create an Accept or Confirm with the local end of the link and the connection's ring."""
         candidate = self.port.candidate
         rkey, address = self.life.localTokens[element.buffer.rkey]
         answer: _AnyAnswer = kind(

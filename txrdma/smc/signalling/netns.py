@@ -248,6 +248,7 @@ class NeighbourApproach(LocalApproach):
         self._found: Found | None = None
 
     def _seek(self, client: IDialing, proceed: Callable[[], None]) -> bool:
+        """Announce the connection by a known channel, or search for the listener; False if there is none."""
         target = client.target
         channel = knownChannel(self._reactor, target, self._directory.path)
         if channel is not None:

@@ -332,6 +332,7 @@ def choose(
 def _chooseV1(
     proposal: Proposal, candidates: tuple[Candidate, ...], abilities: Abilities
 ) -> Choice | Diagnosis:
+    """Choose for version 1: the first port that shares a subnet with the client."""
     if not abilities.allows(1) or proposal.typeV1 == Path.NONE:
         return Diagnosis.VERSMISMAT
     if not proposal.offersV1:
@@ -348,6 +349,7 @@ def _chooseV1(
 def _chooseV2(
     proposal: Proposal, candidates: tuple[Candidate, ...], abilities: Abilities
 ) -> Choice | Diagnosis:
+    """Choose for version 2: a port with a route to the client's GID, without a router if possible."""
     if proposal.version < 2 or 2 not in abilities.versions or proposal.typeV2 == Path.NONE:
         return Diagnosis.VERSMISMAT
     if proposal.typeV2 not in (Path.SMC_R, Path.BOTH):

@@ -230,6 +230,7 @@ def _atMost(name: str, at: int, count: int, most: int, what: str) -> None:
 
 
 def _encodeV2(extension: ProposalV2) -> bytes:
+    """Encode the version 2 extension; raises L{WireError} for an EID of another length."""
     smcd = extension.smcd
     names = b"".join(extension.eids)
     fixed = _V2Extension(

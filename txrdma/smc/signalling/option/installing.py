@@ -66,6 +66,7 @@ def install(pins: Path, cgroup: Path, users: Users) -> None:
 
 
 def _pin(loaded: LoadedProgram, pins: Path, users: Users) -> None:
+    """Give the program's objects names in a BPF file system, and rights to their users."""
     if not isBPF(pins):
         try:
             mountBPF(pins)
