@@ -428,6 +428,7 @@ class PyverbsDevice:
             self._notified(Notification(AsyncEventKind.DEVICE_FATAL, None))
 
     def _notified(self, notification: Notification) -> None:
+        """Act on an asynchronous event, and deliver it to the listeners with its object."""
         kind, number = notification
         if self._error is not None:
             return
