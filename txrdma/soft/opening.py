@@ -172,6 +172,13 @@ def _sharedMemory(
     isLast: bool,
     runtime: str | None,
 ) -> SharedMemoryPort | None:
+    """
+    Open the shared memory of a device; return None if that is impossible and UDP is used instead.
+
+    @param isNeeded: shared memory was requested.
+    @param isLast: no other UDP port will be tried.
+    @raise DeviceUnavailable: it is impossible, but needed; or another device has the port.
+    """
     try:
         why = _whyNoSharedMemory()
         if why:
@@ -182,5 +189,10 @@ def _sharedMemory(
     except DeviceUnavailable as error:
         if isNeeded or (isTaken(error) and not isLast):
             raise
-        _rateLimited.warn(address, "no shared memory at {address}: {error}", address=address, error=error)
+        _rateLimited.warn(
+            address,
+            "the software device at {address} uses UDP instead of shared memory: {error}",
+            address=address,
+            error=error,
+        )
         return None

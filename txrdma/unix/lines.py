@@ -88,6 +88,7 @@ class Lines:
         self._isSlow = bool(self._unsent)
 
     def _send(self) -> None:
+        """Send queued lines; continue when the socket is writable, and close it if the peer does not read."""
         self._sending.stop()
         self._isSlow = False
         if not self.isOpen:

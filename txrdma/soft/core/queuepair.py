@@ -252,6 +252,7 @@ class SoftQueuePair:
         return True
 
     def _checkForm(self, request: SendRequest) -> None:
+        """Check one request; raises L{InvalidRequest}. C{postSend} inlines the part for RC."""
         if request.inline:
             if request.operation > _LAST_INLINE or request.segments:
                 raise _malformed(request, self._maxSegments)
@@ -415,6 +416,7 @@ class SoftQueuePair:
             route.receivesPosted()
 
     def _reset(self) -> None:
+        """Drop the route and all requests, without completions, and enter RESET."""
         route, self._route = self._route, None
         self.state = _RESET
         self.attributes = _NO_ATTRIBUTES

@@ -139,6 +139,7 @@ class Answers:
         return count
 
     def _read(self, read: Read, room: int, messages: int, runs: list[Outgoing]) -> int:
+        """Append packets of a READ's answer, at most C{room}; return their number."""
         mtu, next = self._mtu, read.next
         stop = min(read.end, next + room)
         length = min(read.left, (stop - next) * mtu)

@@ -366,6 +366,7 @@ class Requester:
     # Answers.
 
     def _acknowledgements(self, run: Incoming, now: float) -> None:
+        """Process the AETHs of acknowledgement packets: ACK, RNR NAK or NAK (IBA 9.7.5.2)."""
         for number, word in enumerate(psnWords(run)):
             if self._stopped:
                 return

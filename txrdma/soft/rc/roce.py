@@ -307,6 +307,7 @@ class RoCEPort(RoutePort):
         route.fail()
 
     def _serve(self, route: PortRoute, now: float) -> None:
+        """Serve a route: see L{serve}. While the socket's buffer is full, it sends nothing."""
         if not self._unsent:
             if route.transmit(now):
                 self._later(route)
@@ -676,6 +677,7 @@ class RoCEPort(RoutePort):
     def _record(
         self, capture: RoCECapture, data: memoryview, segment: int, peer: Peer, isOutgoing: bool
     ) -> None:
+        """Write datagrams to the capture file, which ends with an error."""
         here = self.address, self.port, softMAC(self.address, self.port)
         there = peer.ip, peer.port, softMAC(peer.ip, peer.port)
         now = self._clock.seconds()

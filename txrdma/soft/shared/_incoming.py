@@ -402,6 +402,7 @@ class LaneReceiver:
             self.poll()
 
     def _prepare(self, first: int, after: int) -> None:
+        """Prepare the receives from index C{first} to C{after} (exclusive)."""
         if self._ready is _NONE:
             self._ready = []
         receives, ready, lookup = self._receives, self._ready, self._lookup

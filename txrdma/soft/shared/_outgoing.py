@@ -279,6 +279,7 @@ class LaneSender:
             return self._failRequest(request, Status.LOC_QP_OP_ERR)
 
     def _execute(self, request: SendRequest) -> bool:
+        """Execute one request of any kind; False if it has to wait, or if the ring is full."""
         operation = request.operation
         if operation > _LAST_OUTWARD and not self._owner.attributes.maxRDAtomic:
             # READs and atomics need resources of the responder, and none were agreed on.

@@ -442,6 +442,7 @@ class _Link:
                 connection.descriptorsLost(parsed.rkey)
 
     def _process(self, message: bytes, descriptors: list[int]) -> None:
+        """Process a message by its type; raises ValueError, L{WireError} or OSError if it is invalid."""
         parsed, content = decode(message)
         if isinstance(parsed, Hello):
             self._helloReceived(parsed)

@@ -296,6 +296,7 @@ class PacketSocket:
                 return
 
     def _receive(self) -> bool:
+        """Receive a message with its descriptors, which are closed after the call; False if there is none."""
         ancillaryBytes = socket.CMSG_SPACE(_MOST_DESCRIPTORS * 4)
         try:
             message, ancillary, flags, _ = self._socket.recvmsg(

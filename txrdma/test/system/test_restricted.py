@@ -163,8 +163,8 @@ class FallbackTests(RestrictedTestCase):
         for end, why in (
             (smc["client"], "plain TCP, because it can't be asked whether"),
             (smc["server"], "by plain TCP, since it can't be announced to them"),
-            (btl["client"], "no shared memory at 127.0.0.1"),
-            (btl["server"], "no shared memory at 127.0.0.1"),
+            (btl["client"], "the software device at 127.0.0.1 uses UDP instead of shared memory"),
+            (btl["server"], "the software device at 127.0.0.1 uses UDP instead of shared memory"),
         ):
             (line,) = [text for level, text in end["log"] if level == "warn"]
             self.assertIn(why, line)
