@@ -191,7 +191,7 @@ BOUNDS: Final = {
     "smc.group._linkgroup.MAX_RKEYS": "smc.LinkLife.remoteKeys smc._Adding.left",
     "smc.signalling.local._MOST_EXPECTED": "smc.AnnouncementConnection.open",
     "smc.signalling.local._MOST_OTHER_USERS": "smc.Announcements.connections",
-    "smc.signalling.netns._MOST_ASKED": "smc._Search._candidates",
+    "smc.signalling.netns._MOST_QUERIED": "smc._Search._candidates",
     "smc.signalling.silence.MOST": "smc.SilentPeers._until",
     "smc.terms.options.GROUPS": "smc.LinkGroups._groups",
     "smc.terms.options.HANDSHAKES": "smc.GroupRateLimiter._waiting",
