@@ -53,7 +53,7 @@ class ManyTests(RealCase):
             here.postSend([SendRequest(1, Operation.SEND, (one.segment(0, 5),))])
 
     def test_closedQueuePairReleasesMemoryAndDescriptors(self) -> None:
-        self.patch(_mapping, "PLAIN", 0)
+        self.patch(_mapping, "KEPT_BELOW", 0)
         ends = self.pair()
         one, other = ends
         one.write(other, 1, 0, 64, there=128)
