@@ -189,7 +189,6 @@ class PyverbsProtectionDomain:
     # For queue pairs and the device.
 
     def _handleOf(self, address: Addressed) -> Any:
-        """Return the address handle of pyverbs."""
         if not isinstance(address, PyverbsAddressHandle) or address not in self._handles:
             raise InvalidRequest(f"{address!r} is not an address handle of this domain, or closed")
         return address.raw
