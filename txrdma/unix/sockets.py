@@ -160,7 +160,6 @@ class LocalListener:
         return listening
 
     def _mayConnect(self, connected: socket.socket, user: int) -> bool:
-        """Return whether the peer may connect."""
         return self._isPermitted(user)
 
     def fileno(self) -> int:
