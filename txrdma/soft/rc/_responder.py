@@ -365,7 +365,6 @@ class Responder:
         return pieces
 
     def _failReceive(self, status: Status) -> None:
-        """Fail the current receive."""
         assert self._receive is not None
         completion = Completion(self._receive.identifier, status, CompletionOpcode.RECEIVE, self._number)
         self._finalEvents = [Received(completion, True)]
