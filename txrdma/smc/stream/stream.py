@@ -174,6 +174,8 @@ class Stream:
     def abort(self) -> None:
         """Abort the connection, and discard bytes that are not posted."""
         self._hasClosed = True
+        if not self.disconnected:  # now, since the abort of the peer may be processed before this one
+            self._failure = self._failure or Failure(ConnectionAborted())
         self._giveUp(self._aborted)
 
     def blame(self, where: str) -> None:

@@ -191,6 +191,15 @@ class RaceTests(RaceTestCase):
         self.assertEqual((here.reason, there.reason), (ConnectionAborted, ConnectionLost))
         self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
 
+    def test_abortInConnectionMadeIsReportedAfterPeersAbort(self) -> None:
+        self.connect()
+        self.wait(1)  # the next connection uses the same link, where an abort overtakes the Confirm on TCP
+        here, there = (Listener(lambda self: self.transport.abortConnection()) for _ in range(2))
+        self.connect(here, there, latency=0.1)
+        self.until(lambda: here.reason and there.reason)
+        self.assertEqual((here.reason, there.reason), (ConnectionAborted, ConnectionAborted))
+        self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
+
     def test_closeBeforeConfirmDoesNotEndServersTCPInOrder(self) -> None:
         self.connect()
         self.wait(1)  # the next connection uses the same link, where the client may write immediately
