@@ -342,7 +342,6 @@ class Flow:
         ring = self.ring
         if self._isReading:
             return  # called from dataReceived: the running loop continues
-        view = self._view
         size = ring.size
         contexts = self._contexts
         contexts.append(self.context)
@@ -361,7 +360,8 @@ class Flow:
                     break
                 offset = consumed & (size - 1)
                 length = min(length, DELIVERY, size - offset)
-                data = bytes(view[offset : offset + length])
+                # No variable for the view: a traceback would retain the memory with the frame.
+                data = bytes(self._view[offset : offset + length])
                 self._slowReads += 1
                 if length > SMALL:
                     read[(length - 1).bit_length()] += 1

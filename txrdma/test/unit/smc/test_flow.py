@@ -4,7 +4,8 @@ The data flow of a connection: its fast path has the same effects as its general
 
 from __future__ import annotations
 
-from typing import Any, cast
+import sys
+from typing import Any, cast, NoReturn
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -218,6 +219,27 @@ class SentTests(SynchronousTestCase):
             for name in ("produced", "at", "blocked"):
                 self.assertEqual(getattr(flows[0].ring, name), getattr(flows[1].ring, name), name)
             self.assertEqual(flows[0].backlog, flows[1].backlog)
+
+
+class ExceptionTests(SynchronousTestCase):
+    """An application raises in C{dataReceived}."""
+
+    def test_retainedExceptionRetainsNoBuffer(self) -> None:
+        flow, reported = begun()
+        memory = bytearray(_SIZE)
+        flow._view = memoryview(memory)
+        raised: list[BaseException | None] = []
+
+        def fail(data: bytes) -> NoReturn:
+            raise ZeroDivisionError
+
+        application = cast(Any, reported)
+        application.dataReceived, application.blame = fail, lambda _: raised.append(sys.exc_info()[1])
+        flow.ring.arrived = 5
+        flow.deliver()
+        flow.release()
+        self.assertEqual(list(map(type, raised)), [ZeroDivisionError])
+        memory.append(0)  # impossible while there are views of it
 
 
 class RetainedTests(SynchronousTestCase):
