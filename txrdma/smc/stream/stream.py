@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from twisted.internet.abstract import FileDescriptor
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.main import CONNECTION_LOST
 from twisted.internet.tcp import Connection
@@ -51,6 +52,9 @@ _ABORT: Final = int(StateFlags.ABNORMAL_CLOSE)
 
 _REASONS: Final = {Ending.DONE: ConnectionDone, Ending.ABORTED: ConnectionAborted}
 """Endings that are not reported as C{ConnectionLost}, with their reasons."""
+
+_ONE_SEND: Final = FileDescriptor.SEND_LIMIT
+"""Maximum number of bytes that Twisted's TCP transports pass to the kernel at once."""
 
 
 class Stream:
@@ -449,10 +453,13 @@ class Stream:
 
     def peerHasClosed(self) -> None:
         """Handle writes after the peer has closed: drop them, or abort."""
-        if self._closesAfterFlush:
-            self.flow.drop()
-            if not self.flow.isDirty:
-                self.flow.touch()
+        flow = self.flow
+        # TCP accepts one write after the peer has closed, and reports the reset to an end that is still open.
+        isLast = flow.isEnding and flow.backlog <= _ONE_SEND and flow.peerState & ENDS == _CLOSED
+        if self._closesAfterFlush or isLast:
+            flow.drop()
+            if not flow.isDirty:
+                flow.touch()
         else:
             self._failure = self._failure or Failure(ConnectionLost())
             self.abort()

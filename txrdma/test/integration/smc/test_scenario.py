@@ -200,6 +200,22 @@ class RaceTests(RaceTestCase):
         self.assertEqual((here.reason, there.reason), (ConnectionAborted, ConnectionAborted))
         self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
 
+    def answerAfterClose(self, length: int) -> object:
+        """Let a client close, and the server answer it and close; return the server's reason."""
+        here, there = self.pair()
+        here.transport.loseConnection()
+        self.until(lambda: here.reason and there.hasEnded)
+        there.transport.write(b"x" * length)
+        there.transport.loseConnection()
+        self.until(lambda: there.reason)
+        return there.reason
+
+    def test_lastAnswerToClosedPeerEndsInOrderAsOverTCP(self) -> None:
+        self.assertEqual(self.answerAfterClose(5), ConnectionDone)
+
+    def test_longAnswerToClosedPeerIsLostAsOverTCP(self) -> None:
+        self.assertEqual(self.answerAfterClose(300_000), ConnectionLost)
+
     def test_closeBeforeConfirmDoesNotEndServersTCPInOrder(self) -> None:
         self.connect()
         self.wait(1)  # the next connection uses the same link, where the client may write immediately
