@@ -233,8 +233,8 @@ class IDirectLane(Interface):
     """
     Optional on a queue pair whose peer is on this host: memory that both ends map, without work requests.
 
-    C{prepare}, C{isPlaced} and C{hasPeerEnded} can be used from RTR on, the other methods in RTS. What is in
-    shared memory is not lost when the sender's process ends.
+    C{prepare}, C{offer}, C{isPlaced} and C{hasPeerEnded} can be used from RTR on, the other methods in RTS.
+    What is in shared memory is not lost when the sender's process ends.
 
     Messages are SENDs of one length and layout. They are ordered with all posted requests, and complete like
     them. The peer receives them by a lane or by posted receives.
@@ -245,6 +245,13 @@ class IDirectLane(Interface):
         Map the peer's memory region in advance, so that no RDMA request waits for it.
 
         @param known: called once, possibly at once: the region is mapped or refused, or the pair has ended.
+        """
+
+    def offer(rkey: RKey) -> None:
+        """
+        Send a local memory region to the peer, whose RDMA requests then need no answer of this process.
+
+        The peer must be able to send already: until then the offer may be lost.
         """
 
     def isPlaced() -> bool:

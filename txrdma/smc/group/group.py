@@ -196,6 +196,7 @@ class Group:
                 tokens = {link.life: buffer.tokenOn(self.domainOf(link.port)) for link in self.links}
                 self.core.registered(buffer.rkey, tokens)
                 self.core.confirmRKey(buffer.rkey, buffer.region.address, self.seconds())
+                self._offer(buffer)
                 self._turnCore()
         element = buffer.take()
         if not buffer.isAgreed:
@@ -211,6 +212,15 @@ class Group:
             finally:
                 self.core.promised -= 1
         return element
+
+    def _offer(self, buffer: RemoteMemoryBuffer) -> None:
+        """
+        Let the peer map a buffer, if it is on this host, before any connection that uses it is established:
+        then an application may block, and the peer can still write.
+        """
+        for link in self.links:
+            if (lane := link.scheduler.lane) is not None:
+                lane.offer(link.life.localTokens[buffer.rkey].rkey)
 
     def _grow(self, size: int, least: int, most: int | None, isPinned: bool) -> RemoteMemoryBuffer:
         """Register a buffer with rings of this size, or smaller ones if there is not enough memory."""
@@ -301,14 +311,9 @@ class Group:
     # LLC
 
     def control(self, link: Link, raw: bytes) -> None:
-        """Process an LLC message. The address of a newly announced buffer is resolved early, to save time."""
-        remoteKeys = link.life.remoteKeys
-        known = len(remoteKeys)
+        """Process an LLC message."""
         self.core.received(raw, self.seconds(), link.life)
         self._turnCore()
-        lane = link.scheduler.lane
-        if len(remoteKeys) > known and lane is not None and not self.isOver:
-            lane.prepare(next(reversed(remoteKeys)), lambda: None)
 
     def linkBroken(self, link: Link, text: str) -> None:
         """Handle the failure of a link's queue pair, after its received messages were processed."""
@@ -357,6 +362,8 @@ class Group:
         if isinstance(event, LinkConfirmed):
             self.isNew = False
             self.links[0].isActive = True
+            for buffer in self.pool:
+                self._offer(buffer)
             self._answerWaiting(None)
         elif isinstance(event, LinkRequested):
             self._failover.extend(event.peerEnd)

@@ -9,8 +9,9 @@ L{txrdma.smc.group.sendscheduler} decides when the bytes of connections are sent
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, ExitStack
+from functools import partial
 from math import inf
 from typing import Any, Final, TypeVar
 
@@ -62,10 +63,14 @@ def receive(flow: Flow, message: tuple[int, ...]) -> None:
         flow.owner.abortOnError()
 
 
-async def resolveBuffer(lane: IDirectLane, rkey: RKey, clock: IReactorTime) -> None:
-    """Ask the peer for the address of its buffer, and wait for it at most L{PREPARING_SECONDS}."""
+async def resolveBuffer(lane: IDirectLane, rkey: RKey, clock: IReactorTime, late: Callable[[], None]) -> None:
+    """
+    Ask the peer for the address of its buffer, and wait for it at most L{PREPARING_SECONDS}.
+
+    @param late: called if the address arrives later than that.
+    """
     known: Deferred[None] = Deferred()
-    lane.prepare(rkey, lambda: None if known.called else known.callback(None))
+    lane.prepare(rkey, lambda: late() if known.called else known.callback(None))
     if known.called:
         return
     try:
@@ -214,7 +219,9 @@ class Link:
         """Resolve the address of the peer's buffer, so that the first write need not wait for it."""
         lane = self.scheduler.lane
         if lane is not None:
-            await resolveBuffer(lane, answer.rkey, self._reactor)
+            scheduler = self.scheduler
+            late = partial(scheduler.callAtEnd, scheduler.placed)  # after requests that wait for the address
+            await resolveBuffer(lane, answer.rkey, self._reactor, late)
 
     def leadsTo(self, gid: GID, mac: MACAddress, qpn: QPN | None) -> bool:
         """Return whether the peer's port has these addresses, and its queue pair this number (None: any)."""

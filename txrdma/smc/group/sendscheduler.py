@@ -465,6 +465,13 @@ class SendScheduler:
             self._undelivered.append((number, stream))
             self._sendReader.start()
 
+    def placed(self) -> None:
+        """Report deliveries that wait although all messages are in shared memory now."""
+        if self.lane is not None and self.lane.isPlaced():
+            while self._undelivered:
+                _, stream = self._undelivered.popleft()
+                self.callSoon(stream, stream.delivered)
+
     def hasArrived(self, number: int) -> bool:
         """Return whether the peer has received the message of this number, and all before it."""
         if self.lane is not None and self.lane.isPlaced():

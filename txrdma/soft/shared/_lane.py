@@ -188,6 +188,9 @@ class Lane:
     def prepare(self, rkey: RKey, known: Callable[[], None]) -> None:
         self._remote.prepare(rkey, known)
 
+    def offer(self, rkey: RKey) -> None:
+        self._services.offerRegion(rkey)
+
     def targetOf(self, rkey: RKey, address: int, length: int) -> tuple[memoryview, memoryview] | None:
         return self._remote.targetOf(rkey, address, length)
 

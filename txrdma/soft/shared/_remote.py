@@ -19,6 +19,9 @@ from txrdma.soft.shared._rings import RingPair
 if TYPE_CHECKING:
     from txrdma.soft.core.queuepair import SoftQueuePair
 
+MOST_OFFERED: Final = 256
+"""Maximum number of regions of a peer that are mapped without a request."""
+
 _SUCCESS: Final = Status.SUCCESS
 
 
@@ -149,17 +152,19 @@ class RemoteMemory:
         return True
 
     def wants(self, rkey: RKey) -> bool:
-        """Return whether a request for this region is pending."""
-        return not self._isClosed and (rkey in self._preparing or self.requested == rkey)
+        """Whether this region was requested; others are accepted if they are new, and not too many."""
+        if self._isClosed or rkey in self._preparing or self.requested == rkey:
+            return not self._isClosed
+        region = self.regions.get(rkey)
+        return len(self.regions) < MOST_OFFERED and (region is None or not region.valid[0])
 
     def known(self, rkey: RKey, region: RemoteRegion | None, access: int) -> bool:
-        """Handle the reply to C{requestRegion}; return whether a request waits for it."""
-        preparing = self._preparing.pop(rkey, None)
-        if self._isClosed or (preparing is None and self.requested != rkey):
+        """Handle the reply to C{requestRegion}, or an offer; return whether a request waits for it."""
+        if self._isClosed:
             return False
         self._access = access
         self.regions[rkey] = region
-        for known in preparing or ():
+        for known in self._preparing.pop(rkey, ()):
             known()
         if self.requested != rkey:
             return False

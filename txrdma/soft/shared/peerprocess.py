@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from txrdma.error import ResourceExhausted
 from txrdma.soft.shared._doorbells import DoorbellChannel, LocalDoorbells
-from txrdma.soft.shared._rendezvous import DoorbellNotice, RendezvousKind
+from txrdma.soft.shared._rendezvous import DoorbellNotice, RegionRequest, RendezvousKind
 from txrdma.soft.shared.unixpackets import Line
 from txrdma.unix.sockets import isSameUser
 
@@ -32,6 +34,12 @@ class PeerProcess:
     def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
         if self.lines:
             self.lines[0].send(message, descriptors)
+
+    def regionRequested(
+        self, parsed: RegionRequest, answer: Callable[[bytes, tuple[int, ...]], None]
+    ) -> None:
+        """Answer a request of the peer for a local region."""
+        raise NotImplementedError
 
     def isReading(self) -> bool:
         """Return whether the peer has read all messages; if it has, process its answers that have arrived."""

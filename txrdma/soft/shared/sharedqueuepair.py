@@ -181,6 +181,13 @@ class SharedQueuePair:
         )
         self._peer.send(message.encode())
 
+    def offerRegion(self, rkey: RKey) -> None:
+        """Send a local region to the peer, as if it had requested it."""
+        message = RegionRequest(
+            kind=RendezvousKind.REGION_REQUEST, source=self.destination, destination=self.number, rkey=rkey
+        )
+        self._peer.regionRequested(message, self._peer.send)
+
     def access(self, request: SendRequest, pieces: list[memoryview]) -> None:
         """Access memory that can't be mapped, by messages; the reply calls C{Lane.accessed}."""
         self._moving = (request, pieces, 0, sum(map(len, pieces)))
@@ -299,10 +306,10 @@ class SharedQueuePair:
         self._release()
 
     def regionReceived(self, reply: RegionReply, descriptors: list[int]) -> None:
-        """Handle the reply to L{requestRegion}, and map the region if possible."""
+        """Handle the reply to L{requestRegion}, or an offer, and map the region if possible."""
         region: RemoteRegion | None = None
         if not self.lane.wants(reply.rkey):
-            return  # the request was cancelled, or answered before
+            return  # the lane is closed, or has the region
         self._makeSpace()
         if reply.reach in (Reach.MAPPED, Reach.BY_MESSAGES):
             region = RemoteRegion(reply.address, reply.length, reply.rights, None, _ALWAYS)

@@ -4,14 +4,16 @@ A busy peer is not considered lost; a peer whose host has failed is considered l
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
-from twisted.internet.error import ConnectionLost
+from twisted.internet.error import ConnectionDone, ConnectionLost
 
+from txrdma.sim.sharedmemory import MemoryFaults, SimulatedMemory
 from txrdma.smc.group.buffers import MOST_ELEMENTS
 from txrdma.smc.group.group import Group
-from txrdma.smc.group.groups import linkGroups, timingOn
+from txrdma.smc.group.groups import LinkGroups, linkGroups, timingOn
 from txrdma.smc.wire.llc import Body, TestLink
+from txrdma.soft.shared.sharedqueuepair import SharingReactor
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.smc.hosts import Host
 from txrdma.testing.smc.scenario import DEVICE
@@ -126,3 +128,56 @@ class BusyWhileAskedTests(RaceTestCase):
 
     def test_slowServerConfirmsRKeyAndUsesSMC(self) -> None:
         self.answersAfter(self.client, self.server)
+
+
+class BlockedInConnectionMadeTests(RaceTestCase):
+    """Processes that share memory, one of which is busy from C{connectionMade} on."""
+
+    hosts = 2
+
+    def host(self, number: int) -> Host:
+        if number == 1:
+            self.memory = SimulatedMemory(self.world.clock)
+        return super().host(number)
+
+    def groups(self, host: Host) -> LinkGroups:
+        host._makeDevice = lambda: self.memory.device(cast(SharingReactor, host), host.address)
+        return super().groups(host)
+
+    def check(self, isServerBusy: bool) -> None:
+        """Connect; one end blocks in C{connectionMade}, and the other one writes and closes."""
+
+        def writeAndClose(listener: Listener) -> None:
+            listener.transport.write(BYTES[:10_000])
+            listener.transport.loseConnection()
+
+        busy = self.server if isServerBusy else self.client
+        ends = [Listener(writeAndClose), Listener(lambda _: busy.sleep())]
+        self.connect(*(ends if isServerBusy else reversed(ends)))
+        self.until(lambda: ends[0].reason and busy.isAsleep)
+        busy.wake()
+        self.until(lambda: ends[1].hasEnded)
+        self.assertEqual([end.mode for end in ends], ["SMC-R"] * 2)
+        self.assertEqual((ends[0].reason, ends[1].received), (ConnectionDone, BYTES[:10_000]))
+
+    def checkAll(self, isServerBusy: bool, others: int) -> None:
+        """Check with several pairs of processes, between which messages are more or less late."""
+        for delaySeconds in (1e-5, 0.1, 1.0, 1.0, 1.0):
+            self.hosts += 2
+            self.client, self.server = self.host(self.hosts - 1), self.host(self.hosts)
+            for _ in range(others):
+                self.pair()
+            self.memory.faults = MemoryFaults(delaySeconds=delaySeconds)
+            self.check(isServerBusy)
+
+    def test_firstConnectionToBusyServer(self) -> None:
+        self.checkAll(True, 0)
+
+    def test_firstConnectionOfBusyClient(self) -> None:
+        self.checkAll(False, 0)
+
+    def test_firstConnectionWithNewBufferToBusyServer(self) -> None:
+        self.checkAll(True, MOST_ELEMENTS)
+
+    def test_firstConnectionWithNewBufferOfBusyClient(self) -> None:
+        self.checkAll(False, MOST_ELEMENTS)

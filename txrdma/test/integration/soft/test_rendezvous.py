@@ -24,7 +24,7 @@ from txrdma.iba.verbs import Access, AddressVector, Operation, Status
 from txrdma.interfaces import IDirectLane
 from txrdma.soft.core.netdev import softMAC
 from txrdma.soft.device import openSoftDevice
-from txrdma.soft.shared import _doorbells, _rendezvous, peerprocess, routes, unixpackets
+from txrdma.soft.shared import _doorbells, _remote, _rendezvous, peerprocess, routes, unixpackets
 from txrdma.soft.shared._layout import HEADER_BYTES
 from txrdma.soft.shared._rendezvous import (
     AccessReply,
@@ -226,7 +226,7 @@ class StrangerTests(StrangerCase):
         self.runUntil(lambda: peer.isLost)
         self.assertEqual(port._links, {})
 
-    def test_unrequestedRegionIsNotMapped(self) -> None:
+    def test_unrequestedRegionsAreMappedUpToLimit(self) -> None:
         one, other = self.good
         sender, receiver = (cast(Any, end.qp)._route._services for end in (one, other))
         request = RegionRequest(
@@ -243,10 +243,17 @@ class StrangerTests(StrangerCase):
             answers.append(message)
             receiver.regionReceived(RegionReply.decode(message), list(descriptors))
 
+        limit = self.patch(_remote, "MOST_OFFERED", len(before))
         sender._peer.regionRequested(request, answer)
         self.assertEqual(RegionReply.decode(answers[0]).reach, Reach.MAPPED)
         self.assertEqual(set(receiver._mappings), before)
         self.assertTrue(self.added.isNothing())
+        limit.restore()
+        for _ in range(2):
+            IDirectLane(one.qp).offer(one.region.rkey)
+        self.runUntil(lambda: len(receiver._mappings) > len(before))
+        self.assertEqual(set(receiver._mappings), before | {one.region.rkey})
+        self.assertEqual(self.added.mappings(), 1)
         self.check()
 
     def test_memoryIsGivenOnlyToEntitledPeer(self) -> None:

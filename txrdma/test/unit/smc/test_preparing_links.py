@@ -21,16 +21,20 @@ class ResolveBufferTests(SynchronousTestCase):
         self.clock = Clock()
         self.asked: list[Callable[[], None]] = []
         lane = SimpleNamespace(prepare=lambda rkey, known: self.asked.append(known))
-        self.resolved = Deferred.fromCoroutine(resolveBuffer(cast(Any, lane), RKey(1), self.clock))
+        self.late: list[str] = []
+        resolving = resolveBuffer(cast(Any, lane), RKey(1), self.clock, lambda: self.late.append("late"))
+        self.resolved = Deferred.fromCoroutine(resolving)
 
     def test_connectionWaitsForPeersAnswer(self) -> None:
         self.assertNoResult(self.resolved)
         self.asked[0]()
         self.successResultOf(self.resolved)
-        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.assertEqual((self.clock.getDelayedCalls(), self.late), ([], []))
 
     def test_silent(self) -> None:
         """A silent peer delays the connection by 0.25 s only: a client may have written and exited."""
         self.clock.advance(0.25)
         self.successResultOf(self.resolved)
-        self.asked[0]()  # a late answer has no effect
+        self.assertEqual(self.late, [])
+        self.asked[0]()
+        self.assertEqual(self.late, ["late"])
