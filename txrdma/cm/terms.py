@@ -107,7 +107,7 @@ class Terms:
     retryCount: int = 7
     rnrRetryCount: int = 7
     responseTimeout: int = 18
-    maxCMRetries: int = 7
+    maxCMRetries: int = 15
     usesCredits: bool = True
     keepalive: float | None = KEEPALIVE
     longest: int = LONGEST

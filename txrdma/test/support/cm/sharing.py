@@ -16,10 +16,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
@@ -27,12 +26,9 @@ from twisted.internet.task import deferLater, react
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.adapter import adapterOf
-from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint, USUAL
+from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.messages.protocol import MessageFactory
-
-TERMS: Final = replace(USUAL, maxCMRetries=15)
-"""Timeouts are twice the default: many processes start at the same time."""
 
 
 class Server(RDMAProtocol):
@@ -80,7 +76,7 @@ async def use(reactor: Any, device: str, address: str, count: int, seconds: floa
     """Use all services, C{count} times, with a pause of C{seconds} after each."""
 
     async def connect(port: int) -> Client:
-        endpoint = RDMAClientEndpoint(reactor, address, port, device, TERMS)
+        endpoint = RDMAClientEndpoint(reactor, address, port, device)
         made = await endpoint.connect(MessageFactory(lambda: Client(port)))
         assert isinstance(made, Client)
         return made

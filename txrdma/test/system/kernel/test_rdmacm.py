@@ -188,7 +188,7 @@ class FaultTests(RpingTestCase):
         # To another port: Linux may deliver this REQ later, and rping serves the first client only.
         self.assertRaises(PeerSilent, self.result, self.connect(RPING_PORT + 1, impatient))
         client = PingClient(2, 64, True, lambda ping: None)
-        connecting = self.connectWith(RPING_PORT, lambda: client, replace(TERMS, maxCMRetries=15))
+        connecting = self.connectWith(RPING_PORT, lambda: client, TERMS)
         self.runFor(1.0)
         self.assertFalse(connecting.called)
         self.world.setLink(False, True)

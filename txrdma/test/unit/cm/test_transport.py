@@ -165,6 +165,18 @@ class OpeningTests(MessagingCase):
             self.assertApproximates(self.clock.seconds() - begun, timeout, 0.1)
         self.assertNothingLeft()
 
+    def test_endsWaitForEachOther(self) -> None:
+        """An end whose process is stopped for fifteen seconds during the opening connects afterwards."""
+        self.serve()
+        for each in self.addresses:
+            answer = self.ask()
+            self.network.sleep(each[0])
+            self.pause(15.0)
+            self.assertNoResult(answer)
+            self.network.wake(each[0])
+            client = self.result(answer)
+            self.result(client.transport.send(b"hello"))
+
 
 class MessageTests(MessagingCase):
     """Data in both directions."""
