@@ -30,7 +30,7 @@ from txrdma.cm.interfaces import IRDMAProtocol
 from txrdma.cm.layouts.ipcm import IPAddresses, IPCMHeader, portOf, PortSpace, serviceIDOf
 from txrdma.cm.layouts.messages import REQ
 from txrdma.cm.terms import checkSeconds, MessageAddress, Terms
-from txrdma.error import InvalidRequest
+from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, LID
 from txrdma.interfaces import IPathResolver, IServiceClaims
@@ -50,7 +50,7 @@ LIFE_TIME: Final = 16
 """The packet lifetime of paths without one, encoded: 0.27 seconds, as Linux uses on RoCE."""
 
 _HOPS: Final = 64
-_NO_LONGER: Final = "{listening} can't listen as the user of the process, and is closed"
+_NO_LONGER: Final = "{listening} is closed, because it can't listen as user {user}"
 _FIRST_PORT: Final = 0xC000
 _HEADER: Final = len(IPCMHeader().encode())
 
@@ -152,11 +152,13 @@ def followUser(reactor: Any, device: DeviceSpec, former: Adapter, listening: Sus
     def resume() -> None:
         former.followers.clear()
         if not isSameUser(user):
-            with (
-                _log.failuresHandled(_NO_LONGER, listening=listening),
-                heldAdapter(reactor, device) as adapter,
-            ):
-                listening.resume(adapter)
+            known: dict[str, Any] = {"listening": listening, "user": os.geteuid()}
+            with _log.failuresHandled(_NO_LONGER, **known):
+                try:
+                    with heldAdapter(reactor, device) as adapter:
+                        listening.resume(adapter)
+                except RDMAError as error:
+                    _log.error(f"{_NO_LONGER}: {{error}}", **known, error=error)
 
     # All listeners release a device before the first of them, or a client, opens it again.
     former.followers.append(suspend)

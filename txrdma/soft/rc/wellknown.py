@@ -153,7 +153,8 @@ class SharingPort(RoCEPort):
                 if owner.number == _GSI:
                     reason = f"UDP port {ROCE_PORT} of {self.address} is not available ({error})"
                     raise ResourceExhausted(
-                        f"{reason}: programs of one user share it, by UNIX sockets"
+                        f"{reason}: programs of one user share it, by UNIX sockets; those of another user "
+                        "need another address"
                     ) from error
                 if not isDatagrams:
                     raise

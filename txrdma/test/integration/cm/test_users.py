@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast, Final
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.protocol import Factory
+from twisted.logger import capturedLogs, formatEvent, LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections.adapter import adapterOf
 from txrdma.cm.connections.datagrams import DatagramProtocol
 from txrdma.cm.layouts.ipcm import PortSpace, serviceIDOf
-from txrdma.error import DeviceUnavailable, ResourceExhausted
+from txrdma.iba.types import ROCE_PORT
 from txrdma.soft.host.names import hostName
 from txrdma.test.support.processes import loopbackAddress
 from txrdma.testing.reactors import RealTime
@@ -62,6 +65,14 @@ class OtherUserTests(RealTime, SynchronousTestCase):
         """Change the user, and let the reactor report that it starts."""
         self.patch(os, "geteuid", lambda: OTHER)
         self.reactor.fireSystemEvent("startup")
+
+    def errors(self, start: Callable[[], None]) -> list[str]:
+        """Start the reactor, and return the errors that are logged, each in one line."""
+        with capturedLogs() as logged:
+            start()
+        errors = [event for event in logged if event["log_level"] >= LogLevel.error]
+        self.assertNotIn(True, ["log_failure" in event for event in errors])
+        return [formatEvent(event) for event in errors]
 
     def test_other(self) -> None:
         """When the reactor starts, both listen on a device of the new user, to the same ports."""
@@ -129,10 +140,9 @@ class OtherUserTests(RealTime, SynchronousTestCase):
         self.serve()
         release = adapterOf(self.reactor, f"soft:{self.address}").hold()
         before = self.services()
-        self.startAsOther()
-        logged = self.flushLoggedErrors(DeviceUnavailable)
+        logged = self.errors(self.startAsOther)
         self.assertEqual(len(logged), len(self.ports) + 1)
-        self.assertIn("in use as the former user", logged[0].getErrorMessage())
+        self.assertIn("in use as the former user", logged[0])
         self.assertEqual(self.services(), before - len(self.ports) - 1)
         release()
 
@@ -148,13 +158,28 @@ class OtherUserTests(RealTime, SynchronousTestCase):
         self.startAsOther()
         self.assertEqual(self.services(), 1)
 
+    def test_portOfFormerUser(self) -> None:
+        """Listeners at an address whose UDP port another user has are closed, which is logged in one line."""
+        bind = socket.socket.bind
+
+        def refuse(sock: socket.socket, address: Any) -> None:
+            if address == (self.address, ROCE_PORT):
+                raise OSError(errno.EADDRINUSE, "Address already in use")
+            bind(sock, address)
+
+        self.patch(socket.socket, "bind", refuse)
+        logged = self.errors(self.startAsOther)
+        self.assertEqual(len(logged), len(self.ports))
+        for each in logged:
+            self.assertIn(f"can't listen as user {OTHER}: UDP port 4791 of {self.address}", each)
+            self.assertIn("those of another user need another address", each)
+
     def test_impossible(self) -> None:
         """A listener whose port belongs to another program of the new user is closed, which is logged."""
-        self.patch(os, "geteuid", lambda: OTHER)
         number = serviceIDOf(PortSpace.TCP, cast(Any, self.hosts[0]).port)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
-            other.bind(hostName(self.address, "service", f"{number:#x}"))
-            self.reactor.fireSystemEvent("startup")
-            [failure] = self.flushLoggedErrors(ResourceExhausted)
-        self.assertIn("in use by another program", failure.getErrorMessage())
+            with patch.object(os, "geteuid", lambda: OTHER):
+                other.bind(hostName(self.address, "service", f"{number:#x}"))
+            [error] = self.errors(self.startAsOther)
+        self.assertIn("in use by another program", error)
         self.assertEqual(self.services(), 1)
