@@ -11,6 +11,7 @@ import os
 from importlib import import_module
 from typing import Final
 
+from txrdma.kit.strings import splitString
 from txrdma.smc.terms.options import LOCAL_DEVICE, Options
 from txrdma.verbs.devices import prepareDevice
 
@@ -34,7 +35,8 @@ def prepare(options: Options) -> None:
         return
     for name in _ELSEWHERE:
         import_module(name)
-    prepareDevice(options.device)
+    for each in splitString(options.device, "+"):
+        prepareDevice(each)
 
 
 def prepareClient(options: Options) -> None:

@@ -51,6 +51,15 @@ def _ueids(version: str, ueid: str | None) -> tuple[str, ...]:
     return names
 
 
+def _checkDevices(description: str) -> None:
+    """Check the device strings of a description; raises L{MalformedDevice}."""
+    from txrdma.kit.strings import splitString
+    from txrdma.verbs.devices import checkDevice
+
+    for each in splitString(description, "+"):
+        checkDevice(each)
+
+
 def _options(keys: Arguments, bindAddress: str | None = None) -> Options:
     """Return the options that the keys of a client's or server's string specify."""
     from txrdma.smc.terms.options import Options, RANGES, USUAL
@@ -60,6 +69,8 @@ def _options(keys: Arguments, bindAddress: str | None = None) -> Options:
     version, backend = keys.choice("version", *_VERSIONS), keys.choice("backend", "auto", "own", "kernel")
     if not device:
         raise ValueError("smc: device= is empty; device=auto is the default")
+    if device != "auto":
+        _checkDevices(device)
     if backend == "kernel":
         _unlessKernels(given, device="auto", peer="auto", version="auto")
         _unlessKernels(given, **dict.fromkeys(("ueid", "links", "option", "runtime", *_OWN)))

@@ -70,11 +70,15 @@ def checkDevice(description: str) -> None:
 
 
 def prepareDevice(description: str) -> None:
-    """Import the modules of a device by the optional method C{prepare} of its parser, without opening it."""
-    try:
+    """
+    Check a device string, and import the modules of the device by the optional method C{prepare} of its
+    parser, without opening it.
+
+    @raise txrdma.error.MalformedDevice: the string is malformed.
+    """
+    with _malformed():
         parser, args, kwargs = _understood(description)
-    except ValueError:
-        return
+        _keyOf(None, parser, args, kwargs)
     import_module("txrdma.kit.wirecode")
     prepare: Callable[..., None] | None = getattr(parser, "prepare", None)
     if prepare is not None:

@@ -34,7 +34,7 @@ from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
 from txrdma.cm.terms import KEEPALIVE, LONGEST
 from txrdma.commands.resolve import CommandOptions, resolved
-from txrdma.error import InvalidRequest, RDMAError
+from txrdma.error import InvalidRequest, MalformedDevice, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, MTU
 from txrdma.mad.layouts.values import Rate
@@ -514,6 +514,18 @@ class StringTests(SynchronousTestCase):
             server: Any = serverFromString(None, text)
             self.assertEqual(server._port, 7471)
             self.assertEqual(server._device, "soft" if "device" in text else "soft:127.0.0.3")
+
+    def test_malformedDeviceInString(self) -> None:
+        """A string with a malformed device is refused like one with another invalid value."""
+        for parse, texts in (
+            (clientFromString, ("rdma:127.0.0.1:1", "rsocket:127.0.0.1:1", "sidr:127.0.0.1:1", "btl:host:1")),
+            (clientFromString, (r"ib:1:to=fe80\:\:1",)),
+            (serverFromString, ("rdma:1", "rsocket:1", "sidr:1", "btl:1", "ib:1")),
+        ):
+            for text in texts:
+                for device, word in (("sofa", "'sofa'"), (r"soft\:127.0.0.1\:mtu\=5", "mtu=5")):
+                    error = self.assertRaises(MalformedDevice, parse, None, f"{text}:device={device}")
+                    self.assertIn(word, str(error))
 
     def test_invalidStringNamesKeyAndValue(self) -> None:
         for text, word in (

@@ -9,7 +9,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
-from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.endpoints import clientFromString, quoteStringArgument, serverFromString
 from twisted.internet.protocol import Factory
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
@@ -174,12 +174,15 @@ class ClientStringTests(SynchronousTestCase):
         self.assertRaises(TypeError, Options, sndbuf=1.5)
 
     def test_malformedDevice(self) -> None:
-        """A malformed device string fails a call before it connects or listens, also beside a valid one."""
-        for device in ("nosuch", r"soft\:mtu=5", r"soft+soft\:port=many"):
+        """A malformed device string is refused like other values, also beside a valid one."""
+        for device in ("nosuch", "soft:mtu=5", "soft+soft:port=many"):
             reactor: Any = MemoryReactorClock()
-            client = clientFromString(reactor, rf"smc:127.0.0.1:80:device={device}")
+            quoted = quoteStringArgument(device)
+            self.assertRaises(MalformedDevice, clientFromString, reactor, f"smc:127.0.0.1:80:device={quoted}")
+            self.assertRaises(MalformedDevice, serverFromString, reactor, f"smc:80:device={quoted}")
+            client = SMCClientEndpoint(reactor, "127.0.0.1", 80, Options(device=device))
             self.failureResultOf(client.connect(Factory()), MalformedDevice)
-            server = serverFromString(reactor, rf"smc:80:device={device}")
+            server = SMCServerEndpoint(reactor, 80, options=Options(device=device))
             self.failureResultOf(server.listen(Factory()), MalformedDevice)
             self.assertEqual((reactor.tcpClients, reactor.tcpServers), ([], []))
 
