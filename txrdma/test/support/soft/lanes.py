@@ -156,6 +156,10 @@ class Side:
         access = int(self.other.attributes.access or 0)
         self.output.append(lambda: self.lane.regionKnown(rkey, self.other.grant(rkey), access))
 
+    def offerRegion(self, rkey: RKey) -> None:
+        access = int(self.attributes.access or 0)
+        self.output.append(lambda: self.other.lane.regionKnown(rkey, self.grant(rkey), access))
+
     def grant(self, rkey: RKey) -> RemoteRegion | None:
         """Set the other process' access to the local memory."""
         region = self.keys.find(self.domain, rkey)

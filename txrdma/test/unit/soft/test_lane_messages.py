@@ -134,6 +134,17 @@ class MessageTests(SynchronousTestCase):
         self.other.close(memory)
         self.assertEqual(valid[0], 0)
 
+    def test_offeredMemoryIsWrittenWithoutRequest(self) -> None:
+        memory = self.other.memory
+        write = SendRequest(
+            1, Operation.RDMA_WRITE, inline=[b"x"], remoteAddress=memory.address, rkey=memory.rkey
+        )
+        self.other.lane.offer(memory.rkey)
+        self.other.deliver()
+        self.one.post(write)
+        self.assertEqual(self.one.output, [])
+        self.assertEqual(memory.view[:1], b"x")
+
     def test_unmappableMemoryHasNoTarget(self) -> None:
         self.other.mapped = False
         self.one.lane.prepare(self.other.memory.rkey, lambda: None)
