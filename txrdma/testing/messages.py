@@ -171,6 +171,27 @@ class MessageContract(MessageEnds):
         self.waitUntil(lambda: len(other.messages) == sent and len(producer.calls) > 1)
         self.assertEqual(producer.calls, ["pause", "resume"])
 
+    def test_contractProducerInMessage(self) -> None:
+        """A producer is paused at once, also by messages that are sent in C{messageReceived}."""
+        one, other = self.connectedEnds()
+        producer = ProducerRecorder()
+        one.transport.registerProducer(producer, True)
+        calls: list[str] = []
+
+        def sending(data: bytes, immediate: int | None) -> None:
+            sent = 0
+            while not producer.calls and sent < _MOST_SENT:
+                one.transport.sendMessage(bytes(self.longest))
+                sent += 1
+            calls.extend(producer.calls)
+
+        one.messageReceived = sending  # type: ignore[method-assign]  # of this instance
+        other.transport.sendMessage(b"send")
+        self.waitUntil(lambda: calls or len(other.messages) == _MOST_SENT)
+        self.assertEqual(calls, ["pause"])
+        self.waitUntil(lambda: len(producer.calls) > 1)
+        self.assertEqual(producer.calls, ["pause", "resume"])
+
     def test_contractEnd(self) -> None:
         """A close first delivers all messages, and both ends get C{ConnectionDone}."""
         one, other = self.connectedEnds()

@@ -626,6 +626,8 @@ class RDMATransport(RequestTransport):
 
     def _proceed(self) -> None:
         if self._isProcessing:
+            if self._sends.isFull:
+                self._pauseProducer()  # at once: it may send in a loop until it is paused
             return
         if self.protocol is not None and self._life.mayPost:
             self._advance()
