@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from txrdma.cm.errors import PeerSilent as PeerSilent
     from txrdma.cm.errors import Rejected as Rejected
     from txrdma.cm.errors import Rejection as Rejection
+    from txrdma.cm.errors import ServiceRefused as ServiceRefused
+    from txrdma.cm.layouts.messages import RejectReason as RejectReason
     from txrdma.cm.terms import Terms as Terms
 
 _MODULES = {
@@ -48,6 +50,8 @@ _MODULES = {
     "PeerSilent": "errors",
     "Rejected": "errors",
     "Rejection": "errors",
+    "RejectReason": "layouts.messages",
+    "ServiceRefused": "errors",
     "Terms": "terms",
 }
 

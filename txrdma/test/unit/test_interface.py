@@ -92,4 +92,4 @@ class StarTests(SynchronousTestCase):
         names = txrdma.cm.__all__
         self.assertEqual({getattr(txrdma.cm, name).__name__ for name in names}, {*names})
         self.assertIs(txrdma.cm.Terms, Terms)
-        self.assertEqual(len(names), 13)
+        self.assertEqual(len(names), 15)
