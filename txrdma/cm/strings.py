@@ -71,10 +71,10 @@ class IBStringParser:
     C{ib:service=NUMBER:path=WORDS} or C{ib:service=NUMBER:to=PORT} for clients, C{ib:service=NUMBER} for
     servers.
 
-    C{to} is the GID, port GUID or LID of a port, to which the subnet administration finds a path; on RoCE it
-    is a GID or an IP address. Clients may have another path to migrate to, C{alternate=WORDS}, or
-    C{alternate=auto}. The words of paths are those of
-    L{IBPath.fromString<txrdma.iba.path.IBPath.fromString>}.
+    C{to} is the GID, port GUID or LID of a port, or the name of a node, to which the subnet administration
+    finds a path; on RoCE it is a GID, an IP address or the name of a host.
+    Clients may have another path to migrate to, C{alternate=WORDS}, or C{alternate=auto}. The words of paths
+    are those of L{IBPath.fromString<txrdma.iba.path.IBPath.fromString>}.
     """
 
     prefix = "ib"

@@ -51,6 +51,15 @@ def parseTarget(text: str, endPort: MADEndPort | None = None) -> LID | GID | GUI
     return parseGID(text, stripped, endPort)
 
 
+def isName(text: str) -> bool:
+    """Return whether this is none of the texts that L{parseTarget} accepts."""
+    try:
+        parseTarget(text)
+    except ValueError:
+        return True
+    return False
+
+
 def checkedLID(lid: int) -> LID:
     """
     Return a number as a LID.

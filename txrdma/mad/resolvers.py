@@ -19,7 +19,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.interfaces import IPathResolver
-from txrdma.mad.layouts.sa import PathRecord, Query
+from txrdma.mad.layouts.sa import NodeRecord, PathRecord, Query
 from txrdma.mad.paths import checkedLID, current, EndPort, parseGID, parseTarget, pathOf, toLID
 from txrdma.mad.rpcs import RPCs
 
@@ -75,7 +75,7 @@ class SAPathResolver:
     Resolver that queries the subnet administration (SA).
 
     A LID or a directed route is already a path, and needs no query. But such a path has no MTU, service level
-    or lifetime: with C{asksForLIDs} the SA is queried for these.
+    or lifetime: with C{asksForLIDs} the SA is queried for these. For a name it is queried for all nodes.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class SAPathResolver:
         """
         Return the path to a port.
 
+        @param target: a port, or the name of a node: its description, or the first word of it.
         @return: fails with L{txrdma.mad.errors.MADError} if the SA has none, with C{ValueError} if the target
             names no port.
         """
@@ -101,6 +102,8 @@ class SAPathResolver:
         try:
             known = _read(target, end)
         except ValueError as error:
+            if isinstance(target, str):
+                return Deferred.fromCoroutine(self._resolveName(target.strip(), error))
             return fail(error)
         if isinstance(known, IBPath):
             return succeed(known)
@@ -113,6 +116,17 @@ class SAPathResolver:
         if isinstance(known, GUID):
             known = GID.fromParts(end.gids[0].prefix or _LINK_LOCAL, known)
         return self._ask(PathRecord.query(sgid=end.gids[0], dgid=known, reversible=True, numbPath=1))
+
+    async def _resolveName(self, name: str, error: ValueError) -> IBPath:
+        """Return the path to the first port of a node, or raise the error if no node has the name."""
+        ports: dict[str, GUID] = {}
+        for record in await self._agent.SubnAdmGetTable(NodeRecord.query()):
+            description = record.nodeDescription.text
+            for each in (description, description.partition(" ")[0]):
+                ports.setdefault(each, record.nodeInfo.portGUID)
+        if name not in ports:
+            raise error
+        return await self.resolve(ports[name])
 
     async def findOther(self, path: IBPath, destination: GID, sources: Iterable[GID]) -> IBPath | None:
         """

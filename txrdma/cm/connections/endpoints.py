@@ -37,7 +37,7 @@ from txrdma.interfaces import IPathResolver, IServiceClaims
 from txrdma.kit.shutdown import failingOnShutdown
 from txrdma.kit.strings import checkAddress, checkPort
 from txrdma.kit.values import replace
-from txrdma.mad.paths import parseGID
+from txrdma.mad.paths import isName, parseGID
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
 from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.softdevices import softDeviceTo
@@ -269,7 +269,7 @@ class IBClientEndpoint(_ClientEndpoint):
     ) -> None:
         """
         @param path: the source GID, hop limit and packet lifetime have defaults. Anything else is resolved: a
-            GID, a port GUID, a LID, or the text of one.
+            GID, a port GUID, a LID, the text of one, or a name: of a node on InfiniBand, of a host on RoCE.
         @param alternate: a path to migrate to, or L{AUTOMATIC}. The transport's C{alternate} is None if the
             peer rejects it, and over shared memory.
         @param privateData: of the REQ; at most 76 bytes, or 92 without credits.
@@ -285,19 +285,26 @@ class IBClientEndpoint(_ClientEndpoint):
 
     def _resolved(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
         if isinstance(self._path, IBPath):
-            return self._connectBy(self._device, ServiceIDScheme(), self._path, factory)
+            return self._connectAlong(self._path, factory)
         return Deferred.fromCoroutine(self._connectTo(self._path, factory))
 
     async def _connectTo(self, target: object, factory: IMessageProtocolFactory) -> IRDMAProtocol:
         with heldAdapter(self._reactor, self._device) as adapter:
             resolver = self._resolver or adapter.localManager.resolverFor()
-            if resolver is None:
-                path = IBPath(
-                    dgid=target if isinstance(target, GID) else parseGID(str(target), str(target), None)
-                )
-            else:
-                path = await resolver.resolve(target)
-            return await self._connectBy(self._device, ServiceIDScheme(), path, factory)
+            if resolver is not None:
+                return await self._connectAlong(await resolver.resolve(target), factory)
+            if isinstance(target, str) and isName(target):
+                addresses = await addressesOf(self._reactor, target)
+
+                def connect(address: str) -> Deferred[IRDMAProtocol]:
+                    return self._connectAlong(IBPath(dgid=GID.fromIP(address)), factory)
+
+                return await Attempts(self._reactor, target, addresses, connect).answer
+            gid = target if isinstance(target, GID) else parseGID(str(target), str(target), None)
+            return await self._connectAlong(IBPath(dgid=gid), factory)
+
+    def _connectAlong(self, path: IBPath, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
+        return self._connectBy(self._device, ServiceIDScheme(), path, factory)
 
 
 class RDMAClientEndpoint(_ClientEndpoint):

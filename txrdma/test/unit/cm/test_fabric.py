@@ -121,7 +121,7 @@ class FabricTests(ManagersCase):
         expected, there = self.way(), self.host._agent.port.endPort
         resolver = self.client.resolverFor()
         assert resolver is not None
-        for target in (there.gids[0], str(there.gids[0]), there.portGUID, there.lid):
+        for target in (there.gids[0], str(there.gids[0]), there.portGUID, there.lid, "c"):
             resolving = resolver.resolve(target)
             self.clock.pump([0.01] * 10)
             path = self.successResultOf(resolving)

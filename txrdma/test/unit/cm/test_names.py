@@ -19,6 +19,7 @@ from twisted.internet.interfaces import (
 from txrdma.cm.connections.hostnames import addressesOf, ATTEMPT_DELAY
 from txrdma.cm.errors import HostUnknown, Rejected
 from txrdma.error import DeviceUnavailable
+from txrdma.iba.types import GID
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.reactors import ReactorClock
 
@@ -114,6 +115,19 @@ class NameTests(MessagingCase):
         asked = self.asking()
         self.resolving.asked[0].answer("fe80::1", "10.0.1.2")
         self.finish(self.result(asked, 300.0))
+
+    def test_serviceAtName(self) -> None:
+        """Clients of a service ID resolve names, too, and nothing else that is no address."""
+        self.serve()
+        asked = self.connectBy("there.example")
+        self.resolving.asked[0].answer("fe80::1", "10.0.1.2")
+        client = self.result(asked, 300.0)
+        self.assertEqual(client.transport.path.remoteGID, GID.fromIP("10.0.1.2"))
+        for port in ("7", "0x0002c90300000007"):  # a LID and a GUID
+            self.failureResultOf(self.connectBy(port), ValueError)
+        self.assertEqual(len(self.resolving.asked), 1)
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost)
 
     def test_silentAddress(self) -> None:
         """After 0.3 seconds without an answer the next address is tried; the first attempt is withdrawn."""

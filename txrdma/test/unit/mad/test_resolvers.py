@@ -9,7 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, MTU
-from txrdma.mad.layouts.sa import PathRecord
+from txrdma.mad.layouts.sa import NodeRecord, PathRecord
+from txrdma.mad.layouts.smp import NodeDescription, NodeInfo
 from txrdma.mad.layouts.values import PathMTU
 from txrdma.mad.resolvers import IPPathResolver, SAPathResolver, StaticPathResolver
 from txrdma.test.support.mad.administration import Administration
@@ -33,11 +34,28 @@ class ResolverTests(SynchronousTestCase):
         self.assertEqual(len(agent.asked), 4)
         self.assertEqual(self.successResultOf(resolver.resolve(7)).dlid, 7)
         self.assertEqual(self.successResultOf(resolver.resolve("0,1")), IBDRPath(drPath=(1,)))
-        self.failureResultOf(resolver.resolve("nobody"), ValueError)
         for lid in (0, -1, 0xFFFF, 70000):
             failure = self.failureResultOf(resolver.resolve(lid), ValueError)
             self.assertEqual(str(failure.value), f"LIDs are from 1 to 65534, not {lid}")
         self.assertEqual(len(agent.asked), 4)
+
+    def test_nameOfNode(self) -> None:
+        """A name is the description of a node, or its first word; the path leads to its first port."""
+        nodes = [
+            NodeRecord(
+                nodeInfo=NodeInfo(portGUID=GUID.fromInt(number)),
+                nodeDescription=NodeDescription(nodeString=description),
+            )
+            for number, description in ((2, b"there mlx5_0"), (3, b"there mlx5_0"), (4, b"there mlx5_1"))
+        ]
+        agent = Administration(PathRecord=PathRecord(dlid=LID(5)), NodeRecord=nodes)
+        resolver = SAPathResolver(agent, END_PORT)
+        for name, port in (("there", 2), (" there mlx5_0", 2), ("there mlx5_1", 4)):
+            self.successResultOf(resolver.resolve(name))
+            _, query, _, _ = agent.asked[-1]
+            self.assertEqual(query.record.dgid.guid, GUID.fromInt(port))
+        failure = self.failureResultOf(resolver.resolve("nobody"), ValueError)
+        self.assertIn("'nobody' is not a port", str(failure.value))
 
     def test_noPrefix(self) -> None:
         """A GUID is queried with the link-local prefix while the local port has no subnet prefix."""
