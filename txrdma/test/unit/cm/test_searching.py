@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -29,6 +29,23 @@ STATES = {
 }
 """States of connections that are not free, and that of no connection."""
 
+_THREE: Final = FIRST, SECOND, PRIMARY
+
+ESTABLISHED: Final = (
+    ((FIRST, SECOND), 1, False, 459, 2467, 188),
+    ((FIRST, SECOND), 1, True, 615, 3429, 236),
+    (_THREE, 2, False, 3459, 26498, 3188),
+    (_THREE, 2, True, 4855, 38224, 4476),
+    ((FIRST, FIRST), 1, False, 401, 2134, 128),
+)
+"""
+Searches of established connections: LAPs, migrations, whether unused paths may be replaced, and what is found:
+states, transitions, and states after a migration.
+"""
+
+WHOLE: Final = (3427, 72_593, 662_083)
+"""States of searches to the end: without paths, with a second connection, and with one LAP and migration."""
+
 Action = Callable[[Alternate], None]
 
 
@@ -51,7 +68,7 @@ class SearchTests(SynchronousTestCase):
 
     def test_withoutPaths(self) -> None:
         found = self.search(WITHOUT_PATHS)
-        self.assertEqual((found.worlds, found.steps, found.states), (3427, 26220, STATES))
+        self.assertEqual((found.worlds, found.steps, found.states), (WHOLE[0], 26220, STATES))
         self.assertEqual(found.messages, {REQ, MRA, REP, RTU, DREQ, DREP, REJ})
 
     def test_peerToPeer(self) -> None:
@@ -60,27 +77,20 @@ class SearchTests(SynchronousTestCase):
 
     def test_establishedConnection(self) -> None:
         """All results of two or three LAPs and one or two migrations, the last one back to the first path."""
-        three = FIRST, SECOND, PRIMARY
-        for loads, migrations, mayReload, worlds, migrated in (
-            ((FIRST, SECOND), 1, False, 459, 188),
-            ((FIRST, SECOND), 1, True, 615, 236),
-            (three, 2, False, 3459, 3188),
-            (three, 2, True, 4855, 4476),
-            ((FIRST, FIRST), 1, False, 401, 128),
-        ):
+        for loads, migrations, mayReload, *expected in ESTABLISHED:
             found = self.search(Bounds(loads, migrations, mayReload=mayReload, isOpen=True))
-            self.assertEqual((found.worlds, found.migrated), (worlds, migrated))
+            self.assertEqual([found.worlds, found.steps, found.migrated], expected)
             self.assertEqual(found.messages, {LAP, MRA, APR})
 
     def test_twoConnections(self) -> None:
         """A late REQ begins a second connection, in any state of the first one."""
         most = self.most // 3
         found = self.search(Bounds(loads=(), migrations=0, connections=2), most)
-        self.assertEqual(found.worlds, min(most, 72_593))
+        self.assertEqual(found.worlds, min(most, WHOLE[1]))
 
     def test_oneLoadAndMigration(self) -> None:
         found = self.search()
-        self.assertEqual(found.worlds, min(self.most, 662_083))
+        self.assertEqual(found.worlds, min(self.most, WHOLE[2]))
         self.assertEqual(found.messages, {REQ, MRA, REP, RTU, LAP, APR, DREQ, DREP, REJ})
         self.assertGreater(found.migrated, 0)
 

@@ -42,6 +42,7 @@ from txrdma.soft.host._messages import (
 )
 from txrdma.soft.host.member import FIRST_PING_SECONDS, NAMES, PING_SECONDS
 from txrdma.test.support.cm.messaging import MessagingCase
+from txrdma.test.unit.cm.test_searching import ESTABLISHED, WHOLE
 from txrdma.testing.protocols import ProducerRecorder
 
 PAGE = Path(txrdma.__file__).parent.parent / "docs" / "cm.md"
@@ -73,6 +74,11 @@ CONSTANTS: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("after the queue pair's retries: # times the timeout", (USUAL.retryCount + 1,)),
     ("and on a software device at least # seconds", (round(ackTimeoutSeconds(PATIENT_TIMEOUT), 1),)),
     ("it abandons a path after # seconds without an acknowledgement", (PATH_SECONDS,)),
+    ("Two LAPs and one migration give # states and # transitions; # and # where unused paths can be replaced",
+     (*ESTABLISHED[0][3:5], *ESTABLISHED[1][3:5])),
+    ("the last back to the first path, # and #, or # and #", (*ESTABLISHED[2][3:5], *ESTABLISHED[3][3:5])),
+    ("# states without alternate paths, # if a late REQ may begin a second connection, and # with one LAP",
+     WHOLE),
     # Programs that share an address
     ("has a *share*, one of # numbers", (SHARES,)),
     ("Its own UDP port is # plus the share", (portOfShare(1) - 1,)),
