@@ -7,6 +7,7 @@
 #   make bench      the benchmarks; results go to docs/benchmarks.md
 #   make test-lowest     unit tests with the lowest supported versions, and no program on PATH but a shell
 #   make test-trunk      unit tests with Twisted's trunk, where it can be installed
+#   make test-root       the tests that only root can run, and a transfer of 256 MiB while networks are cut
 #   make test-torch     torch.distributed over btl, compared with gloo, in .venv-torch
 #   make test-compiled, make bench-compiled   the same with the cores compiled by mypyc, in .venv-compiled
 #   make test-wheel      unit and integration tests with the installed wheel, in an empty folder, and the pages for new users
@@ -64,6 +65,12 @@ COVERAGE ?= kit:82 iba:80 unix:44 ports:91 verbs:60 streams:50 fabric:73 mad:93 
 # The tests that have to notice the changes of tools/mutants.json.
 MUTANT_TESTS ?= txrdma.test.unit txrdma.test.integration
 
+# The tests that other users skip, in namespaces and beside processes of other users.
+ROOT_TESTS := soak.cm.test_cutting integration.cm.test_endpoints integration.soft.test_sharing system.cm.test_cutting \
+	system.cm.test_ipv6 system.smc.test_containers system.smc.test_control system.smc.test_cutting system.smc.test_dialing \
+	system.smc.test_option_kernel system.smc.test_other_users system.smc.test_preparing system.soft.test_sharedmemory \
+	system.test_restricted.SharedMemoryTests system.test_restricted.NamespaceTests
+
 VENV := .venv
 COMPILED := .venv-compiled
 LOWEST := .venv-lowest
@@ -76,7 +83,7 @@ BIN := $(VENV)/bin
 PIP = -m pip --disable-pip-version-check install
 RUNTESTS = tools/runtests.py --jobs $(JOBS) --slowest $(SLOWEST)
 
-.PHONY: demo test test-all test-lowest test-trunk test-torch test-compiled test-wheel test-compat coverage reproducible wheels test-kernel test-kernel-ci test-container soak mutants \
+.PHONY: demo test test-all test-root test-lowest test-trunk test-torch test-compiled test-wheel test-compat coverage reproducible wheels test-kernel test-kernel-ci test-container soak mutants \
 	vendor conversations check lint format types docs bench bench-compiled simulate hostile fuzz clean
 .DELETE_ON_ERROR:
 
@@ -94,6 +101,9 @@ test-all: $(VENV)/.has-browser
 	@tools/have-ibsim
 	@tools/have-browser
 	@PICTURES=$(if $(DOCS),$(CURDIR)/docs/pictures) $(BIN)/python $(RUNTESTS) $(ALL_TESTS)
+
+test-root: $(VENV)/.has-test
+	@$(BIN)/python $(RUNTESTS) --label root --folder build/root $(ROOT_TESTS:%=txrdma.test.%)
 
 test-lowest: $(LOWEST)/.has-lowest
 	@TXRDMA_EXAMPLES=10 tools/bare $(abspath $(LOWEST))/bin/python $(RUNTESTS) --label lowest --folder build/lowest txrdma.test.unit
