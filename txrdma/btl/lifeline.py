@@ -337,9 +337,7 @@ class PeerConnection(StreamProtocol):
 
     def _exchangeTimedOut(self) -> None:
         """Give up an exchange that takes too long."""
-        error = Unreachable(
-            f"the peer has sent no introduction in {EXCHANGE_SECONDS:g} s: is it a btl listener?"
-        )
+        error = Unreachable(f"the peer has not introduced itself in {EXCHANGE_SECONDS:g} s: does it use btl?")
         if self._validation is not None:
             error = self._validation.failure(str(getattr(self.peerHost, "host", self.peerHost)))
         self._giveUp(Failure(error))
@@ -462,14 +460,14 @@ class PeerConnection(StreamProtocol):
         try:
             done(error)  # type: ignore[operator]  # contexts are what send and put were given
         except Exception:
-            _log.failure("{lifeline}: the program's callback for a message raised", lifeline=self)
+            _log.failure("{lifeline}: the callback of a message raised an exception", lifeline=self)
 
     def eventsReported(self) -> None:
         try:
             if self.user is not None:
                 self.user.eventsReported()
         except Exception:
-            _log.failure("{lifeline}: its user raised, closing", lifeline=self)
+            _log.failure("{lifeline} closes: its user raised an exception", lifeline=self)
             self.abort()
 
     # End of the connection

@@ -162,7 +162,7 @@ class PathValidation:
         """
         path = next((each for each in self._paths if each.missing), None)
         if path is None:
-            return Unreachable("this end's packets pass, but the peer is not ready: its packets do not pass")
+            return Unreachable("this end's packets pass, but the peer is not ready: its packets may not pass")
         place, mtu = path.port.address, self._peer.mtu
         if len(self._paths) > 1:
             peerHost = _ipOf(self._peer.addresses[2 * self._peer.ports[path.number]])

@@ -234,7 +234,7 @@ class Answerer:
         lengths = self._lengths
         self._bytes += len(call)
         if len(lengths) >= 2 * MOST_CALLS or (lengths and self._bytes > 2 * MOST_CALL_BYTES):
-            raise PeerViolation(f"the peer has {len(lengths)} unanswered calls of {self._bytes} bytes")
+            raise PeerViolation(f"the peer has {len(lengths) + 1} unanswered calls of {self._bytes} bytes")
         if number in lengths:
             raise PeerViolation("two calls have the same number")
         lengths[number] = len(call)

@@ -733,7 +733,7 @@ def _exactly(data: memoryview, length: int) -> memoryview:
 
 def _enough(data: memoryview, length: int) -> memoryview:
     if len(data) < length:
-        raise PeerViolation(f"an internal message has {len(data)} bytes, less than {length}")
+        raise PeerViolation(f"an internal message has {len(data)} bytes, fewer than {length}")
     return data
 
 

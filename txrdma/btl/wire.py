@@ -234,7 +234,7 @@ def decodeSegment(packet: Buffer) -> Segment:
     elif not FRAG <= kind <= PLACED_PUT:
         raise WireError("Header", 0, f"the kind {kind} is not defined")
     if have < begin + length:
-        raise WireError("Header", 20, f"the payload has {length} bytes, and {have - begin} follow the header")
+        raise WireError("Header", 20, f"header and payload have {begin} + {length} bytes, the packet {have}")
     payload = memoryview(packet)[begin : begin + length]
     attempt = flags & 0x7F
     acknowledgedUpTo = acknowledged if flags & 0x80 or kind == ACK else None

@@ -147,7 +147,7 @@ class Assembly:
             self._budget.used -= len(found.data)
 
     def deadline(self) -> float | None:
-        """Time at which an incomplete message expires; None if no message is incomplete."""
+        """Time at which the first of the incomplete messages expires; None if there is none."""
         for found in self._incomplete.values():
             return found.at + OLDEST
         return None

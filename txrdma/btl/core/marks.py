@@ -49,7 +49,7 @@ class Marks:
     The marks of datagrams in both directions of a path.
 
     @ivar isUsed: whether datagrams are sent with ECT(0).
-    @ivar hasFailed: whether the driver does not know yet that they are not.
+    @ivar hasFailed: whether marking has failed, which is still to be reported to the driver.
     @ivar arrived: segments, sent once, that were acknowledged since the last call of L{judge}.
     @ivar received: datagrams that have arrived from the peer with ECT(0) or CE; C{marked}: with CE; both
         modulo 65536.
@@ -65,7 +65,7 @@ class Marks:
         self.arrived = self.received = self.marked = 0
         self._echoedReceived = self._echoedMarked = 0  # the peer's latest counts
         self._newlyReceived = 0  # increase of the first one by the last acknowledgement
-        self._failures = 0  # consecutive invalid counts
+        self._failures = 0  # consecutive failed validations
         self._hasUnmarked = False  # whether the peer has received a datagram without a mark
 
     def count(self, codepoint: int) -> None:

@@ -1,8 +1,8 @@
 """
 The round trip to one peer over one channel, and the two times after which a segment counts as lost.
 
-Follows RFC 6298 (the retransmission timeout) and RFC 8985, 6.2 and 7.1 (the time to wait when later segments
-have arrived, because packets may overtake each other). Both times grow when a retransmission was spurious.
+Follows RFC 6298 (the retransmission timeout) and RFC 8985, 6.2 (the time to wait when later segments have
+arrived, because packets may overtake each other). Both times grow when a retransmission was spurious.
 The base round trip is the shortest one of the last minute: that of an empty queue.
 """
 
@@ -60,7 +60,7 @@ class RoundTripEstimate:
         self.timeout = self._usual = FIRST_TIMEOUT
         self._baseAt = 0.0  # time when the current period began
         self._minima: tuple[float, ...] = ()  # shortest round trip of each period
-        self.reorderQuarters = 1  # quarters of a round trip (RFC 8985, 7.1)
+        self.reorderQuarters = 1  # quarters of a round trip (RFC 8985, 6.2)
         self._recoveries = 0  # recoveries since the last spurious retransmission
         self.hasOwn = False
 
