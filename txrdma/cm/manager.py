@@ -405,8 +405,8 @@ class ConnectionManager:
                 checkFits(response)
             except Exception:
                 # Without the request, which has private data.
-                text = "rejecting a SIDR_REQ: the handler of the service {serviceID:#x} raised an exception"
-                _log.failure(text, serviceID=event.request.serviceID)
+                text = "rejecting a SIDR_REQ: the handler of the service {serviceID} raised an exception"
+                _log.failure(text, serviceID=hex(event.request.serviceID))
                 response = SIDRREP(status=SIDRStatus.REJECTED)
         managed.resolution.answer(response, self.seconds())
         self._core.turned(managed, self.seconds())

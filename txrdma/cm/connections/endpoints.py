@@ -219,12 +219,12 @@ class _ClientEndpoint:
             with heldAdapter(self._reactor, device) as adapter:
                 path = _withDefaults(path, adapter)
                 if isinstance(self._alternate, Automatic):
-                    return Deferred.fromCoroutine(self._connectByBoth(adapter, scheme, path, factory))
+                    return Deferred.fromCoroutine(self._connectWithAlternate(adapter, scheme, path, factory))
                 return self._attempt(adapter, scheme, path, self._alternate, factory)
         except Exception:
             return fail()
 
-    async def _connectByBoth(
+    async def _connectWithAlternate(
         self, adapter: Adapter, scheme: ServiceIDScheme, path: IBPath, factory: IMessageProtocolFactory
     ) -> IRDMAProtocol:
         """Find an alternate path, and connect."""
