@@ -399,7 +399,7 @@ class MADAgent(RPCs):
                 self._handleEvent(event)
             except Exception:
                 kind = type(event).__name__
-                _log.failure("{port}: handling a {kind} raised", port=self.port.name, kind=kind)
+                _log.failure("{port}: handling a {kind} raised an exception", port=self.port.name, kind=kind)
         if packets or not events:  # else something has ended, and the deadline is no earlier
             self._reschedule()
 

@@ -290,7 +290,7 @@ class MADServer:
 
     def _failed(self, failure: Failure, request: MADRequest) -> None:
         if not failure.check(MADRefusal):
-            _log.failure("a handler raised, answering {path} with an error", failure, path=request.path)
+            _log.failure("a handler of a request of {path} raised an exception", failure, path=request.path)
             self._answer(request, None, _statusOfInvalid(request))
             return
         refusal = failure.value

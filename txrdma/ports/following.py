@@ -64,7 +64,7 @@ class RDMAPortChanged:
     device: str
     port: int
     attribute: str
-    before: Any  # the attribute's type
+    before: Any  # of the attribute's type
     after: Any
 
 

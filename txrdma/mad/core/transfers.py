@@ -423,7 +423,7 @@ class RMPPTransfers:
         else:
             if key.isAnswer:
                 del self._outgoing[key]
-            else:  # also when it is acknowledged again: then the following ACK was lost
+            else:  # also when it is acknowledged again: then the ACK below was lost
                 outgoing.forgetAt = now + LINGER_SECONDS
                 self._deadline = min(self._deadline, outgoing.forgetAt)
                 # An ACK of segment 0 reverses the direction: it opens the window of the response.

@@ -326,7 +326,7 @@ class UmadPort(DescriptorPort):
         isSMI = agent.managementClass & 0x7F == 1
         milliseconds = min(int(answerWithin * _KERNEL_MILLISECONDS), _LONGEST_WAIT)
         if answerWithin and not milliseconds:
-            milliseconds = 1  # the kernel would not wait for 0
+            milliseconds = 1  # with 0 the kernel would not wait at all
         resends = _RESENDS if self.doesRMPP and isRMPP(bytes(datagram[:36])) else 0
         pkeyIndex = self._pkeyIndex(path.pkey)
         try:
