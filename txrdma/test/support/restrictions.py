@@ -32,7 +32,7 @@ def _check(result: int, what: str) -> None:
         raise OSError(code, f"{what}: {os.strerror(code)}")
 
 
-def _mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -> None:
+def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
     words = (each.encode() for each in (source, target, kind))
     _check(_libc.mount(*words, ctypes.c_ulong(flags), data.encode()), f"mount {target}")
 

@@ -58,7 +58,6 @@ class Prometheus:
         self._folder = Path(tempfile.mkdtemp(prefix="txrdma-prometheus-"))
         self._data = self._folder / "data"
         self._data.mkdir()
-        self._disk = diskOctets
         port = _freePort()
         self.url = f"http://127.0.0.1:{port}"
         config = self._folder / "prometheus.yml"

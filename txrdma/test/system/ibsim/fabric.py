@@ -47,7 +47,7 @@ class Ibsim:
     @ivar host: the host to which tools attach: the first one.
     """
 
-    def __init__(self, net: str, hasSM: bool = False, smConfiguration: str = "") -> None:
+    def __init__(self, net: str, hasSM: bool, smConfiguration: str = "") -> None:
         """
         Start ibsim, and OpenSM at the last host, and wait until OpenSM reports that the subnet is up.
 

@@ -42,6 +42,7 @@ from txrdma.soft.device import SoftDevice
 from txrdma.test.unit.mad.test_verbsport import VerbsPortCase
 
 SERVICE = 0x1000000000000042
+ALTERNATE = IBPath(sgid=GID.fromIP("10.1.0.1"), dgid=GID.fromIP("10.1.0.2"), hopLimit=64, packetLifeTime=12)
 
 
 class PortCase(VerbsPortCase):
@@ -167,8 +168,8 @@ class ConnectionTests(PortCase):
     def test_closeFailsPendingRequests(self) -> None:
         connection = self.opened()
         self.network.partition(*self.addresses)
-        loading = connection.loadAlternatePath(self.other_(1))
-        self.assertRaises(InvalidRequest, connection.loadAlternatePath, self.other_(1))
+        loading = connection.loadAlternatePath(ALTERNATE)
+        self.assertRaises(InvalidRequest, connection.loadAlternatePath, ALTERNATE)
         resolving = self.client.resolve(SERVICE, self.way)
         self.client.close()
         self.client.close()
@@ -181,17 +182,17 @@ class ConnectionTests(PortCase):
         """An alternate path fails if the connection was rejected or has ended, or its manager is closed."""
         rejected = self.connect()
         self.wait(lambda: ConnectionRejected in self.kinds(0))
-        self.failureResultOf(rejected.loadAlternatePath(self.other_(1)), DeviceUnavailable)
+        self.failureResultOf(rejected.loadAlternatePath(ALTERNATE), DeviceUnavailable)
         ended, pending = self.opened(), self.connect()
         ended.disconnect()
         self.wait(lambda: TimewaitOver in self.kinds(0))
-        self.failureResultOf(ended.loadAlternatePath(self.other_(1)), DeviceUnavailable)
+        self.failureResultOf(ended.loadAlternatePath(ALTERNATE), DeviceUnavailable)
         self.network.partition(*self.addresses)
-        loading = pending.loadAlternatePath(self.other_(1))
-        loading.addErrback(lambda _: pending.loadAlternatePath(self.other_(1)))  # again, as it closes
+        loading = pending.loadAlternatePath(ALTERNATE)
+        loading.addErrback(lambda _: pending.loadAlternatePath(ALTERNATE))  # again, as it closes
         asked = self.connect()
         self.client.close()
-        for each in (loading, *(old.loadAlternatePath(self.other_(1)) for old in (pending, asked))):
+        for each in (loading, *(old.loadAlternatePath(ALTERNATE) for old in (pending, asked))):
             self.failureResultOf(each, DeviceUnavailable)
 
     def test_invalidPathLeavesNothingPending(self) -> None:
@@ -199,7 +200,7 @@ class ConnectionTests(PortCase):
         connection = self.opened()
         nothing: Any = None
         self.assertRaises(AttributeError, connection.loadAlternatePath, nothing)
-        self.result(connection.loadAlternatePath(self.other_(1)))
+        self.result(connection.loadAlternatePath(ALTERNATE))
 
     def test_tooLarge(self) -> None:
         """A service ID of more than 64 bits, or a LID of more than 16 bits, is refused."""
@@ -250,17 +251,13 @@ class ConnectionTests(PortCase):
         self.assertEqual((self.host.states, self.host._connections), ({}, {}))
         self.assertFalse(self.host._timer.isPending)
 
-    def other_(self, number: int) -> IBPath:
-        ends = [GID.fromIP(f"10.{number}.0.{host}") for host in (1, 2)]
-        return IBPath(sgid=ends[0], dgid=ends[1], hopLimit=64, packetLifeTime=12)
-
     def test_rejectedAndUnansweredPaths(self) -> None:
         connection = self.opened(lambda _path, _pkey: (APStatus.GID_REJECTED, b""))
         self.assertEqual(
-            self.failure(connection.loadAlternatePath(self.other_(1)), Refused).status, APStatus.GID_REJECTED
+            self.failure(connection.loadAlternatePath(ALTERNATE), Refused).status, APStatus.GID_REJECTED
         )
         self.network.partition(*self.addresses)
-        self.failure(connection.loadAlternatePath(self.other_(1)), PeerSilent)
+        self.failure(connection.loadAlternatePath(ALTERNATE), PeerSilent)
 
 
 class ClaimTests(PortCase):

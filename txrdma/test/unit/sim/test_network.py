@@ -244,20 +244,17 @@ class HistoryTests(SynchronousTestCase):
         self.assertTrue(history.explains(25))
         self.assertFalse(history.explains(26))
 
-    def test_twice(self) -> None:
-        """An operation that was executed twice is detected."""
-        self.assertFalse(History(10, [[self.add(1, 10)], [self.add(5, 12)]]).explains(17))
-        self.assertFalse(History(10, [[self.add(1, 10)]]).explains(12))
-
-    def test_lost(self) -> None:
-        """Two operations with the same result, and one without effect, are detected."""
-        self.assertFalse(History(10, [[self.add(1, 10)], [self.add(5, 10)]]).explains(15))
-        self.assertFalse(History(10, [[self.add(1, 10)]]).explains(10))
-
-    def test_order(self) -> None:
-        """The operations of each client remain in order."""
-        self.assertFalse(History(10, [[self.add(1, 15), self.add(5, 10)]]).explains(16))
-        self.assertFalse(History(10, [[self.swap(0, 9, 15), self.add(5, 10)]]).explains(15))
+    def test_impossible(self) -> None:
+        """Operations that were executed twice, not at all, or in another order are detected."""
+        for operations, final in (
+            ([[self.add(1, 10)], [self.add(5, 12)]], 17),  # twice
+            ([[self.add(1, 10)]], 12),
+            ([[self.add(1, 10)], [self.add(5, 10)]], 15),  # two with the same result
+            ([[self.add(1, 10)]], 10),  # one without effect
+            ([[self.add(1, 15), self.add(5, 10)]], 16),  # the second first
+            ([[self.swap(0, 9, 15), self.add(5, 10)]], 15),
+        ):
+            self.assertFalse(History(10, operations).explains(final), (operations, final))
 
     def test_open(self) -> None:
         """Operations with unknown results may have been executed, in order and once."""

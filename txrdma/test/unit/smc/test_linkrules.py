@@ -179,25 +179,25 @@ def reachable(role: Role, version: int) -> Iterator[str]:
 class MatrixTests(SynchronousTestCase):
     """Every message in every state, of either version, at either end."""
 
-    def everyMessage(self, link: int) -> Iterator[tuple[Group, Body, bool, str]]:
+    def everyMessage(self) -> Iterator[tuple[Group, Body, bool, str]]:
         """Iterate over groups in each state, and over each message for them."""
         for role in Role:
             for version in (1, 2):
                 for state in reachable(role, version):
-                    for body in bodies(link):
+                    for body in bodies(9):
                         for isResponse in (False, True):
                             what = f"{role}, version {version}, {state}: {body.TYPE.name}, {isResponse}"
                             yield Group(role, state, version), body, isResponse, what
 
     def test_outcomeOfEachMessageInEachState(self) -> None:
-        for group, body, isResponse, what in self.everyMessage(9):
+        for group, body, isResponse, what in self.everyMessage():
             role, state = group.end.role, group.state
             found = group.receive(body, isResponse)
             self.assertEqual(found, expected(role, state, body.TYPE, isResponse), what)
 
     def test_harmlessMessagesDoNotDisturbFlow(self) -> None:
         count = 0
-        for group, body, isResponse, what in self.everyMessage(9):
+        for group, body, isResponse, what in self.everyMessage():
             if group.state in STATES[3:9] and group.receive(body, isResponse) not in ("ended", "heeded"):
                 self.assertTrue(group.goesOn(), what)
                 count += 1

@@ -82,9 +82,6 @@ class ResponderCase(SynchronousTestCase):
     def assertInvalid(self, *runs: Incoming, psn: int = PSN) -> None:
         self.assertRefused(psn, NAKCode.INVALID_REQUEST, AsyncEventKind.QP_REQUEST_ERROR, *runs)
 
-    def assertForbidden(self, *runs: Incoming, psn: int = PSN) -> None:
-        self.assertRefused(psn, NAKCode.REMOTE_ACCESS_ERROR, AsyncEventKind.QP_ACCESS_ERROR, *runs)
-
 
 def flushed(identifier: int) -> Completion:
     """Return the completion of a partially filled receive."""
@@ -247,7 +244,8 @@ class WriteTests(ResponderCase):
     def test_deregisteredWithinMessage(self) -> None:
         self.deliver(incoming(Opcode.RC_RDMA_WRITE_FIRST, PSN, b"a" * MTU, self.reth(0, 3 * MTU)))
         self.memory.region.close()
-        self.assertForbidden(incoming(Opcode.RC_RDMA_WRITE_MIDDLE, PSN + 1, b"b" * MTU), psn=PSN + 1)
+        middle = incoming(Opcode.RC_RDMA_WRITE_MIDDLE, PSN + 1, b"b" * MTU)
+        self.assertRefused(PSN + 1, NAKCode.REMOTE_ACCESS_ERROR, AsyncEventKind.QP_ACCESS_ERROR, middle)
 
 
 class ReadTests(ResponderCase):
