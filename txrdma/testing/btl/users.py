@@ -361,9 +361,7 @@ class User(MessageProtocol):
         handler = None if hasDropped else partial(self._handle, tag, plan)
         self._setHandler(tag, handler, plan.act is Act.ORDERED_HANDLER)
 
-    def _setHandler(
-        self, tag: int, handler: Callable[[memoryview], None] | None, isOrdered: bool = False
-    ) -> None:
+    def _setHandler(self, tag: int, handler: Callable[[memoryview], None] | None, isOrdered: bool) -> None:
         properties: list[set[Any]] = [self.handled]
         if not isOrdered:
             properties.append(self.unordered)

@@ -49,7 +49,7 @@ class Reporter:
 class Cues:
     """Cues from this end or from the stage; a cue remains set once it is given."""
 
-    def __init__(self, connection: socket.socket | None = None) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._given: set[str] = set()
         self._waiting: dict[str, list[Deferred[None]]] = {}

@@ -253,16 +253,6 @@ class EventContract(TwoEnds):
             self.runPolling(lambda: len(alice.sent) > turn, alice)  # noqa: B023 (called at once)
         self.assertEqual(got, sum(1 + turn % 3 for turn in range(100)))
 
-    def test_sendEvent(self) -> None:
-        """The completion of a send raises an event, too."""
-        alice, bob = self.pair()
-        bob.receive(bob.segment())
-        alice.sends.arm()
-        alice.send(inline=[b"done?"])
-        self.runPolling(lambda: self.rung(alice), bob)
-        self.assertEqual(list(alice.channel.takeEvents()), [alice.sends])
-        self.runUntilCompleted(alice, sends=1)
-
     def test_lateSendEvent(self) -> None:
         """A send that has to wait for its receiver raises an event when it completes."""
         alice, bob = self.pair()

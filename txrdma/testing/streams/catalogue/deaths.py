@@ -6,16 +6,15 @@ from collections.abc import Iterator
 
 from txrdma.testing.streams.conversation import Conversation, conversations, ROCE, Unlike
 
-_LOST = ("made", "lost ConnectionLost")
 _SYSTEM = (
     "the system closes the TCP connections of a process that has ended, and delivers their queued data; a "
     "queue pair ends without a message. The peer detects that, but cannot know whether data is missing"
 )
 
 
-def vanished(end: str, calls: tuple[str, ...] = _LOST) -> tuple[Unlike, ...]:
+def vanished(end: str) -> tuple[Unlike, ...]:
     """Declare the calls that may occur over RoCE at an end whose peer ends abruptly."""
-    return (Unlike(ROCE, end, _SYSTEM, calls=calls, fewer=True),)
+    return (Unlike(ROCE, end, _SYSTEM, calls=("made", "lost ConnectionLost"), fewer=True),)
 
 
 _FLUSHED = Unlike(
