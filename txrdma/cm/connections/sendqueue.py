@@ -173,8 +173,8 @@ class SendQueue:
     """
 
     __slots__ = (
-        *("_free", "_memory", "_next", "_overhead", "_parts", "_regions", "_unread", "_waitingBytes"),
-        *("entries", "posted", "waiting"),
+        *("_behind", "_free", "_memory", "_next", "_overhead", "_parts", "_regions", "_unread"),
+        *("_waitingBytes", "entries", "posted", "waiting"),
     )
 
     def __init__(self, entries: int, memory: ReceiveMemory, regions: SendRegions) -> None:
@@ -185,6 +185,7 @@ class SendQueue:
         self.waiting = _NONE
         self._waitingBytes = 0
         self._unread = _NONE  # long messages that the peer has not read
+        self._behind = _NONE  # completed messages, which the peer delivers after these
         self.posted: dict[int, Request] = {}
         self._overhead: list[int] = []
         self.entries = entries
@@ -244,7 +245,8 @@ class SendQueue:
         """
         ready: list[SendRequest] = []
         mostInline = pair.capacity.maxInline
-        while self.waiting and len(self.posted) < self.entries:
+        # A peer that returns credits without reading a long message must not let the list behind it grow.
+        while self.waiting and len(self.posted) + len(self._behind) < self.entries:
             first = self.waiting[0]
             if not first.isAnnounced:
                 # A long message takes two credits: for its announcement, and for the message with its name
@@ -296,28 +298,52 @@ class SendQueue:
         return self._next
 
     def completed(self, identifier: int) -> Request | None:
-        """Remove a request that succeeded; None for one of the connection itself."""
+        """
+        Remove a request that succeeded.
+
+        @return: None for one of the connection itself, and for a message that the peer does not deliver yet,
+            since it has to read a long one first.
+        """
         if identifier in self._overhead:
             self._overhead.remove(identifier)
         request = self.posted.pop(identifier, None)
         if request is not None and request.slot is not None:
             self._free.append(request.slot)
-        return None if request is None or request.exposed is not None else request
+        if request is None or request.exposed is not None:
+            return None
+        if request.isMessage and self._isBehind(request):
+            if self._behind is _NONE:
+                self._behind = deque()
+            self._behind.append(request)
+            return None
+        return request
 
-    def messageRead(self) -> Request | None:
-        """Remove the oldest long message, which the peer has read; None if the peer cannot have read any."""
+    def _isBehind(self, request: Request) -> bool:
+        """Whether a long message that the peer has not read precedes a request."""
+        return bool(self._unread) and (
+            request.workRequest.identifier > self._unread[0].workRequest.identifier
+        )
+
+    def messageRead(self) -> list[Request]:
+        """
+        Remove the oldest long message, which the peer has read, and completed messages up to the next one.
+
+        @return: these messages; empty if the peer cannot have read any.
+        """
         # A long message is in both queues while only its announcement is posted, without its name.
         if not self._unread or (self.waiting and self.waiting[0] is self._unread[0]):
-            return None
-        request = self._unread.popleft()
-        self._unexpose(request)
-        return request
+            return []
+        messages = [self._unread.popleft()]
+        self._unexpose(messages[0])
+        while self._behind and not self._isBehind(self._behind[0]):
+            messages.append(self._behind.popleft())
+        return messages
 
     def takeAll(self) -> list[Request]:
         """Remove all requests that have not completed, in order, when the connection ends."""
-        taken = dict.fromkeys((*self._unread, *self.posted.values(), *self.waiting))
+        taken = dict.fromkeys((*self._unread, *self._behind, *self.posted.values(), *self.waiting))
         self.posted.clear()
-        for queue in (self._unread, self.waiting):
+        for queue in (self._unread, self._behind, self.waiting):
             queue.clear()
         return list(taken)
 

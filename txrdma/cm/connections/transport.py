@@ -387,10 +387,10 @@ class RDMATransport(RequestTransport):
             self._shared.poll(not self._isIdle)
         self._life.peerClosed()
         self._cm.disconnect()  # after this the peer may close its queue pair
-        if self.protocol is None:
-            self._abort(self._reasonOfEnd())
-        elif self._life.isReading:
+        if self._life.isReading and self._life.isLeft:
             self._abort(ConnectionLost(_UNREAD))
+        elif self._life.isReading or self.protocol is None:
+            self._abort(self._reasonOfEnd())
         self.process()
 
     def _reasonOfEnd(self) -> Exception:
@@ -533,10 +533,10 @@ class RDMATransport(RequestTransport):
             return
         self._repost(completion.identifier)  # first, since the peer may return more
         if immediate == HAS_READ:
-            request = self._sends.messageRead()
-            if request is None:
+            messages = self._sends.messageRead()
+            if not messages:
                 self._abort(ConnectionLost("the peer has read a message that was not sent"))
-            else:
+            for request in messages:
                 self._succeeded(request)
         elif not self._credits.returned(immediate):
             self._abort(ConnectionLost("the peer returned more credits than were used"))

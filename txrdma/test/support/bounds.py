@@ -89,7 +89,7 @@ BOUNDS: Final = {
         cm.ConnectionManager._peerClaims,_connections cm.Dispatcher._connections,_byPeer,_byQP
         cm.EventChannel.identifiers cm.KernelManager._connections cm.Life._inbox
         cm.LongMessageReader._answers cm.Managed.slot cm.RSocket._inFlight cm.Receiving._lengths
-        cm.Requests._pool cm.SendQueue.posted,_overhead,_free,_unread cm.SendRegions._regions
+        cm.Requests._pool cm.SendQueue.posted,_overhead,_free,_unread,_behind cm.SendRegions._regions
         cm.SharedCompletionQueue.handlers cm._Pool._free mad.Calls._tables,_redirected
         monitor._Reading.parts,read
         smc.Announcements.expected,_admitted,_queue smc.ClientNegotiation._unread smc.CloseNotifier._waiting

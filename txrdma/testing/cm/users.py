@@ -785,7 +785,8 @@ class MessageUser(User, RDMAProtocol):
             self.require(producer is None or not producer.isPaused, "a producer is paused without reason")
         elif not (self.scenario.plan.inline or self.scenario.isTroubled):
             first = sends.waiting[0]
-            mayPost = len(sends.posted) < sends.entries and (credits.mayPost or not first.isCredited)
+            count = len(sends.posted) + len(sends._behind)
+            mayPost = count < sends.entries and (credits.mayPost or not first.isCredited)
             self.require(not (first.isAnnounced and mayPost), "a request waits without reason")
         if transport._life.isLosing and sends.isIdle and producer is None and transport._reader is None:
             self.require(transport._cm.state != "ESTABLISHED", "a close waits without reason")

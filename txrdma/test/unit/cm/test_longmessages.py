@@ -14,6 +14,7 @@ from txrdma.cm.connections.longmessages import HAS_READ
 from txrdma.cm.connections.sendqueue import ANNOUNCEMENT, OUTSTANDING, Request
 from txrdma.cm.terms import LONGEST, Terms
 from txrdma.error import InvalidRequest, ResourceExhausted
+from txrdma.iba.headers import Opcode
 from txrdma.iba.verbs import Operation, SendRequest
 from txrdma.messages.memory import MemoryName
 from txrdma.sim.network import Faults
@@ -123,6 +124,55 @@ class LongMessageTests(MessagingCase):
         self.wait(lambda: client.lost and server.lost)
         self.assertEqual((client.ends, server.ends), (["ConnectionDone"], ["ConnectionDone"]))
         self.assertNothingLeft()
+
+    def test_receiverClosesBeforeItIsRead(self) -> None:
+        """C{send} fails for an unread message and those behind it. The receiver gets C{ConnectionDone}."""
+        client, server = self.connected()
+        self.result(client.transport.send(b"before"))
+        sent = [client.transport.send(data) for data in (CONTENT, b"behind", CONTENT, b"last")]
+        self.wait(lambda: server.transport._life.isReading)
+        self.network.drop(lambda packet: packet.bth.opcode is Opcode.RC_RDMA_READ_REQUEST, 10)
+        self.pause(0.01)
+        self.assertEqual([each.called for each in sent], [False] * 4)
+        server.transport.loseConnection()
+        self.wait(lambda: client.lost and server.lost)
+        self.assertEqual((client.ends, server.ends), (["ConnectionLost"], ["ConnectionDone"]))
+        self.assertEqual(server.messages, [(b"before", None)])
+        for each in sent:
+            self.failureResultOf(each, ConnectionLost)
+        self.assertNothingLeft()
+
+    def test_messageBetweenLongOnes(self) -> None:
+        """C{send} fires for a message when the long one before it is read; one behind it may be unread."""
+        client, server = self.connected()
+        received = server.messageReceived
+
+        def messageReceived(data: bytes, immediate: int | None) -> None:
+            received(data, immediate)
+            if data == b"between":
+                server.transport.pauseProducing()
+
+        server.messageReceived = messageReceived  # type: ignore[method-assign]  # for the test
+        sent = [client.transport.send(data) for data in (CONTENT, b"between", CONTENT, b"last")]
+        self.result(sent[1])
+        self.pause(1.0)
+        self.assertEqual([each.called for each in sent], [True, True, False, False])
+        server.transport.resumeProducing()
+        self.result(sent[3])
+        self.assertEqual(len(server.messages), 4)
+
+    def test_fewMessagesBehindLongOne(self) -> None:
+        """As many messages are sent behind an unread long one as requests may be posted."""
+        client, server = self.connected(replace(USUAL, sends=4))
+        for _ in range(40):  # until the peer has posted all its receives
+            self.result(client.transport.send(b"before"))
+        server.transport.pauseProducing()
+        sent = [client.transport.send(data) for data in (CONTENT, *(b"behind",) * 20)]
+        self.pause(1.0)
+        self.assertEqual(len(client.transport._sends.waiting), 16)
+        server.transport.resumeProducing()
+        self.result(sent[-1])
+        self.assertEqual(len(server.messages), 40 + len(sent))
 
     def test_senderAborts(self) -> None:
         """If the sender aborts while a message is read, later messages are not delivered either."""
