@@ -611,7 +611,7 @@ class UserScenario(ProgramScenario):
         for user in connection.present:
             assert user.lost is not None
             isDone = user.lost.check(ConnectionDone) is not None
-            mayFail = self.isLossy or connection.isBroken or user.host.isStopped
+            mayFail = self.isLossy or connection.isBroken or user.host.isStopped or user.wasCut
             check(isDone or mayFail, f"{user!r} ends by {user.lost!r}")
 
     # Checks
@@ -644,11 +644,10 @@ class UserScenario(ProgramScenario):
         if isinstance(user, StreamUser):
             assert isinstance(other, StreamUser)
             self.played.counters["bytes"] += other.received
-            wasCut = user.written > other.received
             isWhole = user.promised <= other.stored
             check(isWhole or not isDone, f"{user!r} ends by {user.lost!r}, but bytes are lost")
             check(
-                isDone or wasCut or self.isLossy or user.hasTLS,
+                isDone or user.wasCut or self.isLossy or user.hasTLS,
                 f"{user!r} ends by {user.lost!r}, but everything has arrived",
             )
         else:

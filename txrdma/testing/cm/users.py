@@ -218,6 +218,11 @@ class User:
         raise NotImplementedError
 
     @property
+    def wasCut(self) -> bool:
+        """Whether bytes were written that the peer has not received, such as those after its close."""
+        return False
+
+    @property
     def isQuiet(self) -> bool:
         """Whether there are no results to come, no producer, and nothing to receive."""
         waiting = [act for act in self.pending.values() if act is not Act.WAIT_MAPPED]
@@ -525,6 +530,10 @@ class StreamUser(User, Protocol):
     @property
     def hasReceived(self) -> bool:
         return isinstance(self.other, StreamUser) and self.received == self.other.written
+
+    @property
+    def wasCut(self) -> bool:
+        return isinstance(self.other, StreamUser) and self.written > self.other.received
 
     @property
     def _core(self) -> Any:
