@@ -48,7 +48,7 @@ from txrdma.cm.core.events import (
     QPArmed,
 )
 from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol
-from txrdma.cm.layouts.messages import APStatus, checkPrivateData, CMPath, DREQ_PRIVATE_BYTES, REP, REQ
+from txrdma.cm.layouts.messages import APStatus, checkPrivateData, CMPath, DREQ, DREQ_PRIVATE_BYTES, REP, REQ
 from txrdma.cm.terms import Agreed, MessageAddress, Terms
 from txrdma.error import InvalidRequest, ProtectionError, RDMAError
 from txrdma.iba.path import IBPath
@@ -94,6 +94,9 @@ class Requester(Protocol):
 
     def completed(self, batch: Sequence[Completion]) -> None:
         """Handle successful completions with identifiers below L{FIRST}, oldest first."""
+
+    def peerClosed(self, privateData: bytes) -> None:
+        """Handle the private data of the peer's DREQ."""
 
 
 def acceptPath(path: CMPath) -> bool:
@@ -358,7 +361,7 @@ class RDMATransport(RequestTransport):
         if isinstance(event, _OPENING_EVENTS):
             pass
         elif isinstance(event, Disconnected):
-            self._disconnected()
+            self._disconnected(event.request)
         elif isinstance(event, ConnectionRejected):
             self._abort(
                 ConnectionLost(f"the peer has rejected the connection: {event.rejection.reason.name}")
@@ -380,11 +383,13 @@ class RDMATransport(RequestTransport):
             if self.connection is not None:
                 self.connection.setHandler(ignoreEvent)  # timewait needs no reference to this object
 
-    def _disconnected(self) -> None:
+    def _disconnected(self, request: DREQ | None) -> None:
         """Handle a DREQ or DREP, after everything that the peer sent before it, which has arrived."""
         if self._shared is not None and self._life.mayPost:
             # The DREQ used another queue pair: completions of earlier messages may not be polled yet.
             self._shared.poll(not self._isIdle)
+        if self._requester is not None and request is not None:
+            self._requester.peerClosed(request.privateData)
         self._life.peerClosed()
         self._cm.disconnect()  # after this the peer may close its queue pair
         if self._life.isReading and self._life.isLeft:

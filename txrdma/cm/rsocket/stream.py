@@ -42,6 +42,10 @@ REPOST: Final = 16
 """Receives are posted again in batches of this number, so there are this many more than the peer may use."""
 
 
+_HAS_ALL: Final = b"\1"
+"""Private data of a DREQ whose sender has received the close, and so all bytes. librdmacm sends none."""
+
+
 def addressOf(address: MessageAddress) -> Address:
     """Return the address of an end as a TCP address of Twisted."""
     kind = IPv6Address if ":" in address.host else IPv4Address
@@ -252,6 +256,17 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
             transport.receiveAgain(used)
         if self._life.connection != "OPEN":
             transport.process()
+
+    def peerClosed(self, privateData: bytes) -> None:
+        """Learn that all requests have arrived, although acknowledgements may be late or lost."""
+        core = self._core
+        if core is not None and privateData.startswith(_HAS_ALL):
+            core.completed(core.posted)
+            self._report(core)
+
+    def _leave(self) -> None:
+        if self._core is not None and self._transport is not None:
+            self._transport.loseConnection(_HAS_ALL if self._core.isOver else b"")
 
     # Calls of the connection: see IPreparedProtocol
 

@@ -27,6 +27,7 @@ from txrdma.cm.terms import Terms
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.headers import Opcode
 from txrdma.kit.forwardclock import sharedForwardClock
+from txrdma.streams.connection import StreamEnd
 from txrdma.test.support.cm.messaging import MessagingCase, PORT
 from txrdma.testing.protocols import ProducerRecorder, Recorder, Recorders
 from txrdma.verbs.devices import DeviceSpec
@@ -155,6 +156,30 @@ class ClosingTests(MessagingCase):
         self.wait(lambda: client.lost.called, 5.0)
         self.assertIs(client.reason.type, ConnectionDone)
         self.assertNothingLeft()
+
+    def closeUnacknowledged(self) -> Recorder:
+        """Write and close at a client that receives no acknowledgements; return it after its end."""
+        made = Recorders(Recorder)
+        server = made.next()
+        self.listenAt(made, RSocketServerEndpoint, options=_UNPROBED)
+        client: Recorder = self.result(self.connectTo(*_CLIENT, options=_UNPROBED))
+        self.pause(0.1)
+        self.network.drop(lambda packet: packet.bth.opcode is Opcode.RC_ACKNOWLEDGE, 10)
+        client.transport.write(b"bytes")
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost.called, 5.0)
+        self.assertEqual(self.result(server).received, b"bytes")
+        self.assertNothingLeft()
+        return client
+
+    def test_lostAcknowledgementOfBytes(self) -> None:
+        """A connection is closed in order if the peer's DREQ states that it has received the close."""
+        self.assertIs(self.closeUnacknowledged().reason.type, ConnectionDone)
+
+    def test_lostAcknowledgementFromOtherImplementation(self) -> None:
+        """A connection is lost if bytes are not acknowledged and the DREQ contains no private data."""
+        self.patch(RSocketEnd, "_leave", StreamEnd._leave)
+        self.assertIs(self.closeUnacknowledged().reason.type, ConnectionLost)
 
     def test_bothCloseWhileBytesWait(self) -> None:
         """An end that closes is lost if the peer closes as well, before it has room for all bytes."""
