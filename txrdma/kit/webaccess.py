@@ -201,9 +201,8 @@ class AccessControl:
         if not isToken and guesses.areTooMany(address, name):
             return fail(UnauthorizedLogin("there were too many wrong passwords"))
         known = [*self._tokens, self._users[name]] if name in self._users else self._tokens
-        if not sum(
-            compare_digest(secret, each) for each in known
-        ):  # all of them: the duration reveals nothing
+        # All of them are compared, so that the duration reveals nothing.
+        if not sum(compare_digest(secret, each) for each in known):
             if not isToken:
                 guesses.wrong(address, name)
             return fail(UnauthorizedLogin("there is no such token or password"))

@@ -162,7 +162,7 @@ class StatusServer(Generic[T]):
         except OSError as error:  # another reactor of this process answers, or there are no abstract names
             _rateLimited.info(
                 (self._command, error.errno),
-                "`{command}` gets no status of this process, since its socket can't be opened: {error}",
+                "`{command}` gets no status from this process: its socket can't be opened: {error}",
                 command=self._command,
                 error=error,
             )

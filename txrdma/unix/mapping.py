@@ -42,7 +42,7 @@ def mapped(descriptor: int, length: int, isWritable: bool = True) -> mmap.mmap:
     Map the first bytes of a file, whose descriptor may be closed afterwards.
 
     @param length: number of bytes, a multiple of the page size.
-    @raise OSError: there is not enough memory, or the process has too many mappings.
+    @raise OSError: there is no memory, mapping or descriptor left.
     """
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if isWritable else 0)
     if sys.version_info >= (3, 13):
