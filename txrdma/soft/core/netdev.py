@@ -43,10 +43,10 @@ def activeMTU(interfaceMTU: int | None, isIPv6: bool, most: MTU | None) -> MTU:
 
 def longestDatagram(interfaceMTU: int | None, isIPv6: bool, most: MTU | None) -> int:
     """
-    Return the bytes of the longest datagram between software devices on interfaces with this MTU.
+    Return the length of the longest datagram between software devices on interfaces with this MTU, in bytes.
 
     Between them a datagram is not limited to the path MTUs of IBA, of which 1024 is the largest on Ethernet.
-    A device string with C{mtu=} (C{most}) limits it nevertheless.
+    A device string with C{mtu=} (C{most}) limits it nevertheless, and so does an unknown MTU (None).
     """
     usual = activeMTU(interfaceMTU, isIPv6, most).bytes
     if interfaceMTU is None or most is not None:

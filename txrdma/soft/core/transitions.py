@@ -133,9 +133,8 @@ def checkMigration(requested: QPAttributes, current: QPAttributes) -> None:
             raise InvalidRequest(f"REARM follows MIGRATED, not {state.name}")
         if requested.alternateAddress is None and current.alternateAddress is None:
             raise InvalidRequest("REARM needs an alternate path, and none is loaded")
-    elif (
-        requested.migrationState is not MigrationState.MIGRATED
-    ):  # ARMED follows REARM when the peer is ready
+    elif requested.migrationState is not MigrationState.MIGRATED:
+        # ARMED follows REARM when the peer is ready.
         raise InvalidRequest(f"{requested.migrationState!r} can't be set")
     elif state is not MigrationState.ARMED:
         raise InvalidRequest(f"there is no path to migrate to in {state.name}")

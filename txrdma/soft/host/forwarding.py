@@ -1,8 +1,8 @@
 """
-Packets at UDP port 4791 that are passed on to the device that they belong to.
+Passes packets at UDP port 4791 to the devices that they belong to.
 
-A member passes a packet of another device to the coordinator, which passes it to the device that it names,
-and stores packets for processes that have not reported to it yet.
+A member passes packets for other devices to the coordinator. The coordinator passes them to the member that
+they belong to, and stores those for processes that have not reported to it yet.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _GSI: Final = 1
 
 
 class SharedPort(Protocol):
-    """The interface of the RoCE port for a L{PortMember}: L{RoCEPort <txrdma.soft.rc.roce.RoCEPort>}."""
+    """The RoCE port of a device, for C{PortMember}: L{RoCEPort <txrdma.soft.rc.roce.RoCEPort>}."""
 
     def sendProbe(self, payload: bytes) -> None: ...
     def forwarded(self, source: tuple[str, int], packet: memoryview) -> None: ...
 
 
 class PacketLine(Protocol):
-    """A line to another device."""
+    """A line to the coordinator or a member."""
 
     def forward(self, source: tuple[str, int], packet: Buffer) -> None:
         """Pass on a packet."""
@@ -46,12 +46,12 @@ LineT = TypeVar("LineT", bound=PacketLine)
 
 class Forwarder(Generic[LineT]):
     """
-    The packets of one device.
+    Passes on the packets that one device receives for others.
 
-    @ivar port: receives those of this device; None until it has begun.
-    @ivar coordinator: the state of the coordinator, if this device is it.
-    @ivar home: the line of a member to its coordinator.
-    @ivar members: lines of the coordinator to other devices, by their shares.
+    @ivar port: receives packets for this device; None until C{PortMember.start} and after the end.
+    @ivar coordinator: the coordinator's state; None if this device is a member.
+    @ivar home: the line to the coordinator; None if this device is the coordinator, or seeks one.
+    @ivar members: lines of the coordinator to the members, by their shares.
     """
 
     def __init__(self, clock: IReactorTime, address: str, share: int, services: Container[int]) -> None:
@@ -112,7 +112,7 @@ class Forwarder(Generic[LineT]):
         return None if share is None else self.members.get(share)
 
     def _isOwn(self, number: int, destination: Destination) -> bool:
-        """Whether this device, as the coordinator, receives a packet that names no other device."""
+        """Return whether this device, as the coordinator, receives a packet that names no other device."""
         return (
             self.coordinator is not None
             and number == _GSI

@@ -362,7 +362,7 @@ class PortMember:
                 self._turn()
 
     def _isSucceeded(self) -> bool:
-        """Whether there is a later coordinator, because this process did not run for a while."""
+        """Return whether there is a later coordinator, because this process did not run for a while."""
         return self.isCoordinator and any(map(self._isUsed, range(self._name + 1, NAMES)))
 
     def _isReplaced(self) -> bool:

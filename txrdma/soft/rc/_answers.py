@@ -114,7 +114,7 @@ class Answers:
         waiting = self.waiting
         for other in waiting:
             if other.first == other.next == answer.first and other.end == answer.end:
-                return  # its packets are still to be sent
+                return  # all its packets are still to be sent
         while waiting and waiting[-1].end > answer.first:  # the peer has gone back, and repeats all of these
             answer.isRepeat &= waiting.pop().isRepeat  # an incomplete answer stays new
         if len(waiting) <= most:

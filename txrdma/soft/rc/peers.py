@@ -154,7 +154,7 @@ class Peer:
         self._takingSums: dict[int, list[int]] = {}
 
     def makeGRH(self, length: int) -> bytes:
-        """Return the 40 bytes before a datagram of this length: see L{RoutesPort.grhFor} and annex A17."""
+        """Return the 40 bytes before a datagram of this length: a GRH, or IPv4 in the last 20 (annex A17)."""
         ends, ports = (packedIP(self.ip), packedIP(self.at.address)), (self.port, self.at.port)
         ip, _udp = ipHeaders(*ends, ports, length)
         if isinstance(ip, IPv4):

@@ -677,7 +677,7 @@ class RoCEPort(RoutePort):
     def _record(
         self, capture: RoCECapture, data: memoryview, segment: int, peer: Peer, isOutgoing: bool
     ) -> None:
-        """Write datagrams to the capture file, which ends with an error."""
+        """Write datagrams to the capture file; an error ends the capture."""
         here = self.address, self.port, softMAC(self.address, self.port)
         there = peer.ip, peer.port, softMAC(peer.ip, peer.port)
         now = self._clock.seconds()

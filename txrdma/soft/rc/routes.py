@@ -197,7 +197,7 @@ class RoCERoute(Route):
         """
         Return the peer at an address, and receive its packets by the port of the device that leads there.
 
-        @return: None if no address of that port is of the same IP family.
+        @return: None if that port's address is of another IP family.
         """
         port = self.port.siblings.get(address.port, self.port)
         peer = port.peerAt(address)

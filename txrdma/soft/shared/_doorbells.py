@@ -90,7 +90,7 @@ class PeerDoorbells:
         self._bells[number] = Doorbell(descriptors.pop(0), page)
 
     def acquire(self, *numbers: int) -> list[Doorbell] | None:
-        """Return references to the doorbells with these numbers, or none at all (None) if one is unknown."""
+        """Return references to the doorbells with these numbers; None if one of them is unknown."""
         found = [bell for number in numbers if (bell := self._bells.get(number)) is not None]
         return [bell.hold() for bell in found] if len(found) == len(numbers) else None
 
