@@ -293,7 +293,7 @@ class LinkGroup:
         self._learn({self.first: Token(rkey, address)})
 
     def _learn(self, tokens: dict[LinkLife, Token]) -> None:
-        """Record a buffer of the peer, or add keys to a known one; raises L{Refused}, and records nothing."""
+        """Record keys of a peer's buffer, new or known; raises L{Refused} if there are too many buffers."""
         known = (
             link.remoteKeys[token.rkey] for link, token in tokens.items() if token.rkey in link.remoteKeys
         )

@@ -187,7 +187,7 @@ class Link:
 
     def connect(self, peerEnd: PeerEnd, isDirect: bool) -> None:
         """
-        Connect the queue pair to the peer's, and prepare a direct lane if it has one (shared memory).
+        Connect the queue pair to the peer's, and open its direct lane, which it has in shared memory.
 
         @param isDirect: whether the route has no router.
         @raise Refused: the device does not connect to that end.
@@ -196,7 +196,7 @@ class Link:
         self._attachment.connect(peerEnd, self.psn, isDirect)
         self.route = self._queuePair.route
         self.scheduler.lane = lane = IDirectLane(self._queuePair, None)
-        if lane is not None:  # CDC messages are read from the lane; completions bring LLC messages only
+        if lane is not None:  # from now on, CDC messages are read from the lane instead of completions
             unread = lane.openLane(CDC_LENGTH, CDC_START, unpackFrom)
             self._queue.openLane(lane)
             self._reader.addSource(lane.takeMessages, self._laneReceived, unread, lane.isPeerPolling)

@@ -130,7 +130,7 @@ def runOnTCP(
     @param foreign: recognizes late CLC; None if there can be none.
     """
     markTCP(transport, role, reason, peerDiagnosis, len(leftover))
-    _holdPresence(transport)
+    _holdUse(transport)
     transport.logstr = prefixFor(transport, protocol)
     transport.protocol = protocol
     if foreign is not None:
@@ -154,7 +154,7 @@ def _disconnect(transport: Connection) -> None:
         transport.connectionLost(reason)
 
 
-def _holdPresence(transport: Connection) -> None:
+def _holdUse(transport: Connection) -> None:
     """
     Hold a use of the reactor as long as the connection lives, so that C{txrdma connections} lists it, and
     log its end.

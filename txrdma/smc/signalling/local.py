@@ -231,7 +231,7 @@ class Announcements:
         self._capacity = max(capacity, 1)
         self.expected: dict[TCPAddress, Announced] = {}
         self.connections: set[AnnouncementConnection] = set()
-        self._admitted: dict[Announced, float] = {}  # those in the backlog, or about to connect, since when
+        self._admitted: dict[Announced, float] = {}  # time at which each got C{expected}
         self._queue: dict[Announced, None] = {}  # those that wait for C{expected}
         self._timer = Timer(reactor)
         self._listener: LocalListener | None = None

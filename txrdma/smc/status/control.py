@@ -73,13 +73,13 @@ def appear(reactor: object, report: Report) -> None:
     Call it again after a change of the user, or a fork. The socket is an internal reader of the reactor,
     which does not keep a program running.
     """
-    use = reactorUse(reactor)
-    if not use.isIdle and _answering.get(reactor) == _owner():
+    uses = reactorUse(reactor)
+    if not uses.isIdle and _answering.get(reactor) == _owner():
         return
     if getattr(reactor, "_internalReaders", None) is not None and IReactorCore.providedBy(reactor):
         appearance = _Appearance(reactor, report)
-        use.add(appearance)
-        if not use.isIdle:
+        uses.add(appearance)
+        if not uses.isIdle:
             appearance.wake()
 
 
@@ -125,7 +125,7 @@ def answer(reactor: object, report: Report) -> ControlSocket | None:
     except OSError as error:
         _rateLimited.info(
             str(error),
-            "`txrdma connections` gets no answer of this process, since its socket can't be opened: {error}",
+            "`txrdma connections` gets no answer from this process: its socket can't be opened: {error}",
             error=error,
         )
         return None

@@ -369,7 +369,7 @@ class Stream:
         self.stateReceived(_ABORT)
 
     def stopped(self) -> None:
-        """Flush, and close in order, because the process or the device stops; the application gets a loss."""
+        """Flush, and close as TCP would when a process ends; the application gets L{ConnectionLost}."""
         if not self.flow.isDirty:
             self.flow.touch()
         self.link.scheduler.finish()
@@ -386,7 +386,7 @@ class Stream:
         """
         flow = self.flow
         if self._rkey in rkeys and not flow.peerState & ENDS and (flow.isOpen or flow.backlog):
-            self.violated("it deleted its buffer before it closed")
+            self.violated("the peer deleted its buffer before it closed")
 
     def _readersRemoved(self) -> None:
         """Abort without notifying the application: other code has removed all readers, as trial does."""

@@ -93,7 +93,7 @@ class Subnets:
 
 
 def _samePrefix(remote: bytes, remoteLength: int, local: bytes, localLength: int) -> bool:
-    """Return whether two IPv6 prefixes are the same subnet, which is not the link-local one."""
+    """Return whether two IPv6 prefixes are equal, and not link-local."""
     if remoteLength != localLength or not 0 < localLength <= 128:
         return False
     if remote[0] == 0xFE and remote[1] & 0xC0 == 0x80:

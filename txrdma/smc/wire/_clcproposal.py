@@ -118,7 +118,7 @@ MAX_EIDS = 8
 MAX_ISM_DEVICES = 8
 
 # Offsets in a Proposal count from the end of their own field.
-_OFFSET_END = 12
+_EXTENSION_OFFSET_END = 12
 """Where the field C{extensionOffset} ends in the SMC-D area."""
 
 _SMCD_OFFSET_END = 8
@@ -162,7 +162,7 @@ class Proposal:
         if self.smcd is not None:
             offset = self.smcd.extensionOffset
             if self.v2 is not None:
-                offset = SMCDArea.size - _OFFSET_END + len(area)
+                offset = SMCDArea.size - _EXTENSION_OFFSET_END + len(area)
             smcd = self.smcd.replace(extensionOffset=offset).encode()
         ipOffset = len(smcd) if area else 0
         head = _ProposalBody(peerID=self.peerID, gid=self.gid, mac=self.mac, ipOffset=ipOffset)
@@ -191,7 +191,7 @@ class Proposal:
             area, prefixes, end = _decodeIPArea(body, end)
         v2 = None
         if header.version > 1 and header.typeV2 != Path.NONE and smcd is not None and smcd.extensionOffset:
-            if head.size + _OFFSET_END + smcd.extensionOffset != end:
+            if head.size + _EXTENSION_OFFSET_END + smcd.extensionOffset != end:
                 raise WireError("Proposal", 50, f"version 2 at {smcd.extensionOffset}")
             v2, end = _decodeV2(body, end)
         checkLength("Proposal", body, end)
