@@ -388,7 +388,8 @@ class TroubleTests(EndsTestCase):
             before = await self.inReactor()
             await self.join(factory, client.format(port))
             after = await self.inReactor()
-            self.assertEqual((after[0] - before[0], after[1] - before[1]), (0, 2), client)
+            self.assertLessEqual(after[0], before[0], client)  # an earlier call may be over on a busy machine
+            self.assertEqual(after[1] - before[1], 2, client)
 
     async def test_failedConnectionLeavesNoReadersAndNoDelayedCalls(self) -> None:
         factory, port = await self.serve("tcp:0:interface=127.0.0.1")
