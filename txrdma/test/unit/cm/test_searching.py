@@ -39,7 +39,7 @@ ESTABLISHED: Final = (
     ((FIRST, FIRST), 1, False, 401, 2134, 128),
 )
 """
-Searches of established connections: LAPs, migrations, whether unused paths may be replaced, and what is found:
+Searches of established connections: LAPs, migrations, whether unused paths may be replaced, and the results:
 states, transitions, and states after a migration.
 """
 
