@@ -110,6 +110,7 @@ class Channel:
         self,
         reactor: ReaderReactor,
         device: IVerbsDevice,
+        portNumber: int,
         domain: IProtectionDomain,
         number: int,
         mtu: int,
@@ -118,6 +119,7 @@ class Channel:
         broken: Callable[[Failure], None],
     ) -> None:
         """
+        @param portNumber: number of the device's port.
         @param mtu: bytes of the longest packet.
         @param depths: depths of the send and the receive queue; the device may reduce them.
         @param broken: called when the completions of the channel can no longer be read.
@@ -131,7 +133,7 @@ class Channel:
         self._mostUnreported = min(MOST_UNREPORTED, self.sends // 4)
         self._handleBatch, self._broken = handleBatch, broken
         self.isClosed = False
-        self._reactor = reactor
+        self._reactor, self._portNumber = reactor, portNumber
         self._resetting: IDelayedCall | None = None
         with ExitStack() as undo:
             channel = device.createChannel()
@@ -182,7 +184,7 @@ class Channel:
 
     def _begin(self) -> None:
         """Bring the queue pair from RESET to RTS, and post its receives."""
-        self._pair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, qkey=QKEY))
+        self._pair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=self._portNumber, qkey=QKEY))
         self._pair.postReceive(self._receives)
         self._refused: list[ReceiveRequest] = []
         self._pair.modify(QPAttributes(state=QPState.RTR))

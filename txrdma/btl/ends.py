@@ -18,8 +18,8 @@ from txrdma.verbs.devices import checkSpec, DeviceSpec
 
 DeviceSpecs = Union[DeviceSpec, Sequence[DeviceSpec], None]
 """
-A device, or the string that names one; several, which all carry messages; or None, which is the
-software device at the address of the TCP connection.
+A device, or the string that names one; several, which all carry messages, where one that occurs again stands
+for its next port; or None, which is the software device at the address of the TCP connection.
 """
 
 

@@ -16,13 +16,13 @@ from typing import Final
 from txrdma.btl.core.matching import Interface, MOST_INTERFACES
 from txrdma.btl.module import ChannelAddress
 from txrdma.error import WireError
-from txrdma.iba.types import GID, MACAddress, QPN
+from txrdma.iba.types import GID, LID, MACAddress, QPN
 from txrdma.kit.wire import bits, Code, data, Layout, reserved, wire
 
 MAGIC: Final = 0x62746C
 """The magic number at the start of an introduction: C{btl}."""
 
-VERSION: Final = 6
+VERSION: Final = 7
 """The version of the exchange, which includes the format of packets."""
 
 SMALLEST_MTU: Final = 256
@@ -43,7 +43,7 @@ def checkVersion(magic: int, version: int) -> None:
         raise WireError("Introduction", 3, f"the peer speaks version {version}, not {VERSION}")
 
 
-@wire(48)
+@wire(50)
 class Introduction(Layout):
     """
     The first data of an exchange: the address of a module, and the name that it has chosen for the peer.
@@ -51,7 +51,7 @@ class Introduction(Layout):
     @ivar commandQPN: queue pair number of the command channel; C{dataQPN}: of the data channel.
     @ivar mtu: longest packet that the data channel accepts, in bytes.
     @ivar interfaces: number of interfaces that this end has for the connection.
-    @ivar gid: GID of the module's port; C{mac}: zero if it is unknown.
+    @ivar gid: GID of the module's port; C{mac}: zero if it is unknown; C{lid}: zero except on InfiniBand.
     @ivar name: number that identifies the peer's packets to the module.
     @ivar sequence: the first sequence number that this end sends.
     """
@@ -65,6 +65,7 @@ class Introduction(Layout):
     reserved: int = reserved(8)
     gid: GID = data(16)
     mac: MACAddress = data(6)
+    lid: LID = bits(16)
     name: int = bits(64)
     sequence: int = bits(32)
 
@@ -80,6 +81,7 @@ class Introduction(Layout):
             interfaces=interfaces,
             gid=address.gid,
             mac=address.mac or _NO_MAC,
+            lid=address.lid,
             name=name,
             sequence=sequence,
         )
@@ -87,7 +89,8 @@ class Introduction(Layout):
     @property
     def address(self) -> ChannelAddress:
         qpns = (QPN(self.commandQPN), QPN(self.dataQPN))
-        return ChannelAddress(self.gid, None if self.mac == _NO_MAC else self.mac, qpns, self.mtu)
+        mac = None if self.mac == _NO_MAC else self.mac
+        return ChannelAddress(self.gid, mac, qpns, self.mtu, self.lid)
 
     def check(self) -> None:
         """

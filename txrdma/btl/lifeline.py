@@ -177,13 +177,11 @@ class PeerConnection(StreamProtocol):
 
     def _openModule(self, host: str) -> None:
         """Open the module of all devices."""
-        devices = dict.fromkeys(
-            deviceAt(host) if each is None else each for each in severalDevices(self._device)
-        )
+        devices = [deviceAt(host) if each is None else each for each in severalDevices(self._device)]
         self.module = module = moduleOf(self._reactor, *devices)
         self._release = module.hold()
-        name, sequence = module.newName(), randbits(32)
-        self._local = [Introduction.of(port.address, name, sequence, len(devices)) for port in module.ports]
+        name, sequence, count = module.newName(), randbits(32), len(module.ports)
+        self._local = [Introduction.of(port.address, name, sequence, count) for port in module.ports]
 
     def dataReceived(self, data: bytes) -> None:
         """Process the peer's introduction and the following frames, or the reason why it has no module."""

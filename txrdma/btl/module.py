@@ -26,7 +26,7 @@ from txrdma.btl.core.module import COMMAND_MTU, Module, MOST_PACKETS
 from txrdma.btl.core.path import COMMAND, DATA
 from txrdma.btl.core.peer import Peer
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
-from txrdma.iba.types import GID, MACAddress, MTU, QPN
+from txrdma.iba.types import GID, LID, MACAddress, MTU, QPN
 from txrdma.iba.verbs import AddressVector, Buffer, usualGID
 from txrdma.interfaces import IAddressHandle, IVerbsDevice
 from txrdma.kit.delayedcalls import cancelCall, isPending
@@ -67,7 +67,7 @@ class ChannelAddress:
     """
     The address of a port of a module.
 
-    @ivar gid: its GID; C{mac}: its link address, if it has one.
+    @ivar gid: its GID; C{mac}: its link address, if it has one; C{lid}: its LID on InfiniBand.
     @ivar qpns: queue pair numbers of the command and the data channel.
     @ivar mtu: longest packet on the data channel, in bytes.
     """
@@ -76,6 +76,7 @@ class ChannelAddress:
     mac: MACAddress | None
     qpns: tuple[QPN, QPN]
     mtu: int
+    lid: LID = LID(0)
 
 
 Paths = Sequence[Union[ChannelAddress, None]]
@@ -150,7 +151,7 @@ class DevicePort:
     """
     A port of a device, with two channels.
 
-    @ivar device: the device, which is not closed with the port.
+    @ivar device: the device, which is not closed with the port; C{portNumber}: the port's number there.
     @ivar address: the address of the port; C{mtu}: its MTU in bytes.
     @ivar domain: the protection domain of its objects; C{channels}: the command and the data channel.
     @ivar interface: name of its network interface, for messages.
@@ -161,6 +162,7 @@ class DevicePort:
         self,
         reactor: Any,
         device: IVerbsDevice,
+        portNumber: int,
         number: int,
         handleBatch: BatchHandler,
         broken: Callable[[int, Failure], None],
@@ -170,12 +172,12 @@ class DevicePort:
         @param broken: called with the number of the port when a channel has failed.
         @raise txrdma.error.RDMAError: the device cannot create two queue pairs.
         """
-        self._reactor, self.device = reactor, device
+        self._reactor, self.device, self.portNumber = reactor, device, portNumber
         self._handleBatch, self._broken = handleBatch, partial(broken, number)
         self.receiveBufferBytes = 0
-        table = device.gidTable(1)
+        table = device.gidTable(portNumber)
         index = usualGID(table)
-        gid, attributes = table[index].gid, device.portAttributes(1)
+        gid, attributes = table[index].gid, device.portAttributes(portNumber)
         self.mtu = mtu = attributes.longestDatagram or attributes.activeMTU.bytes
         self.interface = table[index].netdev or attributes.netdev or gid.ip or str(gid)
         self._index = index
@@ -189,7 +191,7 @@ class DevicePort:
                 undo.callback(channel.close)
                 self.channels.append(channel)
             qpns = (self.channels[COMMAND].qpn, self.channels[DATA].qpn)
-            self.address = ChannelAddress(gid, attributes.mac, qpns, mtu)
+            self.address = ChannelAddress(gid, attributes.mac, qpns, mtu, attributes.lid)
             self._closing = undo.pop_all()
 
     def _openChannel(self, number: int, mtu: int, depths: Depths) -> Channel:
@@ -202,7 +204,7 @@ class DevicePort:
         while True:
             try:
                 return Channel(
-                    *(self._reactor, self.device, self.domain, number, mtu, depths),
+                    *(self._reactor, self.device, self.portNumber, self.domain, number, mtu, depths),
                     *(self._handleBatch, self._broken),
                 )
             except ResourceExhausted as error:
@@ -234,7 +236,8 @@ class DevicePort:
 
     def destinationOf(self, address: ChannelAddress, codepoint: int = NOT_ECT) -> AddressVector:
         """Return the attributes of the address handle for a peer's port."""
-        return AddressVector(address.gid, self._index, 1, _HOPS, codepoint, dmac=address.mac)
+        place = self._index, self.portNumber, _HOPS, codepoint
+        return AddressVector(address.gid, *place, dlid=address.lid, dmac=address.mac)
 
 
 class ModulePort:
@@ -248,9 +251,13 @@ class ModulePort:
     """
 
     def __init__(
-        self, reactor: Any, devices: Sequence[IVerbsDevice], closed: Callable[[], None] = lambda: None
+        self,
+        reactor: Any,
+        devices: Sequence[tuple[IVerbsDevice, int]],
+        closed: Callable[[], None] = lambda: None,
     ) -> None:
         """
+        @param devices: devices, each with the number of a port.
         @param closed: called when the last user has released it and everything is closed.
         @raise txrdma.error.RDMAError: a device cannot create two queue pairs.
         """
@@ -269,8 +276,8 @@ class ModulePort:
         with ExitStack() as undo:
             undo.callback(closed)
             undo.callback(self._closeHandles)
-            for number, device in enumerate(devices):
-                port = DevicePort(reactor, device, number, self._handleBatch, self._broken)
+            for number, (device, portNumber) in enumerate(devices):
+                port = DevicePort(reactor, device, portNumber, number, self._handleBatch, self._broken)
                 undo.callback(port.close)
                 self.ports.append(port)
                 self._channels += port.channels
@@ -602,7 +609,7 @@ def moduleOf(reactor: Any, *devices: DeviceSpec) -> ModulePort:
     one is replaced.
 
     @param devices: device strings, whose devices are opened and closed, or open devices, which are not
-        closed.
+        closed. A device that occurs again contributes its next port, if it has another one.
     @raise ValueError: a device string is invalid.
     @raise txrdma.error.RDMAError: there is no such device, or it cannot create two queue pairs.
     """
@@ -616,11 +623,13 @@ def moduleOf(reactor: Any, *devices: DeviceSpec) -> ModulePort:
         return known
     with ExitStack() as undo:
         opened = []
-        for each in devices:
+        for index, each in enumerate(devices):
             device = sharedDevice(reactor, each) if isinstance(each, str) else each
             if isinstance(each, str):
                 undo.callback(device.close)
-            opened.append(device)
+            portNumber = 1 + devices[:index].count(each)
+            if portNumber <= device.portCount:
+                opened.append((device, portNumber))
         closing = undo.pop_all()
         made: ModulePort | None = None
 

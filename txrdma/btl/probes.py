@@ -185,7 +185,7 @@ def _ipOf(source: Hashable) -> str:
 def interfaceOf(port: DevicePort) -> Interface:
     """Return the interface of a port, as announced to a peer."""
     gid = port.address.gid
-    return Interface(gid, _prefixLength(gid), port.device.portAttributes(1).rate)
+    return Interface(gid, _prefixLength(gid), port.device.portAttributes(port.portNumber).rate)
 
 
 def _prefixLength(gid: GID) -> int:

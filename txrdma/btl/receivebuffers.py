@@ -206,7 +206,8 @@ class RemoteReceiveBuffers:
         self._reader = CompletionReader(self._reactor, channel, [queue], self._completed, self._readerFailed)
         closing.callback(self._reader.stop)
         access = Access.LOCAL_WRITE | Access.REMOTE_WRITE
-        pair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, access=access))
+        number = self._port.portNumber
+        pair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=number, access=access))
         self._pair = pair
         self._peer.mayRequest = False
         if self._peer.state == OPEN:  # a closing peer does not wait

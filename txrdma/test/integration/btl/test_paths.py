@@ -4,6 +4,7 @@ Connections with several modules on simulated hosts with two networks: one with 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 from twisted.python.failure import Failure
@@ -17,6 +18,7 @@ from txrdma.btl.introductions import decodeInterfaces, encodeInterfaces, Introdu
 from txrdma.btl.module import moduleOf, ModulePort
 from txrdma.error import WireError
 from txrdma.iba.roce import RoCEPacket
+from txrdma.iba.types import LID
 from txrdma.iba.verbs import QPKind
 from txrdma.sim.network import Faults
 from txrdma.soft.device import SoftDevice
@@ -228,6 +230,48 @@ class ProbeTests(TwoNetworksCase):
         self.hosts[1].device, self.order[self.hosts[1]] = six, (0,)
         for failure in self.failures():
             self.assertIn("there is no route from ", failure.getErrorMessage())
+
+
+class PortsTests(HostsCase):
+    """Devices with two ports, and ports on InfiniBand."""
+
+    def test_second(self) -> None:
+        """A device that occurs twice carries messages by both of its ports."""
+        opened: list[SoftDevice] = []
+        for host in self.hosts:
+            addresses = (f"10.0.{net}.{host.address[-1]}" for net in (3, 4))
+            opened.append(self.world.network.device(*addresses))
+        self.patch(self, "devices", lambda host: [opened[self.hosts.index(host)]] * 2)
+        client, server = self.connected()
+        data = Random(1).randbytes(2_000_000)
+        self.outcome(client.transport.send(TAG, data))
+        self.outcome(server.transport.send(TAG, data))
+        self.assertEqual((server.tagged, client.tagged), ([(TAG, data)], [(TAG, data)]))
+        for host, device in zip(self.hosts, opened, strict=True):
+            module = moduleOf(host, device, device)
+            self.assertEqual([port.portNumber for port in module.ports], [1, 2])
+            gids = [device.gids(1)[0], device.gids(2)[0]]
+            self.assertEqual([port.address.gid for port in module.ports], gids)
+            _command, first, _other, second = [each.posted for each in module._channels]
+            self.assertLess(max(first, second), 3 * min(first, second))
+        self.close(client, server)
+        for device in opened:
+            device.close()
+
+    def test_lids(self) -> None:
+        """Datagrams and long messages are sent to the LIDs of the peer's ports, as InfiniBand needs."""
+        for number, host in enumerate(self.hosts):
+            attributes = replace(host.device.portAttributes(1), lid=LID(7 + number))
+            self.patch(host.device, "portAttributes", lambda _port, found=attributes: found)
+        client, server = self.connected()
+        self.outcome(client.transport.send(TAG, bytes(500_000)))
+        for number, end in enumerate((client, server)):
+            wanted = LID(8 - number)
+            handles = [each[0] for each in end.transport._peer.context.destinations]
+            self.assertEqual([handle.address.dlid for handle in handles], [wanted] * 2)
+            (pair,) = self.reliable(number)
+            self.assertEqual(pair.query().address.dlid, wanted)
+        self.close(client, server)
 
 
 class InterfacesTests(HostsCase):

@@ -853,7 +853,7 @@ class ExchangeTests(HostsCase):
         self.unknownPeer(b"GET / HTTP/1.1\r\nHost: a.example.org\r\nAccept: */*\r\n\r\n").trap(WireError)
         self.unknownPeer(good.replace(version=VERSION - 1).encode()).trap(WireError)
         failure = self.unknownPeer(good.replace(version=5).encode()[:46])  # those of version 5 were shorter
-        self.assertIn("the peer speaks version 5, not 6", failure.getErrorMessage())
+        self.assertIn("the peer speaks version 5, not 7", failure.getErrorMessage())
         self.unknownPeer(good.replace(mtu=40).encode()).trap(WireError)
         self.unknownPeer(b"").trap(Unreachable)
         self.unknownPeer(good.encode()[:20]).trap(Unreachable)

@@ -191,7 +191,7 @@ class SilentTests(HostsCase):
         client = self.client(accepting, answer := AccumulatingProtocol(), "192.0.2.66", 40_000)
         client.write(self.introduction(self.hosts[0]).replace(version=5).encode()[:46])
         self.pause(0.1)
-        self.assertIn(b"the peer speaks version 5, not 6", answer.data)
+        self.assertIn(b"the peer speaks version 5, not 7", answer.data)
 
     def test_manyInvalid(self) -> None:
         """Clients whose queued introductions are all invalid are rejected, however many there are."""
