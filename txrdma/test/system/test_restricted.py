@@ -187,7 +187,7 @@ def addReactor(name: str) -> None:
 
     test.__doc__ = f"The reactor {name} works."
     isMissing = name == "uvloop" and find_spec(name) is None
-    reason = "uvloop is not installed: the extra bench brings it"
+    reason = "uvloop is not installed: the extra test brings it"
     setattr(ReactorTests, f"test_{name}", skipIf(isMissing, reason)(test))
 
 
