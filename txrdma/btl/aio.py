@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, overload, TYPE_CHECKING, TypeVar
 
 from twisted.internet.asyncioreactor import AsyncioSelectorReactor
-from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred, TimeoutError
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IListeningPort
@@ -168,8 +168,11 @@ class Connection:
         return await _awaited(receiving, lambda found: self.transport.giveBack(tag, messages(found)))
 
     async def call(self, tag: int, data: AnyBuffer = b"", timeout: float | None = None) -> bytes:
-        """Call the peer's function for a tag, and return its answer."""
-        return await future(self.transport.call(tag, data, timeout))
+        """Call the peer's function for a tag, and return its answer; may raise C{asyncio.TimeoutError}."""
+        try:
+            return await future(self.transport.call(tag, data, timeout))
+        except TimeoutError as error:
+            raise asyncio.TimeoutError(f"no answer in {timeout} s") from error
 
     def answer(self, tag: int, function: Callable[[bytes], Awaitable[Any]]) -> None:
         """Set the coroutine function that answers calls with a tag; it is cancelled if the peer cancels."""

@@ -178,7 +178,9 @@ class AsyncioTests(SynchronousTestCase):
                 await connection.call(3)
             with self.assertRaises(asyncio.TimeoutError):
                 await asyncio.wait_for(connection.call(2), 0.05)
-            while not cancelled:
+            with self.assertRaises(asyncio.TimeoutError):
+                await connection.call(2, timeout=0.05)
+            while len(cancelled) < 2:
                 await asyncio.sleep(0)
             await connection.close()
             await server.close()

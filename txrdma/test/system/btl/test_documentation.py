@@ -11,6 +11,7 @@ from unittest import SkipTest
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.btl.aio import Connection
 from txrdma.btl.core.assembly import LONGEST, MOST_BYTES, MOST_MESSAGES
 from txrdma.btl.core.module import COMMAND_MTU
 from txrdma.btl.core.receiving import WINDOW
@@ -31,10 +32,25 @@ class PageTests(SynchronousTestCase):
     def test_program(self) -> None:
         """The page's program runs and prints the documented output."""
         (program,) = re.findall(r"^```python\n(.*?)^```", self.text, re.M | re.S)
+        self.assertPrints(program, "sum 95.5\n")
+
+    def test_asyncio(self) -> None:
+        """The program for asyncio runs on any port, and a connection has the methods that the page lists."""
+        _before, _heading, section = self.text.partition("\n## asyncio\n")
+        program = section.partition("```{code-block} python\n")[2].partition("```")[0]
+        self.assertEqual(program.count('"127.0.0.1", 4000'), 2)
+        program = program.replace('serve, "127.0.0.1", 4000', 'serve, "127.0.0.1", 0')
+        self.assertPrints(program.replace(", 4000", ", server.address.port"), "b'hello'\n")
+        listed = section.partition("A connection has")[2].partition("Everything else")[0]
+        names = set(re.findall(r"`(\w+)(?:\(\))?`", listed)) - {"wait_for"}
+        self.assertEqual(names, {name for name in vars(Connection) if name[0] != "_"} - {"end", "hasEnded"})
+
+    def assertPrints(self, program: str, output: str) -> None:
+        """Run a program, and assert that it prints this and no errors."""
         done = subprocess.run(
             [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
         )
-        self.assertEqual((done.stdout, done.stderr), ("sum 95.5\n", ""))
+        self.assertEqual((done.stdout, done.stderr), (output, ""))
 
     def test_methods(self) -> None:
         """The table of methods names methods of the transport."""
