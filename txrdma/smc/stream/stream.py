@@ -454,8 +454,9 @@ class Stream:
     def peerHasClosed(self) -> None:
         """Handle writes after the peer has closed: drop them, or abort."""
         flow = self.flow
-        # TCP accepts one write after the peer has closed, and reports the reset to an end that is still open.
-        isLast = flow.isEnding and flow.backlog <= _ONE_SEND and flow.peerState & ENDS == _CLOSED
+        # TCP accepts one write after the peer has closed, and reports the reset to one that may write more.
+        mayWrite = not flow.isEnding or flow.isNoticed
+        isLast = not mayWrite and flow.backlog <= _ONE_SEND and flow.peerState & ENDS == _CLOSED
         if self._closesAfterFlush or isLast:
             flow.drop()
             if not flow.isDirty:

@@ -25,6 +25,7 @@ from txrdma.smc.wire.clc import Accept, Confirm, Decline, decode, Diagnosis, Pro
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.outcome import Violation
 from txrdma.testing.plantests import playingStored, playSeeds
+from txrdma.testing.protocols import ProducerRecorder
 from txrdma.testing.simulate import GENERATORS
 from txrdma.testing.smc import scenario
 from txrdma.testing.smc.canary import Canary
@@ -212,6 +213,17 @@ class RaceTests(RaceTestCase):
 
     def test_lastAnswerToClosedPeerEndsInOrderAsOverTCP(self) -> None:
         self.assertEqual(self.answerAfterClose(5), ConnectionDone)
+
+    def test_lastAnswerOfProducerToClosedPeerIsLost(self) -> None:
+        """A producer that is registered while its end closes may write more."""
+        here, there = self.pair()
+        here.transport.loseConnection()
+        self.until(lambda: here.reason and there.hasEnded)
+        there.transport.registerProducer(ProducerRecorder(), True)
+        there.transport.write(b"x")
+        there.transport.loseConnection()
+        self.until(lambda: there.reason)
+        self.assertEqual(there.reason, ConnectionLost)
 
     def test_longAnswerToClosedPeerIsLostAsOverTCP(self) -> None:
         self.assertEqual(self.answerAfterClose(300_000), ConnectionLost)
