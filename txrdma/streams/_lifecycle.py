@@ -7,8 +7,11 @@ Theory of operation. Three states change independently:
       closed the stream, or it was aborted; then CLOSED, if the stream has ended in order, or LOST
     - of the protocol: it READS, has PAUSED, or discards received bytes: it is CLOSING, also because it has
       aborted or raised, or was DISMISSED: closed at the peer's close, since it does not support half-closes
-    - of the delivery: WHOLE; CUT, if the peer does not receive all written bytes; or LATE, if it does not
-      receive only those that were written after the end of the connection
+    - of the delivery: WHOLE; or CUT, if the peer does not receive all written bytes
+
+What is written after the peer has closed, or after the end, is dropped. Over TCP the kernel accepts one send
+of it. So the delivery stays WHOLE if a protocol closes with that write, and it is not longer than one send,
+unless the connection is LOST. Otherwise the delivery is CUT.
 
 After the end of the connection, C{ENDINGS} contains the reason of C{connectionLost}, as over TCP. A protocol
 that READS first gets all received bytes and, if the peer has closed in order, the end of input. One that has
@@ -33,9 +36,8 @@ PAUSED: Final = "PAUSED"
 CLOSING: Final = "CLOSING"
 DISMISSED: Final = "DISMISSED"
 
-Delivery = Literal["WHOLE", "LATE", "CUT"]
+Delivery = Literal["WHOLE", "CUT"]
 WHOLE: Final = "WHOLE"
-LATE: Final = "LATE"
 CUT: Final = "CUT"
 
 Due = Literal["leave", "readConnectionLost", "ConnectionDone", "ConnectionLost"]
@@ -46,10 +48,8 @@ _L: Final = "ConnectionLost"
 
 ENDINGS: Final[dict[tuple[Connection, Delivery], dict[Reader, Due]]] = {
     (CLOSED, WHOLE): {CLOSING: _D, DISMISSED: _D},
-    (CLOSED, LATE): {READS: _L, PAUSED: _L, CLOSING: _D, DISMISSED: _D},
     (CLOSED, CUT): {READS: _L, PAUSED: _L, CLOSING: _L, DISMISSED: _D},
     (LOST, WHOLE): {READS: _L, CLOSING: _L, DISMISSED: _L},
-    (LOST, LATE): {READS: _L, PAUSED: _L, CLOSING: _L, DISMISSED: _L},
     (LOST, CUT): {READS: _L, PAUSED: _L, CLOSING: _L, DISMISSED: _L},
 }
 """The reason, by the states of connection, delivery and protocol; without an entry, no end is reported."""
@@ -86,18 +86,19 @@ class StreamLife:
     @ivar isDismissed: whether the protocol was closed at the peer's close.
     """
 
-    __slots__ = ("_isReadEndDue", "connection", "delivery", "isDismissed")
+    __slots__ = ("_isReadEndDue", "_late", "_sendLimit", "connection", "delivery", "isDismissed")
 
-    def __init__(self) -> None:
+    def __init__(self, sendLimit: int) -> None:
+        """@param sendLimit: maximum number of bytes of one send over TCP."""
         self.connection: Connection = OPEN
         self.delivery: Delivery = WHOLE
         self.isDismissed = False
         self._isReadEndDue = True
+        self._late, self._sendLimit = 0, sendLimit
 
-    def writtenLate(self) -> None:
-        """Bytes were written that can't be sent."""
-        if self.delivery is WHOLE:
-            self.delivery = CUT if self.connection is LEAVING else LATE
+    def writtenLate(self, length: int) -> None:
+        """Bytes were written that can't be sent: L{next} decides whether they are a loss."""
+        self._late += length
 
     def ended(self, directions: StreamDirections, reader: Reader, isInOrder: bool) -> None:
         """
@@ -113,12 +114,15 @@ class StreamLife:
         isOrderly = isOver or isCloseDelivered or (isInOrder and hasClosed)
         self.connection = CLOSED if isOrderly else LOST
 
-    def next(self, directions: StreamDirections | None, reader: Reader, isUnread: bool) -> Due | None:
+    def next(
+        self, directions: StreamDirections | None, reader: Reader, isUnread: bool, isOpen: bool
+    ) -> Due | None:
         """
         Take what is due: to close the message connection, to report the end of input, or to end the stream.
 
         @param directions: None after the end of the message connection.
         @param isUnread: whether there are received bytes to deliver.
+        @param isOpen: whether the protocol may write more.
         """
         if directions is not None:
             if self.connection is OPEN and (directions.isOver or directions.isCloseDelivered):
@@ -133,4 +137,7 @@ class StreamLife:
             if self._isReadEndDue and not isReadable:
                 self._isReadEndDue = False
                 return READ_END
+        if self._late and (isOpen or self._late > self._sendLimit or self.connection is LOST):
+            self.delivery = CUT
+        self._late = 0
         return ENDINGS.get((self.connection, self.delivery), {}).get(reader)

@@ -32,6 +32,7 @@ from txrdma.streams._lifecycle import (
     DISMISSED,
     LEAVE,
     LEAVING,
+    LOST,
     OPEN,
     PAUSED,
     READ_END,
@@ -40,7 +41,7 @@ from txrdma.streams._lifecycle import (
     StreamDirections,
     StreamLife,
 )
-from txrdma.streams.transport import Address, logName, StreamTransport
+from txrdma.streams.transport import Address, logName, ONE_SEND, StreamTransport
 
 _log = Logger()
 
@@ -136,7 +137,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         self.protocol: Any = None
         self.isOpen = self._isBusy = self._mustFlush = False
         self._reactor, self._makeTransport, self._endedCall = reactor, makeTransport, ended
-        self._life = StreamLife()
+        self._life = StreamLife(ONE_SEND)
         self._core: CoreT | None = None
         self._transport: CarrierT | None = None
         self._front: StreamTransport[Any] | None = None
@@ -205,8 +206,8 @@ class StreamEnd(Generic[CoreT, CarrierT]):
     def write(self, data: bytes) -> int:
         """Queue bytes; return the length of the backlog."""
         core, life = self._core, self._life
-        if core is None or life.connection is not OPEN:
-            life.writtenLate()
+        if core is None or core.isOver or life.connection is not OPEN:
+            life.writtenLate(len(data))
             backlog = self.backlog
         else:
             backlog = core.write(data)
@@ -335,7 +336,9 @@ class StreamEnd(Generic[CoreT, CarrierT]):
     def _post(self) -> None:
         """Post written bytes, and resume the producer when all are posted."""
         core, transport = self._core, self._transport
-        if core is None or transport is None or self._life.connection is not OPEN:
+        if core is None or transport is None or core.isOver or self._life.connection is not OPEN:
+            if self._life.connection is not LOST:
+                self._maybeEndWriting(core)
             return
         if self.isEnding:
             self._maybeEndWriting(core)
@@ -352,16 +355,14 @@ class StreamEnd(Generic[CoreT, CarrierT]):
             if self._mustFlush and not core.backlog:
                 self._schedule()  # the producer has written: resume it in the next reactor iteration
 
-    def _maybeEndWriting(self, core: CoreT) -> None:
+    def _maybeEndWriting(self, core: CoreT | None) -> None:
         """Close the write side if that was requested, all bytes are posted and no producer may write more."""
-        if not self.isEnding or not self.isOpen or core.backlog or self.isNoticed:
+        if not self.isEnding or not self.isOpen or self.backlog or self.isNoticed:
             return
         self.isOpen = False
-        if self.discardsInput:
-            core.close()
-            return
-        core.closeWriting()
-        if self._front is not None:
+        if core is not None:
+            (core.close if self.discardsInput else core.closeWriting)()
+        if self._front is not None and not self.discardsInput:
             callWithContext(self.context, self._front.writeEnded)
 
     @property
@@ -375,7 +376,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         """Do what is due; return whether there may be more to deliver or to post."""
         core = self._core
         isUnread = bool(self._rest) or (core is not None and core.unread > 0)
-        due = self._life.next(core, self._reader, isUnread)
+        due = self._life.next(core, self._reader, isUnread, self.isOpen)
         if due is LEAVE:
             self._storeRest()
             self._leave()

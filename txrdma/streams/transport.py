@@ -14,6 +14,7 @@ from typing import Any, cast, Final, Generic, Protocol, TypeVar
 
 from zope.interface import implementer
 
+from twisted.internet.abstract import FileDescriptor
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.interfaces import (
     IConsumer,
@@ -31,6 +32,9 @@ Address = IPv4Address | IPv6Address
 """A TCP address."""
 
 _log = Logger()
+
+ONE_SEND: Final = FileDescriptor.SEND_LIMIT
+"""Maximum number of bytes that Twisted's TCP transports pass to the kernel at once."""
 
 _PULLS: Final = 16
 """Maximum number of calls of a pull producer before its bytes are posted."""

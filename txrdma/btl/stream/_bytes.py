@@ -62,8 +62,6 @@ class ByteStream:
         if self.isWritable and not self.isOver:
             self._unsent.append(data)
             self.backlog += len(data)
-        elif data and self.isOver:
-            self.wasCut = True
         return self.backlog
 
     def drop(self) -> None:

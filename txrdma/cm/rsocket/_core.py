@@ -217,8 +217,6 @@ class RSocket:
             if not self._orders:
                 return self._sending.write(data)
             self.mappings.hold(data)
-        elif data and self.isOver:
-            self.wasCut = True
         return self.backlog
 
     def drop(self) -> None:

@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from twisted.internet.abstract import FileDescriptor
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.main import CONNECTION_LOST
 from twisted.internet.tcp import Connection
@@ -42,7 +41,7 @@ from txrdma.smc.stream.tcpmonitor import TCPMonitor
 from txrdma.smc.terms.offer import Role
 from txrdma.smc.wire.cdc import StateFlags
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
-from txrdma.streams.transport import Address, StreamTransport
+from txrdma.streams.transport import Address, ONE_SEND, StreamTransport
 
 _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
@@ -52,9 +51,6 @@ _ABORT: Final = int(StateFlags.ABNORMAL_CLOSE)
 
 _REASONS: Final = {Ending.DONE: ConnectionDone, Ending.ABORTED: ConnectionAborted}
 """Endings that are not reported as C{ConnectionLost}, with their reasons."""
-
-_ONE_SEND: Final = FileDescriptor.SEND_LIMIT
-"""Maximum number of bytes that Twisted's TCP transports pass to the kernel at once."""
 
 
 class Stream:
@@ -456,7 +452,7 @@ class Stream:
         flow = self.flow
         # TCP accepts one write after the peer has closed, and reports the reset to one that may write more.
         mayWrite = not flow.isEnding or flow.isNoticed
-        isLast = not mayWrite and flow.backlog <= _ONE_SEND and flow.peerState & ENDS == _CLOSED
+        isLast = not mayWrite and flow.backlog <= ONE_SEND and flow.peerState & ENDS == _CLOSED
         if self._closesAfterFlush or isLast:
             flow.drop()
             if not flow.isDirty:

@@ -122,6 +122,36 @@ class EndTests(SynchronousTestCase):
         self.clock.advance(0)
         self.assertIs(self.protocol.reason.type, ConnectionDone)
 
+    def answerAfterClose(self, length: int, *closes: str, isEnded: bool) -> type[BaseException] | None:
+        """Let the peer close, answer it with this many bytes, and close; return the reason."""
+        self.protocol = HalfCloseRecorder()
+        self.end = End(self.clock, True, self.makeTransport)
+        self.core = ByteStream()
+        self.end.begin(self.core)
+        self.core.arrived(b"", DISCONNECT)
+        self.end._turn()
+        if isEnded:
+            self.end.lose(ConnectionDone())
+        self.protocol.transport.write(bytes(length))
+        for close in closes:
+            getattr(self.protocol.transport, close)()
+            self.clock.advance(0)
+        if not isEnded:
+            self.end.lose(ConnectionDone())
+        self.clock.advance(0)
+        self.assertEqual(self.protocol.writeEnded.called, "loseWriteConnection" in closes)
+        return self.protocol.reason.type
+
+    def test_lastAnswerToClosedPeerEndsInOrderAsOverTCP(self) -> None:
+        for isEnded in (False, True):
+            for closes in (["loseConnection"], ["loseWriteConnection", "loseConnection"]):
+                self.assertIs(self.answerAfterClose(5, *closes, isEnded=isEnded), ConnectionDone)
+
+    def test_longAnswerToClosedPeerIsLostAsOverTCP(self) -> None:
+        for isEnded in (False, True):
+            reason = self.answerAfterClose(300_000, "loseConnection", isEnded=isEnded)
+            self.assertIs(reason, ConnectionLost)
+
     def test_pausedProtocolIsNotToldOfLoss(self) -> None:
         """
         As over TCP, a protocol that has paused gets C{connectionLost} when it resumes, closes, or writes.

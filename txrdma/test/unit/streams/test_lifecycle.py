@@ -86,6 +86,10 @@ class End(StreamEnd[ByteStream, Any]):
         self._core: ByteStream | None = world.core
         self._begun(world)
 
+    def _turn(self) -> None:
+        super()._turn()
+        self._world.turned()
+
     def _send(self, core: ByteStream, transport: Any) -> None:
         while (message := core.next()) is not None:
             self.posted += len(message[0])
@@ -101,6 +105,8 @@ class World:
 
     @ivar owed: number of bytes that were written before the peer closed; C{acknowledged}: that have arrived.
     @ivar lost: "done" or "lost" if the message connection has ended.
+    @ivar late: number of bytes that were written after the peer closed, in this iteration of the reactor.
+    @ivar isLate: TCP reports that such bytes are lost.
     """
 
     route = ""
@@ -110,7 +116,8 @@ class World:
         self.clock = ReactorClock()
         self.core = ByteStream()
         self.protocol = kind(self, reactions)
-        self.isClosing = self.isAborted = False
+        self.isClosing = self.isAborted = self.isLate = False
+        self.late = 0
         self.peer, self.lost = "open", ""
         self.written = self.owed = self.acknowledged = self.received = 0
         self.producer = ProducerRecorder(lambda: self.protocol.react("resumeProducing"))
@@ -139,7 +146,9 @@ class World:
         isPossible = self.written < MOST
         if isPossible:
             self.written += 1
-            self.owed += self.end.isOpen and not (self.lost or self.core.isOver)
+            isEarly = not (self.lost or self.core.isOver)
+            self.owed += self.end.isOpen and isEarly
+            self.late += self.end.isOpen and not isEarly
             self.transport.write(b"w")
         return isPossible
 
@@ -176,6 +185,13 @@ class World:
         isRegistered = self.transport.producer is not None
         self.transport.unregisterProducer()
         return isRegistered
+
+    def turned(self) -> None:
+        """Note what was written late: over TCP it is no loss if the end closes with it."""
+        if self.late:
+            mayWrite = self.end.isNoticed or "stop" in self.producer.calls
+            self.isLate |= mayWrite or not self.done & {"close", "closeWriting"}
+            self.late = 0
 
     # Events of the connection
 
@@ -266,7 +282,8 @@ class World:
         waiting = (end._rest, end._failure is None, self.transport.producer is None)
         counts = (self.written, self.owed, self.acknowledged, self.received, end.posted)
         calls = (*self.protocol.calls, "", *self.producer.calls)
-        outside = (self.peer, self.lost, self.isClosing, self.isAborted, frozenset(self.done))
+        late = (self.late, self.isLate)
+        outside = (self.peer, self.lost, self.isClosing, self.isAborted, late, frozenset(self.done))
         return (flags, *life, *bytes_, waiting, counts, calls, outside, len(self.clock.getDelayedCalls()))
 
     def settle(self) -> None:
@@ -310,6 +327,13 @@ def problems(world: World) -> Iterator[str]:
         yield "bytes are not delivered"
     if reason == "ConnectionDone" and isCut and not isDismissed:
         yield "bytes have not arrived"
+    if reason == "ConnectionDone" and world.isLate and not isDismissed:
+        yield "an end that did not close with its last write ends in order"
+    if reason == "ConnectionLost" and closes and world.core.isOver and not (isCut or world.isLate):
+        yield "a last answer is lost"
+    isHalf = isinstance(world.protocol, HalfTalker) and "closeWriting" in world.done and not closes
+    if isHalf and world.core.isOver and not (reason or end.isNoticed or "writeConnectionLost" in calls):
+        yield "a half-close after the peer's close is not reported"
     if reason == "ConnectionDone" and not closes:
         yield "a protocol that has not closed ends in order"
     if reason == "ConnectionAborted" and "abort" not in world.done:
@@ -392,3 +416,9 @@ class SearchTests(SynchronousTestCase):
 
     def test_abortsAtData(self) -> None:
         self.search(Talker, dataReceived=("abort",))
+
+    def test_producerWritesAndClosesAtReadEnd(self) -> None:
+        self.search(HalfTalker, readConnectionLost=("register", "write", "close"))
+
+    def test_producerWritesWhenItResumes(self) -> None:
+        self.search(HalfTalker, resumeProducing=("write",))

@@ -131,6 +131,42 @@ peer-closes-with-an-idle-producer (quick)
     The server closes while a producer of the client is registered; its stopProducing is called.
     client made: write 5; hold
     server received 5: settle; lose
+answers-who-closes (quick, everywhere)
+    The client closes; the server answers and closes when it notices that.
+    client made: write 5; lose
+    server read-lost: write 5; lose
+answers-who-has-closed (quick)
+    The client has closed for a while when the server answers and closes.
+    client made: write 5; lose
+    client lost: cue closed; stop
+    server read-lost: await closed; settle; write 5; lose
+answers-much-to-who-has-closed (quick, everywhere)
+    The client has closed for a while when the server answers with 300 kB and closes.
+    client made: write 5; lose
+    client lost: cue closed; stop
+    server read-lost: await closed; settle; write 300kB; lose
+answers-and-half-closes-to-who-has-closed (quick, everywhere)
+    The client has closed for a while when the server answers and half-closes.
+    client made: write 5; lose
+    client lost: cue closed; stop
+    server read-lost: await closed; settle; write 5; half
+    server write-lost: settle; lose
+half-closes-to-who-has-closed
+    The client has closed for a while when the server half-closes without having written.
+    client made: write 5; lose
+    client lost: cue closed; stop
+    server read-lost: await closed; settle; half
+    server write-lost: settle; lose
+writes-to-who-has-closed (quick)
+    The client has closed for a while when the server writes, and closes later.
+    client made: write 5; lose
+    client lost: cue closed; stop
+    server read-lost: await closed; settle; write 5; settle; lose
+pulls-for-who-has-closed (quick)
+    The client has closed for a while when the server registers a pull producer and closes.
+    client made: write 5; lose
+    client lost: cue closed; stop
+    server read-lost: await closed; settle; pull 300kB; lose
 """,
     {
         "half": _waits("made", "write-lost", "read-lost", "lost ConnectionDone"),
