@@ -17,8 +17,13 @@ from importlib.util import find_spec
 from inspect import isclass, isfunction
 from pathlib import Path
 from typing import Any, Final, NewType
+from unittest.mock import MagicMock
 
+from jsonkeys import jsonKeys, SOURCES
 from zope.interface.interface import InterfaceClass
+
+from twisted.internet.error import ConnectionDone
+from twisted.python.failure import Failure
 
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
 RELEASED: Final = CHECKOUT / "docs" / "interface.txt"
@@ -143,25 +148,76 @@ def optionsOf(command: Any) -> list[str]:
     return sorted(option.rstrip("=") for option in command.load().CommandOptions().longOpt)
 
 
+def optionsOfServices() -> Iterator[str]:
+    """Yield the long options of the services of C{twistd}."""
+    from twisted.application.service import ServiceMaker
+    from twisted.plugins import txrdma_services
+
+    for maker in vars(txrdma_services).values():
+        if isinstance(maker, ServiceMaker):
+            for option in sorted(maker.options().longOpt):
+                yield f"{maker.tapname} --{option.rstrip('=')}"
+
+
+def metricsOfStreams() -> Iterator[str]:
+    """Yield the metrics of C{smc:} connections, and the labels of each."""
+    from txrdma.metrics import SMCCollector
+    from txrdma.smc.status.families import families, MetricKind
+    from txrdma.smc.status.statistics import statistics
+
+    yield from sorted(family.name for family in SMCCollector(None).collect())  # type: ignore[arg-type]
+    for family in sorted(families(statistics()), key=lambda each: each.name):
+        if family.kind is not MetricKind.SIZES:  # whose label depends on the metrics library
+            yield from (f"txrdma_smc_{family.name} {label}" for label in family.labels)
+
+
+def metricsOfMonitor() -> list[str]:
+    """Return the metrics of the fabric monitor, from a scrape without a fabric."""
+    from txrdma.monitor.process import ProcessMeasures
+    from txrdma.monitor.series.remotesettings import METRIC
+    from txrdma.monitor.web.metrics import Metrics
+
+    watch = MagicMock(fabric="")
+    watch.poller.meters = watch.poller.corrections.meters = {}
+    watch.seconds.return_value = 0.0
+    process = ProcessMeasures(MagicMock())
+    families = [*Metrics(watch).families(), process._garbage.pauses.family()]
+    families.append(process._iterations.durations.family())
+    return sorted({METRIC, *(each.name for each in families if each is not None)})
+
+
+def keysOfEvents() -> list[str]:
+    """Return the keys of the events that connections write when they end."""
+    from txrdma.kit.connectionlog import connectionFields, ConnectionLog
+
+    log = MagicMock()
+    fields = connectionFields("smc", "client", "tcp", (MagicMock(), MagicMock()), (0, 0), 0.0)
+    ConnectionLog(log).ended(Failure(ConnectionDone()), lambda: fields)
+    return sorted(log.info.call_args.kwargs)
+
+
 def interface() -> dict[str, list[str]]:
     """Return the lines of each part of the interface, by the part's title."""
-    from twisted.internet import reactor
-
     from txrdma.commands.common.registry import COMMANDS
-    from txrdma.metrics import SMCCollector
     from txrdma.monitor.configfile import SCHEMA
     from txrdma.monitor.series.historystore import VERSION as HISTORY
     from txrdma.soft.shared._rendezvous import VERSION as SHARED
+    from txrdma.soft.strings import KEYS
 
-    families = [family.name for family in SMCCollector(reactor).collect()]  # type: ignore[arg-type]  # untyped
     return {
         "Stable names": [f"{module} {name}" for module in STABLE for name in namesIn(module)],
         "Provisional names": [f"{module} {name}" for module in PROVISIONAL for name in namesIn(module)],
         "Keys of strings": [
-            f"{kind} {key}" for kind, module in STRINGS.items() for key in sorted(keysIn(module))
+            *(f"{kind} {key}" for kind, module in STRINGS.items() for key in sorted(keysIn(module))),
+            *(f"soft: {key}" for key in sorted(KEYS)),
+            "pyverbs: name",
         ],
+        "Keys of connection events": keysOfEvents(),
         "Options of commands": [f"{each.name} --{option}" for each in COMMANDS for option in optionsOf(each)],
-        "Metrics of smc:": sorted(families),
+        "JSON of commands": [f"{name} {key}" for name in SOURCES for key in jsonKeys(name)],
+        "Options of twistd": [*optionsOfServices()],
+        "Metrics of smc:": [*metricsOfStreams()],
+        "Metrics of the fabric monitor": metricsOfMonitor(),
         "Configuration of the fabric monitor": sorted(settingsIn(SCHEMA)),
         "Formats": [f"shared-memory {SHARED}", f"history {HISTORY}"],
     }

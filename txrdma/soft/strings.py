@@ -21,7 +21,8 @@ from txrdma.interfaces import IVerbsDevice, IVerbsDeviceStringParser
 if TYPE_CHECKING:
     from txrdma.iba.types import MTU
 
-_KEYS = ("address", "port", "route", "pcap", "mtu", "runtime")
+KEYS = ("address", "port", "route", "pcap", "mtu", "runtime")
+"""The keys of a device string."""
 
 
 class SoftDeviceOptions(NamedTuple):
@@ -73,8 +74,8 @@ class SoftDeviceStringParser:
         if len(args) > 1:
             raise ValueError(f"soft: unexpected {args[1]!r}: one address is expected, then keys with values")
         for key, value in kwargs.items():
-            if key not in _KEYS:
-                raise ValueError(f"soft: {key}={value} is unknown; the keys are {', '.join(_KEYS)}")
+            if key not in KEYS:
+                raise ValueError(f"soft: {key}={value} is unknown; the keys are {', '.join(KEYS)}")
         if args and "address" in kwargs:
             raise ValueError(f"soft: address={kwargs['address']}, but there is {args[0]!r} already")
         route = kwargs.get("route", "auto")

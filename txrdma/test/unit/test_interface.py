@@ -49,6 +49,32 @@ class InterfaceTests(SynchronousTestCase):
             "the public interface has changed: write a news fragment that names each of these",
         )
 
+    def test_promised(self) -> None:
+        """What the page calls stable is listed: JSON of each command that has it, metrics, events, twistd."""
+        parts = self.tool.interface()
+        having = {
+            line.split()[0]
+            for line in parts["Options of commands"]
+            if line.split()[1] in ("--json", "--format")
+        }
+        self.assertEqual(having, {line.split()[0] for line in parts["JSON of commands"]})
+        for title, line in (
+            ("JSON of commands", "connections cursors"),
+            ("JSON of commands", "devices ports"),
+            ("JSON of commands", "discover physicalState"),
+            ("JSON of commands", "doctor problems"),
+            ("JSON of commands", "smc-stats ringBytes"),
+            ("JSON of commands", "verify measurements"),
+            ("Keys of strings", "soft: mtu"),
+            ("Keys of connection events", "suppressed"),
+            ("Metrics of smc:", "txrdma_smc_fallbacks reason"),
+            ("Metrics of the fabric monitor", "infiniband_symbol_error_total"),
+            ("Metrics of the fabric monitor", "txrdma_monitor_active"),
+            ("Metrics of the fabric monitor", "txrdma_monitor_remote_write_spill_bytes"),
+            ("Options of twistd", "smc-proxy --connect"),
+        ):
+            self.assertIn(line, parts[title])
+
     def test_changes(self) -> None:
         """Changes are found, and announced by their own name, or by that of a new command."""
         old = ["Options of commands: links --json", "Keys of strings: smc: device"]
