@@ -1,7 +1,7 @@
 # Each target makes the environment that it needs (.venv), and is quick when that is there.
 #   make test       unit and integration tests, and a random sample of the system tests: minutes
 #   make test-all   all tests that need no virtual machine and no container
-#   make check      ruff, mypy --strict, documentation without warnings
+#   make check      ruff, typos, mypy --strict, documentation without warnings
 #   make soak       tests and simulations that are long by nature: make soak MINUTES=30
 #   make demo       a folder of files over smc: and over tcp:, side by side
 #   make bench      the benchmarks; results go to docs/benchmarks.md
@@ -126,6 +126,7 @@ check: lint types docs
 lint: $(VENV)/.has-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/typos
 
 format: $(VENV)/.has-dev
 	$(BIN)/ruff check --fix .

@@ -437,7 +437,7 @@ class RemoteMemoryContract(MessageEnds):
         self.assertEqual((one.ends, other.ends), ([], []))
 
     def test_contractInvalidMemory(self) -> None:
-        """Ranges outside of shared memory, invalid names and unsharable memory raise C{InvalidRequest}."""
+        """Ranges outside of shared memory, invalid names and other memory raise C{InvalidRequest}."""
         one, other = self.connectedEnds()
         name, transport = one.transport.share(100).name, other.transport
         for arguments in ((name, 101), (name, 1, 100), (name, 1, -1), (name, -1, 5), (b"", 0), (name[1:], 5)):
