@@ -19,7 +19,7 @@ from txrdma.soft.core.doorbellpage import DOORBELL_BYTES
 from txrdma.soft.shared._layout import HEADER_BYTES, REMOTE_WRITE, RemoteRegion, ringBytes
 from txrdma.unix.mapping import mapped, sealedLength, sealedMemory
 
-VERSION: Final = 7
+VERSION: Final = 8
 """Version of these messages and of the shared memory: processes with another version use UDP or TCP."""
 
 MOST_DATA: Final = 32768
