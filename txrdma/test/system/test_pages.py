@@ -52,6 +52,7 @@ class PageTests(SynchronousTestCase):
         for step in todo:
             reader.do(step)
         self.assertGreater(len(reader.seconds), 2)
+        self.assertLess(sum(reader.seconds.values()), 300)
 
     def test_twisted(self) -> None:
         """A Twisted programmer's server and client use SMC-R, and fall back to TCP."""
