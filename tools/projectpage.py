@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-_LINK = re.compile(r"\]\((?!https?:|#)([^)\s]+)\)")
+_LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
 _PICTURE = re.compile(
     r'<picture>.*?<img alt="(?P<text>[^"]*)" src="(?P<source>[^"]*)">\n</picture>', re.DOTALL
 )
@@ -34,6 +34,7 @@ def readme(text: str, repository: str) -> str:
         return f"![{found['text']}]({repository}/raw/main/{found['source']})"
 
     def link(found: re.Match[str]) -> str:
-        return f"]({repository}/blob/main/{found[1]})"
+        file = "README.md" if found[1].startswith("#") else ""  # the index has no anchors
+        return f"]({repository}/blob/main/{file}{found[1]})"
 
     return _LINK.sub(link, _PICTURE.sub(picture, text))
