@@ -213,8 +213,7 @@ class FailingPrometheusTests(_EngineTestCase):
             await self.until(lambda: not self.writer._rows and not self.writer.loop.isRunning)
         self.assertRegex(self.writer.sender.problem, "it answers 5.. .*no space left")
         self.engine.free()
-        await self.idle()
-        self.engine.kill()
+        await self.complete()
 
     if NO_SMALL_DISK:
         test_full.skip = NO_SMALL_DISK  # type: ignore[attr-defined]  # trial's
