@@ -75,7 +75,7 @@ class AlertmanagerTests(TestCase):
         await self.firing("width")
 
     async def test_killed(self) -> None:
-        """One that is killed at random, and forgets all alerts, has the open ones in the end and no others."""
+        """One that is killed at random, and forgets all alerts, has exactly the open ones in the end."""
         random = Random(SEED)
         entries = {f"kind-{number}": entryOf(f"kind-{number}") for number in range(8)}
         isOpen: set[str] = set()
