@@ -32,6 +32,12 @@ def _slurm(fabric: Fabric, names: NodeNames) -> Iterable[str]:
     return slurmText(fabric, names)
 
 
+def _slurmYAML(fabric: Fabric, names: NodeNames) -> Iterable[str]:
+    from txrdma.fabric.slurm import slurmYAML  # rarely needed
+
+    return slurmYAML(fabric, names)
+
+
 def _net(fabric: Fabric, names: NodeNames) -> Iterable[str]:
     """Return the lines of a net file, from which simulators create the same fabric."""
     from txrdma.sim.netfabrics import netOf  # rarely needed
@@ -47,10 +53,11 @@ _TEXTS: Final[dict[str, Callable[[Fabric, NodeNames], Iterable[str]]]] = {
     "text": listing,
     "dot": dotText,
     "slurm": _slurm,
+    "slurm-yaml": _slurmYAML,
     "net": _net,
     "names": _names,
 }
-FORMATS: Final = ("text", "json", "dot", "svg", "slurm", "net", "names")
+FORMATS: Final = ("text", "json", "dot", "svg", "slurm", "slurm-yaml", "net", "names")
 
 
 class CommandOptions(sweeping.SweepOptions):
@@ -58,9 +65,9 @@ class CommandOptions(sweeping.SweepOptions):
 
     longdesc = (
         "List all nodes, ports and links: as text like ibnetdiscover's, as JSON, as a graph for Graphviz "
-        "(dot) or drawn by it (svg), as Slurm's topology.conf (slurm), as a net file for simulators "
-        "(net), or as a node-name map (names). Text, JSON and net files can be loaded again. If "
-        "something could not be discovered, an error is printed and the exit status is 1."
+        "(dot) or drawn by it (svg), as Slurm's topology.conf (slurm) or topology.yaml (slurm-yaml), as a "
+        "net file for simulators (net), or as a node-name map (names). Text, JSON and net files can be "
+        "loaded again. If something could not be discovered, an error is printed and the exit status is 1."
     )
     optFlags = [["chassis", "g", "In text, group nodes by chassis, chassis first."]]
     optParameters = [["format", "f", "text", "One of " + ", ".join(FORMATS) + "."]]

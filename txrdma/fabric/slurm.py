@@ -1,12 +1,13 @@
 """
-Export of a fabric to Slurm's C{topology.conf}: each switch with the hosts or switches below it.
+Export of a fabric to Slurm's C{topology.conf} or C{topology.yaml}: switches with the hosts or switches below.
 
 Follows topology.conf(5): a line has either C{Nodes} or C{Switches}, each name is defined once, and a job can
-only span hosts that lines connect.
+only span hosts that lines connect. The tree of topology.yaml(5) is the same, and its blocks are the leaves.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -33,6 +34,37 @@ def slurmText(fabric: Fabric, names: NodeNames) -> Iterator[str]:
     A host is named by the first word of its description, which normally is the host name. Every switch with
     hosts is a leaf. If no switch is above all leaves that can reach each other, a virtual switch joins them.
     """
+    for name, isLeaf, below in _tree(fabric, names):
+        yield f"SwitchName={name} {'Nodes' if isLeaf else 'Switches'}={hostList(below)}"
+
+
+def slurmYAML(fabric: Fabric, names: NodeNames) -> Iterator[str]:
+    """
+    Return the lines of a fabric's C{topology.yaml}, for Slurm 25.05 and later.
+
+    It has two topologies: C{tree}, the default, with the switches of L{slurmText}, and C{block}, whose blocks
+    have the hosts of a leaf each. A host at several leaves is in the block of the first.
+    """
+    yield from ("- topology: tree", "  cluster_default: true", "  tree:", "    switches:")
+    blocks: list[tuple[str, list[str]]] = []
+    taken: set[str] = set()
+    for name, isLeaf, below in _tree(fabric, names):
+        yield f"      - switch: {json.dumps(name)}"
+        yield f"        {'nodes' if isLeaf else 'children'}: {json.dumps(hostList(below))}"
+        if isLeaf and (hosts := sorted(set(below) - taken)):
+            blocks.append((name, hosts))
+            taken.update(hosts)
+    if blocks:
+        yield from ("- topology: block", "  cluster_default: false", "  block:")
+        yield f"    block_sizes: [{min(len(hosts) for _name, hosts in blocks)}]"
+        yield "    blocks:"
+    for name, hosts in blocks:
+        yield f"      - block: {json.dumps(name)}"
+        yield f"        nodes: {json.dumps(hostList(hosts))}"
+
+
+def _tree(fabric: Fabric, names: NodeNames) -> Iterator[tuple[str, bool, list[str]]]:
+    """Return each switch, whether it is a leaf, and the names of the hosts or switches below it."""
     called = _called(fabric, names)
     levels = _levels(fabric)
     children: dict[Node, set[Node]] = {}
@@ -40,16 +72,15 @@ def slurmText(fabric: Fabric, names: NodeNames) -> Iterator[str]:
         peers = node.peers()
         if levels[node] == 0:
             children[node] = set()
-            hosts = hostList(_hostCalled(peer, names) for peer in peers if isHost(peer))
-            yield f"SwitchName={called[node]} Nodes={hosts}"
+            yield called[node], True, [_hostCalled(peer, names) for peer in peers if isHost(peer)]
             continue
         below = {peer for peer in peers if peer.isSwitch and levels.get(peer, levels[node]) < levels[node]}
         children[node] = below
-        yield f"SwitchName={called[node]} Switches={hostList(called[peer] for peer in below)}"
+        yield called[node], False, [called[peer] for peer in below]
     taken = {called[node] for node in levels}
     for tops in _apart(children):
         name = _free(ROOT, taken)
-        yield f"SwitchName={name} Switches={hostList(called[node] for node in tops)}"
+        yield name, False, [called[node] for node in tops]
 
 
 def isHost(node: Node) -> bool:

@@ -23,7 +23,7 @@ from txrdma.fabric.advice import Severity
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Node
 from txrdma.fabric.nodenames import NodeNames, nodeNamesText
-from txrdma.fabric.slurm import hostName, isHost, slurmText
+from txrdma.fabric.slurm import hostName, isHost, slurmText, slurmYAML
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.findinglog import Entry
@@ -43,7 +43,8 @@ class FileSettings:
     """
     Paths of the files to write; C{""} for those that are not written.
 
-    @ivar slurm: Slurm's C{topology.conf}; C{unfit}: hosts not to be used; C{nodeNames}: the node-name map.
+    @ivar slurm: Slurm's C{topology.conf}, or C{topology.yaml} by its suffix.
+    @ivar unfit: hosts not to be used; C{nodeNames}: the node-name map.
     """
 
     slurm: str = ""
@@ -131,7 +132,8 @@ class MaintainedFiles:
                 if len(fabric.nodes) > _PIECE:
                     await deferLater(self._reactor, 0.0)
                 if settings.slurm:
-                    await self._write(settings.slurm, slurmText(fabric, NodeNames()))
+                    text = slurmYAML if settings.slurm.endswith(".yaml") else slurmText
+                    await self._write(settings.slurm, text(fabric, NodeNames()))
                 if settings.nodeNames:
                     await self._write(settings.nodeNames, nodeNamesText(fabric))
             except Exception:

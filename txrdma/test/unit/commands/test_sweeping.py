@@ -51,6 +51,7 @@ class SnapshotTests(CommandTestCase):
             ("discover", "--json"),
             ("discover", "-f", "dot"),
             ("discover", "-f", "slurm"),
+            ("discover", "-f", "slurm-yaml"),
             ("discover", "-f", "net"),
             ("nodes",),
             ("nodes", "--json", "--switches"),

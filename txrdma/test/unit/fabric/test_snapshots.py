@@ -21,7 +21,7 @@ from txrdma.fabric.chassis import chassis, positionOf
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.model import Fabric, Problem
 from txrdma.fabric.nodenames import NodeNames
-from txrdma.fabric.slurm import hostList, slurmText
+from txrdma.fabric.slurm import hostList, slurmText, slurmYAML
 from txrdma.fabric.snapshots import dump, load
 from txrdma.fabric.texts import readText
 from txrdma.iba.path import IBDRPath
@@ -394,6 +394,29 @@ class SlurmTests(SynchronousTestCase):
         self.assertEqual(len(set(names)), 5)
         self.assertIn("MF0_core_SX6036_U1", names)
         self.assertIn("the_third_1_", names)
+
+    def test_yaml(self) -> None:
+        """The tree of topology.yaml is that of topology.conf; each host is in one block, that of a leaf."""
+        text = (
+            'Switch 4 "s"\n[1] "a"[1]\n[2] "7"[1]\n[3] "t"[3]\n\nSwitch 4 "t"\n[1] "a"[2]\n[2] "b"[1]\n\n'
+            'Hca 2 "a"\n\nHca 1 "7"\n\nHca 1 "b"\n'
+        )
+        self.assertEqual(
+            list(slurmYAML(readFabric(text), NodeNames())),
+            [
+                *("- topology: tree", "  cluster_default: true", "  tree:", "    switches:"),
+                *(
+                    '      - switch: "s"',
+                    '        nodes: "7,a"',
+                    '      - switch: "t"',
+                    '        nodes: "a,b"',
+                ),
+                *('      - switch: "fabric"', '        children: "s,t"'),
+                *("- topology: block", "  cluster_default: false", "  block:", "    block_sizes: [1]"),
+                *("    blocks:", '      - block: "s"', '        nodes: "7,a"'),
+                *('      - block: "t"', '        nodes: "b"'),
+            ],
+        )
 
     def test_hostList(self) -> None:
         for names in (

@@ -157,6 +157,9 @@ class FileTests(PollerTestCase):
         self.assertEqual([line.partition(":")[0] for line in lines], ["b\tsymbol-errors", "c\tnode-gone"])
         self.assertIn("SwitchName=right Nodes=b\n", paths["slurm"].read_text())
         self.assertEqual(sorted(path.name for path in folder.iterdir()), ["names", "slurm", "unfit"])
+        files.change(FileSettings(slurm=str(folder / "topology.yaml")))
+        self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
+        self.assertIn('- switch: "right"\n        nodes: "b"\n', (folder / "topology.yaml").read_text())
 
     def test_rights(self) -> None:
         """A file keeps the rights that an operator has given it, whatever the umask of the monitor."""
