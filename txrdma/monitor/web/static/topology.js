@@ -201,16 +201,8 @@
         context.fillText(data.label, x, y);
     }
 
-    function draw(told) {
-        const camera = renderer === null ? null : renderer.getCamera().getState();
-        if (renderer !== null) {
-            renderer.kill();
-        }
-        version = told.version;
-        hovered = null;
-        graph = makeGraph(told);
-        graph.setAttribute("shape", told.shape);
-        renderer = new Sigma(graph, place, {
+    function sigmaRenderer() {
+        const made = new Sigma(graph, place, {
             allowInvalidContainer: true,
             defaultDrawNodeLabel: drawLabel,
             defaultDrawNodeHover: drawHover,
@@ -225,25 +217,127 @@
             stagePadding: 34,
             zIndex: true,
         });
-        if (camera !== null) {
-            renderer.getCamera().setState(camera);
-        }
-        renderer.on("beforeRender", () => {
+        made.on("beforeRender", () => {
             written = [];
         });
-        renderer.on("enterNode", ({ node }) => {
+        made.on("enterNode", ({ node }) => {
             hovered = node;
             place.classList.add("pointing");
             renderer.refresh({ skipIndexation: true });
         });
-        renderer.on("leaveNode", () => {
+        made.on("leaveNode", () => {
             hovered = null;
             place.classList.remove("pointing");
             renderer.refresh({ skipIndexation: true });
         });
-        renderer.on("clickNode", ({ node }) => {
-            location.href = `${prefix}/nodes/${node.split("/")[0]}`;
+        made.on("clickNode", ({ node }) => {
+            open(node);
         });
+        return made;
+    }
+
+    /* The same drawing in SVG, for browsers without WebGL: it can be zoomed by the buttons. */
+    function plainRenderer() {
+        const pen = document.createElement("canvas").getContext("2d");
+        const settings = { labelFont: "system-ui, sans-serif", labelSize: 12, labelWeight: "600" };
+        let ratio = 1;
+        let isDue = false;
+
+        function made(name, attributes, text = "") {
+            const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+            Object.entries(attributes).forEach(([key, value]) => element.setAttribute(key, value));
+            element.textContent = text;
+            return element;
+        }
+
+        const svg = made("svg", { width: "100%", height: "100%" });
+        place.replaceChildren(svg);
+
+        function refresh() {
+            const [width, height] = [place.clientWidth, place.clientHeight];
+            const [xs, ys] = ["x", "y"].map((name) => graph.mapNodes((_id, data) => data[name]));
+            const [left, right, low, high] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
+            const scale = Math.min((width - 68) / (right - left || 1), (height - 68) / (high - low || 1));
+            const nodes = new Map(graph.mapNodes((id, data) => [id, {
+                ...nodeLook(id, data), x: (data.x - (left + right) / 2) * scale, y: ((low + high) / 2 - data.y) * scale,
+            }]));
+            const lines = graph.mapEdges((id, data, from, to) => [edgeLook(id, data), nodes.get(from), nodes.get(to)]);
+            lines.sort(([one], [other]) => one.zIndex - other.zIndex);
+            const parts = lines.map(([look, from, to]) => made("line", {
+                x1: from.x, y1: from.y, x2: to.x, y2: to.y, stroke: look.color, "stroke-width": look.size,
+            }));
+            const labels = [];
+            const context = {
+                set font(font) {
+                    pen.font = font;
+                },
+                measureText: (text) => pen.measureText(text),
+                fillRect: (x, y, wide, tall) => labels.push(made("rect", { x, y, width: wide, height: tall, fill: colours.card, opacity: 0.8 })),
+                fillText: (text, x, y) => labels.push(made("text", { x, y, fill: colours.text, "font-size": 12, "font-weight": 600 }, text)),
+            };
+            written = [];
+            for (const [id, look] of nodes) {
+                const circle = made("circle", { cx: look.x, cy: look.y, r: look.size, fill: look.color, cursor: "pointer" });
+                circle.append(made("title", {}, graph.getNodeAttribute(id, "label")));
+                circle.addEventListener("click", () => open(id));
+                parts.push(circle);
+                drawLabel(context, look, settings);
+            }
+            svg.setAttribute("viewBox", [-width, -height, 2 * width, 2 * height].map((each) => (each * ratio) / 2).join(" "));
+            svg.replaceChildren(...parts, ...labels);
+        }
+
+        function zoomed(to) {
+            ratio = to;
+            refresh();
+        }
+
+        graph.on("edgeAttributesUpdated", () => {
+            if (!isDue) {
+                isDue = true;
+                requestAnimationFrame(() => {
+                    isDue = false;
+                    refresh();
+                });
+            }
+        });
+        refresh();
+        return {
+            kill: () => svg.remove(),
+            refresh,
+            getNodeDisplayData: () => ({}),
+            getCamera: () => ({
+                getState: () => ({ ratio }),
+                setState: (state) => zoomed(state.ratio),
+                animate: () => {},
+                animatedZoom: () => zoomed(ratio / 1.5),
+                animatedUnzoom: () => zoomed(ratio * 1.5),
+                animatedReset: () => zoomed(1),
+            }),
+        };
+    }
+
+    function open(id) {
+        location.href = `${prefix}/nodes/${id.split("/")[0]}`;
+    }
+
+    function draw(told) {
+        const camera = renderer === null ? null : renderer.getCamera().getState();
+        if (renderer !== null) {
+            renderer.kill();
+        }
+        version = told.version;
+        hovered = null;
+        graph = makeGraph(told);
+        graph.setAttribute("shape", told.shape);
+        try {
+            renderer = sigmaRenderer();
+        } catch (error) {
+            renderer = plainRenderer(); // no WebGL
+        }
+        if (camera !== null) {
+            renderer.getCamera().setState(camera);
+        }
     }
 
     async function load() {
@@ -258,12 +352,8 @@
         figure.hidden = false;
         readColours();
         drawLegend();
-        try {
-            draw(told);
-            place.dataset.drawn = "yes";
-        } catch (error) {
-            figure.hidden = true; // no WebGL: the table has it all
-        }
+        draw(told);
+        place.dataset.drawn = "yes";
     }
 
     function again() {

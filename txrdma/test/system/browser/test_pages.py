@@ -48,6 +48,14 @@ AXE = """
 """
 
 
+NO_WEBGL = """
+    const getContext = HTMLCanvasElement.prototype.getContext;
+    HTMLCanvasElement.prototype.getContext = function (kind, ...more) {
+        return kind.includes("webgl") ? null : getContext.call(this, kind, ...more);
+    };
+"""
+
+
 TWO_FRAMES = """
     const done = arguments[arguments.length - 1];
     requestAnimationFrame(() => requestAnimationFrame(() => done()));
@@ -294,6 +302,29 @@ class BrowserTests(SynchronousTestCase):
             self.at(path)
             self.assertGreater(self.driver.page_source.count("<tr>"), 50)
         self.assertFalse(self.driver.find_element("css selector", "#topology-figure").is_displayed())
+
+    def test_withoutWebGL(self) -> None:
+        """Without WebGL the topology is an SVG with colours of loads, names, a zoom, and links to nodes."""
+        added = self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": NO_WEBGL})
+        self.addCleanup(self.driver.execute_cdp_cmd, "Page.removeScriptToEvaluateOnNewDocument", dict(added))
+        self.at("/topology")
+        self.drawn("#topology")
+        self.assertEqual(self.count("#topology canvas"), 0)
+        self.assertGreaterEqual(self.count("#topology circle"), 24)
+        self.assertGreaterEqual(self.count("#topology line"), 24)
+        self.assertGreater(self.count("#topology text"), 8)
+        view = "return document.querySelector('#topology svg').getAttribute('viewBox')"
+        before = self.js(view)
+        self.js("document.getElementById('topology-in').click()")
+        self.assertNotEqual(self.js(view), before)
+        self.picture("svg")
+        expected = "GL Driver Message|sigma.min.js"  # that of the page before, and a library that needs WebGL
+        self.assertEqual([one for one in self.complaints() if not re.search(expected, one)], [])
+        self.js("document.querySelector('#topology circle').dispatchEvent(new MouseEvent('click'))")
+        self.until(lambda: "/nodes/0x" in self.driver.current_url)
+
+    def count(self, selector: str) -> int:
+        return int(self.js("return document.querySelectorAll(arguments[0]).length", selector))
 
     def assertAccessible(self, isDark: bool, *paths: str) -> None:
         """Assert that axe reports no violation on these pages."""
