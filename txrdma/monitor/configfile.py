@@ -33,7 +33,7 @@ _WEBHOOK: Final = {
     "format": values.webhookFormat,
     "authorization-file": ("authorizationFile", string),
 }
-_SILENCE: Final = {"kind": string, "where": string, "until": values.timestamp}
+_SILENCE: Final = {"kind": string, "where": string, "until": values.timestamp, "times": values.windows}
 SCHEMA: Final[Mapping[str, Any]] = {
     "port": string,
     "fabrics": {_ANY: (values.fabricName, {})},

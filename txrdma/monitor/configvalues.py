@@ -15,6 +15,7 @@ from txrdma.error import InvalidRequest
 from txrdma.fabric.advice import ADVICE, Severity
 from txrdma.fabric.errorcounters import counterName, shownName
 from txrdma.fabric.metricnames import METRICS
+from txrdma.monitor.events.alerts import Window
 
 _YEAR: Final = 365 * 86400.0
 _MOST: Final = 1_000_000
@@ -25,6 +26,9 @@ _HOST: Final = re.compile(r"([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.(?!$)
 _LONGEST_HOST: Final = 253
 _USED_LABELS: Final = ("__name__", "column", "guid", "port")
 _METRICS: Final = {name.lower(): name for name in METRICS}
+_WEEKDAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_CLOCK: Final = "([01][0-9]|2[0-3]):([0-5][0-9])"
+_WINDOW: Final = re.compile(rf"(daily|{'|'.join(_WEEKDAYS)}) {_CLOCK}-{_CLOCK}")
 _SEVERITIES: Final = {severity.name.lower(): severity for severity in Severity}
 
 
@@ -158,6 +162,19 @@ def timestamp(value: object) -> float:
         if isinstance(value, date):
             return datetime(value.year, value.month, value.day).timestamp()
     raise InvalidValue("a date or a time, as 2026-12-24T18:00:00Z, without quotes")
+
+
+def windows(value: object) -> tuple[Window, ...]:
+    """Return windows of the week; one whose end is not after its begin ends on the next day."""
+    found = []
+    for text in value if isinstance(value, list) and value else [None]:
+        match = _WINDOW.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise InvalidValue("a list of times of the week, as ['tue 22:00-04:00', 'daily 12:00-12:30']")
+        begin, beginMinute, end, endMinute = map(int, match.groups()[1:])
+        weekdays = tuple(range(7)) if match[1] == "daily" else (_WEEKDAYS.index(match[1]),)
+        found.append(Window(weekdays, begin * 60 + beginMinute, end * 60 + endMinute))
+    return tuple(found)
 
 
 def lineOfText(value: object) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Mapping, Sequence
+from datetime import date, datetime, timedelta
 from fnmatch import fnmatchcase
 from hashlib import blake2b
 from math import inf
@@ -25,17 +26,55 @@ GRACE_SECONDS: Final = 900.0
 
 
 @frozen
+class Window:
+    """
+    A time that recurs on days of the week, in the local time of this host.
+
+    @ivar weekdays: numbers of the days on which it begins; 0 is Monday.
+    @ivar begin: minute of the day; C{end}: likewise, of the next day if it is not later than C{begin}.
+    """
+
+    weekdays: tuple[int, ...]
+    begin: int
+    end: int
+
+    def endOf(self, at: float) -> float:
+        """Return the end of the window that includes a time; the time itself if none does."""
+        today = datetime.fromtimestamp(at).date()
+        for day in (today, today - timedelta(1)):
+            if day.weekday() in self.weekdays and _minuteOf(day, self.begin) <= at:
+                isNext = self.end <= self.begin
+                end = _minuteOf(day + timedelta(1) if isNext else day, self.end)
+                if at < end:
+                    return end
+        return at
+
+
+def _minuteOf(day: date, minute: int) -> float:
+    """Return a minute of a day in seconds since 1970."""
+    return datetime(day.year, day.month, day.day, *divmod(minute, 60)).timestamp()
+
+
+@frozen
 class Silence:
     """
     Findings that are not sent for some time.
 
     @ivar kind: pattern for kinds of findings, with C{*}; C{where} likewise for their locations.
     @ivar until: end of the silence, in seconds since 1970; may be infinite.
+    @ivar times: windows in which it holds, until then; without any it always holds.
     """
 
     kind: str = "*"
     where: str = "*"
     until: float = inf
+    times: tuple[Window, ...] = ()
+
+    def endOf(self, at: float) -> float:
+        """Return when the silence ends that holds at a time; the time itself if it does not hold then."""
+        if at >= self.until or not self.times:
+            return max(at, self.until)
+        return min(self.until, max(window.endOf(at) for window in self.times))
 
     def holds(self, entry: Entry) -> bool:
         """Return whether the silence applies to a finding, regardless of the time."""
@@ -132,9 +171,9 @@ class _Waiting:
         if self._silenced is None or self._silenced[0] is not silences or self._silenced[1] != found.where:
             self._silenced = silences, found.where
             self._end = self.due
-            for silence in silences:
-                if silence.until > self._end and silence.holds(self.entry):
-                    self._end = silence.until
+            ours = [one for one in silences if one.until > self.due and one.holds(self.entry)]
+            for _ in ours:  # the end of one may be within another one
+                self._end = max(one.endOf(self._end) for one in ours)
         return self._end
 
 

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from email import message_from_bytes
 from errno import ENOSPC
 from pathlib import Path
@@ -30,6 +31,7 @@ from txrdma.monitor.events.alerts import (
     FormerAlerts,
     GRACE_SECONDS,
     Silence,
+    Window,
 )
 from txrdma.monitor.events.channels import (
     AlertChannel,
@@ -189,6 +191,21 @@ class NotifierTests(SynchronousTestCase):
         notifier.findingChanged(Cleared(brief))
         self.clock.advance(1900.0)
         self.assertEqual(self.channel.output(), [[(True, "width", "leaf 1")]])
+
+    def test_recurring(self) -> None:
+        """A finding that is due in a window of the week is sent at its end, also after midnight."""
+        sunday = datetime(2026, 3, 1)
+        times = Window((6,), 22 * 60, 4 * 60), Window((0,), 4 * 60, 5 * 60), Window((2,), 600, 660)
+        for hours, expected in (
+            *((21.9, 21.9), (22.0, 29.0), (23.0, 29.0), (27.9, 29.0), (28.5, 29.0), (29.0, 29.0)),
+            *((-1.0, -1.0), (46.0, 46.0), (82.5, 83.0), (7 * 24 + 23.0, 7 * 24 + 23.0)),
+        ):
+            at, until = sunday.timestamp() + hours * 3600, (sunday + timedelta(7)).timestamp()
+            silences = tuple(Silence(until=until, times=(one,)) for one in times)
+            rules = AlertRules(0.0, 0.0, silences=silences)
+            tracker = AlertTracker(rules, at)
+            tracker.raised(entryOf(), at)
+            self.assertEqual(tracker.deadline(at), sunday.timestamp() + expected * 3600, hours)
 
     def test_repeat(self) -> None:
         """With a repeat interval, existing findings are sent again."""

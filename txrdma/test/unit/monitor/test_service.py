@@ -29,6 +29,7 @@ from txrdma.kit.spool import BLOCK_OCTETS, Spool
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_LIMITS
+from txrdma.monitor.events.alerts import Window
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.series.exposition import exposed
 from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS
@@ -91,6 +92,24 @@ class ConfigTests(SynchronousTestCase):
         self.assertEqual((config.port, config.history, config.limits), ("", "", DEFAULT_LIMITS))
         self.assertEqual((config.settings, config.counters), (PollerSettings(), METRICS))
         self.assertIn("127.0.0.1", config.listen)
+
+    def test_windows(self) -> None:
+        """Silences can recur; other times than those of days of the week are mistakes."""
+        lines = '[alerts.silences.works]\ntimes = ["tue 22:00-04:00", "daily 12:00-12:30"]'
+        (silence,) = parseConfig(lines).alerts.silences
+        self.assertEqual(silence.times, (Window((1,), 1320, 240), Window(tuple(range(7)), 720, 750)))
+        for times in (
+            '"tue"',
+            "[]",
+            '["tue 22:00"]',
+            '["tue 24:00-25:00"]',
+            "[1]",
+            '["tuesday 22:00-23:00"]',
+        ):
+            error = self.assertRaises(
+                InvalidRequest, parseConfig, f"[alerts.silences.works]\ntimes = {times}"
+            )
+            self.assertIn("line 2: alerts.silences.works.times: is a list of times", str(error))
 
     def test_whole(self) -> None:
         """Given values are used, and the others have their defaults."""
