@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
 import signal
@@ -26,6 +27,9 @@ from typing import Final, NamedTuple
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
 _FOLDER: Final = CHECKOUT / "build" / "soak"
 _UNKNOWN_SECONDS: Final = 300.0  # if a module has no recorded duration
+WHOLE: Final = {"TXRDMA_DAYS": "3", "TXRDMA_KILLS": "200"}
+"""Simulated days and kills of the fabric monitor, if everything is run."""
+
 _LEAST_SECONDS: Final = 20.0  # if an activity accepts any duration
 _PROGRESS_SECONDS: Final = 30.0
 
@@ -96,13 +100,15 @@ def chosen(everything: list[Activity], seconds: float, seed: int) -> list[tuple[
     return plan
 
 
-def run(activity: Activity, seconds: float) -> int:
-    """Run one activity, its output in a file; return its exit status."""
+def run(activity: Activity, seconds: float, environment: dict[str, str]) -> int:
+    """Run one activity in an environment, its output in a file; return its exit status."""
     words = [word.format(seconds=int(seconds), minutes=seconds / 60) for word in activity.words]
     log = _FOLDER / f"{activity.name.replace(' ', '-').replace('*', '')}.log"
     begun = time.monotonic()
     with open(log, "w", encoding="utf-8") as file:
-        process = subprocess.Popen(words, cwd=CHECKOUT, stdout=file, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            words, cwd=CHECKOUT, env=environment, stdout=file, stderr=subprocess.STDOUT
+        )
         try:
             while True:
                 try:
@@ -136,7 +142,9 @@ def main(arguments: list[str]) -> int:
         return 0
     _FOLDER.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    environment = dict(os.environ)
     if options.minutes is None:
+        environment = {**WHOLE, **environment}
         plan = [(activity, activity.seconds or 600.0) for activity in everything]
     else:
         seed = options.seed if options.seed is not None else random.randrange(1 << 32)
@@ -146,7 +154,7 @@ def main(arguments: list[str]) -> int:
     findings: list[str] = []
     try:
         for activity, seconds in plan:
-            if not run(activity, seconds):
+            if not run(activity, seconds, environment):
                 passed += 1
             elif activity.isRandom:
                 findings.append(activity.name)

@@ -285,7 +285,10 @@ class SoakTests(SynchronousTestCase):
         """An activity with random seeds that finds something has not passed, and does not fail the run."""
         soak = tool(self, "soak")
         folder = Path(self.mktemp())
-        activities = [soak.Activity("good", ("true",), 1.0), soak.Activity("bad", ("false",), 1.0)]
+        activities = [
+            soak.Activity("good", ("sh", "-c", "test $TXRDMA_DAYS = 3"), 1.0),
+            soak.Activity("bad", ("false",), 1.0),
+        ]
         activities += [soak.Activity(name, (name,), 1.0, isRandom=True) for name in ("true", "false")]
         self.patch(soak, "_FOLDER", folder)
         self.patch(signal, "signal", lambda *_: None)
