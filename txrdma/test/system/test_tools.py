@@ -306,7 +306,6 @@ class SoakTests(SynchronousTestCase):
 
 class MakefileTests(SynchronousTestCase):
     OTHERWISE: Final = {
-        "test": "test-all runs the same tests, and test_sample the choice of others",
         "test-kernel": "test-kernel-ci runs a selection of its tests",
         "format": "lint fails where it would change a file",
         "clean": "test_clean",
@@ -449,7 +448,7 @@ class ExampleTests(SynchronousTestCase):
 
     def test_echo(self) -> None:
         """Server and client exchange bytes by SMC-R."""
-        self.assertIn("by SMC-R shared-memory", self.echo("smc:127.0.0.1:{port}"))
+        self.assertIn("by SMC-R, shared-memory", self.echo("smc:127.0.0.1:{port}"))
 
     def test_plainServer(self) -> None:
         """A server without SMC is reached by TCP."""
