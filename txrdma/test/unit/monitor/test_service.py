@@ -4,10 +4,13 @@ The configuration of the monitor's service, and its metrics page.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from twisted.application.service import IServiceMaker
@@ -221,6 +224,18 @@ class ConfigTests(SynchronousTestCase):
         self.assertGreater(len(shown), 3)
         for text in shown:
             parseConfig(text)
+
+    def test_shares(self) -> None:
+        """The shares of a core on the page are those that were measured."""
+        docs = Path(txrdma.__file__).parent.parent / "docs"
+        if not docs.exists():
+            self.skipTest("the documentation is in the sources, and not installed")
+        page = (docs / "fabric-monitor.md").read_text()
+        sections = json.loads((docs / "benchmarks-management.json").read_text())["sections"]
+        shares = {row["title"]: row for section in sections for row in section["rows"]}
+        for hosts, shown in (("900", "{} % of a processor core"), ("10,368", "{} % of a core")):
+            share = median(shares[f"{hosts} hosts at 10 s, share of a core"]["tested"])
+            self.assertIn(shown.format(ceil(100 * share)), page)
 
     def test_syntax(self) -> None:
         """A syntax error of TOML is reported with its line."""
