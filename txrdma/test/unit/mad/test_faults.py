@@ -349,7 +349,7 @@ class TransactionTests(FaultTestCase):
     def test_wrap(self) -> None:
         agent = self.few(4)
         pending = agent.SubnGet(NodeInfo, TO_2, timeoutSeconds=1000)
-        for _ in range(100):
+        for _ in range(400):  # each draws one of 14 IDs
             call = agent.SubnGet(NodeInfo, TO_2)
             agent.received(answer(self.wire.sent[-1][1]), TO_2)
             self.successResultOf(call)
