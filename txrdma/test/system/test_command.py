@@ -112,7 +112,7 @@ class OptionsTests(SynchronousTestCase):
             (["verify", "--port", "first"], "--port first: expected a whole number"),
             (["routes", "--lids", "x"], "a range such as 3-9"),
             (["nodes", "--mkey", f"{1 << 64}"], "64 bits"),
-            (["discover", "-f", ""], "--format : there are"),
+            (["discover", "-f", ""], "--format : expected one of"),
             (["verify", "--output", "/nowhere/report"], "folder"),
         ):
             output = self.refused(*arguments)

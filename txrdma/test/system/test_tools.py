@@ -306,6 +306,7 @@ class SoakTests(SynchronousTestCase):
 
 class MakefileTests(SynchronousTestCase):
     OTHERWISE: Final = {
+        "test": "test-all runs the same tests, and test_sample the choice of others",
         "test-kernel": "test-kernel-ci runs a selection of its tests",
         "format": "lint fails where it would change a file",
         "clean": "test_clean",

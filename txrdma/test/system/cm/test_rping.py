@@ -88,8 +88,8 @@ class CommandTests(TestCase):
     def test_mistakes(self) -> None:
         """Invalid options are refused with a reason."""
         for words, reason in (
-            ((), "either -s or -c"),
-            (("-s", "-c"), "either -s or -c"),
+            ((), "-s for the server"),
+            (("-s", "-c"), "-s for the server"),
             (("-c",), "-a"),
             (("-s", "-S", "65537"), "65536"),
             (("-s", "-p", "0"), "65535"),

@@ -45,10 +45,10 @@ class VersionTests(SynchronousTestCase):
                 running.terminate()
 
     def test_clientWithLaterVersionUsesTCP(self) -> None:
-        self.assertRegex(self.converse([], ["-c", LATER]), r"\Ahello\nby TCP ")
+        self.assertRegex(self.converse([], ["-c", LATER]), r"\Ahello\nby TCP, ")
 
     def test_serverWithLaterVersionUsesTCP(self) -> None:
-        self.assertRegex(self.converse(["-c", LATER], []), r"\Ahello\nby TCP ")
+        self.assertRegex(self.converse(["-c", LATER], []), r"\Ahello\nby TCP, ")
 
     def test_equalVersionsUseSharedMemory(self) -> None:
-        self.assertIn("by SMC-R shared-memory", self.converse(["-c", LATER], ["-c", LATER]))
+        self.assertIn("by SMC-R, shared-memory", self.converse(["-c", LATER], ["-c", LATER]))
