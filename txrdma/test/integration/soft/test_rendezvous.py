@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from twisted.logger import capturedLogs, formatEvent
 
-from txrdma.iba.types import GID, QPN
+from txrdma.iba.types import GID, QPN, RKey
 from txrdma.iba.verbs import Access, AddressVector, Operation, Status
 from txrdma.interfaces import IDirectLane
 from txrdma.soft.core.netdev import softMAC
@@ -243,12 +243,15 @@ class StrangerTests(StrangerCase):
             answers.append(message)
             receiver.regionReceived(RegionReply.decode(message), list(descriptors))
 
-        limit = self.patch(_remote, "MOST_OFFERED", len(before))
+        regions = receiver.lane._remote.regions
+        others = {RKey(number): None for number in range(_remote.MOST_OFFERED) if number != one.region.rkey}
+        regions.update(others)  # as if the peer had offered so many
         sender._peer.regionRequested(request, answer)
         self.assertEqual(RegionReply.decode(answers[0]).reach, Reach.MAPPED)
         self.assertEqual(set(receiver._mappings), before)
         self.assertTrue(self.added.isNothing())
-        limit.restore()
+        for rkey in others:
+            del regions[rkey]
         for _ in range(2):
             IDirectLane(one.qp).offer(one.region.rkey)
         self.runUntil(lambda: len(receiver._mappings) > len(before))
