@@ -311,7 +311,7 @@ class SendQueue:
             self._free.append(request.slot)
         if request is None or request.exposed is not None:
             return None
-        if request.isMessage and self._isBehind(request):
+        if self._unread and request.isMessage and self._isBehind(request):
             if self._behind is _NONE:
                 self._behind = deque()
             self._behind.append(request)
@@ -320,9 +320,8 @@ class SendQueue:
 
     def _isBehind(self, request: Request) -> bool:
         """Whether a long message that the peer has not read precedes a request."""
-        return bool(self._unread) and (
-            request.workRequest.identifier > self._unread[0].workRequest.identifier
-        )
+        unread = self._unread
+        return bool(unread) and request.workRequest.identifier > unread[0].workRequest.identifier
 
     def messageRead(self) -> list[Request]:
         """
