@@ -10,13 +10,12 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 from urllib.request import urlopen
 
-PATIENCE_SECONDS = 30.0
+from txrdma.test.support.monitor.prometheus import PATIENCE_SECONDS, startServer
+
 _PROGRAM = "prometheus-alertmanager"
 _CONFIG = "route: {receiver: nobody}\nreceivers: [{name: nobody}]\n"
 
@@ -51,17 +50,7 @@ class Alertmanager:
 
     def start(self) -> None:
         """Start the server, and wait until it is ready."""
-        output = subprocess.DEVNULL
-        self._process = subprocess.Popen(self._words, stdout=output, stderr=output)
-        end = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            try:
-                urlopen(f"{self._base}/-/ready", timeout=1.0).close()
-                return
-            except (URLError, OSError):
-                if time.monotonic() > end or self._process.poll() is not None:
-                    raise
-                time.sleep(0.05)
+        self._process = startServer(self._words, self._base, subprocess.DEVNULL)
 
     def kill(self) -> None:
         """Kill the server, and wait until its process has ended. Idempotent."""

@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -41,6 +42,22 @@ def whyNoSmallDisk() -> str:
 def _freePort() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
+
+
+def startServer(words: list[str], url: str, output: Any) -> subprocess.Popen[bytes]:
+    """Start a server of the Prometheus project, and wait until it is ready."""
+    process = subprocess.Popen(words, stdout=output, stderr=output)
+    end = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            urlopen(f"{url}/-/ready", timeout=1.0).close()
+            return process
+        except (URLError, OSError):
+            if time.monotonic() > end or process.poll() is not None:
+                process.kill()
+                process.wait()
+                raise
+            time.sleep(0.05)
 
 
 class Prometheus:
@@ -78,16 +95,7 @@ class Prometheus:
 
     def start(self) -> None:
         """Start the server, and wait until it is ready."""
-        self.process = subprocess.Popen(self._words, stdout=self._log, stderr=self._log)
-        end = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            try:
-                urlopen(f"{self.url}/-/ready", timeout=1.0).close()
-                return
-            except (URLError, OSError):
-                if time.monotonic() > end or self.process.poll() is not None:
-                    raise
-                time.sleep(0.05)
+        self.process = startServer(self._words, self.url, self._log)
 
     def kill(self) -> None:
         """Kill the server, and wait until its process has ended."""
