@@ -360,7 +360,7 @@ class CounterSurvey:
                 report.silent.append((node, f"port {port.number}: {error}"))
 
     async def _ofPort(self, node: Node, number: int, path: IBPath, able: CounterCapabilities) -> Counted:
-        """Return a port's counters: the narrowest requests that contain what was asked for."""
+        """Read the error and data counters that this command shows for a port, by few requests."""
         counted = Counted(node, number, isWide=able.hasWideErrors)
         wide: PortCountersExtended | None = None
         plain: PortCounters | None = None

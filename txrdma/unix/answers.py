@@ -154,7 +154,7 @@ class StatusServer(Generic[T]):
                 listener.close()
 
     def _listen(self, reactor: Any) -> None:
-        """Open the status socket on a running reactor, if it still has objects."""
+        """Open the status socket of a reactor that runs now, unless all its objects are gone."""
         if reactor in self._answering or reactor not in self.parts.values():
             return
         try:

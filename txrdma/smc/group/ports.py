@@ -118,7 +118,7 @@ class _Interfaces:
         return subnetsOf(interface, gid), name in self._gateways
 
     def _ask(self) -> dict[str, NetworkInterface]:
-        """Return the interfaces by name, and record those with a gateway; none if they can't be read."""
+        """Read the network interfaces and gateways of this host; return the interfaces by name, or {}."""
         try:
             network = HostNetwork.open()
         except DeviceUnavailable as error:

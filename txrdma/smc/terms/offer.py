@@ -332,7 +332,7 @@ def choose(
 def _chooseV1(
     proposal: Proposal, candidates: tuple[Candidate, ...], abilities: Abilities
 ) -> Choice | Diagnosis:
-    """Choose for version 1: the first port that shares a subnet with the client."""
+    """Choose the device for SMC version 1: the first whose port shares a subnet with the client."""
     if not abilities.allows(1) or proposal.typeV1 == Path.NONE:
         return Diagnosis.VERSMISMAT
     if not proposal.offersV1:

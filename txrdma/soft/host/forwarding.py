@@ -64,7 +64,7 @@ class Forwarder(Generic[LineT]):
         self._awaited: deque[tuple[float, tuple[str, int], bytes]] = deque(maxlen=MOST_AWAITED)
 
     def reset(self) -> None:
-        """Forget the other devices, and packets for them."""
+        """Drop the lines to other devices, and the packets stored for them."""
         self.members.clear()
         self._awaited.clear()
         self.coordinator = self.home = None

@@ -341,7 +341,7 @@ class SharedQueuePair:
                 closeMapping(mapping)
 
     def _move(self) -> None:
-        """Request the next L{MOST_DATA} bytes of an access by messages, or complete it."""
+        """Request the next L{MOST_DATA} bytes of a remote access; complete it after the last."""
         if self._moving is None:
             return
         request, pieces, done, length = self._moving
