@@ -37,7 +37,10 @@ SOURCES: Final = {
         "commands.common.devicechoice.DeviceChoice iba.verbs.DeviceLimits"
     ),
     "pnet": "commands.pnet.described",
-    "discover": "commands.formats.snapshot fabric.snapshots",
+    "discover": (
+        "commands.formats.snapshot fabric.snapshots.dump fabric.snapshots.problemDicts "
+        "fabric.snapshots.nodeDict fabric.snapshots.portDict"
+    ),
     "nodes": "fabric.snapshots.nodeDict commands.nodes.INVENTORY",
     "links": "commands.links.linkDict commands.links._endDict",
     "check": "commands.check.reportDict",

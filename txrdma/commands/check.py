@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+from txrdma.commands.common import sweeping
 from txrdma.commands.common.interruption import endedBySignals
 from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.session import nodeNames, opened
-from txrdma.commands.common.sweeping import loaded, swept
+from txrdma.commands.common.sweeping import recorded
 from txrdma.commands.common.values import fileName
 from txrdma.commands.errors import counted, ThresholdOptions
 from txrdma.fabric.advice import adviceOn
 from txrdma.fabric.cabling import cableFindings, readCables
 from txrdma.fabric.errorcorrection import correctionFindings
+from txrdma.fabric.errorcounters import CounterReport, CounterSurvey, Thresholds
 from txrdma.fabric.health import counterFindings, Finding, findings, managerFindings, recordedManagers
-from txrdma.fabric.model import Fabric
+from txrdma.fabric.model import Fabric, Node
+from txrdma.fabric.recording import RecordedRPCs
 from txrdma.fabric.routechecks import routeFindings
 from txrdma.fabric.tables import tableFindings, TableSurvey
+from txrdma.iba.path import MADEndPort
+from txrdma.mad.rpcs import RPCs
 
 
 class CommandOptions(ThresholdOptions):
@@ -29,7 +35,7 @@ class CommandOptions(ThresholdOptions):
         "tables that differ from the neighbour's, firmware older than that of similar nodes. Prints a "
         "line for each finding; the exit status is 0 without findings, 1 with findings, and 2 if the "
         "fabric could not be checked. With --load and no --device only the snapshot is checked, and "
-        "nothing is sent."
+        "nothing is sent; one of txrdma snapshot also has tables and counters."
     )
     failureStatus = 2
     optFlags = [
@@ -44,32 +50,35 @@ class CommandOptions(ThresholdOptions):
 
 async def run(reactor: Any, options: CommandOptions) -> None:
     """Run C{txrdma check}: sweep the fabric, print the findings, exit with 1 if there are any."""
-
-    def cables(fabric: Fabric) -> list[Finding]:
-        return [] if plan is None else list(cableFindings(fabric, plan))
-
-    thresholds = options.thresholds()
     with endedBySignals():
         plan = readCables(options["topology"]) if options["topology"] else None
+    thresholds = options.thresholds()
+
+    def swept(fabric: Fabric) -> list[Finding]:
+        return findings(fabric) + ([] if plan is None else list(cableFindings(fabric, plan)))
+
     if options["load"] and not options["device"]:
-        fabric = nodeNames(options).put(loaded(options["load"]))
-        found = findings(fabric) + recordedManagers(fabric) + cables(fabric)
+        recording = recorded(options["load"])
+        fabric = nodeNames(options).put(recording.fabric)
+        found = swept(fabric)
+        if recording.answers:
+            rpcs = RecordedRPCs(recording)
+
+            async def count(nodes: list[Node]) -> CounterReport:
+                return await CounterSurvey(rpcs, recording.endPort, thresholds).run(nodes)
+
+            found += await _asked(rpcs, recording.endPort, fabric, options, thresholds, count)
+        else:
+            found += recordedManagers(fabric)
     else:
         with opened(reactor, options) as session:
-            fabric = session.names.put(await swept(session))
-            found = findings(fabric) + cables(fabric)
-            found += await managerFindings(session.agent, session.endPort, fabric)
-            if not options["no-tables"]:
-                tables = await TableSurvey(session.agent, session.endPort, fabric).run()
-                found += tableFindings(fabric, tables)
-                found += await routeFindings(session.agent, session.endPort, fabric, tables.linear)
-            if not options["no-errors"]:
-                # Nodes without a LID are findings already.
-                nodes = [node for node in fabric.nodes.values() if node.lid]
-                found += counterFindings(await counted(session, fabric, thresholds, nodes))
-                found += await correctionFindings(
-                    session.agent, session.endPort, fabric, thresholds, options["outstanding"]
-                )
+            fabric = session.names.put(await sweeping.swept(session))
+
+            async def countNow(nodes: list[Node]) -> CounterReport:
+                return await counted(session, fabric, thresholds, nodes)
+
+            found = swept(fabric)
+            found += await _asked(session.agent, session.endPort, fabric, options, thresholds, countNow)
     if options["json"]:
         printJSON(reportDict(fabric, found))
     elif found or not options["quiet"]:
@@ -78,6 +87,31 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         print(summary(fabric, found))
     if found:
         raise SystemExit(1)
+
+
+async def _asked(
+    rpcs: RPCs,
+    endPort: MADEndPort,
+    fabric: Fabric,
+    options: CommandOptions,
+    thresholds: Thresholds,
+    count: Callable[[list[Node]], Awaitable[CounterReport]],
+) -> list[Finding]:
+    """
+    Return the findings that need requests to a swept fabric.
+
+    @param count: reads the counters of nodes.
+    """
+    found = await managerFindings(rpcs, endPort, fabric)
+    if not options["no-tables"]:
+        tables = await TableSurvey(rpcs, endPort, fabric).run()
+        found += tableFindings(fabric, tables)
+        found += await routeFindings(rpcs, endPort, fabric, tables.linear)
+    if not options["no-errors"]:
+        # Nodes without a LID are findings already.
+        found += counterFindings(await count([node for node in fabric.nodes.values() if node.lid]))
+        found += await correctionFindings(rpcs, endPort, fabric, thresholds, options["outstanding"])
+    return found
 
 
 def summary(fabric: Fabric, found: list[Finding]) -> str:

@@ -1,20 +1,30 @@
 """
 Snapshots of fabrics as JSON, with decoded fields for other programs and the encoded attributes.
 
-Most decoded fields are ignored when a snapshot is loaded, because the attributes contain them.
+Most decoded fields are ignored when a snapshot is loaded, because the attributes contain them. A snapshot
+with tables is a recording: it also has the answers to requests for them, and its file is compressed.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import gzip
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
 
-from txrdma.error import WireError
+from txrdma.error import InvalidRequest, WireError
 from txrdma.fabric.model import Fabric, Node, nodeGUIDIn, Port, Problem
 from txrdma.fabric.nodenames import NodeNames
+from txrdma.fabric.recording import Answer, Recording
 from txrdma.fabric.texts import printable
-from txrdma.iba.path import IBDRPath
-from txrdma.iba.types import GUID
+from txrdma.iba.path import IBDRPath, MADEndPort
+from txrdma.iba.types import GUID, LID
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
+
+VERSION: Final = 1
+"""Version of snapshots: it grows when programs that know the former version cannot read them."""
 
 
 def dump(fabric: Fabric, names: NodeNames | None = None) -> dict[str, Any]:
@@ -140,3 +150,99 @@ def _bytes(document: str, count: int) -> bytes:
     if len(read) not in (0, count) or (not read and count == NodeInfo.size):
         raise ValueError(f"this is not a fabric: expected {count} bytes, not {document!r}")
     return read
+
+
+# Recordings.
+
+
+def dumpRecording(recording: Recording) -> dict[str, Any]:
+    """Return a recording as a JSON-serializable dictionary for L{loadRecording}."""
+    end = recording.endPort
+    answers: dict[str, dict[str, dict[str, Any]]] = {}
+    for (rpc, name), several in recording.answers.items():
+        here = answers.setdefault(f"{rpc} {name}", {})
+        for (lid, part), answer in several.items():
+            here.setdefault(str(lid), {})[str(part)] = _shown(answer)
+    return {
+        "version": VERSION,
+        "at": recording.at,
+        "port": {"guid": str(end.portGUID), "number": end.portNum, "lid": end.lid, "smLID": end.smLID},
+        **dump(recording.fabric),
+        "answers": answers,
+    }
+
+
+def _shown(answer: Answer) -> Any:
+    if isinstance(answer, list):
+        return [one.hex() for one in answer]
+    return answer if isinstance(answer, int) else answer.hex()
+
+
+def loadRecording(document: Any) -> Recording:
+    """
+    Return the recording of a document that L{dumpRecording} has made; of others, the fabric alone.
+
+    @raise ValueError: the document is not a fabric, or one of a later version.
+    """
+    version = document.get("version", VERSION) if isinstance(document, dict) else VERSION
+    if not isinstance(version, int) or version > VERSION:
+        raise ValueError(f"it has version {version!r}, and this program reads versions up to {VERSION}")
+    recording = Recording(load(document))
+    if "answers" not in document:
+        return recording
+    try:
+        recording.at = float(document["at"])
+        port = document["port"]
+        recording.endPort = MADEndPort(
+            *(GUID.fromString(port["guid"]), ()),
+            portNum=_number(port["number"]),
+            lid=LID(int(port["lid"])),
+            smLID=LID(int(port["smLID"])),
+        )
+        for call, byLID in document["answers"].items():
+            rpc, _, name = call.partition(" ")
+            recording.answers[rpc, name] = {
+                (int(lid), int(part)): _answer(answer)
+                for lid, byPart in byLID.items()
+                for part, answer in byPart.items()
+            }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"this is not a snapshot: {error!r}") from error
+    return recording
+
+
+def _answer(answer: Any) -> Answer:
+    if isinstance(answer, list):
+        return [bytes.fromhex(one) for one in answer]
+    return answer if isinstance(answer, int) else bytes.fromhex(answer)
+
+
+def writeRecording(recording: Recording, path: str) -> None:
+    """
+    Write a recording to a file, which is replaced as a whole.
+
+    @raise InvalidRequest: the file cannot be written.
+    """
+    content = gzip.compress(json.dumps(dumpRecording(recording)).encode(), mtime=0)
+    part = Path(f"{path}.part")
+    try:
+        part.write_bytes(content)
+        os.replace(part, path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise InvalidRequest(f"snapshot {path}: {error}") from error
+
+
+def parseRecording(text: str) -> Recording | None:
+    """
+    Return the recording in the text of a snapshot; None if the text is not JSON, but maybe a net file.
+
+    @raise ValueError: it is JSON, but not a snapshot.
+    """
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        return loadRecording(json.loads(text))
+    except RecursionError as error:
+        raise ValueError("its tables are nested too deeply") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -9,6 +11,8 @@ from typing import Final
 from txrdma.error import InvalidRequest
 
 _SHOWN: Final = 3
+_GZIP: Final = b"\x1f\x8b"
+"""Beginning of compressed files."""
 
 
 def printable(text: str) -> str:
@@ -26,7 +30,8 @@ def listed(names: Sequence[object]) -> str:
 
 def readText(what: str, path: str | Path) -> str:
     """
-    Read a text file in UTF-8, with spaces for unprintable characters, and without a byte order mark.
+    Read a text file in UTF-8, which may be compressed by gzip, with spaces for unprintable characters, and
+    without a byte order mark.
 
     Bytes that are not UTF-8 are replaced, as they are in names from the fabric: C{ibnetdiscover} writes these
     unchanged.
@@ -35,7 +40,10 @@ def readText(what: str, path: str | Path) -> str:
     @raise InvalidRequest: the file cannot be read.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8-sig", errors="replace")
-    except OSError as error:
+        content = Path(path).read_bytes()
+        text = (gzip.decompress(content) if content.startswith(_GZIP) else content).decode(
+            "utf-8-sig", "replace"
+        )
+    except (OSError, EOFError, zlib.error) as error:
         raise InvalidRequest(f"{what} {path}: {error}") from error
-    return "\n".join(map(printable, text.split("\n")))
+    return "\n".join(map(printable, text.replace("\r\n", "\n").replace("\r", "\n").split("\n")))

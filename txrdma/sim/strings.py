@@ -13,10 +13,12 @@ from zope.interface import implementer
 
 from twisted.plugin import IPlugin
 
+from txrdma.error import InvalidRequest
 from txrdma.interfaces import IMADPort, IMADPortStringParser
 from txrdma.kit.strings import Arguments
 
 if TYPE_CHECKING:
+    from txrdma.fabric.recording import Recording
     from txrdma.sim.fabric.fabric import SimulatedFabric
     from txrdma.sim.nets.netfile import Net
 
@@ -47,11 +49,12 @@ class SimulatedFabricOptions(NamedTuple):
 @implementer(IPlugin, IMADPortStringParser)
 class SimulatedPortStringParser:
     """
-    C{sim}, C{sim:fattree:HOSTS}, C{sim:fattree:HOSTS:RADIX} or C{sim:FILE}, a net file.
+    C{sim}, C{sim:fattree:HOSTS}, C{sim:fattree:HOSTS:RADIX} or C{sim:FILE}, a net file or a snapshot.
 
     Keys are:
 
-      - C{node}: the node to attach to, by its identifier, or C{NODE/PORT}; the first host by default
+      - C{node}: the node to attach to, by its identifier, or C{NODE/PORT}; by default the first host, or
+        that which made the snapshot
       - C{latency}: seconds from a request to its answer
       - C{jitter}: maximum of the random addition to the latency, in seconds
       - C{loss}: probability that a datagram is lost; C{seed} determines which are lost
@@ -159,18 +162,25 @@ def _rate(arguments: Arguments, key: str, most: float) -> float:
 
 def _fabric(reactor: Any, options: SimulatedFabricOptions) -> SimulatedFabric:
     from txrdma.sim.fabric.fabric import SimulatedFabric
+    from txrdma.sim.twin import Twin
 
-    fabric = SimulatedFabric(
-        reactor,
-        netOf(options.shape),
-        latencySeconds=options.latency,
-        jitterSeconds=options.jitter,
-        loss=options.loss,
-        seed=options.seed,
-        isManaged=options.managed,
-        managerAt=options.manager,
-        lmc=options.lmc,
-    )
+    weather: dict[str, Any] = {
+        "latencySeconds": options.latency,
+        "jitterSeconds": options.jitter,
+        "loss": options.loss,
+        "seed": options.seed,
+        "isManaged": options.managed,
+    }
+    recording = recordingIn(options.shape)
+    fabric: SimulatedFabric
+    if recording is not None:
+        if options.manager or options.lmc:
+            raise ValueError("sim: manager and lmc are those of the snapshot")
+        fabric = Twin(reactor, [recording], **weather)
+    else:
+        fabric = SimulatedFabric(
+            *(reactor, netOf(options.shape)), managerAt=options.manager, lmc=options.lmc, **weather
+        )
     try:
         if options.standby:
             fabric.standBy(options.standby)
@@ -186,6 +196,25 @@ def _fabric(reactor: Any, options: SimulatedFabricOptions) -> SimulatedFabric:
     if options.errors:
         fabric.errors(options.errors)
     return fabric
+
+
+def recordingIn(shape: Sequence[str]) -> Recording | None:
+    """
+    Return the snapshot of the file that the positional arguments name; None if it is no snapshot.
+
+    @raise ValueError: the file is a snapshot that cannot be used.
+    """
+    from txrdma.fabric.snapshots import parseRecording
+    from txrdma.fabric.texts import readText
+
+    if shape[0] == "fattree":
+        return None
+    try:
+        return parseRecording(readText("sim", shape[0]))
+    except InvalidRequest:
+        return None  # the reader of net files reports it
+    except ValueError as error:
+        raise ValueError(f"sim:{shape[0]}: {error}") from error
 
 
 def netOf(shape: Sequence[str]) -> Net:

@@ -23,7 +23,8 @@ from txrdma.fabric.discovery import MAX_OUTSTANDING, Sweep
 from txrdma.fabric.excess import MOST_HOPS, MOST_NODES
 from txrdma.fabric.model import described, Fabric, Problem
 from txrdma.fabric.nodenames import NodeNames
-from txrdma.fabric.snapshots import dump, load
+from txrdma.fabric.recording import Recording
+from txrdma.fabric.snapshots import dump, parseRecording
 from txrdma.fabric.texts import readText
 from txrdma.iba.path import IBDRPath
 
@@ -46,7 +47,7 @@ class SweepOptions(FabricOptions):
         ["nodes", None, MOST_NODES, "Maximum number of nodes; further ones are left out.", count],
         ["from", None, "", "Begin at the switch at the end of this directed route, not at the local port."],
         [
-            *("load", None, "", "Read a snapshot (JSON, text or net file) instead of querying the fabric."),
+            *("load", None, "", "Read a snapshot, JSON, text or net file instead of querying the fabric."),
             fileName,
         ],
         ["save", None, "", "Write a snapshot of the fabric to this file.", fileName],
@@ -206,22 +207,33 @@ def unswept() -> Iterator[None]:
 
 def loaded(path: str) -> Fabric:
     """
-    Load a snapshot: JSON from C{--save} or C{discover --json}, or a net file, as C{discover} prints it.
+    Load the nodes and links of a snapshot: see L{recorded}.
+
+    @raise InvalidRequest: the file cannot be read, or is not a snapshot.
+    """
+    return recorded(path).fabric
+
+
+def recorded(path: str) -> Recording:
+    """
+    Load a snapshot: from C{txrdma snapshot}, JSON from C{--save} or C{discover --json}, or a net file, as
+    C{discover} prints it. Only the first has tables and counters.
 
     @raise InvalidRequest: the file cannot be read, or is not a snapshot.
     """
     with endedBySignals():
         text = readText("snapshot", path)
     try:
-        if text.lstrip().startswith(("{", "[")):
-            return load(json.loads(text))
+        recording = parseRecording(text)
+        if recording is not None:
+            return recording
         from txrdma.sim.netfabrics import readFabric  # rarely needed
 
         fabric = readFabric(text, path)
         if not fabric.nodes:
             raise ValueError("no nodes")
-        return fabric
-    except (RecursionError, ValueError) as error:
+        return Recording(fabric)
+    except ValueError as error:
         raise InvalidRequest(f"snapshot {path}: {error}") from error
 
 

@@ -115,9 +115,9 @@ class SimulatedFabric(Subnet):
 
     # Subnet managers.
 
-    def manage(self, at: str = "", lmc: int = 0) -> SubnetManager:
-        """Replace all SMs by one, at a port of a node, by default of the last host."""
-        port = self.port(at or self._lastHost()).end
+    def manage(self, at: str = "", lmc: int = 0, number: int | None = None) -> SubnetManager:
+        """Replace all SMs by one, at a port of a node, by default the first one of the last host."""
+        port = self.port(at or self._lastHost(), number).end
         self._endManagers()
         candidate = ManagerCandidate(self, port, self.lead, lmc)
         candidate.lead()

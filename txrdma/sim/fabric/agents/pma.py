@@ -104,6 +104,17 @@ NAMES: Final = frozenset(
 """Names of all counters."""
 
 
+def countersIn(answer: Attribute) -> dict[str, int]:
+    """Return the counters of an attribute by the names that simulated ports have for them."""
+    group = _REED_SOLOMON if isinstance(answer, pma.PortExtendedSpeedsCountersRSFEC) else None
+    group = group or GROUPS[answer.attributeID]
+    values: dict[str, int] = {}
+    for name, key, element, _highest, _selector, _bit in group.counters:
+        value = getattr(answer, name)
+        values[key] = value if element is None else value[element]
+    return values
+
+
 class PerformanceManagementAgents:
     """Performance management agents of all nodes of a simulated fabric."""
 

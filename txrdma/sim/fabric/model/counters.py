@@ -31,6 +31,11 @@ class SimulatedCounters:
         for name, value in values.items():
             self._values[name] = value
 
+    def clear(self, now: float) -> None:
+        """Set all counters to zero; they continue to grow."""
+        self._settle(now)
+        self._values.clear()
+
     def add(self, **values: int) -> None:
         """Increase counters by these numbers."""
         for name, value in values.items():

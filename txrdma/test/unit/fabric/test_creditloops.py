@@ -6,6 +6,7 @@ The reference for acyclic routings is C{graphlib} of the standard library.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -19,7 +20,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.fabric import creditloops
 from txrdma.fabric.creditloops import cycle, cyclic
 from txrdma.fabric.health import Finding
+from txrdma.fabric.recorder import record
+from txrdma.fabric.recording import RecordedRPCs
 from txrdma.fabric.routechecks import routeFindings
+from txrdma.fabric.snapshots import dumpRecording, loadRecording
 from txrdma.fabric.tables import TableSurvey
 from txrdma.mad.layouts.smp import SLtoVLMappingTable
 from txrdma.sim.fabric.agents.sma import LANES
@@ -130,6 +134,28 @@ class TorusTests(FabricTestCase):
         routes = routeFindings(self.agent, end, fabric, tables.linear)
         found: list[Finding] = self.answerTo(Deferred.fromCoroutine(routes), 60)
         return [one for one in found if one.kind != "unbalanced"]
+
+    def recordedFindings(self) -> list[str]:
+        """Record the fabric, and return the kinds of the findings of its routes, from the recording alone."""
+        fabric, end = self.sweep(60), self.agent.port.endPort
+        recording = self.answerTo(Deferred.fromCoroutine(record(self.agent, end, fabric, 1.0, 64)), 60)
+        again = loadRecording(json.loads(json.dumps(dumpRecording(recording))))
+        rpcs = RecordedRPCs(again)
+        tables = self.successResultOf(TableSurvey(rpcs, again.endPort, again.fabric).run())
+        routes = routeFindings(rpcs, again.endPort, again.fabric, tables.linear)
+        found = self.successResultOf(Deferred.fromCoroutine(routes))
+        return [one.kind for one in found if one.kind != "unbalanced"]
+
+    def test_recorded(self) -> None:
+        """A recording has the service levels and lanes that decide whether its routing has a loop."""
+        self.assertEqual(self.recordedFindings(), ["credit-loop"])
+        self.serve(lambda source, target: int(source > target))
+        self.map(lambda entry, out: (0, 1) * 8)
+        self.assertEqual(self.recordedFindings(), [one.kind for one in self.found()])
+        for switch in self.switches():
+            if switch != (1, 1):  # around the ring
+                self.fabric.linearOf(self.fabric.node(f"s{switch[0]}{switch[1]}"))[self.lid("h11")] = 1
+        self.assertIn("unreachable-lid", self.recordedFindings())
 
     def test_oneLane(self) -> None:
         """On one lane the rings of a torus are credit loops, whatever the service levels are."""

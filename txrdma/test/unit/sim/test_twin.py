@@ -1,0 +1,88 @@
+"""Simulations of recorded fabrics, and replays of several recordings."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from txrdma.fabric.differences import differences
+from txrdma.fabric.model import Fabric
+from txrdma.fabric.recorder import record
+from txrdma.fabric.recording import Recording
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.sim.twin import Replay, Twin
+from txrdma.test.support.mad.simulated import FabricTestCase, gmp
+
+
+class TwinTests(FabricTestCase):
+    def recorded(self, at: float) -> Recording:
+        fabric = self.sweep(60)
+        recording = record(self.agent, self.agent.port.endPort, fabric, at, 64)
+        found: Recording = self.answerTo(Deferred.fromCoroutine(recording), 60)
+        return found
+
+    def seen(self, twin: Twin) -> Fabric:
+        """Return the fabric that a sweep of a twin finds."""
+        agent, self.agent = self.agent, MADAgent(self.clock, twin.attach())
+        try:
+            return self.sweep(60)
+        finally:
+            self.agent.close()
+            self.agent = agent
+
+    def errorsAt(self, twin: Twin, name: str) -> int:
+        agent = MADAgent(self.clock, twin.attach())
+        self.addCleanup(agent.close)
+        lid = self.lid(name)
+        answer: PortCounters = self.answerTo(agent.PerformanceGet(PortCounters(portSelect=1), gmp(lid)))
+        return answer.symbolErrorCounter
+
+    def assertSame(self, one: Fabric, other: Fabric) -> None:
+        self.assertEqual([str(each) for each in differences(one, other)], [])
+
+    def test_replay(self) -> None:
+        """A twin takes the states of recordings at their times, with counters that grow in between."""
+        self.fabric.setCounters("c", 1, symbolErrorCounter=10)
+        first = self.recorded(1000.0)
+        self.fabric.cut("left", 3)
+        self.fabric.setCounters("c", 1, symbolErrorCounter=30)
+        self.pump()
+        second = self.recorded(2000.0)
+        self.fabric.heal("left", 3)
+        self.fabric.cut("c")
+        self.pump()
+        third = self.recorded(3000.0)
+        twin = Twin(self.clock, [first, second, third], resweepSeconds=None)
+        self.addCleanup(twin.close)
+        replay = Replay(twin, [first, second, third], speed=2.0)
+        replay.start()
+        self.assertEqual(self.errorsAt(twin, "c"), 10)
+        self.assertSame(first.fabric, self.seen(twin))
+        self.pump(200.0)
+        self.assertIn(self.errorsAt(twin, "c"), range(18, 30))
+        self.pump(400.0)
+        self.assertSame(second.fabric, self.seen(twin))
+        self.pump(500.0)
+        self.assertSame(third.fabric, self.seen(twin))
+        replay.stop()
+
+    def test_stopped(self) -> None:
+        """A stopped replay schedules nothing."""
+        recording = self.recorded(1000.0)
+        later = Recording(recording.fabric, 2000.0, recording.endPort, recording.answers)
+        twin = Twin(self.clock, [recording, later])
+        replay = Replay(twin, [recording, later])
+        replay.start()
+        replay.stop()
+        replay.stop()
+        twin.close()
+
+    def test_fault(self) -> None:
+        """After a fault, the simulated subnet manager routes around it."""
+        twin = Twin(self.clock, [self.recorded(1000.0)])
+        self.addCleanup(twin.close)
+        left = twin.node("left")
+        twin.cut("left", 3)
+        self.pump()
+        self.assertNotIn(3, set(twin.linearOf(left)))
+        self.assertIn(4, set(twin.linearOf(left)))
