@@ -41,6 +41,10 @@ SOURCES: Final = {
         "commands.formats.snapshot fabric.snapshots.dump fabric.snapshots.problemDicts "
         "fabric.snapshots.nodeDict fabric.snapshots.portDict"
     ),
+    "snapshot": "commands.snapshot._summary",
+    "rehearse": (
+        "commands.rehearse commands.common.rehearsal.Happening monitor.diagnosis.findinglog.Entry.toDict"
+    ),
     "nodes": "fabric.snapshots.nodeDict commands.nodes.INVENTORY",
     "links": "commands.links.linkDict commands.links._endDict",
     "check": "commands.check.reportDict",

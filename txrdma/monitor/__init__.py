@@ -13,5 +13,5 @@ Subpackages import only those above them:
 
 C{garbage}, C{iterations} and C{process} measure the process, by families of C{series}. C{files} and
 C{config} use all but C{web}. C{config} makes a configuration from what C{configfile} reads, and
-C{configvalues} checks the values.
+C{configvalues} checks the values. C{whatif} evaluates a history by a configuration.
 """

@@ -41,6 +41,9 @@ _JUDGED: Final = (
 """Counters, the kinds of their findings, and their usual limits."""
 
 _KINDS: Final = {counter: kind for counter, kind, _most, _seconds in _JUDGED}
+KINDS_OF_ERRORS: Final = frozenset(("errors", "flapping", "symbol-ber", *_KINDS.values()))
+"""Kinds of the findings that follow from the growth of counters alone."""
+
 DEFAULT_LIMITS: Final = tuple(TallyLimit(counter, most, seconds) for counter, _, most, seconds in _JUDGED)
 """
 Maximum numbers of errors within a time that are not reported. PortRcvSwitchRelayErrors and PortXmitWait
@@ -124,6 +127,11 @@ class ErrorThresholds:
         self._counters = list(dict.fromkeys(one.counter for one in (*self._limits, *bitErrors, flaps)))
         self._judged: dict[CounterLayout, tuple[_Pick, object]] = {}
 
+    @property
+    def counters(self) -> Sequence[str]:
+        """Names of the counters that have limits."""
+        return self._counters
+
     def periodOf(self, kind: str) -> float:
         """Return the longest window for findings of a kind, in seconds; 0 if none counts errors."""
         periods = [one.seconds for one in self._limits if _KINDS.get(one.counter, "errors") == kind]
@@ -149,15 +157,19 @@ class ErrorThresholds:
     def read(self, portKey: PortKey, meter: Meter, now: float) -> None:
         """Add a reading for which L{isConcerned} returned True."""
         indices, grown = meter.layout.indices, meter.grown
-        at = indices.get(self._flaps.counter)
-        if at is not None and grown[at]:
-            self._downs.setdefault(portKey, []).append((now, grown[at]))
-            self._trained[portKey] = now
-        for counter in self._counters:
-            at = indices.get(counter)
-            if at is not None and grown[at] and counter != self._flaps.counter:
-                self._add(portKey, counter, grown[at], now)
+        known = {name: grown[indices[name]] for name in self._counters if name in indices}
+        self.count(portKey, {name: more for name, more in known.items() if more}, now)
         self.readFull(portKey, meter)
+
+    def count(self, portKey: PortKey, grown: Mapping[str, int], now: float) -> None:
+        """Add the growth of counters of a port, those that have grown."""
+        downs = grown.get(self._flaps.counter)
+        if downs:
+            self._downs.setdefault(portKey, []).append((now, downs))
+            self._trained[portKey] = now
+        for counter, more in grown.items():
+            if counter != self._flaps.counter:
+                self._add(portKey, counter, more, now)
 
     def readFull(self, portKey: PortKey, meter: Meter) -> None:
         """Record which counters of errors are at their maximum, and count no further errors."""

@@ -98,6 +98,10 @@ class Database:
     def _begin(self) -> None:
         self.execute(self._begins)
 
+    def beginToRead(self) -> None:
+        """Take no lock for writing at the beginning of transactions from now on."""
+        self._begins = "BEGIN"
+
     def version(self) -> int:
         """Version of the history in the database; 0 if there is none."""
         known = _VERSIONS in self.tables()
@@ -397,10 +401,20 @@ def absolute(where: str) -> str:
     return os.path.abspath(path) if path else where
 
 
-def openDatabase(where: str, lease: Lease | None = None) -> Database:
-    """Open the database of a history at a path or URL, or raise L{DeviceUnavailable}."""
+def openDatabase(where: str, lease: Lease | None = None, isReader: bool = False) -> Database:
+    """
+    Open the database of a history at a path or URL.
+
+    @param isReader: whether it is only read: its transactions do not delay those of the monitor.
+    @raise DeviceUnavailable: it cannot be opened; for a reader, also if there is no such file.
+    """
     path = _fileOf(where)
-    return SQLite(path, lease) if path else PostgreSQL(where, lease)
+    if path and isReader and not os.path.exists(path):
+        raise DeviceUnavailable("there is no such file")
+    database: Database = SQLite(path, lease) if path else PostgreSQL(where, lease)
+    if isReader:
+        database.beginToRead()
+    return database
 
 
 def leaseOf(where: str) -> Lease:

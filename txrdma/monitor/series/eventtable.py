@@ -108,6 +108,15 @@ class EventTable:
         """Return the last events that have a text, in order."""
         return self._found(database, "text <> ''", (), most)
 
+    def between(
+        self, database: Database, kinds: Sequence[str], begin: float, end: float
+    ) -> list[FabricEvent]:
+        """Return the events of these kinds in a time, in order."""
+        marks = ", ".join("?" * len(kinds))
+        where = f"kind IN ({marks}) AND at >= ? AND at < ?"
+        statement = f"SELECT {_READ} FROM events WHERE {where} ORDER BY number"
+        return readValid(database.execute(statement, *kinds, begin, end), _eventOf)
+
     @staticmethod
     def _found(database: Database, where: str, values: Sequence[Any], most: int) -> list[FabricEvent]:
         statement = f"SELECT {_READ} FROM events WHERE {where} ORDER BY number DESC LIMIT ?"

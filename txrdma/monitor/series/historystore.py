@@ -29,7 +29,7 @@ from txrdma.monitor.series.database import absolute, Columns, Database, HistoryR
 from txrdma.monitor.series.eventtable import EventTable, MOST_STATES
 from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS, indexOf, Level
 from txrdma.monitor.series.migrations import eventsOfVersion1
-from txrdma.monitor.series.rows import COLUMN_FAMILIES, ColumnFamily, familyOf, RENAMED, Row
+from txrdma.monitor.series.rows import COLUMN_FAMILIES, ColumnFamily, familyOf, RENAMED, Row, TRAFFIC
 
 _log = Logger()
 
@@ -103,9 +103,11 @@ class HistoryStore:
         mostPorts: int = MOST_PORTS,
         lease: Lease | None = None,
         events: Level = EVENTS,
+        isReader: bool = False,
     ) -> None:
         """
         @param where: path of a file, or URL of a database.
+        @param isReader: whether it is only read, beside the monitor that writes to it.
         @param levels: levels of detail, the finest first.
         @param mostPorts: maximum number of known ports; readings of others are dropped.
         @param lease: lease that each transaction needs, and which is taken first. With it, a database that
@@ -127,6 +129,7 @@ class HistoryStore:
         self._last: dict[int, int] = {}
         self._since: int | None = None
         self._fullAt = -_FULL_SECONDS
+        self._isReader = isReader
         self._where = absolute(where)
         self._name = f"history {_shown(where)}"
         self._lease = lease
@@ -155,7 +158,7 @@ class HistoryStore:
             lease = self._lease
             if lease is not None and not lease.isHeld and not lease.attempt():
                 raise HistoryRefused(IN_USE)
-            self._opened = openDatabase(self._where, lease)
+            self._opened = openDatabase(self._where, lease, self._isReader)
         return self._opened
 
     @contextmanager
@@ -180,6 +183,8 @@ class HistoryStore:
         version, tables = database.version(), [one for one in database.tables() if one != LEASE_TABLE]
         if version > VERSION:
             raise HistoryRefused(f"it has version {version}, but this monitor knows versions up to {VERSION}")
+        if self._isReader and version != VERSION:
+            raise HistoryRefused(f"it has version {version}: a monitor of this release has to open it first")
         if not version and tables:
             raise HistoryRefused("it belongs to another application: a history needs its own database")
         database.make("ports", _PORTS, ("id",))
@@ -424,6 +429,65 @@ class HistoryStore:
                     )
                     found += (Point(*row) for row in rows)
         return found
+
+    def span(self, level: str) -> tuple[int, int] | None:
+        """Return the beginning of the oldest table of a level and the end of the newest; None without any."""
+        chosen = self._levels[indexOf(level, self._levels)]
+        periods = self._known[TRAFFIC.head + chosen.name]
+        return (chosen.span(periods[0])[0], chosen.span(periods[-1])[1]) if periods else None
+
+    def rates(self, begin: int, end: int, level: str) -> dict[PortKey, dict[str, float]]:
+        """Return the average growth of all counters of all ports per second; data in octets. Blocks."""
+        found: dict[PortKey, dict[str, float]] = {}
+        for family in COLUMN_FAMILIES:
+            sums = ", ".join(f'sum("{counter}")' for counter in ("seconds", *family.counters))
+            totals: dict[PortKey, list[float]] = {}
+            for portKey, *values in self._rows(family, level, begin, end, sums, "GROUP BY port"):
+                before = totals.setdefault(portKey, [0.0] * len(values))
+                totals[portKey] = [one + (more or 0) for one, more in zip(before, values, strict=True)]
+            for portKey, (seconds, *grown) in totals.items():
+                if seconds:
+                    counted = zip(family.counters, grown, strict=True)
+                    found.setdefault(portKey, {}).update((name, more / seconds) for name, more in counted)
+        return found
+
+    def growth(
+        self, counters: Sequence[str], begin: int, end: int, level: str
+    ) -> list[tuple[int, PortKey, dict[str, int]]]:
+        """Return the times and ports at which any of some counters have grown, and by how much. Blocks."""
+        found: list[tuple[int, PortKey, dict[str, int]]] = []
+        for family in COLUMN_FAMILIES:
+            names = [name for name in family.counters if name in counters]
+            if not names:
+                continue
+            any_ = " OR ".join(f'"{name}" > 0' for name in names)
+            columns = ", ".join(["at", *(f'"{name}"' for name in names)])
+            for portKey, at, *values in self._rows(family, level, begin, end, columns, f"AND ({any_})"):
+                grown = {name: int(more) for name, more in zip(names, values, strict=True) if more}
+                found.append((int(at), portKey, grown))
+        return sorted(found, key=lambda one: one[0])
+
+    def _rows(
+        self, family: ColumnFamily, level: str, begin: int, end: int, columns: str, rest: str
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield the ports and some columns of the rows of a time."""
+        chosen = self._levels[indexOf(level, self._levels)]
+        ports = {number: portKey for portKey, number in self._ports.items()}
+        for period in list(self._known[family.head + chosen.name]):
+            first, last = chosen.span(period)
+            if first < end and last > begin:
+                table = f"{family.head}{chosen.name}_{period}"
+                # By ports, so that SQLite, whose rows are sorted by port, reads the rows of that time only.
+                source = f"FROM ports CROSS JOIN {table} WHERE port = id AND at >= ? AND at < ?"
+                statement = f"SELECT port, {columns} {source} {rest}"
+                with self._transaction():
+                    rows = self._database.execute(statement, begin, end)
+                yield from ((ports[row[0]], *row[1:]) for row in rows if row[0] in ports)
+
+    def eventsBetween(self, kinds: Sequence[str], begin: float, end: float) -> list[FabricEvent]:
+        """Return the events of some kinds in a time, in order, or raise L{DeviceUnavailable}. Blocks."""
+        with self._transaction():
+            return self._events.between(self._database, kinds, begin, end)
 
     def _chosen(self, family: ColumnFamily, name: str, begin: int) -> Level:
         if name:

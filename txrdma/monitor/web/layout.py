@@ -398,7 +398,7 @@ def frame(context: PageContext, path: str, heading: str, parts: Part, drawing: s
     """
     verdict, colour = health(context)
     watch, live = context.watch, {"data-live": "yes"}
-    standby = "" if watch.isActive else f"This is a standby; {watch.active or 'no monitor'} is active."
+    standby = f"This is a standby; {watch.active or 'no monitor'} is active."
     scripts = ("monitor.js", *SCRIPTS.get(drawing, ()))
     style = tags.link(rel="stylesheet", href="/static/vendor/uPlot.min.css") if drawing == "charts" else ""
     header = tags.header(
@@ -413,7 +413,7 @@ def frame(context: PageContext, path: str, heading: str, parts: Part, drawing: s
     body = tags.body(
         tags.a("Skip to the content", href="#main", class_="skip"),
         header,
-        tags.p(standby, id="standby", class_="empty", **live),
+        tags.p(watch.note if watch.isActive else standby, id="standby", class_="empty", **live),
         tags.main(tags.h1(heading), parts, id="main"),
         footer,
     )

@@ -51,6 +51,7 @@ class Watch:
         engine, or is None; C{engine} reads them there, or is None.
     @ivar fabric: name of the fabric where there are several, C{fabrics}; else C{""}.
     @ivar isActive: False for a standby; C{active} is the name of the active monitor then.
+    @ivar note: sentence at the top of all pages; C{""} for none.
     @ivar searches: runs searches of tables, while there is a site.
     @ivar rpcs: queries the fabric for paths.
     @ivar seconds: returns the time in seconds since 1970.
@@ -66,6 +67,7 @@ class Watch:
     fabrics: Sequence[str] = ()
     isActive: bool = True
     active: str = ""
+    note: str = ""
     searches: Searches = field(init=False)
 
     @property

@@ -22,6 +22,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
+from txrdma.commands.common.rehearsalfile import readRehearsal
 from txrdma.error import InvalidRequest
 from txrdma.fabric.advice import Severity
 from txrdma.fabric.health import Finding
@@ -216,14 +217,19 @@ class ConfigTests(SynchronousTestCase):
         self.assertEqual(reported.mail.receivers, ("operators@example.org",))
 
     def test_page(self) -> None:
-        """The configuration in the documentation is valid."""
+        """The configuration in the documentation is valid, and so are the rules of a rehearsal."""
         page = Path(txrdma.__file__).parent.parent / "docs" / "fabric-monitor.md"
         if not page.exists():
             self.skipTest("the documentation is in the sources, and not installed")
         shown = re.findall("```toml\n(.*?)```", page.read_text(), re.DOTALL)
         self.assertGreater(len(shown), 3)
         for text in shown:
-            parseConfig(text)
+            if "[[fault]]" in text:
+                rules = Path(self.mktemp())
+                rules.write_text(text)
+                self.assertEqual(len(readRehearsal(str(rules)).plan.faults), 3)
+            else:
+                parseConfig(text)
 
     def test_shares(self) -> None:
         """The shares of a core on the page are those that were measured."""

@@ -1,0 +1,169 @@
+"""
+Alerts that the thresholds of a configuration would have raised in a time of which there is a history.
+
+Findings of error counters are computed from their growth, minute by minute. Other findings are those that
+were recorded, with the severities, silences and delays of the configuration.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from math import floor
+from typing import Final
+
+from txrdma.error import InvalidRequest
+from txrdma.fabric.model import Fabric, PortKey
+from txrdma.iba.types import GUID
+from txrdma.kit.values import frozen
+from txrdma.monitor.config import MonitorConfig
+from txrdma.monitor.diagnosis.findinglog import Cleared, FindingLog, Raised
+from txrdma.monitor.diagnosis.journal import entryOf, FabricEvent
+from txrdma.monitor.diagnosis.presence import Presence, STATES
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, KINDS_OF_ERRORS
+from txrdma.monitor.events.alerts import Alert, AlertTracker
+from txrdma.monitor.events.notifier import RAISED
+from txrdma.monitor.series.historystore import HistoryStore
+
+STEP_SECONDS: Final = 60
+_LEVEL: Final = "minutes"
+_READ_SECONDS: Final = 86400
+_FINDINGS: Final = ("finding-raised", "finding-cleared")
+_CHANGES: Final = ("node-came", "link-came", "link-gone")
+
+
+@frozen
+class PastAlert:
+    """
+    An alert that would have been sent.
+
+    @ivar at: time at which it would have been sent, in seconds since 1970.
+    """
+
+    at: float
+    alert: Alert
+
+
+class WhatIf:
+    """
+    Evaluation of a history by a configuration. L{run} does the work.
+
+    @ivar alerts: alerts that would have been sent. C{sent}: numbers of those that were sent, by kind.
+    @ivar fabric: nodes of the findings.
+    """
+
+    def __init__(
+        self,
+        store: HistoryStore,
+        config: MonitorConfig,
+        begin: float,
+        end: float,
+        fabric: Fabric | None = None,
+    ) -> None:
+        """
+        @param begin: beginning of the time, in seconds since 1970; C{end} is its end.
+        @param fabric: the fabric, with the speeds that bit error rates need; by default the last nodes and
+            links in the history, without speeds.
+        @raise InvalidRequest: the history has no nodes.
+        """
+        self.alerts: list[PastAlert] = []
+        self.sent: dict[str, int] = {}
+        self._store = store
+        self._begin = floor(begin / STEP_SECONDS) * STEP_SECONDS
+        self._end = end
+        if fabric is None:
+            presence = Presence()
+            presence.restore(store.states(*STATES))
+            fabric = presence.remembered
+        if fabric is None:
+            raise InvalidRequest("the history has no nodes: give a snapshot, too")
+        self.fabric: Fabric = fabric
+        self._thresholds = ErrorThresholds(config.limits, config.flaps, config.mostBitErrors)
+        self._log = FindingLog(config.rules)
+        self._rules = config.rules
+        self._tracker = AlertTracker(config.alerts, begin)
+        self._down: set[tuple[PortKey, PortKey]] = set()
+
+    def run(self) -> Iterator[float]:
+        """Evaluate the history, and yield the time up to which that is done, each day and at the end."""
+        now: float = self._begin
+        while now < self._end:
+            until = min(self._end, now + _READ_SECONDS)
+            self._evaluate(now, until)
+            now = until
+            yield now
+        for event in self._store.eventsBetween((RAISED,), self._begin, self._end):
+            kind = event.detail.get("kind", "") if isinstance(event.detail, dict) else ""
+            self.sent[kind] = self.sent.get(kind, 0) + 1
+
+    def _evaluate(self, begin: float, end: float) -> None:
+        grown = self._store.growth(self._thresholds.counters, int(begin), int(end), _LEVEL)
+        events = self._store.eventsBetween((*_FINDINGS, *_CHANGES), begin, end)
+        grown.reverse()
+        events.reverse()
+        now = begin
+        while now < end:
+            now += STEP_SECONDS
+            while events and events[-1].at < now:
+                self._happened(events.pop())
+            while grown and grown[-1][0] < now:
+                at, portKey, counters = grown.pop()
+                self._thresholds.count(portKey, counters, at + STEP_SECONDS)
+            self._judge(now)
+
+    def _judge(self, now: float) -> None:
+        if len(self._thresholds) or self._log.open:
+            found = self._thresholds.findings(self.fabric, now, self._down)
+            for event in self._log.observe("counters", found, now):
+                if isinstance(event, Raised):
+                    self._tracker.raised(event.entry, now)
+                elif isinstance(event, Cleared):
+                    self._tracker.cleared(event.entry, now)
+        self.alerts += (PastAlert(now, one) for one in self._tracker.take(now))
+
+    def _happened(self, event: FabricEvent) -> None:
+        """Process a recorded finding, or a change of a node or link."""
+        if event.kind in _FINDINGS:
+            self._recorded(event)
+        elif event.kind == "node-came":
+            if event.guid is not None:
+                self._thresholds.restarted(event.guid, event.at)
+        else:
+            link = linkOf(event)
+            if link is not None:
+                isLost = event.kind == "link-gone"
+                self._thresholds.linksChanged({link} if isLost else (), () if isLost else {link}, event.at)
+                (self._down.add if isLost else self._down.discard)(link)
+
+    def _recorded(self, event: FabricEvent) -> None:
+        try:
+            entry = entryOf(event)
+        except ValueError:
+            return
+        kind = entry.finding.kind
+        if kind in KINDS_OF_ERRORS or kind in self._rules.ignored:
+            return
+        entry.severity = self._rules.severities.get(kind, entry.severity)
+        if event.kind == "finding-raised":
+            self._tracker.raised(entry, event.at)
+        else:
+            self._tracker.cleared(entry, event.at)
+
+
+def linkOf(event: FabricEvent) -> tuple[PortKey, PortKey] | None:
+    """Return the two ports of a stored event of a link; None if it has none."""
+    try:
+        guid, port, peer, peerPort = json.loads(event.subject)
+        return (GUID.fromString(guid), int(port)), (GUID.fromString(peer), int(peerPort))
+    except (ValueError, TypeError):
+        return None
+
+
+def sentByKind(alerts: list[PastAlert]) -> Mapping[str, int]:
+    """Return the numbers of raised findings in alerts, by kind."""
+    found: dict[str, int] = {}
+    for one in alerts:
+        if one.alert.isRaised:
+            kind = one.alert.finding["kind"]
+            found[kind] = found.get(kind, 0) + 1
+    return found

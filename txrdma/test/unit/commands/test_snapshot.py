@@ -1,0 +1,118 @@
+"""Snapshots with tables: C{txrdma snapshot}, checks of its files, and simulations of them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+from txrdma.fabric.snapshots import VERSION
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import LID
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.smp import MulticastForwardingTable, PKeyTable, SLtoVLMappingTable
+from txrdma.test.support.mad.commanding import NetFabricTestCase
+
+
+class SnapshotTests(NetFabricTestCase):
+    def taken(self) -> str:
+        """Write a snapshot, and return the path of its file."""
+        path = str(self.mktemp())
+        self.assertIn("6 nodes, 7 links", self.printed("snapshot", path))
+        return path
+
+    def offline(self, name: str, *arguments: str, device: str = "") -> str:
+        """Run a command without a fabric, and return its output."""
+        output = self.output(name, *arguments, device=device)
+        self.status, self.complaints = output.status or 0, output.errors
+        return str(output.out)
+
+    def spoil(self) -> None:
+        """Add a fault of a link, of counters and of tables."""
+        self.fabric.setCounters("b", 1, linkDownedCounter=3)
+        self.fabric.port("c").info[31] = 1
+        self.fabric.port("right", 1).info[31] = 1
+        tables = {(SLtoVLMappingTable.attributeID, 0): bytes(8)}
+        self.fabric.port("a", 1).tables = tables
+
+    def test_check(self) -> None:
+        """The check of a snapshot has the findings that the fabric had, with counters and tables."""
+        self.spoil()
+        self.fabric.linearOf(self.fabric.node("left"))[int(self.lid("c"))] = 0xFF
+        path = self.taken()
+        expected = self.printed("check")
+        self.assertEqual(self.status, 1)
+        for kind in ("width", "sl-to-vl", "unreachable-lid", "errors"):
+            self.assertIn(f"{kind}: ", expected)
+        self.assertEqual(self.offline("check", "--load", path), expected)
+        self.assertEqual(self.status, 1)
+        self.assertNotIn("errors: ", self.offline("check", "--load", path, "--no-errors"))
+        self.assertNotIn("sl-to-vl: ", self.offline("check", "--load", path, "--no-tables"))
+
+    def test_silent(self) -> None:
+        """A node that did not answer is also a finding of the snapshot."""
+        self.fabric.silence("c")
+        path = self.mktemp()
+        self.printed("snapshot", path)
+        self.assertEqual(self.status, 1)
+        expected = self.printed("check")
+        self.assertIn("unreachable: ", expected)
+        self.assertEqual(self.offline("check", "--load", path), expected)
+
+    def test_readers(self) -> None:
+        """Commands that load snapshots read the compressed file."""
+        path = self.taken()
+        for name in ("nodes", "links", "discover"):
+            self.assertEqual(self.offline(name, "--load", path), self.printed(name), name)
+        self.assertEqual((self.offline("diff", path, path), self.status), ("", 0))
+
+    def test_twin(self) -> None:
+        """Commands show the same of the simulation of a snapshot as of the fabric."""
+        self.spoil()
+        agent = MADAgent(self.clock, self.fabric.attach("a"))
+        self.addCleanup(agent.close)
+        for name, mask in (("left", 0b1010), ("right", 0b1110)):
+            content = MulticastForwardingTable(portMasks=(mask, *(0,) * 31))
+            agent.SubnSet(content, IBPath(dlid=LID(int(self.lid(name)))))
+        keys = PKeyTable(pkeys=(0xFFFF, 0x8001, *(0,) * 30))
+        agent.SubnSet(keys, IBPath(dlid=LID(int(self.lid("c")))))
+        self.pump(1)
+        path = self.taken()
+        twin = f"sim:{path}"
+        for name, *arguments in (
+            ("discover", "--json"),
+            ("check",),
+            ("errors",),
+            ("routes",),
+            ("routes", "-M"),
+            ("trace", "--multicast", "0xc000"),
+            ("trace", self.lid("b")),
+            ("smpquery", "PKeys", self.lid("c")),
+        ):
+            live = self.printed(name, *arguments)
+            self.assertEqual(self.offline(name, *arguments, device=twin), live, (name, arguments))
+
+    def test_versions(self) -> None:
+        """A file of a later version is refused, with the reason; so is a damaged one."""
+        path = Path(self.taken())
+        document: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+        self.assertEqual(document["version"], VERSION)
+        path.write_bytes(gzip.compress(json.dumps({**document, "version": VERSION + 1}).encode()))
+        self.offline("check", "--load", str(path))
+        self.assertIn(f"reads versions up to {VERSION}", str(self.status))
+        self.offline("nodes", device=f"sim:{path}")
+        self.assertIn(f"reads versions up to {VERSION}", str(self.status))
+        for name, value in (("answers", 7), ("port", {}), ("at", "today")):
+            path.write_text(json.dumps({**document, name: value}))
+            self.offline("check", "--load", str(path))
+            self.assertIn(f"snapshot {path}", str(self.status))
+        path.write_bytes(b"\x1f\x8b damaged")
+        self.offline("check", "--load", str(path))
+        self.assertIn(f"snapshot {path}", str(self.status))
+
+    def test_mistakes(self) -> None:
+        self.assertIn("expected FILE", self.refusedOptions("snapshot"))
+        self.assertIn("--load", self.refusedOptions("snapshot", "--load", "a", "b"))
+        self.printed("snapshot", "/nonexistent/file")
+        self.assertIn("/nonexistent/file", str(self.status))
