@@ -444,7 +444,7 @@ class HistoryStore:
             totals: dict[PortKey, list[float]] = {}
             for portKey, *values in self._rows(family, level, begin, end, sums, "GROUP BY port"):
                 before = totals.setdefault(portKey, [0.0] * len(values))
-                totals[portKey] = [one + (more or 0) for one, more in zip(before, values, strict=True)]
+                totals[portKey] = [one + float(more or 0) for one, more in zip(before, values, strict=True)]
             for portKey, (seconds, *grown) in totals.items():
                 if seconds:
                     counted = zip(family.counters, grown, strict=True)

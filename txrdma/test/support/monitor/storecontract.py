@@ -146,6 +146,23 @@ class StoreContract(SynchronousTestCase):
 
     # Other releases.
 
+    def test_reader(self) -> None:
+        """A reader beside the writer gets averages, the times of growth, and events of a time."""
+        self.store.write([reading(600 + 10 * number, 50) for number in range(6)], 660)
+        self.store.write([reading(605, 7, portKey=OTHER), correction(620, 3)], 800)
+        self.store.append([self.event(at, "node-gone", "x") for at in (600.0, 700.0)])
+        reader = self.opened(isReader=True)
+        self.assertEqual(reader.span("minutes"), (0, 86400))
+        rates = reader.rates(600, 660, "minutes")
+        self.assertEqual((rates[PORT]["portXmitData"], rates[OTHER]["portXmitData"]), (50.0, 7.0))
+        self.assertEqual(rates[PORT][CORRECTED], 3 / 60)
+        self.assertEqual(reader.rates(0, 600, "minutes"), {})
+        expected = [(600, PORT, {"portXmitData": 300}), (600, OTHER, {"portXmitData": 7})]
+        found = reader.growth(["portXmitData"], 0, 900, "minutes")
+        self.assertEqual(sorted(found, key=repr), sorted(expected, key=repr))
+        self.assertEqual(reader.growth(["symbolErrorCounter"], 0, 900, "minutes"), [])
+        self.assertEqual([one.at for one in reader.eventsBetween(("node-gone",), 650.0, 750.0)], [700.0])
+
     def load(self, version: int) -> None:
         """Load a history that an older version has written into the new database."""
         raise NotImplementedError
