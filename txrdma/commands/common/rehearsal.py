@@ -81,7 +81,8 @@ class Happening:
 
     @ivar at: time from the beginning of the plan, in seconds; negative before it.
     @ivar what: C{fault}, C{raised}, C{cleared}, C{alert} or C{alert-cleared}.
-    @ivar isExpected: whether an expectation describes it; None for faults, ends, and what was there before.
+    @ivar isExpected: whether an expectation describes it; None for faults, ends, what was there before,
+        and findings that another one explains.
     """
 
     at: float
@@ -204,7 +205,8 @@ class Rehearsal:
         what = "cleared" if isinstance(event, Cleared) else "raised"
         one = self._add(what, found.text, event.entry.toDict())
         if what == "raised" and one.at >= 0:
-            one.isExpected = self._isExpected(one, found.guid, isSent=False)
+            isExpected = self._isExpected(one, found.guid, isSent=False)
+            one.isExpected = None if found.cause and not isExpected else isExpected
         self._notifier.findingChanged(event)
 
     def _sent(self, alerts: Sequence[Alert]) -> None:

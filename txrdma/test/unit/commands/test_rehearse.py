@@ -137,6 +137,18 @@ class RehearsalTests(NetFabricTestCase):
         self.assertIn("[not expected]", self.rehearsed(rules, "--strict"))
         self.assertEqual(self.status, 1)
 
+    def test_consequences(self) -> None:
+        """Nodes that are missing because of a lost switch are not unexpected: their finding has a cause."""
+        head = FAULTS.partition("[[fault]]")[0]
+        lost = '[[fault]]\nkind = "lost"\nat = "1m"\nnode = "right"\nexpect = ["node-gone"]\n'
+        answer = json.loads(self.rehearsed(head + lost, "--json"))
+        gone = {
+            one["where"].partition(" ")[0]: one["isExpected"]
+            for one in answer["happenings"]
+            if one["kind"] == "node-gone" and one["what"] == "raised"
+        }
+        self.assertEqual((gone["right"], gone["c"]), (True, None))
+
     def test_before(self) -> None:
         """What the fabric has without the faults is neither expected nor unexpected."""
         self.fabric.port("c").info[31] = 1
