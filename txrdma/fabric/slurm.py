@@ -23,7 +23,10 @@ ROOT: Final = "fabric"
 _LONGEST: Final = 63
 """Largest length of a switch name."""
 
-_AGGREGATION: Final = "Aggregation Node"
+MOST_NAMES: Final = 1_000_000
+"""Largest number of names in a host list that is read."""
+
+AGGREGATION: Final = "Aggregation Node"
 """Description of the aggregation node of a SHARP switch: a channel adapter that is not a host."""
 
 
@@ -86,7 +89,7 @@ def _tree(fabric: Fabric, names: NodeNames) -> Iterator[tuple[str, bool, list[st
 def isHost(node: Node) -> bool:
     """Return whether jobs can run on a node: it is a channel adapter and not a SHARP aggregation node."""
     isAdapter = not node.isSwitch and node.type is NodeType.CHANNEL_ADAPTER
-    return isAdapter and _AGGREGATION not in node.description
+    return isAdapter and AGGREGATION not in node.description
 
 
 def hostName(description: str) -> str:
@@ -169,6 +172,35 @@ def hostList(names: Iterable[str]) -> str:
         isOne = len(spans) == 1 and "-" not in spans[0]
         name_.append(prefix + (spans[0] if isOne else f"[{','.join(spans)}]"))
     return ",".join(name_ + others)
+
+
+def hostNames(text: str) -> list[str]:
+    """
+    Return the names in a Slurm host list, as C{"h[0-3,7],rack[1-2]n[01-16],login1"}.
+
+    @raise ValueError: the list is not valid, or has more than L{MOST_NAMES} names.
+    """
+    if re.search(r"[\[\]]", re.sub(r"\[[^\[\]]*\]", "", text)):
+        raise ValueError(f"the host list {text[:_LONGEST]} has a bracket without the other")
+    names: list[str] = []
+    for entry in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text):
+        found = [""]
+        for plain, several in re.findall(r"([^\[\]]+)|\[([^\[\]]*)\]", entry):
+            parts = [plain] if plain else [number for part in several.split(",") for number in _numbers(part)]
+            if len(names) + len(found) * len(parts) > MOST_NAMES:
+                raise ValueError(f"the host list {text[:_LONGEST]} has more than {MOST_NAMES} names")
+            found = [before + part for before in found for part in parts]
+        names += found
+    return names
+
+
+def _numbers(part: str) -> list[str]:
+    """Return the numbers of a part of a host list, as C{"07-09"}, with leading zeros."""
+    match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", part.strip())
+    low, high = (int(match[1]), int(match[2] or match[1])) if match is not None else (1, 0)
+    if match is None or not low <= high < low + MOST_NAMES:
+        raise ValueError(f"{part!r} is not a range of a host list")
+    return [f"{number:0{len(match[1])}}" for number in range(low, high + 1)]
 
 
 def _spans(numbers: list[int]) -> Iterator[tuple[int, int]]:

@@ -138,6 +138,8 @@ BOUNDS: Final = {
     "fabric.excess.MOST_NODES": """
         fabric.CounterReport.ports,silent fabric.Fabric.nodes
         fabric.LIDSweep._links fabric.LaneSurvey._crossings fabric.Lanes.mappings fabric.RecordSweep._ends
+        fabric.BlastRadius.hosts,_peers,_ends,_attached,_own,_outs,_routed,_levels,_groups
+        fabric.HostsByName._nodes fabric.Loss.cutOff,switches,byHost,reduced,jobs
         fabric.Refresh.touched,changed,_known,_loose fabric.RouteCheck.found,cyclic,_waits,_beyond
         fabric.SASweep._lids fabric._TableView._switches fabric.SteadyNames._nodes
         fabric.Sweep._lanes,_waiting,_open,_known fabric.Tables.linear,pkeys,lanes,firmware
