@@ -56,6 +56,7 @@ SOURCES: Final = {
     "diff": "commands.diff.differenceDict",
     "trace": "commands.trace.run commands.trace.hopDict",
     "routes": "commands.routes.tablesDict fabric.routeuse",
+    "blast-radius": "fabric.losses",
     "ping": "commands.ping.Pings.toDict",
     "sysstat": "commands.sysstat.KINDS",
     "saquery": "commands.saquery._dict",

@@ -19,6 +19,7 @@ from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.routeuse import BALANCE_COLUMNS, balances, usesOf
 from txrdma.fabric.routing import FIRST_MULTICAST, linearTable, multicastTable, NO_PORT
 from txrdma.iba.path import IBPath
+from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.errors import MADFailure
 from txrdma.mad.layouts.smp import NodeDescription, NodeInfo, PortInfo, SwitchInfo
@@ -180,6 +181,13 @@ async def _used(session: Session, fabric: Fabric) -> Callable[[], None]:
     return lambda: print("\n".join(line for each in uses for line in each.text(names)))
 
 
+async def linearTables(session: Session, fabric: Fabric) -> dict[GUID, bytes]:
+    """Read the linear forwarding tables of all switches; failures become problems of the fabric."""
+    tables = _allOf(session, fabric)
+    await _read(session, tables, fabric)
+    return {each.info.nodeGUID: each.linear for each in tables if each.linear}
+
+
 async def _oneOf(session: Session, target: str) -> RouteTables:
     path = await session.toManagement(target)
     info = await session.rpcs.SubnGet(NodeInfo, path)
@@ -203,7 +211,7 @@ def _allOf(session: Session, fabric: Fabric) -> list[RouteTables]:
 async def _read(session: Session, tables: list[RouteTables], fabric: Fabric) -> None:
     """Read the tables of all switches concurrently; record failures as problems of the fabric."""
     schedule = MADSchedule(session.rpcs, session.options["outstanding"])
-    isMulticast = session.options["multicast"]
+    isMulticast = session.options.get("multicast", False)
     done = 0
     with ProgressBar("reading tables") as progress:
 

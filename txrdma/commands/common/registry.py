@@ -87,6 +87,7 @@ COMMANDS: Final = (
     Command("diff", FABRICS, "Compare two snapshots of a fabric."),
     Command("trace", FABRICS, "Trace the route of packets from port to port, hop by hop."),
     Command("routes", FABRICS, "Forwarding tables of one or all switches."),
+    Command("blast-radius", FABRICS, "What is lost without a cable or switch: hosts, paths, jobs."),
     Command("ping", FABRICS, "Ping a host by management datagrams."),
     Command("sysstat", FABRICS, "Query a host's name and processors by management datagrams."),
     Command("saquery", FABRICS, "Query records of the SA (subnet administration)."),
