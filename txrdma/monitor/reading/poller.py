@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from itertools import chain, islice
+from math import inf
 from typing import Final, TypeVar
 from weakref import finalize
 
@@ -31,6 +32,7 @@ from txrdma.fabric.managerwatch import ManagerWatch
 from txrdma.fabric.model import breakUp, Fabric, Node, Port
 from txrdma.fabric.rates import shareOf
 from txrdma.fabric.refreshing import hasOtherLID, leadingTo, Refresh
+from txrdma.fabric.routeuse import Linear
 from txrdma.fabric.tables import Firmware
 from txrdma.iba.types import GID, GUID
 from txrdma.mad.agent import MADAgent
@@ -125,7 +127,8 @@ class FabricPoller:
     @ivar journal: changes of the fabric and of its findings.
     @ivar statistics: work so far.
     @ivar supervisor: supervises all loops of the monitor; C{sweeps} and C{rounds} are loops of the poller.
-    @ivar firmware: firmware of nodes that the last survey has found.
+    @ivar firmware: firmware of nodes that the last survey has found; C{linear} has the forwarding tables,
+        which C{surveyedAt}, the reactor's time of that survey, belongs to: minus infinity before the first.
     @ivar version: number that grows with each change of C{fabric}, including the states of its ports.
     """
 
@@ -164,6 +167,8 @@ class FabricPoller:
         self.statistics = PollerStatistics()
         self.version = 0
         self.firmware: Mapping[GUID, Firmware] = {}
+        self.linear: Linear = {}
+        self.surveyedAt = -inf
         self._reactor = reactor
         self._agent = agent
         self._settings = settings = settings or PollerSettings()

@@ -111,7 +111,8 @@ class Surveyor:
             lambda steps: self._cooperator.cooperate(steps).whenDone(),
         )
         self.surveys += 1
-        self._poller.firmware = tables.firmware
+        self._poller.firmware, self._poller.linear = tables.firmware, tables.linear
+        self._poller.surveyedAt = self._reactor.seconds()
         if changes == self._poller.presence.changes:
             found: list[Finding] = tableFindings(fabric, tables) + routes
             self._poller.report(TABLES, found)

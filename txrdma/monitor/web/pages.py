@@ -19,6 +19,7 @@ from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.journal import KINDS
 from txrdma.monitor.reading.details import CAUSES
 from txrdma.monitor.series.exposition import correctionMeanings, guidText
+from txrdma.monitor.web.blastradius import blastSection
 from txrdma.monitor.web.layout import (
     ago,
     amount,
@@ -181,6 +182,7 @@ async def _node(context: PageContext, values: Values) -> Tag:
         "" if node.isSwitch else tags.p(tags.a("Path from here", href=path)),
         section("Findings here", findingTable(context, context.findingsAt(node.guid)), name="findings"),
         section("Ports", table("Ports", heads, map(_portCells, ports), "No port is known."), name="ports"),
+        await blastSection(context, node),
     ]
     return frame(context, "/nodes", title(node), parts)
 
@@ -231,6 +233,7 @@ async def _port(context: PageContext, values: Values) -> Tag:
         section("Now", now, name="now"),
         section("Findings here", findingTable(context, found), name="findings"),
         _charts(context, port, values),
+        await blastSection(context, port),
         section("Counters", counted, name="counters"),
     ]
     if reasons:

@@ -14,6 +14,7 @@ from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
 from txrdma.monitor.series.level import DEFAULT_LEVELS
 from txrdma.monitor.series.rows import STORED_COUNTERS
+from txrdma.monitor.web.blastradius import BLAST_SCHEMA, blastRadius
 from txrdma.monitor.web.parameters import listing, Missing, Parameter, Route, TIME, Wrong
 from txrdma.monitor.web.tables import (
     CHANGES,
@@ -170,6 +171,11 @@ async def _trace(context: PageContext, values: Values) -> Answer:
     return await traced(context, begin, end)
 
 
+async def _blastRadius(context: PageContext, values: Values) -> Answer:
+    isPort = values["port"] is not None
+    return await blastRadius(context, portOf(context, values) if isPort else nodeOf(context, values["guid"]))
+
+
 async def _topology(context: PageContext, values: Values) -> list[bytes]:
     watch = context.watch
     return await watch.searches.result(("topology", watch.fabric), context.state, topology(context))
@@ -255,6 +261,15 @@ ROUTES: Final = (
         ),
         *("trace", "Path of packets from one node to another, with the load of each hop"),
         *(TRACE_SCHEMA, _trace),
+    ),
+    WebRoute(
+        "/blast-radius",
+        (
+            Parameter("guid", GUID_TEXT, "GUID of a node", isNeeded=True),
+            Parameter("port", {**COUNT, "maximum": 255}, "Number of its port, for the cable there"),
+        ),
+        *("blastRadius", "What would be lost without a node or a cable"),
+        *(BLAST_SCHEMA, _blastRadius),
     ),
     _listingRoute(
         *("/changes", "Changes since a time, the latest first", CHANGES, "kind", "guid"),

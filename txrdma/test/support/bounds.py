@@ -150,7 +150,7 @@ BOUNDS: Final = {
         monitor.CounterReader.meters,changed,_visits,_running
         monitor.DetailReader.causes,_explained,_unable
         monitor.ErrorThresholds._downs,_links,_restarts,_resets,_down,_trained,_recent,_full
-        monitor.FabricPoller.firmware,_rotation,_signs,_touched,_ports monitor.FindingLog._pending,open
+        monitor.FabricPoller.firmware,linear,_rotation,_signs,_touched,_ports monitor.FindingLog._pending,open
         monitor.Presence._appeared,present,linked,lost,came,_modes monitor.Tallies._tallies
         monitor._Visit.stops,pending,doubted,states
     """,

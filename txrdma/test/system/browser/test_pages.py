@@ -207,6 +207,16 @@ class BrowserTests(SynchronousTestCase):
             self.assertEqual(self.complaints(), [], path)
         self.assertIn(HOSTILE, self.text("#rows"))
 
+    def test_blastRadius(self) -> None:
+        """The page of a leaf switch lists the hosts that are cut off without it, with links to them."""
+        leaf = self.guid("leaf04")
+        self.at(f"/nodes/{leaf}")
+        self.assertIn("Hosts cut off", self.text("#blast-radius"))
+        self.assertGreater(self.count("#blast-radius a"), 3)
+        self.at(f"/nodes/{leaf}/ports/9")
+        self.assertIn("Without this cable", self.text("#blast-radius"))
+        self.assertEqual(self.complaints(), [])
+
     def test_change(self) -> None:
         """The loss of a host and its return are shown on the open page, whose focus does not change."""
         self.until(lambda: "All is well" in self.text("#banner"))

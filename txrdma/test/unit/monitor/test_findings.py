@@ -352,6 +352,7 @@ class SurveyTests(PollerTestCase):
         self.started()
         self.pump(1000.0)
         self.assertEqual((self.output(), self.surveyor.surveys), ([], 1))
+        self.assertEqual(len(self.poller.linear), 2)
         table = self.fabric.linearOf(self.fabric.node("right"))
         lid = self.lid("b", 1)  # the monitor's packets do not use this route
         before, table[lid] = table[lid], 7

@@ -1,0 +1,79 @@
+"""
+Blast radius in REST and on pages, from the tables of the last survey.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txrdma.monitor.reading.surveyor import Surveyor
+from txrdma.test.unit.monitor.test_pages import PageTestCase
+
+
+class BlastRadiusTests(PageTestCase):
+    def surveyed(self) -> None:
+        self.started()
+        surveyor = Surveyor(self.clock, self.agent, self.poller, 900.0)
+        surveyor.start()
+        self.addCleanup(surveyor.stop)
+        self.pump(200.0)
+        self.assertEqual(surveyor.surveys, 1)
+
+    def asked(self, query: str) -> dict[str, Any]:
+        answer = self.page(f"/api/v1/blast-radius?{query}")
+        self.assertEqual(answer.code, 200, answer)
+        found: dict[str, Any] = answer.json
+        return found
+
+    def test_rest(self) -> None:
+        """A switch, and a cable by either end, without further queries."""
+        self.surveyed()
+        sent = self.agent.sent
+        found = self.asked(f"guid={self.guid('right')}")
+        self.assertHas(found, hostsCutOff=2, switchesCutOff=0, switchesWithoutTables=0, leastBandwidth=0.5)
+        self.assertEqual(sorted(row["name"] for row in found["cutOff"]), ["c", "d"])
+        self.assertEqual(found["surveyedAt"], self.poller.surveyedAt)
+        ends = f"guid={self.guid('right')}&port=1", f"guid={self.guid('c')}&port=1"
+        one, other = map(self.asked, ends)
+        self.assertEqual(one, other)
+        self.assertHas(one, hostsCutOff=1, hostsWithLessBandwidth=0)
+        self.assertEqual(
+            one["mostAffected"][0], {"guid": self.guid("c"), "name": "c", "lostPaths": one["lostPaths"]}
+        )
+        self.assertEqual(self.agent.sent, sent)
+
+    def test_before(self) -> None:
+        """Before the first survey paths are unknown, and hosts that are cut off are not."""
+        self.started()
+        found = self.asked(f"guid={self.guid('right')}&port=1")
+        self.assertHas(found, hostsCutOff=1, lostPaths=None, paths=None, surveyedAt=None)
+        self.assertIn("unknown until the tables are read", self.page(f"/nodes/{self.guid('right')}").text)
+
+    def test_nothing(self) -> None:
+        """A port without a link has nothing to lose; unknown nodes and ports are 404."""
+        self.surveyed()
+        self.assertHas(self.asked(f"guid={self.guid('right')}&port=8"), hostsCutOff=0, lostPaths=0)
+        for query in (f"guid={'0x' + 16 * '9'}", f"guid={self.guid('right')}&port=77"):
+            self.assertEqual(self.page(f"/api/v1/blast-radius?{query}").code, 404)
+        self.assertEqual(self.page("/api/v1/blast-radius").code, 400)
+        self.assertNotIn("Without this", self.page(f"/nodes/{self.guid('right')}/ports/8").text)
+
+    def test_pages(self) -> None:
+        """The pages of a switch and of a port with a link say what would be lost."""
+        self.surveyed()
+        text = self.page(f"/nodes/{self.guid('right')}").text
+        self.assertIn("Without this switch", text)
+        self.assertIn("Most affected hosts", text)
+        self.assertIn("down to 50 % of the links", text)
+        text = self.page(f"/nodes/{self.guid('right')}/ports/1").text
+        self.assertIn("Without this cable", text)
+        self.assertIn("Cut off: ", text)
+
+    def test_changed(self) -> None:
+        """After a change of the fabric the answer is that of its new links."""
+        self.surveyed()
+        query = f"guid={self.guid('left')}&port=3"
+        self.assertHas(self.asked(query), hostsCutOff=0)
+        self.fabric.cut("left", 4)
+        self.pump(60.0)
+        self.assertEqual([row["name"] for row in self.asked(query)["cutOff"]], ["a"])
