@@ -20,6 +20,7 @@ from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.fabric.rates import bitErrorRate
 from txrdma.fabric.rootcause import groupedByLink
 from txrdma.iba.types import GUID
+from txrdma.monitor.diagnosis.cablemoves import CableMoves
 from txrdma.monitor.diagnosis.tallies import Tallies, TallyLimit
 
 _Pick = Callable[[Sequence[int]], object]
@@ -115,6 +116,8 @@ class ErrorThresholds:
         self._trained: dict[PortKey, float] = {}
         self._recent: dict[PortKey, list[tuple[float, str, int]]] = {}
         self._full: dict[PortKey, tuple[str, ...]] = {}
+        self._former: dict[PortKey, PortKey] = {}
+        self._moves = CableMoves()
 
     def change(self, limits: Iterable[TallyLimit], flaps: TallyLimit, mostBitErrors: float | None) -> None:
         """Replace the limits; sums of limits that remain are retained."""
@@ -210,19 +213,32 @@ class ErrorThresholds:
         self, lost: Collection[tuple[PortKey, PortKey]], came: Collection[tuple[PortKey, PortKey]], now: float
     ) -> None:
         """Record which links are missing, C{lost}, and which have come up, C{came}."""
-        for portKey in chain.from_iterable(lost):
-            self._excuse(portKey, now)
-            self._down.add(portKey)
-        for portKey in chain.from_iterable(came):  # it may have had another link before
+        for link in lost:
+            for portKey, peer in (link, link[::-1]):
+                self._excuse(portKey, now)
+                self._down.add(portKey)
+                self._former[portKey] = peer
+        moved: set[PortKey] = set()
+        for portKey, peer in chain.from_iterable((link, link[::-1]) for link in came):
+            former = self._former.pop(portKey, peer)
+            if former != peer:
+                moved |= {portKey, former}
             self._excuse(portKey, now)
             self._trained[portKey] = now
             self._down.discard(portKey)
+        if moved:  # errors of a former link are not those of the present ones
+            for tallies in (self._tallies, self._bitErrors):
+                tallies.keep(lambda portKey: portKey not in moved)
+            for portKey in moved:
+                self._downs.pop(portKey, None)
+                self._links.pop(portKey, None)
 
     def keep(self, known: Collection[GUID]) -> None:
         """Forget the errors of nodes that are neither in the fabric nor known as missing."""
         for tallies in (self._tallies, self._bitErrors):
             tallies.keep(lambda portKey: portKey[0] in known)
         tables: list[dict[PortKey, Any]] = [self._downs, self._links, self._trained, self._recent, self._full]
+        tables.append(self._former)
         for table in tables:
             forget(table, lambda portKey, _: portKey[0] not in known)
         self._down = {portKey for portKey in self._down if portKey[0] in known}
@@ -255,7 +271,8 @@ class ErrorThresholds:
             text = f"{names} cannot count further; this clears it: txrdma errors --clear {target}"
             found.append(_at(fabric, "counter-full", portKey, text))
         found += self._bitErrorFindings(fabric, now)
-        return groupedByLink(fabric, found + self._flapping(fabric, ends))
+        grouped = groupedByLink(fabric, found + self._flapping(fabric, ends))
+        return self._moves.explained(fabric, grouped, now)
 
     def _bitErrorFindings(self, fabric: Fabric, now: float) -> list[Finding]:
         """Return findings of bit errors: for each port by symbol errors or by uncorrectable blocks."""

@@ -212,6 +212,17 @@ class SimulatedFabric(Subnet):
         if nodes.bringUp(port):
             self._changed(port)
 
+    def move(self, name: str, number: int, to: str, toNumber: int) -> None:
+        """Move one end of a cable from a port to another one without a cable: the link goes down and up."""
+        port, other = self.port(name, number), self.port(to, toNumber)
+        peer = port.peer
+        if peer is None or other.peer is not None:
+            raise ValueError(f"port {number} of {name} has no cable, or port {toNumber} of {to} has one")
+        self.cut(name, number)
+        port.isCut, port.peer = False, None
+        other.peer, peer.peer = peer, other
+        self.heal(to, toNumber)
+
     def silence(self, name: str) -> None:
         """
         Let the agents of a node hang, until L{revive}: it answers nothing and forwards no directed routes,

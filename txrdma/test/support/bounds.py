@@ -149,7 +149,7 @@ BOUNDS: Final = {
         monitor.CorrectionReader.meters,_capabilities,_forms,_unable,_silences
         monitor.CounterReader.meters,changed,_visits,_running
         monitor.DetailReader.causes,_explained,_unable
-        monitor.ErrorThresholds._downs,_links,_restarts,_resets,_down,_trained,_recent,_full
+        monitor.ErrorThresholds._downs,_links,_restarts,_resets,_down,_trained,_recent,_full,_former
         monitor.FabricPoller.firmware,linear,_rotation,_signs,_touched,_ports monitor.FindingLog._pending,open
         monitor.Presence._appeared,present,linked,lost,came,_modes monitor.Tallies._tallies
         monitor._Visit.stops,pending,doubted,states
@@ -167,6 +167,7 @@ BOUNDS: Final = {
     "mad.server.MOST_PENDING": "mad.MADServer._pending",
     "monitor.collecting.collector.MOST_MONITORS": "monitor.CollectorFactory.connections",
     "monitor.collecting.wire.MOST_CALLS": "monitor.CollectorProtocol._waiting,_running,_results",
+    "monitor.diagnosis.cablemoves.MOST_FAULTS": "monitor.CableMoves._faults",
     "monitor.diagnosis.findinglog.MOST_CLEARED": "monitor.FindingLog._closed,_returning",
     "monitor.diagnosis.presence.MOST_GONE": "monitor.Presence.nodes,links monitor.WhatIf._down",
     "monitor.events.notificationqueue.MOST_ALERTS": """

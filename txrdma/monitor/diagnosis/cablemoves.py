@@ -1,0 +1,123 @@
+"""
+Faults of links whose cables are moved: a fault follows the cable, or stays with the port.
+
+A cable is known by its serial number where that can be read, and otherwise by the port at its other end: a
+link that has one end in common with a former one, which had a fault, is by the same cable, moved at the other
+end, or by another cable in the same port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+from txrdma.fabric.health import Finding
+from txrdma.fabric.model import Fabric, Port, PortKey
+from txrdma.fabric.rootcause import OF_LINK
+from txrdma.kit.values import frozen
+
+MOST_FAULTS: Final = 10_000
+"""Maximum number of ports whose faults are remembered; the oldest are forgotten first."""
+
+REMEMBERED_SECONDS: Final = 7 * 86400.0
+"""Seconds for which the fault of a link is remembered after its last report."""
+
+
+@frozen
+class _Fault:
+    """
+    Last report of a fault of a link, seen from one end.
+
+    @ivar beyond: the other end; C{name} is its name, C{isHost} whether it is a port of a host.
+    @ivar serial: serial number of the cable; C{""} if it is unknown.
+    """
+
+    kind: str
+    beyond: PortKey
+    name: str
+    isHost: bool
+    serial: str
+    at: float
+
+
+class CableMoves:
+    """Remembers links with faults, and compares later faults with them."""
+
+    def __init__(self, serialOf: Callable[[Port], str] = lambda port: "") -> None:
+        """@param serialOf: returns the serial number of the cable at a port; C{""} if it is unknown."""
+        self._serialOf = serialOf
+        self._faults: dict[PortKey, list[_Fault]] = {}
+
+    def __len__(self) -> int:
+        return len(self._faults)
+
+    def explained(self, fabric: Fabric, found: Iterable[Finding], now: float) -> list[Finding]:
+        """Return findings; those of links whose cables were moved say what the fault did."""
+        self._expire(now)
+        explained = []
+        for one in found:
+            port = _portOf(fabric, one) if one.kind in OF_LINK else None
+            if port is not None and port.peer is not None:
+                text = self._moved(port, port.peer)
+                self._remember(one.kind, port, port.peer, now)
+                self._remember(one.kind, port.peer, port, now)
+                one = replace(one, text=f"{one.text}; {text}") if text else one
+            explained.append(one)
+        return explained
+
+    def _moved(self, port: Port, peer: Port) -> str:
+        """Return what a fault at a port did when the cable was moved; C{""} if there was no former fault."""
+        former = [
+            (fault, end, other)
+            for end, other in ((port, peer), (peer, port))
+            for fault in self._faults.get(_key(end), ())
+            if fault.beyond != _key(other)
+        ]
+        if not former:
+            return ""
+        fault, end, other = max(former, key=lambda one: one[0].at)
+        had = f"{fault.name} had {fault.kind}"
+        if self._isCable(fault, end, other, isHere=end is port):
+            return f"the fault follows the cable: {had} before the cable of {end} was moved to {other}"
+        return f"the fault stays with the port: {end} had {fault.kind} with another cable, to {fault.name}"
+
+    def _isCable(self, fault: _Fault, end: Port, other: Port, isHere: bool) -> bool:
+        """
+        Return whether a link has the cable of a former one.
+
+        @param end: common end of both links; C{other} is the new one at the other side.
+        @param isHere: whether the fault is at the common end: then it is the port that has not changed.
+        """
+        serial = self._serialOf(end) or self._serialOf(other)
+        if serial and fault.serial:
+            return serial == fault.serial
+        isHost = not other.node.isSwitch
+        if end.node.isSwitch == isHost == fault.isHost:
+            # At a switch, a cable of a host is moved to another port, or that of another host comes.
+            return not isHost
+        return not isHere
+
+    def _remember(self, kind: str, port: Port, peer: Port, now: float) -> None:
+        key, beyond = _key(port), _key(peer)
+        serial = self._serialOf(port) or self._serialOf(peer)
+        fault = _Fault(kind, beyond, str(peer), not peer.node.isSwitch, serial, now)
+        # At most one former link: that of the last move.
+        others = [one for one in self._faults.pop(key, []) if one.beyond != beyond][-1:]
+        self._faults[key] = [*others, fault]
+        if len(self._faults) > MOST_FAULTS:
+            del self._faults[next(iter(self._faults))]
+
+    def _expire(self, now: float) -> None:
+        oldest = now - REMEMBERED_SECONDS
+        for key in [key for key, faults in self._faults.items() if faults[-1].at <= oldest]:
+            del self._faults[key]
+
+
+def _key(port: Port) -> PortKey:
+    return port.node.guid, port.number
+
+
+def _portOf(fabric: Fabric, finding: Finding) -> Port | None:
+    node = None if finding.guid is None else fabric.nodes.get(finding.guid)
+    return None if node is None or finding.port is None else node.known(finding.port)

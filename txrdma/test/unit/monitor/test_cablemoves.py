@@ -1,0 +1,147 @@
+"""
+Faults of links whose cables are moved: whether they follow the cable or stay with the port.
+"""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.fabric.health import Finding
+from txrdma.fabric.model import Fabric, Port
+from txrdma.iba.types import GUID
+from txrdma.iba.verbs import NodeType
+from txrdma.mad.layouts.smp import NodeInfo
+from txrdma.monitor.diagnosis import cablemoves
+from txrdma.monitor.diagnosis.cablemoves import CableMoves, REMEMBERED_SECONDS
+from txrdma.test.unit.monitor.test_poller import PollerTestCase
+
+
+class MoveTests(SynchronousTestCase):
+    """Two switches and two hosts, whose links change."""
+
+    def setUp(self) -> None:
+        self.fabric = Fabric()
+        self.serials: dict[Port, str] = {}
+        self.moves = CableMoves(lambda port: self.serials.get(port, ""))
+        for number, name in enumerate(("s", "t", "h", "i"), 1):
+            kind = NodeType.SWITCH if name in "st" else NodeType.CHANNEL_ADAPTER
+            guid = GUID.fromInt(number)
+            info = NodeInfo(nodeType=kind, nodeGUID=guid, portGUID=guid, numPorts=4)
+            self.fabric.add(info)[0].description = name
+
+    def port(self, name: str) -> Port:
+        node = next(node for node in self.fabric.nodes.values() if node.description == name[0])
+        return node.port(int(name[1:]))
+
+    def link(self, *pairs: str) -> None:
+        """Replace all links."""
+        for port in self.fabric.ports():
+            port.peer = None
+        for pair in pairs:
+            self.assertTrue(self.fabric.link(*map(self.port, pair.split("-"))))
+
+    def text(self, name: str, now: float = 1.0, kind: str = "symbol-errors") -> str:
+        port = self.port(name)
+        finding = Finding(kind, str(port), "many", port.node.guid, port.number)
+        (found,) = self.moves.explained(self.fabric, [finding], now)
+        return found.text.replace(" (0000:0000:0000:000", "").translate({ord(each): None for each in "1234)"})
+
+    def test_cable(self) -> None:
+        """The cable of a host that is moved to another port of a switch, with its fault."""
+        self.link("s1-h1")
+        self.assertEqual(self.text("s1"), "many")
+        self.link("s2-h1")
+        self.assertIn("follows the cable", self.text("s2", 2.0))
+        self.assertIn("follows the cable", self.text("h1", 2.0))
+        self.assertIn("follows the cable", self.text("s2", 3.0))  # and it is not forgotten
+
+    def test_port(self) -> None:
+        """A port of a switch with the cable of another host."""
+        self.link("s1-h1")
+        self.text("s1")
+        self.link("s1-i1")
+        for name in ("s1", "i1"):
+            self.assertIn("stays with the port: s", self.text(name, 2.0))
+
+    def test_switches(self) -> None:
+        """Between switches, the cable is known by the port that has not changed."""
+        self.link("s1-t1")
+        self.text("s1")
+        self.link("s2-t1")
+        self.assertIn("follows the cable", self.text("s2", 2.0))
+        self.assertIn("stays with the port: t", self.text("t1", 2.0))
+
+    def test_serials(self) -> None:
+        """A serial number decides which cable it is."""
+        for serial, expected in (("A", "follows the cable"), ("B", "stays with the port")):
+            self.moves = CableMoves(lambda port: self.serials.get(port, ""))
+            self.serials = {self.port("t1"): "A"}
+            self.link("s1-t1")
+            self.text("t1")
+            self.serials = {self.port("t1"): serial}
+            self.link("s2-t1")
+            for name in ("s2", "t1"):
+                self.assertIn(expected, self.text(name, 2.0))
+
+    def test_others(self) -> None:
+        """Other kinds, other ports, links that are down, and faults of last week are not compared."""
+        self.link("s1-h1")
+        self.text("s1")
+        self.link("s2-i1")
+        self.assertEqual(self.text("s2", 2.0), "many")
+        self.link("s2-h1")
+        self.assertEqual(self.text("s2", 2.0, kind="discards"), "many")
+        self.assertEqual(self.text("s4", 2.0), "many")
+        self.assertEqual(self.text("s2", 2.0 + REMEMBERED_SECONDS), "many")
+
+    def test_bound(self) -> None:
+        """A limited number of ports is remembered: the latest."""
+        self.patch(cablemoves, "MOST_FAULTS", 4)
+        for number in range(1, 5):
+            self.link(f"s{number}-t{number}")
+            self.text(f"s{number}", number)
+        self.assertEqual(len(self.moves), 4)
+        self.link("s1-t4")
+        self.assertIn("the fault", self.text("s1", 9.0))
+
+
+class MonitorTests(PollerTestCase):
+    """A link with symbol errors in a monitored fabric, whose cable is moved."""
+
+    def grow(self, number: int, perSecond: float) -> None:
+        self.fabric.growCounters("right", number, symbolErrorCounter=perSecond)
+
+    def faulty(self) -> dict[int | None, str]:
+        """Return the texts of open findings of symbol errors, by the port of the right switch."""
+        return {
+            entry.finding.port: entry.finding.text
+            for entry in self.poller.findingLog.open.values()
+            if entry.finding.kind == "symbol-errors"
+        }
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.started(60.0)
+        self.grow(1, 1.0)
+        self.pump(60.0)
+        self.assertEqual(["the fault" in text for text in self.faulty().values()], [False])
+        self.grow(1, 0.0)
+        self.fabric.move("right", 1, "right", 7)
+        self.pump(120.0)
+        self.assertEqual(self.faulty(), {})  # the errors of the former link are over
+
+    def test_followed(self) -> None:
+        """Errors that continue at the other port follow the cable."""
+        self.grow(7, 1.0)
+        self.pump(60.0)
+        (text,) = self.faulty().values()
+        self.assertRegex(text, r"; the fault follows the cable: right .* port 1 had symbol-errors before")
+
+    def test_stayed(self) -> None:
+        """Errors that continue at the port with the cable of another host stay with the port."""
+        self.fabric.move("right", 5, "right", 1)
+        self.pump(120.0)
+        self.grow(1, 1.0)
+        self.pump(60.0)
+        (text,) = self.faulty().values()
+        self.assertRegex(text, r"; the fault stays with the port: right .* port 1 had .* to c .* port 1")
