@@ -8,7 +8,8 @@ from collections.abc import Callable
 from txrdma.fabric.managerwatch import STILL_SECONDS
 from txrdma.monitor.diagnosis.findinglog import FindingLog, MOST_CLEARED
 from txrdma.monitor.diagnosis.journal import entryOf, Journal, readValid
-from txrdma.monitor.diagnosis.presence import Presence, STATES
+from txrdma.monitor.diagnosis.moments import PRESENCE
+from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.events.alerts import Alert, FormerAlerts
 from txrdma.monitor.events.notificationqueue import QUEUED, restored
@@ -50,7 +51,7 @@ def restoreState(
     @raise txrdma.error.DeviceUnavailable: the history cannot be read.
     """
     findings = [*store.states("finding-raised"), *store.states("finding-cleared", most=MOST_CLEARED)]
-    states, changes, alerts = store.states(*STATES), store.changes(), formerAlerts(store)
+    states, changes, alerts = store.states(*PRESENCE), store.changes(), formerAlerts(store)
     presence.restore(states)
     journal.changes.extend(changes)
     findingLog.restore(readValid(findings, entryOf), heldUntil)

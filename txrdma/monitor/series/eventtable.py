@@ -4,8 +4,9 @@ Table of all events of a fabric, to which rows are only appended.
 When the answer to a COMMIT is lost, the events may be stored, and their writer appends them again. So events
 stored since the last append that is known to be committed are read, and not stored twice.
 
-The state of a subject is its last event. So an event is deleted, when it is old or the table is too large,
-only if its subject has a later one, or no longer has a state.
+The state of a subject is its last event; at an earlier moment, its last event until then. When events are
+old, or the table is too large, those before a time are deleted, except for the last one of each subject that
+has a state at that time: since then, the states of all moments are complete. The time is stored as an event.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from math import ceil
 from typing import Any, Final
 
 from txrdma.iba.types import GUID
@@ -20,7 +22,7 @@ from txrdma.monitor.diagnosis.journal import FabricEvent, isTime, readValid
 from txrdma.monitor.series.database import Columns, Database
 from txrdma.monitor.series.level import Level
 
-EVENT_VERSION: Final = 1
+EVENT_VERSION: Final = 2
 """Version of the details of an event, stored with each."""
 
 MOST_STATES: Final = 250_000
@@ -46,10 +48,15 @@ _STATELESS: Final = (
 _OVERHEAD: Final = 200
 """Octets of an event in the table and its indices, beside its texts."""
 
-_HAS_LATER: Final = (
-    "EXISTS (SELECT 1 FROM events AS later"
-    " WHERE later.subject = events.subject AND later.number > events.number)"
-)
+_LATER: Final = "FROM events AS later WHERE later.subject = events.subject AND later.number > events.number"
+_HAS_LATER: Final = f"EXISTS (SELECT 1 {_LATER})"
+_HAS_LATER_UNTIL: Final = f"EXISTS (SELECT 1 {_LATER} AND later.at <= ?)"
+_IS_STATELESS: Final = f"(subject = '' OR kind IN {_STATELESS!r})"
+_ENDS: Final = f"CASE WHEN {_IS_STATELESS} THEN at ELSE (SELECT at {_LATER} ORDER BY number LIMIT 1) END"
+"""Time from which an event is no longer a state."""
+
+_DELETED: Final = "deleted"
+"""Kind and subject of the event whose detail is the time before which superseded events were deleted."""
 
 
 class EventTable:
@@ -104,6 +111,37 @@ class EventTable:
         where = f"kind IN ({marks}) AND subject <> '' AND NOT {_HAS_LATER}"
         return self._found(database, where, kinds, most)
 
+    def statesAt(self, database: Database, kinds: Sequence[str], at: float, most: int) -> list[FabricEvent]:
+        """Return the last C{most} events of these kinds that were states at a time, in order."""
+        marks = ", ".join("?" * len(kinds))
+        where = f"kind IN ({marks}) AND subject <> '' AND at <= ? AND NOT {_HAS_LATER_UNTIL}"
+        return self._found(database, where, (*kinds, at, at), most)
+
+    @staticmethod
+    def completeSince(database: Database) -> float | None:
+        """Return the time since which states are complete: none has been deleted. None without events."""
+        first = "SELECT at FROM events ORDER BY number LIMIT 1"
+        time = "CAST(detail AS double precision)"
+        deleted = f"SELECT {time} FROM events WHERE kind = ? ORDER BY number DESC LIMIT 1"
+        found = database.execute(deleted, _DELETED) or database.execute(first)
+        return float(found[0][0]) if found else None
+
+    @staticmethod
+    def changeTimes(
+        database: Database, kinds: Sequence[str], begin: float, end: float, most: int
+    ) -> list[tuple[float, int]]:
+        """
+        Return the times of changes of these kinds, those of each C{most}-th part of the time together: the
+        last one, and their number.
+        """
+        marks, seconds = ", ".join("?" * len(kinds)), max(1, ceil((end - begin) / most))
+        rows = database.execute(
+            f"SELECT max(at), count(*) FROM events WHERE text <> '' AND kind IN ({marks})"
+            f" AND at > ? AND at <= ? GROUP BY CAST(at AS bigint) / {seconds:d} ORDER BY 1",
+            *(*kinds, begin, end),
+        )
+        return [(float(at), int(count)) for at, count in rows]
+
     def changes(self, database: Database, most: int) -> list[FabricEvent]:
         """Return the last events that have a text, in order."""
         return self._found(database, "text <> ''", (), most)
@@ -128,16 +166,27 @@ class EventTable:
         if self._deletedAt is not None and 0 <= now - self._deletedAt < retention.periodSeconds:
             return
         self._deletedAt = now
-        unneeded = f"(subject = '' OR kind IN {_STATELESS!r} OR {_HAS_LATER})"
-        database.execute(f"DELETE FROM events WHERE at < ? AND {unneeded}", now - retention.retentionSeconds)
+        self._deleteBefore(database, now - retention.retentionSeconds, now)
         texts = " + ".join(f"length({name})" for name in ("subject", "place", "text"))
         ((count, octets),) = database.execute(
             f"SELECT count(*), sum({_OVERHEAD} + {texts} + length(coalesce(detail, ''))) FROM events"
         )
         if count and octets > retention.mostOctets:
             excess = int(count * (1 - retention.mostOctets / octets)) + 1
-            oldest = f"SELECT number FROM events WHERE {unneeded} ORDER BY number LIMIT ?"
-            database.execute(f"DELETE FROM events WHERE number IN ({oldest})", excess)
+            ended = f"SELECT {_ENDS} AS ended FROM events"
+            first = f"SELECT ended FROM ({ended}) AS ends WHERE ended IS NOT NULL ORDER BY ended LIMIT ?"
+            ((until,),) = database.execute(f"SELECT max(ended) FROM ({first}) AS earliest", excess)
+            if until is not None:
+                self._deleteBefore(database, until, now)
+
+    def _deleteBefore(self, database: Database, until: float, now: float) -> None:
+        """Delete the events that are no longer a state at a time, and store that time if there were some."""
+        where = f"at <= ? AND ({_IS_STATELESS} OR {_HAS_LATER_UNTIL})"
+        if database.execute(f"SELECT 1 FROM events WHERE {where} LIMIT 1", until, until):
+            database.execute(f"DELETE FROM events WHERE {where}", until, until)
+            self._number += 1
+            event = FabricEvent(now, _DELETED, "history", "", subject=_DELETED, detail=until)
+            database.put(_TABLE, _COLUMNS, [(self._number, *_rowOf(event))], ("number",))
 
 
 def _stored(text: str) -> str:

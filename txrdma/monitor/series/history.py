@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredLock, succeed
 from twisted.internet.interfaces import IReactorTime
@@ -24,6 +24,7 @@ from txrdma.monitor.series.rows import Row
 from txrdma.monitor.supervisor import SupervisedLoop
 
 _log = Logger()
+T = TypeVar("T")
 
 _SOON_SECONDS: Final = 0.1
 """Seconds until events are written, together with those of that time."""
@@ -150,6 +151,21 @@ class HistoryWriter(BatchWriter):
     ) -> Deferred[list[Point]]:
         """Return the history of one counter of a port: see L{HistoryStore.series}."""
         return self._inThread(self._store.series, portKey, counter, begin, end, level)
+
+    async def read(self, read: Callable[[HistoryStore], T]) -> T:
+        """
+        Return what a function reads in the thread, after queued events are stored.
+
+        Functions are called one at a time, in turn with batches.
+
+        @raise txrdma.error.DeviceUnavailable: the database cannot be used.
+        """
+        stored: Deferred[None] = Deferred()
+        self.appendNow(()).chainDeferred(stored)  # which is not cancelled: its events would be stored twice
+        await stored
+        async with self._turn:
+            found: T = await self._inThread(read, self._store)
+            return found
 
     def appendNow(self, events: Sequence[FabricEvent]) -> Deferred[None]:
         """

@@ -24,7 +24,8 @@ from txrdma.error import DeviceUnavailable
 from txrdma.fabric.model import PortKey
 from txrdma.iba.types import GUID
 from txrdma.kit.lease import Lease, LEASE_TABLE
-from txrdma.monitor.diagnosis.journal import FabricEvent, MOST_CHANGES
+from txrdma.monitor.diagnosis.journal import FabricEvent, KINDS, MOST_CHANGES
+from txrdma.monitor.diagnosis.moments import MOMENT, Moment
 from txrdma.monitor.series.database import absolute, Columns, Database, HistoryRefused, IN_USE, openDatabase
 from txrdma.monitor.series.eventtable import EventTable, MOST_STATES
 from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS, indexOf, Level
@@ -251,6 +252,28 @@ class HistoryStore:
         """Return the last changes, in order, or raise L{DeviceUnavailable}."""
         with self._transaction():
             return self._events.changes(self._database, MOST_CHANGES)
+
+    def moment(self, at: float) -> Moment | None:
+        """Return the fabric at a time, or at the earliest one that is known; None if there are no events."""
+        with self._transaction():
+            since = self._events.completeSince(self._database)
+            if since is None:
+                return None
+            at = max(at, since)
+            return Moment.of(at, self._events.statesAt(self._database, MOMENT, at, MOST_STATES))
+
+    def changeTimes(
+        self, begin: float, end: float, most: int
+    ) -> tuple[float | None, list[tuple[float, int]]]:
+        """
+        Return the time since which moments are known, or None, and times of changes with their numbers.
+
+        @param most: changes of each C{most}-th part of the time are returned together.
+        """
+        with self._transaction():
+            since = self._events.completeSince(self._database)
+            begin = max(begin, since or 0.0)
+            return since, self._events.changeTimes(self._database, KINDS, begin, end, most)
 
     def append(self, events: Iterable[FabricEvent]) -> None:
         """Append all events, or none and raise L{DeviceUnavailable}."""

@@ -151,7 +151,7 @@ BOUNDS: Final = {
         monitor.DetailReader.causes,_explained,_unable
         monitor.ErrorThresholds._downs,_links,_restarts,_resets,_down,_trained,_recent,_full,_former
         monitor.FabricPoller.firmware,linear,_rotation,_signs,_touched,_ports monitor.FindingLog._pending,open
-        monitor.Presence._appeared,present,linked,lost,came,_modes monitor.Tallies._tallies
+        monitor.Presence._appeared,present,linked,lost,came monitor.Tallies._tallies
         monitor._Visit.stops,pending,doubted,states
     """,
     "fabric.excess.MOST_PROBLEMS": "fabric.Fabric.problems",

@@ -23,6 +23,7 @@ from txrdma.iba.types import GUID
 from txrdma.kit.lease import Lease
 from txrdma.monitor.diagnosis.findinglog import FindingLog, Key
 from txrdma.monitor.diagnosis.journal import FabricEvent, Journal
+from txrdma.monitor.diagnosis.moments import LinkState, NodeState, stateEvent
 from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.events.memory import restoreState
 from txrdma.monitor.events.notificationqueue import QUEUED, restored
@@ -443,6 +444,82 @@ class StoreContract(SynchronousTestCase):
         fourth, fifth = self.event(5.0, "node-came", "c"), self.event(6.0, "node-came", "d")
         self.store.append([fourth, fifth])
         self.assertEqual(self.store.states("node-came", most=1), [fifth])
+
+    def test_moments(self) -> None:
+        """At each time the state of a subject is its last event until then."""
+        events = [
+            self.event(1.0, "node-came", "a"),
+            self.event(2.0, "node-came", "b"),
+            self.event(3.0, "node-gone", "a", "it is gone"),
+            self.event(4.0, "node-forgotten", "b"),
+            self.event(5.0, "node-came", "a", "it is there"),
+        ]
+        self.store.append(events)
+        states = [self.statesAt(at) for at in (0.5, 1.0, 2.5, 3.0, 4.5, 9.0)]
+        numbers = [[events.index(one) for one in found] for found in states]
+        self.assertEqual(numbers, [[], [0], [0, 1], [1, 2], [2], [4]])
+        self.assertEqual(self.store.changeTimes(0.0, 10.0, 100), (1.0, [(3.0, 1), (5.0, 1)]))
+        self.assertEqual(self.store.changeTimes(3.0, 10.0, 1), (1.0, [(5.0, 1)]))
+        self.assertEqual(self.store.changeTimes(0.0, 10.0, 1), (1.0, [(5.0, 2)]))
+
+    def statesAt(self, at: float) -> list[FabricEvent]:
+        with self.store._transaction():
+            return self.store._events.statesAt(self.store._database, ("node-came", "node-gone"), at, 100)
+
+    def test_moment(self) -> None:
+        """A moment has nodes, links, missing links and open findings; there is none without events."""
+        self.assertIsNone(self.store.moment(5.0))
+        self.assertEqual(self.store.changeTimes(0.0, 9.0, 9), (None, []))
+        one, other = GUID(bytes(7) + b"\1"), GUID(bytes(7) + b"\2")
+        link = (one, 1), (other, 2)
+        node, state = NodeState("node", "", 2), LinkState("node/1", "node/2", 4, "HDR")
+        key = ["sweep", "link-gone", str(one), 1]
+        self.store.append(
+            [
+                *(stateEvent(2.0, "came", guid, node) for guid in (one, other)),
+                stateEvent(2.0, "came", link, state),
+                stateEvent(3.0, "gone", link, state, "it is gone"),
+                FabricEvent(4.0, "finding-raised", "node/1", "x", one, 1, "f", [key, "x", 4.0, 4.0, None, 1]),
+            ]
+        )
+        found = [self.store.moment(at) for at in (1.0, 2.0, 3.0, 4.0)]
+        self.assertEqual([one.at for one in found if one], [2.0, 2.0, 3.0, 4.0])
+        self.assertEqual([len(one.links) for one in found if one], [1, 1, 0, 0])
+        last = found[-1]
+        assert last is not None
+        self.assertEqual((last.nodes, last.missing), ({one: node, other: node}, {link: state}))
+        self.assertEqual([entry.key.kind for entry in last.findings], ["link-gone"])
+
+    def test_momentsDeleted(self) -> None:
+        """When events were deleted because of their age, moments since then are complete."""
+        self.reopen(events=Level("events", 0, 100, 1000))
+        came, back = (self.event(at, "node-came", "a") for at in (10.0, 300.0))
+        gone, still = self.event(200.0, "node-gone", "a"), self.event(1500.0, "node-gone", "a")
+        self.store.append([came, gone, back, still])
+        self.store.write([], 1250)
+        self.assertEqual((self.statesAt(260.0), self.statesAt(300.0)), ([gone], [back]))
+        self.assertEqual(self.store.changeTimes(0.0, 9e9, 1)[0], 250.0)
+        self.store.write([], 1400)
+        self.assertEqual((self.statesAt(400.0), self.statesAt(1500.0)), ([back], [still]))
+        self.assertEqual(self.store.changeTimes(0.0, 9e9, 1)[0], 400.0)
+        self.store.write([], 1600)  # nothing more is deleted, except for the former time
+        self.assertEqual(self.statesAt(1400.0), [back])
+
+    def test_momentsSize(self) -> None:
+        """When events were deleted because of their size, moments since then are complete."""
+        self.reopen(events=Level("events", 0, 100, 10**9, 100_000))
+        steady = self.event(1.0, "node-came", "a")
+        flapping = [self.event(at, ("node-came", "node-gone")[at % 2], "b") for at in range(2, 1002)]
+        late = self.event(990.0, "node-gone", "a")
+        self.store.append([steady, *flapping[:-12], late, *flapping[-12:]])
+        self.store.write([], 2000)
+        since, _times = self.store.changeTimes(0.0, 9e9, 1)
+        assert since is not None
+        self.assertGreater(since, 500.0)
+        self.assertLess(since, 900.0)
+        for at in (int(since), int(since) + 1, 989):
+            self.assertEqual(self.statesAt(at), [steady, flapping[at - 2]])
+        self.assertEqual(self.statesAt(2000.0), [late, flapping[-1]])
 
     def test_eventTexts(self) -> None:
         """Names that a database could not store do not prevent others from being stored."""
