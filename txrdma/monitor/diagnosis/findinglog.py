@@ -205,7 +205,7 @@ class FindingLog:
         """Replace the rules; open findings remain open, with the severities of the new rules."""
         self._rules = rules
         for entry in self.open.values():
-            entry.severity = self._severityOf(entry.finding)
+            entry.severity = self.severityOf(entry.finding)
 
     def worst(self) -> Severity | None:
         """Return the highest severity of all open findings, or None if there are none."""
@@ -243,14 +243,15 @@ class FindingLog:
         if entry is not None and now - (entry.clearedAt or 0.0) < self._rules.returnSeconds:
             del self._closed[id(entry)]
             entry.finding, entry.lastSeen, entry.clearedAt, entry.awaySince = finding, now, None, None
-            entry.severity, entry.times = self._severityOf(finding), entry.times + 1
+            entry.severity, entry.times = self.severityOf(finding), entry.times + 1
         else:
             advice = adviceOn(finding.kind).text
-            entry = Entry(key, finding, self._severityOf(finding), advice, since, now)
+            entry = Entry(key, finding, self.severityOf(finding), advice, since, now)
         self.open[key] = entry
         return entry
 
-    def _severityOf(self, finding: Finding) -> Severity:
+    def severityOf(self, finding: Finding) -> Severity:
+        """Return the severity of a finding by the current rules."""
         return self._rules.severities.get(finding.kind, adviceOn(finding.kind).severity)
 
     def _awaySeconds(self, entry: Entry) -> float:

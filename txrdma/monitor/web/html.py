@@ -11,6 +11,7 @@ from twisted.web.error import FlattenerError
 from twisted.web.server import Request
 from twisted.web.template import Element, flattenString, renderer, Tag, TagLoader
 
+from txrdma.error import DeviceUnavailable
 from txrdma.kit.pathprefix import addPrefix, prefixOf
 from txrdma.monitor.web.layout import frame, tags
 from txrdma.monitor.web.pages import PAGES
@@ -45,6 +46,8 @@ async def _send(watch: Watch, request: Request) -> None:
         except Missing as error:
             text = str(error)
             code, page = 404, _mistake(context, "Not there", f"{text[:1].upper()}{text[1:]}.")
+        except DeviceUnavailable as error:
+            code, page = 503, _mistake(context, "The history cannot be read", str(error))
         return code, await flattened(request, page, watch.searches.pause)
 
     asked = path, tuple((name, *values) for name, values in query.items()), prefixOf(request)

@@ -52,7 +52,7 @@ _FOR_PROGRAMS: Final = (
     ("/files/alerts.yml", "alert rules"),
 )
 SCRIPTS: Final = {
-    "topology": ("vendor/graphology.umd.min.js", "vendor/sigma.min.js", "topology.js"),
+    "topology": ("vendor/graphology.umd.min.js", "vendor/sigma.min.js", "topology.js", "timeline.js"),
     "charts": ("vendor/uPlot.iife.min.js", "charts.js"),
 }
 """Scripts of pages with a drawing, in addition to the common one."""
@@ -68,9 +68,13 @@ _UNITS: Final = ("", "k", "M", "G", "T", "P")
 
 def timeTag(at: float, now: float) -> Tag:
     """Time of an event: its age, with the exact time in the tooltip."""
-    exact = datetime.fromtimestamp(at, timezone.utc)
-    text = exact.strftime("%Y-%m-%d %H:%M:%S UTC")
-    return tags.time(f"{ago(now - at)} ago", datetime=exact.isoformat(timespec="seconds"), title=text)
+    iso = datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds")
+    return tags.time(f"{ago(now - at)} ago", datetime=iso, title=exactTime(at))
+
+
+def exactTime(at: float) -> str:
+    """Time as text: C{"2026-07-01 12:00:00 UTC"}."""
+    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def ago(seconds: float) -> str:
@@ -325,8 +329,40 @@ def linkTable(rows: list[Row], empty: str, heads: Iterable[Part] = LINK_COLUMNS)
     return table("Links", heads, cells, empty)
 
 
-def drawing(isLarge: bool) -> Tag:
-    """Place for the drawing of a topology, which a script shows."""
+def timeline(ranges: Iterable[tuple[int, str]]) -> Tag:
+    """
+    Sliders that choose the moment of a topology, and the one that it is compared with; a script shows them.
+
+    @param ranges: ranges of time, by their seconds and names.
+    """
+
+    def slider(name: str, label: str) -> list[Tag]:
+        identifier = f"timeline-{name}"
+        chosen = tags.input(type="range", id=identifier, list="timeline-marks", autocomplete="off")
+        return [
+            tags.label(label, **{"for": identifier}),
+            chosen,
+            tags.output(id=f"{identifier}-text", **{"for": identifier}),
+        ]
+
+    options = [tags.option(f"the last {text}", value=str(seconds)) for seconds, text in ranges]
+    options.append(tags.option("all that is known", value="0"))
+    buttons = (("earlier", "Earlier change"), ("later", "Later change"), ("now", "Now"))
+    checkbox = tags.input(type="checkbox", id="timeline-compare", autocomplete="off")
+    controls = tags.div(
+        tags.label("Range ", tags.select(options, id="timeline-range", autocomplete="off")),
+        [tags.button(text, type="button", id=f"timeline-{name}") for name, text in buttons],
+        tags.label(checkbox, " Compare with"),
+        class_="filters",
+    )
+    sliders = [*slider("from", "Moment"), *slider("to", "Compared with")]
+    label = {"role": "group", "aria-label": "Time of the topology"}
+    listed = tags.datalist(id="timeline-marks")
+    return tags.div(controls, sliders, listed, id="timeline", class_="timeline", hidden="hidden", **label)
+
+
+def drawing(isLarge: bool, *above: Part) -> Tag:
+    """Place for the drawing of a topology, which a script shows, with other controls above it."""
     colours = [tags.option(name, value=name) for name in ("load", "errors")]
     controls = tags.div(
         tags.label("Find a switch ", tags.input(type="search", id="topology-search", autocomplete="off")),
@@ -340,7 +376,7 @@ def drawing(isLarge: bool) -> Tag:
     size = "topology large" if isLarge else "topology"
     place = tags.div(id="topology", class_=size, role="img", **label)
     legend = tags.figcaption(id="topology-legend")
-    return tags.figure(controls, place, legend, id="topology-figure", hidden="hidden")
+    return tags.figure(above, controls, place, legend, id="topology-figure", hidden="hidden")
 
 
 # The frame.

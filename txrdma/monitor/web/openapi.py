@@ -7,12 +7,18 @@ from typing import Any, Final
 
 import txrdma
 from txrdma.monitor.web.parameters import Parameter
+from txrdma.monitor.web.past import DIFFERENCE_TABLE
 from txrdma.monitor.web.routes import FABRICS_SCHEMA, LISTINGS, ROUTES, WebRoute
 from txrdma.monitor.web.tables import CHANGES, described, FINDINGS, LINKS, NODES, PORTS, record, Schema, TEXT
 
 BASE: Final = "/api/v1"
 
+_TABLES: Final = (NODES, PORTS, LINKS, FINDINGS, CHANGES, DIFFERENCE_TABLE)
 _ERROR: Final = record(error=described(TEXT, "What is wrong, for people"))
+
+
+_OF_HISTORY: Final = ("history", "topologyAt", "topologyDifference", "topologyTimes", "differences")
+"""Routes that read the history."""
 
 
 def _json(text: str, schema: Schema) -> dict[str, Any]:
@@ -32,7 +38,8 @@ def _path(route: WebRoute) -> dict[str, Any]:
     answers = {"200": _json(route.text, route.schema), "400": _refused("A parameter has no such value")}
     if any(one.isInPath or one.isNeeded for one in route.parameters):
         answers["404"] = _refused("There is no such node, port, or history")
-    if route.name == "history":
+    if route.name in _OF_HISTORY:
+        answers["404"] = _refused("There is no history of this")
         answers["503"] = _refused("The database or the engine of the history does not answer")
     return _get(route.name, route.text, answers, *route.parameters)
 
@@ -67,7 +74,7 @@ def description(prefix: str = "", fabrics: Sequence[str] = ()) -> dict[str, Any]
         several, server = server, {"url": f"{prefix}/fabrics/{{fabric}}{BASE}", "variables": {"fabric": name}}
         for route in LISTINGS:
             paths[route.path]["servers"] = [several, server]
-    tables = {table.name: table.schema for table in (NODES, PORTS, LINKS, FINDINGS, CHANGES)}
+    tables = {table.name: table.schema for table in _TABLES}
     return {
         "openapi": "3.1.0",
         "info": {

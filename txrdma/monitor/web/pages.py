@@ -28,6 +28,7 @@ from txrdma.monitor.web.layout import (
     choose,
     drawing,
     errors,
+    exactTime,
     facts,
     findingTable,
     frame,
@@ -45,11 +46,14 @@ from txrdma.monitor.web.layout import (
     searchForm,
     section,
     sortable,
+    subjectLink,
     table,
     tags,
+    timeline,
     title,
 )
 from txrdma.monitor.web.parameters import listing, Parameter, Route, TIME
+from txrdma.monitor.web.past import MOST_DIFFERENCES, Past, past
 from txrdma.monitor.web.routes import (
     GUID_PARAMETER,
     nodeOf,
@@ -318,11 +322,85 @@ async def _changes(context: PageContext, values: Values) -> Tag:
 
 
 async def _topology(context: PageContext, values: Values) -> Tag:
-    page = await _SWITCH_LINKS.page([context], values)
-    shown = linkTable(page["rows"], "No two switches are linked.")
+    begin, end = values["from"], values["to"]
+    if begin is None:
+        page = await _SWITCH_LINKS.page([context], values)
+        shown = linkTable(page["rows"], "No two switches are linked.")
+        pages = pager("/topology", values, page["total"])
+        listed = [section("Links between switches", shown, pages, name="rows", isLive=False)]
+    elif end is None:
+        listed = _momentSections(context, await past(context, begin), values)
+    else:
+        found = await past(context, None if end == "now" else float(end), begin)
+        listed = await _differenceSections(context, found, values)
+    sliders = "" if context.watch.history is None else timeline(_RANGES)
+    live = tags.div(listed, id="moment", **{"data-live": "yes"})
+    parts = [drawing(True, sliders), _comparisons(context), live]
+    return frame(context, "/topology", "Topology", parts, "topology")
+
+
+def _comparisons(context: PageContext) -> Part:
+    """Links to the differences between earlier moments and now, which work without scripts."""
+    if context.watch.history is None:
+        return tags.p("Earlier topologies need a history: set history.file in the configuration.")
+    links = [
+        tags.a(f"1 {text} ago" if text[0].isalpha() else f"{text} ago", href=f"/topology?{urlencode(query)}")
+        for seconds, text in _RANGES
+        for query in ({"from": max(0, int(context.now - seconds)), "to": "now"},)
+    ]
+    label = {"aria-label": "Compare with an earlier time"}
+    return tags.nav("Compare with ", [[each, " "] for each in links], class_="choices", **label)
+
+
+def _momentSections(context: PageContext, found: Past, values: Values) -> list[Part]:
+    """Tables of a moment."""
+    offset, limit = values["offset"], values["limit"]
+    rows = (
+        [
+            *(subjectLink(context, bundle.ends[at], None, bundle.names[at]) for at in (0, 1)),
+            bundle.links,
+            tags.span(str(bundle.down), class_="badge warning") if bundle.down else 0,
+            badge(bundle.worst) if bundle.worst else "–",
+        ]
+        for bundle in found.bundles[offset : offset + limit]
+    )
+    heads = ["From", "To", "Links", "Missing", "Worst finding"]
+    counts = facts(*((name.capitalize(), count) for name, count in found.counts.items()))
+    links = table("Links between switches", heads, rows, "No two switches are linked.")
+    findings = findingTable(context, found.findings[:_MOST_CLEARED])
+    pages = pager("/topology", values, len(found.bundles))
+    return [
+        section(f"At {exactTime(found.at)}", counts, name="counts", isLive=False),
+        section("Findings then", findings, name="findings", isLive=False),
+        section("Links between switches then", links, pages, name="rows", isLive=False),
+    ]
+
+
+async def _differenceSections(context: PageContext, found: Past, values: Values) -> list[Part]:
+    """Tables of the differences between two moments."""
+    wanted = {name: values[name] for name in ("search", "offset", "limit")}
+    page = await found.table().page([context], wanted)
+
+    def where(row: Row) -> Part:
+        guid = None if row["guid"] is None else GUID.fromString(row["guid"])
+        return subjectLink(context, guid, row["port"], row["where"])
+
+    rows = (
+        [
+            *(row["kind"].replace("-", " "), where(row)),
+            row["before"] or "–",
+            row["after"] or "–",
+        ]
+        for row in page["rows"]
+    )
+    shown = table("Differences", ["Difference", "Where", "Before", "After"], rows, "Nothing differs.")
+    total = sum(found.kinds.values())
+    counts = facts(*((kind.replace("-", " "), count) for kind, count in found.kinds.items() if count))
+    few = f"The first {MOST_DIFFERENCES:,} of {total:,} are listed."
+    listed = tags.p(few) if total > MOST_DIFFERENCES else ""
     pages = pager("/topology", values, page["total"])
-    listed = section("Links between switches", shown, pages, name="rows")
-    return frame(context, "/topology", "Topology", [drawing(True), listed], "topology")
+    heading = f"Differences from {exactTime(found.since or 0.0)} to {exactTime(found.at)}"
+    return [section(heading, counts, listed, shown, pages, name="rows", isLive=False)]
 
 
 async def _resolved(context: PageContext, text: str) -> tuple[Node | None, str]:
@@ -387,6 +465,11 @@ def _pathSection(trace: Row) -> Tag:
 _NAME: Final = {**TEXT, "maxLength": 200}
 _RANGE: Final = Parameter("range", {"type": "string", "enum": [text for _, text in _RANGES]}, "Range of time")
 
+_MOMENTS: Final = (
+    Parameter("from", TIME, "Time of the moment, or of the earlier one of two"),
+    Parameter("to", {"type": "string", "pattern": "^(now|[0-9]{1,12})$"}, "Time to compare it with"),
+)
+
 PAGES: Final = (
     Page("", (), _overview),
     Page("/nodes", listing(NODES, "type"), _nodes),
@@ -395,7 +478,7 @@ PAGES: Final = (
     Page("/links", listing(LINKS), _links),
     Page("/findings", listing(FINDINGS, "severity"), _findings),
     Page("/changes", (Parameter("since", TIME, "Since"), *listing(CHANGES, "kind")), _changes),
-    Page("/topology", listing(LINKS, sort="-load"), _topology),
+    Page("/topology", (*_MOMENTS, *listing(LINKS, sort="-load")), _topology),
     Page("/trace", (Parameter("from", _NAME, "Node"), Parameter("to", _NAME, "Node")), _trace),
 )
 """Pages for people; each can be bookmarked."""

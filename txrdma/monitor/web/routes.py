@@ -16,6 +16,7 @@ from txrdma.monitor.series.level import DEFAULT_LEVELS
 from txrdma.monitor.series.rows import STORED_COUNTERS
 from txrdma.monitor.web.blastradius import BLAST_SCHEMA, blastRadius
 from txrdma.monitor.web.parameters import listing, Missing, Parameter, Route, TIME, Wrong
+from txrdma.monitor.web.past import changeTimes, DIFFERENCE_TABLE, past, PAST_SCHEMA, TIMES_SCHEMA
 from txrdma.monitor.web.tables import (
     CHANGES,
     choice,
@@ -181,6 +182,23 @@ async def _topology(context: PageContext, values: Values) -> list[bytes]:
     return await watch.searches.result(("topology", watch.fabric), context.state, topology(context))
 
 
+async def _times(context: PageContext, values: Values) -> Answer:
+    return await changeTimes(context, values["begin"], values["end"])
+
+
+async def _topologyAt(context: PageContext, values: Values) -> list[bytes]:
+    return (await past(context, values["at"])).pieces
+
+
+async def _difference(context: PageContext, values: Values) -> list[bytes]:
+    return (await past(context, values["to"], values["from"])).pieces
+
+
+async def _differences(context: PageContext, values: Values) -> Answer:
+    found = await past(context, values["to"], values["from"])
+    return await found.table().page([context], values)
+
+
 # Schemas.
 
 
@@ -222,6 +240,10 @@ _HISTORY: Final = record(begin=NUMBER, end=NUMBER, points=rowsOf(_POINT))
 
 GUID_PARAMETER: Final = Parameter("guid", GUID_TEXT, "GUID of a node", isInPath=True)
 PORT_PARAMETER: Final = Parameter("port", {**COUNT, "maximum": 255}, "Number of a port", isInPath=True)
+_BETWEEN: Final = (
+    Parameter("from", TIME, "Earlier time, seconds since 1970", isNeeded=True),
+    Parameter("to", TIME, "Later time; now without"),
+)
 _COUNTER: Final = Parameter("counter", choice(*STORED_COUNTERS), "Counter; data is in octets", isInPath=True)
 
 ROUTES: Final = (
@@ -278,6 +300,28 @@ ROUTES: Final = (
     WebRoute(
         *("/topology", (), "topology", "Switches and the links between them, laid out"),
         *(TOPOLOGY_SCHEMA, _topology),
+    ),
+    WebRoute(
+        "/topology/at",
+        (Parameter("at", TIME, "Seconds since 1970", isNeeded=True),),
+        *("topologyAt", "Switches and the links between them at a time", PAST_SCHEMA, _topologyAt),
+    ),
+    WebRoute(
+        *("/topology/difference", _BETWEEN, "topologyDifference"),
+        *("Switches and links of two times, with their differences", PAST_SCHEMA, _difference),
+    ),
+    WebRoute(
+        "/topology/times",
+        (
+            Parameter("begin", TIME, "Seconds since 1970; all that is known without"),
+            Parameter("end", TIME, "Seconds since 1970; now without"),
+        ),
+        *("topologyTimes", "Times of changes, those of nearly the same time together", TIMES_SCHEMA, _times),
+    ),
+    WebRoute(
+        *("/differences", (*_BETWEEN, *listing(DIFFERENCE_TABLE, "kind", "guid")), "differences"),
+        "Differences between two times: nodes, links, their rates, and findings",
+        *(pageSchema(DIFFERENCE_TABLE.name), _differences),
     ),
 )
 """All routes; paths are below C{/api/v1}."""

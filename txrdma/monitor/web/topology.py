@@ -42,31 +42,35 @@ _SWITCHES_AT_A_TIME: Final = 100
 _EDGES_AT_A_TIME: Final = 200
 _DIGITS: Final = re.compile(r"(\d+)")
 
-_WORST: Final[Schema] = {"type": ["string", "null"], "enum": [*SEVERITIES, None]}
-_NODE: Final = record(
-    guid=GUID_TEXT,
-    name=TEXT,
-    level=described(orNull(COUNT), "Level in a fat tree, from 0 for switches with hosts"),
-    place=described(orNull(NUMBER), "Place in its level, from 0 to 1"),
-    hosts=described(COUNT, "Hosts and routers at the switch"),
-    isSilent=TRUTH,
-    worst=described(_WORST, "Worst finding at the switch"),
-    hostsWorst=described(_WORST, "Worst finding at its hosts"),
-)
-_ENDS: Final[dict[str, Schema]] = {"from": GUID_TEXT, "to": GUID_TEXT}
-_EDGE: Final = record(
-    id=described(TEXT, "Name of the bundle, for events"),
-    **_ENDS,
-    links=described(COUNT, "Links of the bundle"),
-    down=described(COUNT, "Links that are not active"),
-    load=described(orNull(NUMBER), "Load of the busiest direction of a link, 0 to 1"),
-    errorRate=described(orNull(NUMBER), "Errors each second, all ends together"),
-)
+WORST: Final[Schema] = {"type": ["string", "null"], "enum": [*SEVERITIES, None]}
+SWITCH: Final[dict[str, Schema]] = {
+    "guid": GUID_TEXT,
+    "name": TEXT,
+    "level": described(orNull(COUNT), "Level in a fat tree, from 0 for switches with hosts"),
+    "place": described(orNull(NUMBER), "Place in its level, from 0 to 1"),
+    "hosts": described(COUNT, "Hosts and routers at the switch"),
+    "isSilent": TRUTH,
+    "worst": described(WORST, "Worst finding at the switch"),
+    "hostsWorst": described(WORST, "Worst finding at its hosts"),
+}
+"""Properties of a switch in JSON."""
+
+BUNDLE: Final[dict[str, Schema]] = {
+    "id": described(TEXT, "Name of the bundle, for events"),
+    "from": GUID_TEXT,
+    "to": GUID_TEXT,
+    "links": described(COUNT, "Links of the bundle"),
+    "down": described(COUNT, "Links that are not active"),
+    "load": described(orNull(NUMBER), "Load of the busiest direction of a link, 0 to 1"),
+    "errorRate": described(orNull(NUMBER), "Errors each second, all ends together"),
+}
+"""Properties of the links between two switches in JSON."""
+
 TOPOLOGY_SCHEMA: Final = record(
     version=described(COUNT, "Number that grows with each change of nodes or links"),
     shape=choice("levels", "free"),
-    nodes=rowsOf(_NODE),
-    edges=rowsOf(_EDGE),
+    nodes=rowsOf(record(**SWITCH)),
+    edges=rowsOf(record(**BUNDLE)),
 )
 """JSON schema of a topology."""
 
@@ -172,7 +176,8 @@ def topology(context: PageContext) -> Search[list[bytes]]:
         yield
     position = {} if level is None else (yield from positions(fabric, level, found))
     shape = "free" if level is None else "levels"
-    nodes = yield from _encoded(_nodes(context, level, position), _SWITCHES_AT_A_TIME)
+    rows = (row for _guid, row in nodeRows(context, level, position))
+    nodes = yield from _encoded(rows, _SWITCHES_AT_A_TIME)
     edges = yield from _encoded(_edges(context, found), _EDGES_AT_A_TIME)
     head = f'{{"version": {version}, "shape": "{shape}", "nodes": ['.encode()
     pieces = [head, *nodes, b'], "edges": [', *edges, b"]}"]
@@ -189,21 +194,25 @@ def _encoded(rows: Iterator[dict[str, Any]], size: int) -> Search[list[bytes]]:
     return pieces
 
 
-def _nodes(
+def nodeRows(
     context: PageContext, level: dict[GUID, int] | None, position: dict[GUID, float]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[tuple[GUID, dict[str, Any]]]:
+    """Yield the switches, each with its row for JSON."""
     for node in sorted(context.fabric.switches(), key=_natural):
         hosts = _hosts(node)
-        yield {
-            "guid": guidText(node.guid),
-            "name": printable(node.description),
-            "level": None if level is None else level.get(node.guid, 0),
-            "place": position.get(node.guid),
-            "hosts": len(hosts),
-            "isSilent": context.isSilent(node),
-            "worst": _worst(context, [node]),
-            "hostsWorst": _worst(context, hosts),
-        }
+        yield (
+            node.guid,
+            {
+                "guid": guidText(node.guid),
+                "name": printable(node.description),
+                "level": None if level is None else level.get(node.guid, 0),
+                "place": position.get(node.guid),
+                "hosts": len(hosts),
+                "isSilent": context.isSilent(node),
+                "worst": _worst(context, [node]),
+                "hostsWorst": _worst(context, hosts),
+            },
+        )
 
 
 def _edges(context: PageContext, found: Bundles) -> Iterator[dict[str, Any]]:

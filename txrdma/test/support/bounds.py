@@ -174,6 +174,7 @@ BOUNDS: Final = {
         monitor.NotificationQueue._waiting,_repeated monitor.Notifier._due
     """,
     "monitor.reading.poller.MOST_NEW": "monitor.FabricPoller._newGUIDs",
+    "monitor.series.eventtable.MOST_STATES": "monitor._Drawing._added,_hosts,_joined,_removed,_worst",
     "monitor.series.history.MOST_EVENTS": "monitor.EventTable._uncertain",
     "monitor.series.history.MOST_ROWS": "monitor.BatchWriter._rows",
     "monitor.series.historystore.MOST_PORTS": "monitor.HistoryStore._ports,_last",

@@ -106,5 +106,6 @@
             wake();
         }
     });
+    document.addEventListener("monitor-time", refresh);
     listen();
 })();

@@ -16,10 +16,15 @@
     const LEGENDS = {
         load: ["idle", "up to 25 %", "up to 50 %", "up to 80 %", "beyond 80 %, or down"],
         errors: ["no errors", "fewer than 1 in 100 s", "up to 1 a second", "up to 100", "more, or down"],
+        moment: ["no finding", "a notice", "a warning", "critical", "missing"],
+        difference: ["as before", "added", "changed", "removed"],
     };
+    const CHANGES = { added: "ok", changed: "warning", removed: "critical" };
     let graph = null;
     let renderer = null;
     let version = -1;
+    let loads = 0;
+    let mode = "now"; // or a moment, or the difference between two
     let written = [];
     let hovered = null;
     let colours = {};
@@ -41,10 +46,12 @@
     }
 
     function drawLegend() {
-        legend.replaceChildren(...LEGENDS[colouring.value].map((text, at) => {
+        const [kind, swatches] = mode === "now" ? [colouring.value, "load"] : [mode, mode];
+        colouring.disabled = mode !== "now";
+        legend.replaceChildren(...LEGENDS[kind].map((text, at) => {
             const item = document.createElement("span");
             const swatch = document.createElement("span");
-            swatch.className = `swatch load-${at}`;
+            swatch.className = `swatch ${swatches}-${at}`;
             item.append(swatch, text);
             return item;
         }));
@@ -109,18 +116,20 @@
             made.addNode(node.guid, {
                 ...where[index], label: node.name || node.guid, size: isLevels ? 9 : 7 + Math.sqrt(node.hosts), node, kind: "switch",
             });
-            if (node.hosts > 0 && isLevels) {
+            const changed = [["−", node.hostsRemoved], ["+", node.hostsAdded]].filter(([, count]) => count > 0);
+            if ((node.hosts > 0 || changed.length > 0) && isLevels) {
                 const under = `${node.guid}/hosts`;
+                const difference = mode === "difference" ? changed.map(([sign, count]) => ` ${sign}${count}`).join("") : "";
                 made.addNode(under, {
                     x: where[index].x, y: where[index].y - 0.8, size: 4 + Math.sqrt(node.hosts),
-                    label: `${node.hosts} host${node.hosts > 1 ? "s" : ""}`, node, kind: "hosts",
+                    label: `${node.hosts} host${node.hosts === 1 ? "" : "s"}${difference}`, node, kind: "hosts",
                 });
-                made.addEdge(node.guid, under, { kind: "hosts", size: 1 + Math.log2(node.hosts) / 2 });
+                made.addEdge(node.guid, under, { kind: "hosts", size: 1 + Math.log2(Math.max(1, node.hosts)) / 2 });
             }
         });
         for (const edge of told.edges) {
             made.addEdgeWithKey(edge.id, edge.from, edge.to, {
-                edge, kind: "links", size: Math.min(5, 1 + 0.7 * Math.log2(edge.links)),
+                edge, kind: "links", size: Math.min(5, 1 + 0.7 * Math.log2(Math.max(1, edge.links))),
             });
         }
         return made;
@@ -131,12 +140,23 @@
         return wanted !== "" && (data.node.name.toLowerCase().includes(wanted) || data.node.guid.includes(wanted));
     }
 
+    function nodeChange({ kind, node }) {
+        if (kind === "switch") {
+            return node.change;
+        }
+        const [isLess, isMore] = [node.hostsRemoved > 0, node.hostsAdded > 0];
+        return isLess && isMore ? "changed" : isLess ? "removed" : isMore ? "added" : null;
+    }
+
     function nodeLook(id, data) {
         const worst = data.kind === "hosts" ? data.node.hostsWorst : data.node.worst;
         const usual = data.kind === "hosts" ? colours.quiet : colours.link;
         const made = { ...data, color: data.node.isSilent ? colours.info : usual, zIndex: 1 };
         if (worst !== null) {
             made.color = colours[worst];
+        }
+        if (mode === "difference") {
+            made.color = colours[CHANGES[nodeChange(data)]] || usual;
         }
         const isNear = hovered === null || hovered === id || graph.areNeighbors(hovered, id);
         if (!isNear || (search.value.trim() !== "" && !isFound(data))) {
@@ -148,11 +168,19 @@
         return made;
     }
 
+    /* Rank of a bundle among those drawn above each other, and its colour. */
+    function pastLook(edge) {
+        if (mode === "difference") {
+            return edge.change === null ? [0, null] : [4, colours[CHANGES[edge.change]]];
+        }
+        return edge.down > 0 ? [4, null] : edge.worst === null ? [0, null] : [3, colours[edge.worst]];
+    }
+
     function edgeLook(id, data) {
         const made = { ...data, zIndex: 0, color: colours.line };
         if (data.kind === "links") {
-            const at = step(data.edge);
-            made.color = colours.load[at];
+            const [at, color] = mode === "now" ? [step(data.edge), null] : pastLook(data.edge);
+            made.color = color || colours.load[at];
             made.zIndex = at;
             made.size = data.size + (at > 2 ? 1 : 0);
         }
@@ -340,15 +368,26 @@
         }
     }
 
+    function source() {
+        const query = new URLSearchParams(location.search);
+        const [from, to] = [query.get("from"), query.get("to")];
+        if (from === null) {
+            return "";
+        }
+        return to === null ? `/at?at=${from}` : `/difference?from=${from}${to === "now" ? "" : `&to=${to}`}`;
+    }
+
     async function load() {
-        const answer = await fetch(`${prefix}/api/v1/topology`);
-        if (!answer.ok) {
+        loads += 1;
+        const number = loads;
+        const path = source();
+        const answer = await fetch(`${prefix}/api/v1/topology${path}`);
+        const told = answer.ok ? await answer.json() : { nodes: [] };
+        if (told.nodes.length === 0 || number !== loads) {
             return;
         }
-        const told = await answer.json();
-        if (told.nodes.length === 0) {
-            return;
-        }
+        mode = path === "" ? "now" : told.since === null ? "moment" : "difference";
+        place.dataset.mode = mode;
         figure.hidden = false;
         readColours();
         drawLegend();
@@ -382,7 +421,11 @@
         readColours();
         again();
     });
+    document.addEventListener("monitor-time", load);
     document.addEventListener("monitor-round", (event) => {
+        if (mode !== "now") {
+            return;
+        }
         if (graph === null) {
             load();
             return;

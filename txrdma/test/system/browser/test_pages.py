@@ -333,6 +333,55 @@ class BrowserTests(SynchronousTestCase):
         self.js("document.querySelector('#topology circle').dispatchEvent(new MouseEvent('click'))")
         self.until(lambda: "/nodes/0x" in self.driver.current_url)
 
+    def test_timeline(self) -> None:
+        """Sliders show a moment and its differences from now, by keyboard, in colours and as a table."""
+        self.assertTimeline("leaf05")
+
+    def test_timelineWithoutWebGL(self) -> None:
+        added = self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": NO_WEBGL})
+        self.addCleanup(self.driver.execute_cdp_cmd, "Page.removeScriptToEvaluateOnNewDocument", dict(added))
+        self.assertTimeline("leaf07")
+        lines = "[...document.querySelectorAll('#topology line')]"
+        colours = self.js(f"return {lines}.map((one) => one.getAttribute('stroke'))")
+        self.assertEqual(len(set(colours)), 3)  # of hosts, of bundles, and of the changed one
+        self.picture("difference")
+
+    def assertTimeline(self, leaf: str) -> None:
+        """Cut a cable of a leaf, and choose the beginning of the history, then its differences from now."""
+        from selenium.webdriver.common.keys import Keys
+
+        self.order("cut", leaf, 11)
+        self.addCleanup(self.order, "heal", leaf, 11)
+        self.until(lambda: self.at(f"/findings?search={leaf}") and leaf in self.text("#open"))
+        self.at("/topology")
+        self.drawn("#topology")
+        self.until(lambda: int(self.js("return document.getElementById('timeline').dataset.marks ?? 0")))
+        self.press("timeline-from", Keys.HOME)
+        self.untilMode("moment")
+        self.until(lambda: "Findings then" in self.text("#moment"))
+        spoken = "return document.getElementById('timeline-from').getAttribute('aria-valuetext')"
+        self.assertRegex(self.js(spoken), r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$")
+        self.press("timeline-compare", Keys.SPACE)
+        self.untilMode("difference")
+        self.until(lambda: re.search(f"link removed\\s+{leaf}", self.text("#moment")))
+        self.assertIn("to=now", self.driver.current_url)
+        self.assertEqual(self.complaintsOfAxe(), [])
+        self.driver.refresh()
+        self.untilMode("difference")
+        self.until(lambda: self.js("return document.getElementById('timeline').hidden === false"))
+        self.assertTrue(self.js("return document.getElementById('timeline-compare').checked"))
+        if not self.js("return document.querySelector('#topology svg') !== null"):
+            self.press("timeline-from", Keys.END)
+            self.untilMode("now")
+            self.until(lambda: "Errors/s" in self.text("#moment"))
+
+    def press(self, identifier: str, key: str) -> None:
+        self.js("document.getElementById(arguments[0]).focus()", identifier)
+        self.driver.switch_to.active_element.send_keys(key)
+
+    def untilMode(self, mode: str) -> None:
+        self.until(lambda: self.js("return document.getElementById('topology').dataset.mode") == mode)
+
     def count(self, selector: str) -> int:
         return int(self.js("return document.querySelectorAll(arguments[0]).length", selector))
 
