@@ -52,6 +52,7 @@ SOURCES: Final = {
         "commands.monitor._toJSON monitor.reading.statistics.PollerStatistics "
         "monitor.diagnosis.findinglog.Entry.toDict fabric.linkload.Load.toDict"
     ),
+    "fabric-users": "commands.fabric_users.usersOf",
     "errors": "commands.errors.reportDict",
     "diff": "commands.diff.differenceDict",
     "trace": "commands.trace.run commands.trace.hopDict",

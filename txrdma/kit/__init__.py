@@ -13,6 +13,7 @@ Utilities that do not depend on RDMA.
  - L{txrdma.kit.listening}: checks of server endpoint strings.
  - L{txrdma.kit.httprequests}: HTTP requests with bounds of time and size.
  - L{txrdma.kit.webaccess}, L{txrdma.kit.pathprefix}: tokens and passwords of a web site; pages below a path.
+ - L{txrdma.kit.passwords}: users with roles, and hashes of their passwords.
  - L{txrdma.kit.remotewrite}: samples in the encoding of Prometheus' remote write.
  - L{txrdma.kit.remotesender}: sends them, or stores them until they can be sent.
  - L{txrdma.kit.lease}: the right of one process among several to do something.

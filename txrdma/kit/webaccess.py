@@ -1,5 +1,5 @@
 """
-Access to a web site: tokens and passwords from files, by C{twisted.cred}.
+Access to a web site: tokens and passwords from files, by C{twisted.cred}; or a reverse proxy names the user.
 
 Programs send a token (RFC 6750); browsers ask for a name and a password (RFC 7617), and accept a token as the
 password, with any name.
@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import time
 from codecs import BOM_UTF8
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from hmac import compare_digest
-from ipaddress import ip_address, IPv6Address
+from ipaddress import ip_address, ip_network, IPv6Address
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from zope.interface import Attribute, implementer, Interface
 
@@ -21,14 +23,18 @@ from twisted.cred.checkers import ICredentialsChecker
 from twisted.cred.credentials import ICredentials, IUsernamePassword
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
 from twisted.cred.portal import IRealm, Portal
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.address import UNIXAddress
+from twisted.internet.defer import Deferred, DeferredLock, maybeDeferred
+from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 from twisted.web.guard import BasicCredentialFactory, HTTPAuthSessionWrapper
 from twisted.web.iweb import ICredentialFactory
-from twisted.web.resource import IResource
+from twisted.web.resource import IResource, Resource
 from twisted.web.server import Request
 
 from txrdma.error import InvalidRequest
+from txrdma.kit.passwords import Account, HASH_PREFIX, Role, User
+from txrdma.kit.values import frozen
 
 _REALM: Final = b"fabric monitor"
 FEWEST_CHARACTERS: Final = 16
@@ -51,8 +57,23 @@ MOST_GUESSERS: Final = 1000
 MOST_LOGGED: Final = 100
 """Maximum number of log lines about wrong passwords within L{GUESS_SECONDS}; further ones are dropped."""
 
+MOST_LOGINS: Final = 100
+"""
+Maximum number of passwords that wait to be compared with a hash, one after the other in a thread; further
+ones are refused. Users who have logged in before do not wait.
+"""
+
+UNIX: Final = "unix"
+"""Address of a proxy that connects by a UNIX socket."""
+
 _LONGEST_NAME: Final = 64
+_USER: Final = "txrdmaUser"
+_ANYBODY: Final = User("")
+_NETWORK: Final = lru_cache(maxsize=256)(ip_network)
 _log = Logger()
+
+InThread = Callable[..., Awaitable[Any]]
+"""Runs a function in a thread, or at once: C{maybeDeferred}."""
 
 
 def clientNetworkOf(address: str) -> str:
@@ -163,12 +184,54 @@ class _PasswordFactory(BasicCredentialFactory):
 _passwords: Final[Callable[[bytes], Any]] = _PasswordFactory
 
 
+def _only(request: Request, header: str) -> str:
+    """Return the value of a header; C{""} if there is none, or several: one may be from the client."""
+    values = request.requestHeaders.getRawHeaders(header.encode("ascii"), [])
+    return values[0].decode("utf-8", "replace").strip() if len(values) == 1 else ""
+
+
+@frozen
+class ProxyRules:
+    """
+    Rules by which a reverse proxy, which has authenticated a user, is believed.
+
+    @ivar addresses: addresses and networks of proxies; L{UNIX} for those that connect by a UNIX socket.
+    @ivar userHeader: header with the name of the user.
+    @ivar roleHeader: header with roles or groups, separated by commas; C{operators} are those of operators.
+    """
+
+    addresses: tuple[str, ...]
+    userHeader: str = "X-Remote-User"
+    roleHeader: str = "X-Remote-Role"
+    operators: tuple[str, ...] = (Role.OPERATOR.value,)
+
+    def userOf(self, request: Request) -> User | None:
+        """Return the user whom a proxy names; None if the request has none, or is not from a proxy."""
+        if not self._isProxy(request.getClientAddress()):
+            return None
+        name = _only(request, self.userHeader)
+        if not (name and name.isprintable() and len(name) <= _LONGEST_NAME):
+            return None
+        known = {role.strip() for role in _only(request, self.roleHeader).split(",")}
+        return User(name, Role.VIEWER if known.isdisjoint(self.operators) else Role.OPERATOR)
+
+    def _isProxy(self, client: IAddress) -> bool:
+        if isinstance(client, UNIXAddress):
+            return UNIX in self.addresses
+        try:
+            address = ip_address(getattr(client, "host", ""))
+        except ValueError:
+            return False
+        known = getattr(address, "ipv4_mapped", None) or address
+        return any(known in _NETWORK(each) for each in self.addresses if each != UNIX)
+
+
 @implementer(ICredentialsChecker)
 class AccessControl:
     """
     Checker of tokens and passwords.
 
-    @ivar isOpen: whether no credentials are required: there are neither tokens nor users.
+    @ivar isOpen: whether no credentials are required: there are neither tokens nor users nor proxies.
     """
 
     credentialInterfaces: tuple[type[Interface], ...] = (IUsernamePassword, IBearerToken)
@@ -176,49 +239,78 @@ class AccessControl:
     def __init__(
         self,
         tokens: list[bytes] | None = None,
-        users: dict[bytes, bytes] | None = None,
+        users: Mapping[bytes, Account] | None = None,
         guesses: Guesses | None = None,
+        proxy: ProxyRules | None = None,
+        inThread: InThread = maybeDeferred,
     ) -> None:
         """
-        @param users: passwords by the names of users.
+        @param users: accounts by the names of users.
         @param guesses: remembers wrong passwords.
+        @param proxy: which proxies are believed; None for none.
+        @param inThread: compares a password with a hash, which takes some 50 milliseconds.
         """
         self._guesses = Guesses() if guesses is None else guesses
         self._inventions = Guesses(self._guesses.seconds)  # of names without a user: they displace none
-        self._tokens = tokens or []
-        self._users = users or {}
-        self.isOpen = not self._tokens and not self._users
+        self._turn = DeferredLock()
+        self._inThread = inThread
+        self._set(tokens or [], users or {}, proxy)
+        self.isOpen = not self._tokens and not self._users and self._proxy is None
 
-    def requestAvatarId(self, credentials: Any) -> Deferred[bytes | tuple[()]]:
-        """Return the owner of these credentials; fails with L{UnauthorizedLogin} if there is none."""
-        isToken = IBearerToken.providedBy(credentials)
-        if isToken:
-            name, secret, address = b"", credentials.token, ""
-        else:
-            name, secret = credentials.username, credentials.password
-            address = getattr(credentials, "address", "")
+    def _set(self, tokens: list[bytes], users: Mapping[bytes, Account], proxy: ProxyRules | None) -> None:
+        self._tokens, self._users, self._proxy = tokens, users, proxy
+        hashes = [account.hash for account in users.values() if account.hash is not None]
+        slowest = max(hashes, key=lambda each: (each.logN, each.blockSize, each.parallelism), default=None)
+        # A name without a user takes as long as one with a user.
+        self._nobody = Account(os.urandom(FEWEST_CHARACTERS) if slowest is None else slowest.unknown())
+
+    def requestAvatarId(self, credentials: Any) -> Deferred[Any]:
+        """Return the L{User} with these credentials; fails with L{UnauthorizedLogin} if there is none."""
+        return Deferred.fromCoroutine(self._userOf(credentials))
+
+    async def _userOf(self, credentials: Any) -> User:
+        if IBearerToken.providedBy(credentials):
+            if self._isToken(credentials.token):
+                return User("token")
+            raise UnauthorizedLogin("there is no such token")
+        name, secret = credentials.username, credentials.password
+        address = getattr(credentials, "address", "")
+        account = self._users.get(name, self._nobody)
         guesses = self._guesses if name in self._users else self._inventions
-        if not isToken and guesses.areTooMany(address, name):
-            return fail(UnauthorizedLogin("there were too many wrong passwords"))
-        known = [*self._tokens, self._users[name]] if name in self._users else self._tokens
-        # All of them are compared, so that the duration reveals nothing.
-        if not sum(compare_digest(secret, each) for each in known):
-            if not isToken:
-                guesses.wrong(address, name)
-            return fail(UnauthorizedLogin("there is no such token or password"))
-        if not isToken:
-            guesses.right(address, name)
-        return succeed(name or b"token")
+        if guesses.areTooMany(address, name):
+            raise UnauthorizedLogin("there were too many wrong passwords")
+        isToken, isRight = self._isToken(secret), account.isKnown(secret)
+        if not (isToken or isRight) and account.hash is not None:
+            if len(self._turn.waiting) >= MOST_LOGINS:
+                raise UnauthorizedLogin("too many users log in at the same time")
+            async with self._turn:
+                if guesses.areTooMany(address, name):  # others of the same time were wrong
+                    raise UnauthorizedLogin("there were too many wrong passwords")
+                isRight = account.isKnown(secret) or await self._inThread(account.matches, secret)
+                if not isRight:
+                    guesses.wrong(address, name)  # before the next one is compared
+        elif not (isToken or isRight):
+            guesses.wrong(address, name)
+        if not (isToken or isRight):
+            raise UnauthorizedLogin("there is no such token or password")
+        guesses.right(address, name)
+        if isToken:  # with any name, which must not get the rights of the user with this name
+            return User("token")
+        return User(_shown(name), account.role)
+
+    def _isToken(self, secret: bytes) -> bool:
+        """Return whether a secret is a token; all are compared, so that the duration reveals nothing."""
+        return bool(sum(compare_digest(secret, each) for each in self._tokens))
 
     def change(self, other: AccessControl) -> bool:
         """
-        Use the users and tokens of another instance.
+        Use the users, tokens and proxies of another instance.
 
         @return: False if one of the two requires no credentials: then nothing has changed.
         """
         if self.isOpen or other.isOpen:
             return self.isOpen and other.isOpen
-        self._tokens, self._users = other._tokens, other._users
+        self._set(other._tokens, other._users, other._proxy)
         return True
 
     def guard(self, resource: IResource) -> IResource:
@@ -226,7 +318,53 @@ class AccessControl:
         if self.isOpen:
             return resource
         factories: list[Any] = [_passwords(_REALM), BearerCredentialFactory()]
-        return HTTPAuthSessionWrapper(Portal(_Realm(resource), [self]), factories)
+        login = HTTPAuthSessionWrapper(Portal(_Realm(resource), [self]), factories)
+        return _Entrance(self._proxied, resource, login)
+
+    def _proxied(self, request: Request) -> User | None:
+        return None if self._proxy is None else self._proxy.userOf(request)
+
+
+def _shown(name: bytes) -> str:
+    text = name[:_LONGEST_NAME].decode("utf-8", "replace")
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def userOf(request: Request) -> User:
+    """Return the user of a request that L{AccessControl.guard} has admitted."""
+    user: User = getattr(request, _USER, _ANYBODY)
+    return user
+
+
+class _Entrance(Resource):
+    """Resource that admits users whom a proxy names; others log in."""
+
+    def __init__(
+        self, proxied: Callable[[Request], User | None], resource: IResource, login: IResource
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
+        self._proxied = proxied
+        self._resource = resource
+        self._login = login
+
+    def getChildWithDefault(self, path: bytes, request: Request) -> Any:
+        user = self._proxied(request)
+        if user is None:
+            return self._login.getChildWithDefault(path, request)
+        return _Admitted(self._resource, user).getChildWithDefault(path, request)
+
+
+class _Admitted(Resource):
+    """The resource of an admitted user, whom it notes in requests."""
+
+    def __init__(self, resource: IResource, user: User) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
+        self._resource = resource
+        self._user = user
+
+    def getChildWithDefault(self, path: bytes, request: Request) -> Any:
+        setattr(request, _USER, self._user)
+        return self._resource.getChildWithDefault(path, request)
 
 
 @implementer(IRealm)
@@ -234,8 +372,31 @@ class _Realm:
     def __init__(self, resource: IResource) -> None:
         self._resource = resource
 
-    def requestAvatar(self, avatarId: object, mind: object, *interfaces: type[Interface]) -> Any:
-        return IResource, self._resource, lambda: None
+    def requestAvatar(self, avatarId: Any, mind: object, *interfaces: type[Interface]) -> Any:
+        return IResource, _Admitted(self._resource, avatarId), lambda: None
+
+
+def isCrossSite(request: Request, isForm: bool) -> bool:
+    """
+    Return whether a page of another site may have caused a request that changes something.
+
+    Browsers add the name and password of a site to such requests, too. Current ones send C{Sec-Fetch-Site}
+    over TLS and on loopback, and all send C{Origin} with POST. A program sends neither.
+
+    @param isForm: whether forms of other sites could have sent the request: then one of the two is required.
+    """
+    site = request.getHeader(b"sec-fetch-site")
+    if site is not None:
+        return site != b"same-origin"
+    origin = request.getHeader(b"origin")
+    if origin is None:
+        return isForm
+    hosts = [request.getHeader(name) for name in (b"host", b"x-forwarded-host")]  # forms cannot set these
+    try:
+        place = urlsplit(origin.decode("ascii")).netloc.encode()
+    except ValueError:
+        return True
+    return not place or place not in hosts
 
 
 def isLocalName(host: bytes) -> bool:
@@ -258,28 +419,44 @@ def isLocalName(host: bytes) -> bool:
 # Files.
 
 
-def readAccess(tokens: str, users: str) -> AccessControl:
+def readAccess(
+    tokens: str, users: str, proxy: ProxyRules | None = None, inThread: InThread = maybeDeferred
+) -> AccessControl:
     """
     Read tokens and users from their files.
 
     @param tokens: path of a file with a token on each line; C{""} for none.
-    @param users: path of a file with C{name:password} on each line; C{""} for none.
+    @param users: path of a file with C{name:HASH:role} on each line; C{""} for none. C{name:password} is
+        deprecated.
     @raise InvalidRequest: a file cannot be read, everybody can read it, or a line is invalid.
     """
     found = [line for _number, line in _lines(tokens)]
     short = next((number for number, line in _lines(tokens) if len(line) < FEWEST_CHARACTERS), None)
     if short is not None:
         raise InvalidRequest(f"{tokens}, line {short}: a token has {FEWEST_CHARACTERS} characters or more")
-    known: dict[bytes, bytes] = {}
+    known: dict[bytes, Account] = {}
+    plain = 0
     for number, line in _lines(users):
-        name, colon, password = line.partition(b":")
-        if not (name and colon and password):
-            raise InvalidRequest(f"{users}, line {number}: not of the form name:password")
-        known[name] = password
+        name, _colon, password = line.partition(b":")
+        try:
+            if not name:
+                raise InvalidRequest("there is no name")
+            known[name] = Account.fromText(password)
+        except InvalidRequest as error:
+            why = f"not of the form name:HASH:role: {error}"
+            raise InvalidRequest(f"{users}, line {number}: {why}") from error
+        plain += not password.startswith(HASH_PREFIX)
+    if plain:
+        _log.warn(
+            "{path} has {number} passwords as plain text, which is deprecated; this hashes them: "
+            "txrdma fabric-users --file {path} hash",
+            path=users,
+            number=plain,
+        )
     for path, content in ((tokens, found), (users, known)):
         if path and not content:
             raise InvalidRequest(f"{path}: the file has no entries")
-    return AccessControl(found, known)
+    return AccessControl(found, known, proxy=proxy, inThread=inThread)
 
 
 def _lines(path: str) -> list[tuple[int, bytes]]:

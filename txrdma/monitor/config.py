@@ -15,12 +15,14 @@ from txrdma.error import InvalidRequest
 from txrdma.fabric.metricnames import METRICS
 from txrdma.fabric.texts import printable
 from txrdma.kit.values import frozen
+from txrdma.kit.webaccess import ProxyRules
 from txrdma.monitor.configfile import ConfigReader, DEFAULT_LISTEN
 from txrdma.monitor.diagnosis.findinglog import FindingRules
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_FLAPS, DEFAULT_LIMITS, MOST_BIT_ERRORS
 from txrdma.monitor.events.alerts import AlertRules, Silence
 from txrdma.monitor.events.channels import MailSettings
+from txrdma.monitor.events.syslog import SyslogSettings
 from txrdma.monitor.files import FileSettings
 from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.reading.settings import PollerSettings
@@ -64,6 +66,8 @@ class MonitorConfig:
         C{collectorKeyFile} is the path of the key shared with them.
     @ivar surveySeconds: time between surveys of the tables of a fabric that does not change; 0 for none.
     @ivar alerts: rules for notifications.
+    @ivar proxy: which reverse proxies are believed about users; None for none.
+    @ivar syslog: settings of notifications to syslog; None for none.
     @ivar webhooks: names of webhooks, their URLs, formats, and Authorization headers or C{""}; C{mail} is
         None without mail, C{log} the path of the file of lines, C{""} for none.
     @ivar files: files for other programs, updated after each sweep.
@@ -94,6 +98,8 @@ class MonitorConfig:
     mail: MailSettings | None
     log: str
     files: FileSettings
+    proxy: ProxyRules | None = None
+    syslog: SyslogSettings | None = None
     collectors: tuple[str, ...] = ()
     collectorKeyFile: str = ""
     fabric: str = ""
@@ -189,6 +195,8 @@ def _configOf(reader: ConfigReader, fabric: str) -> MonitorConfig:
         ),
         mail=_mail(alerts.pop("mail", {})),
         log=alerts.pop("log", ""),
+        syslog=SyslogSettings(**syslog) if (syslog := alerts.pop("syslog", {})) else None,
+        proxy=ProxyRules(**web["proxy"]) if web.get("proxy") else None,
         alerts=AlertRules(
             silences=tuple(Silence(**given) for given in alerts.pop("silences", {}).values()), **alerts
         ),

@@ -37,7 +37,17 @@ _SILENCE: Final = {"kind": string, "where": string, "until": values.timestamp, "
 SCHEMA: Final[Mapping[str, Any]] = {
     "port": string,
     "fabrics": {_ANY: (values.fabricName, {})},
-    "web": {"listen": string, "tokens": string, "users": string},
+    "web": {
+        "listen": string,
+        "tokens": string,
+        "users": string,
+        "proxy": {
+            "addresses": values.proxyAddresses,
+            "user-header": ("userHeader", values.headerName),
+            "role-header": ("roleHeader", values.headerName),
+            "operators": values.roles,
+        },
+    },
     "metrics": {"counters": values.counters},
     "history": {
         "file": string,
@@ -86,6 +96,7 @@ SCHEMA: Final[Mapping[str, Any]] = {
         "group": ("groupSeconds", seconds(0.0)),
         "severity": ("least", values.severity),
         "log": string,
+        "syslog": {"address": values.syslogAddress, "facility": values.facility},
         "mail": {
             "host": values.host,
             "port": wholeNumber(1, 65535),
@@ -190,6 +201,11 @@ class ConfigReader:
         poll = self.table("poll")
         if poll.get("collectors"):
             self._require("poll", poll, collectorKeyFile="collector-key-file")
+        proxy, syslog = self.table("web", "proxy"), self.table("alerts", "syslog")
+        if proxy or "proxy" in self.table("web"):
+            self._require("web.proxy", proxy, addresses="addresses")
+        if syslog or "syslog" in self.table("alerts"):
+            self._require("alerts.syslog", syslog, address="address")
         if mail:
             self._require("alerts.mail", mail, host="host", sender="from", receivers="to")
         remote = self.table("remote-write")
@@ -208,11 +224,11 @@ class ConfigReader:
         mistake = mistakeIn(listen) if listen else ""
         if mistake:
             self._mistake("web.listen", f"{listen!r} is not an endpoint: {mistake}")
-        elif not (isLoopback(listen or DEFAULT_LISTEN) or web.get("tokens") or web.get("users")):
+        elif not (isLoopback(listen or DEFAULT_LISTEN) or any(map(web.get, ("tokens", "users", "proxy")))):
             self._mistake(
                 "web.listen",
-                f"{listen!r} is beyond this host, where everybody could read: give web.tokens or web.users, "
-                f"or listen on loopback, as {DEFAULT_LISTEN}",
+                f"{listen!r} is beyond this host, where everybody could read: give web.tokens, web.users or "
+                f"web.proxy, or listen on loopback, as {DEFAULT_LISTEN}",
             )
 
     def limit(self, usual: TallyLimit) -> TallyLimit:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import date, datetime
 from functools import partial
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -15,7 +15,9 @@ from txrdma.error import InvalidRequest
 from txrdma.fabric.advice import ADVICE, Severity
 from txrdma.fabric.errorcounters import counterName, shownName
 from txrdma.fabric.metricnames import METRICS
+from txrdma.kit.webaccess import UNIX
 from txrdma.monitor.events.alerts import Window
+from txrdma.monitor.events.syslog import FACILITIES
 
 _YEAR: Final = 365 * 86400.0
 _MOST: Final = 1_000_000
@@ -227,6 +229,39 @@ labelName: Final = matching(
     rf"(?!({'|'.join(_USED_LABELS)})$)[A-Za-z_][A-Za-z0-9_]*",
     f"is a name of letters, digits and _, and not one of {', '.join(_USED_LABELS)}",
 )
+_syslog: Final = matching(
+    r"(udp|tcp|tls):\S+:[0-9]{1,5}|unix:/.+",
+    "an address, as udp:loghost:514, tcp:loghost:601, tls:loghost:6514 or unix:/dev/log",
+)
+
+
+def syslogAddress(value: object) -> str:
+    """Check the address of a syslog daemon."""
+    text = _syslog(value)
+    if not text.startswith("unix:"):
+        wholeNumber(1, 65535)(int(text.rpartition(":")[2]))
+    return text
+
+
+def _proxyAddress(value: object) -> str:
+    text = string(value)
+    if text != UNIX:
+        try:
+            ip_network(text)
+        except ValueError as error:
+            expected = "addresses or networks, as 10.0.0.1 and 10.1.0.0/16, or 'unix'"
+            raise InvalidValue(f"a list of {expected}: {error}") from None
+    return text
+
+
+def facility(value: object) -> int:
+    """Check the name of a facility of syslog; return its number."""
+    number = FACILITIES.get(value) if isinstance(value, str) else None
+    if number is None:
+        raise InvalidValue(f"one of {', '.join(FACILITIES)}")
+    return number
+
+
 headerName: Final = matching(r"[A-Za-z0-9-]+", "is no name of a header")
 fabricName: Final = matching(
     r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", "is no name of a fabric: up to 32 letters, digits, _ and -"
@@ -234,4 +269,6 @@ fabricName: Final = matching(
 counters: Final = listOf(_counterMetric, "names of counters")
 findingKinds: Final = listOf(_kind, "kinds of findings")
 mailAddresses: Final = listOf(mailAddress, "addresses of mail", fewest=1)
+proxyAddresses: Final = listOf(_proxyAddress, "addresses or networks", fewest=1)
+roles: Final = listOf(lineOfText, "names of roles or groups", fewest=1)
 clientEndpoints: Final = listOf(string, "client endpoint strings, as tcp:reader1:9316", fewest=1)

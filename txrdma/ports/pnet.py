@@ -13,7 +13,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -102,17 +102,22 @@ def _lock(folder: int) -> None:
             return
 
 
-def writeText(path: Path, text: str) -> None:
+def writeText(path: Path, text: str, mode: int = 0o644) -> None:
     """
-    Replace a table atomically: readers see the whole old one or the whole new one.
+    Replace a file atomically: readers see the whole old one or the whole new one, with its mode and owner.
 
+    @param mode: mode of a new file.
     @raise OSError: the file cannot be written.
     """
     descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(descriptor, "w") as file:
             file.write(text)
-            os.fchmod(file.fileno(), path.stat().st_mode & 0o777 if path.exists() else 0o644)
+            known = path.stat() if path.exists() else None
+            if known is not None:
+                with suppress(PermissionError):  # only root can preserve another owner
+                    os.fchown(file.fileno(), known.st_uid, known.st_gid)
+            os.fchmod(file.fileno(), mode if known is None else known.st_mode & 0o777)
         os.replace(made, path)
     except BaseException:
         os.unlink(made)

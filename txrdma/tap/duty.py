@@ -32,6 +32,7 @@ from txrdma.monitor.events.alerts import FormerAlerts
 from txrdma.monitor.events.channels import AlertChannel, LineChannel, MailChannel, WebhookChannel
 from txrdma.monitor.events.memory import restoreState, secondsToFind
 from txrdma.monitor.events.notifier import Notifier
+from txrdma.monitor.events.syslog import SyslogChannel
 from txrdma.monitor.files import MaintainedFiles
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.series.history import HistoryWriter, InThread
@@ -56,7 +57,7 @@ def requireTLS(what: str) -> None:
 
 
 def channelsOf(reactor: Any, config: MonitorConfig) -> list[AlertChannel]:
-    """Return the channels that report findings: webhooks, mail and a log file, each of which may need TLS."""
+    """Return the channels that report findings: webhooks, mail, syslog and a log file; some need TLS."""
     for name, url, _kind, _authorization in config.webhooks:
         if url.startswith("https:"):
             requireTLS(f"alerts.webhooks.{name}")
@@ -68,6 +69,10 @@ def channelsOf(reactor: Any, config: MonitorConfig) -> list[AlertChannel]:
     ]
     if config.mail is not None:
         channels.append(MailChannel(reactor, config.mail))
+    if config.syslog is not None:
+        if config.syslog.address.startswith("tls:"):
+            requireTLS("alerts.syslog")
+        channels.append(SyslogChannel(reactor, config.syslog))
     if config.log:
         channels.append(LineChannel(config.log))
     for channel in channels:

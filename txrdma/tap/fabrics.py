@@ -12,12 +12,11 @@ from twisted.logger import Logger
 
 from txrdma.error import RDMAError
 from txrdma.interfaces import IMADPort
-from txrdma.kit.webaccess import readAccess
 from txrdma.monitor.config import MonitorConfig
 from txrdma.monitor.process import ProcessMeasures
 from txrdma.monitor.web.fabrics import FabricsSite
 from txrdma.tap.listening import ListeningService
-from txrdma.tap.monitor import endpointOf, MonitorService
+from txrdma.tap.monitor import accessOf, endpointOf, MonitorService
 from txrdma.tap.systemd import SystemNotifier
 
 _log = Logger()
@@ -74,7 +73,7 @@ class FabricsService(ListeningService):
         self._reload: Callable[[], MonitorConfig] | None = None
         self._read: MonitorConfig | None = None
         self._notifier = SystemNotifier(reactor, os.environ, self._isAlive)
-        self._access = access = readAccess(config.tokens, config.users)
+        self._access = access = accessOf(reactor, config)
         endpoint = endpointOf(reactor, config, access) if config.listen else None
         self.monitors: dict[str, MonitorService] = {}
         names = [one.fabric for one in config.fabrics]
@@ -117,7 +116,7 @@ class FabricsService(ListeningService):
             return False
         try:
             self._read = self._reload()
-            access = readAccess(self._read.tokens, self._read.users)
+            access = accessOf(self._reactor, self._read)
         except RDMAError as error:
             _log.error("the configuration was not read again: {why}", why=str(error))
             return False

@@ -17,6 +17,7 @@ from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.interfaces import IAddress, IListeningPort, IStreamClientEndpoint, IStreamServerEndpoint
+from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
@@ -32,7 +33,7 @@ from txrdma.mad.agent import MADAgent
 from txrdma.mad.ports import defaultMADPort, openMADPort
 from txrdma.monitor.collecting.pool import CollectorPool
 from txrdma.monitor.config import MonitorConfig, secretIn
-from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised, Resumed
+from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, Raised
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.process import ProcessMeasures
@@ -76,9 +77,9 @@ _FIXED: Final = (
 
 
 def logFinding(event: FindingEvent) -> None:
-    """Log a finding that was raised or cleared. A previous process has logged L{Resumed} findings."""
+    """Log a finding that was raised or cleared."""
     entry = event.entry
-    if isinstance(event, Resumed):
+    if not isinstance(event, (Raised, Cleared)):
         return
     state = "is there" if isinstance(event, Raised) else "is cleared"
     _log.info(
@@ -98,6 +99,19 @@ def checkOf(config: MonitorConfig) -> Check:
         return locatedFindings
     plan = readCables(config.topology)
     return lambda fabric: chain(locatedFindings(fabric), cableFindings(fabric, plan))
+
+
+def accessOf(reactor: Any, config: MonitorConfig) -> AccessControl:
+    """
+    Return who may use the pages; passwords are compared with hashes in a thread.
+
+    @raise InvalidRequest: a file of tokens or users cannot be read, or is invalid.
+    """
+
+    def inThread(work: Callable[..., bool], *arguments: object) -> Deferred[bool]:
+        return deferToThreadPool(reactor, reactor.getThreadPool(), work, *arguments)
+
+    return readAccess(config.tokens, config.users, config.proxy, inThread)
 
 
 def endpointOf(reactor: Any, config: MonitorConfig, access: AccessControl) -> IStreamServerEndpoint:
@@ -184,7 +198,7 @@ class MonitorService(ListeningService):
         """
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._reactor = reactor
-        access = self._access = readAccess(config.tokens, config.users)
+        access = self._access = accessOf(reactor, config)
         endpoint = endpointOf(reactor, config, access) if config.listen else None
         check = checkOf(config)
         reopen = reopen or partial(openMADPort, reactor, config.port or defaultMADPort())
@@ -359,7 +373,7 @@ class MonitorService(ListeningService):
         try:
             config = self._reload()
             channels, check = channelsOf(self._reactor, config), checkOf(config)
-            access = readAccess(config.tokens, config.users)
+            access = accessOf(self._reactor, config)
         except RDMAError as error:
             _log.error("the configuration was not read again: {why}", why=str(error))
             return False

@@ -82,6 +82,7 @@ COMMANDS: Final = (
     Command("links", FABRICS, "Links of a fabric: width, speed, and capability."),
     Command("check", FABRICS, "Check a whole fabric for faults; for cron."),
     Command("monitor", FABRICS, "Watch the findings and the busiest links of a fabric."),
+    Command("fabric-users", FABRICS, "Users and operators of the fabric monitor's pages."),
     Command("errors", FABRICS, "Ports with error counters above their thresholds."),
     Command("snapshot", FABRICS, "Write a fabric with its tables and counters to a file."),
     Command("diff", FABRICS, "Compare two snapshots of a fabric."),

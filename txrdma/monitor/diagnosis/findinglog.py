@@ -7,11 +7,15 @@ argument. There is no timer, because nothing changes between two reports.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from enum import Enum
+from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from txrdma.error import InvalidRequest
 from txrdma.fabric.advice import adviceOn, Severity
 from txrdma.fabric.health import Finding
 from txrdma.kit.values import frozen, record
@@ -20,6 +24,36 @@ _MOST_TEXTS: Final = 3
 _MOST_DOUBLINGS: Final = 10
 MOST_CLEARED: Final = 1000
 """Maximum number of cleared findings that are retained."""
+
+MOST_COMMENTS: Final = 50
+"""Maximum number of comments on a finding; further ones are refused."""
+
+LONGEST_COMMENT: Final = 1000
+"""Maximum number of characters of a comment; longer ones are refused."""
+
+
+class Action(Enum):
+    """What an operator does about a finding."""
+
+    ACKNOWLEDGE = "acknowledge"
+    UNACKNOWLEDGE = "unacknowledge"
+    COMMENT = "comment"
+
+
+class Comment(NamedTuple):
+    """Comment of an operator, with its time in seconds since 1970."""
+
+    at: float
+    user: str
+    text: str
+
+
+class Acknowledgement(NamedTuple):
+    """An operator knows of a finding, which had this severity then."""
+
+    at: float
+    user: str
+    severity: Severity
 
 
 class Key(NamedTuple):
@@ -79,6 +113,8 @@ class Entry:
     @ivar awaySince: time since which it is no longer found; None while it is found.
     @ivar isRestored: True for a finding of a former process, until it is found again.
     @ivar heldUntil: time until which its absence is ignored: faults that take hours are not found at once.
+    @ivar acknowledgement: who has acknowledged it, since it was raised last; None if nobody has.
+    @ivar comments: comments of operators, in order.
     """
 
     key: Key
@@ -92,6 +128,13 @@ class Entry:
     awaySince: float | None = None
     isRestored: bool = False
     heldUntil: float = 0.0
+    acknowledgement: Acknowledgement | None = None
+    comments: tuple[Comment, ...] = ()
+
+    @property
+    def identity(self) -> str:
+        """Identity of the finding for links, from its first raising on."""
+        return blake2b(json.dumps([*self.key, self.firstSeen]).encode(), digest_size=8).hexdigest()
 
     def toDict(self) -> dict[str, Any]:
         """Return the entry as a dictionary for JSON."""
@@ -109,6 +152,9 @@ class Entry:
             "lastSeen": self.lastSeen,
             "clearedAt": self.clearedAt,
             "times": self.times,
+            "acknowledgedBy": None if self.acknowledgement is None else self.acknowledgement.user,
+            "acknowledgedAt": None if self.acknowledgement is None else self.acknowledgement.at,
+            "comments": [comment._asdict() for comment in self.comments],
         }
 
 
@@ -129,6 +175,14 @@ class Cleared(FindingEvent):
 
 class Resumed(FindingEvent):
     """A finding that a previous process had raised was found again."""
+
+
+class Annotated(FindingEvent):
+    """An operator has acknowledged or commented a finding."""
+
+
+class SeverityChanged(FindingEvent):
+    """A finding that was acknowledged has another severity, which ends the acknowledgement."""
 
 
 class FindingLog:
@@ -201,11 +255,49 @@ class FindingLog:
         found = {**other._pending, **{key: one.firstSeen for key, one in other.open.items()}}
         self._pending.update((key, at) for key, at in found.items() if key not in self.open)
 
-    def change(self, rules: FindingRules) -> None:
-        """Replace the rules; open findings remain open, with the severities of the new rules."""
+    def change(self, rules: FindingRules) -> list[FindingEvent]:
+        """
+        Replace the rules; open findings remain open, with the severities of the new rules.
+
+        @return: acknowledged findings whose severity has changed, which ends the acknowledgement.
+        """
         self._rules = rules
+        changed: list[FindingEvent] = []
         for entry in self.open.values():
             entry.severity = self.severityOf(entry.finding)
+            if entry.acknowledgement is not None and entry.acknowledgement.severity != entry.severity:
+                entry.acknowledgement = None
+                changed.append(SeverityChanged(entry))
+        return changed
+
+    def find(self, identity: str) -> Entry | None:
+        """Return the open or cleared finding with an identity, or None."""
+        return next((one for one in (*self.open.values(), *self.closed) if one.identity == identity), None)
+
+    def annotate(self, entry: Entry, action: Action, user: str, text: str, now: float) -> Annotated:
+        """
+        Acknowledge a finding, end its acknowledgement, or only comment it.
+
+        @param text: the comment, on one line; C{""} for none.
+        @raise InvalidRequest: the comment is too long, or missing, or one too many; or the state of the
+            finding does not permit this action.
+        """
+        if len(text) > LONGEST_COMMENT:
+            raise InvalidRequest(f"a comment has at most {LONGEST_COMMENT} characters, not {len(text)}")
+        if text and len(entry.comments) >= MOST_COMMENTS:
+            raise InvalidRequest(f"the finding has {MOST_COMMENTS} comments, which is the limit")
+        if action is Action.COMMENT and not text:
+            raise InvalidRequest("the comment is missing")
+        if action is Action.ACKNOWLEDGE and entry.clearedAt is not None:
+            raise InvalidRequest("the finding is cleared: it can only be commented")
+        if action is Action.UNACKNOWLEDGE and entry.acknowledgement is None:
+            raise InvalidRequest("the finding is not acknowledged")
+        if action is not Action.COMMENT:
+            isKnown = action is Action.ACKNOWLEDGE
+            entry.acknowledgement = Acknowledgement(now, user, entry.severity) if isKnown else None
+        if text:
+            entry.comments = (*entry.comments, Comment(now, user, text))
+        return Annotated(entry)
 
     def worst(self) -> Severity | None:
         """Return the highest severity of all open findings, or None if there are none."""
@@ -244,6 +336,7 @@ class FindingLog:
             del self._closed[id(entry)]
             entry.finding, entry.lastSeen, entry.clearedAt, entry.awaySince = finding, now, None, None
             entry.severity, entry.times = self.severityOf(finding), entry.times + 1
+            entry.acknowledgement = None
         else:
             advice = adviceOn(finding.kind).text
             entry = Entry(key, finding, self.severityOf(finding), advice, since, now)

@@ -15,22 +15,37 @@ from typing import Any, Final, TypeVar
 
 from twisted.logger import Logger
 
-from txrdma.fabric.advice import adviceOn
+from txrdma.fabric.advice import adviceOn, Severity
 from txrdma.fabric.health import Finding
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
-from txrdma.monitor.diagnosis.findinglog import Cleared, Entry, FindingEvent, Key, Resumed
+from txrdma.monitor.diagnosis.findinglog import (
+    Acknowledgement,
+    Action,
+    Cleared,
+    Comment,
+    Entry,
+    FindingEvent,
+    Key,
+    Raised,
+)
 
 _log = Logger()
 
 _PORTS: Final = range(256)
+
+_ACTIONS: Final = {
+    Action.ACKNOWLEDGE: "operator-acknowledged",
+    Action.UNACKNOWLEDGE: "operator-unacknowledged",
+    Action.COMMENT: "operator-commented",
+}
 
 Stored = TypeVar("Stored")
 Read = TypeVar("Read")
 
 KINDS: Final = (
     *("node-came", "node-gone", "link-came", "link-gone", "link-changed"),
-    *("finding-raised", "finding-cleared", "operator-reloaded"),
+    *("finding-raised", "finding-cleared", "operator-reloaded", *_ACTIONS.values()),
 )
 """Kinds of changes: the events that pages show."""
 
@@ -88,15 +103,31 @@ class Journal:
 
     def findingChanged(self, event: FindingEvent, now: float) -> None:
         """Add a finding that was raised or cleared."""
-        if not isinstance(event, Resumed):
+        if isinstance(event, (Cleared, Raised)):
             found = event.entry.finding
-            kind = "finding-cleared" if isinstance(event, Cleared) else "finding-raised"
-            self.add([_findingEvent(event.entry, kind, f"{found.kind}: {found.text}", now)])
+            self.add([_findingEvent(event.entry, f"{found.kind}: {found.text}", now)])
+
+    def annotated(self, entry: Entry, action: Action, user: str, text: str, now: float) -> None:
+        """Add an operator's action on a finding, and the state of the finding after it."""
+        found = entry.finding
+        kind = _ACTIONS[action]
+        shown = f"{user} {kind.partition('-')[2]} {found.kind}: {text or found.text}"
+        detail = {"user": user, "comment": text}
+        acted = FabricEvent(now, kind, found.where, shown, found.guid, found.port, detail=detail)
+        self.add([acted, _findingEvent(entry, "", now)])
+
+    def stateChanged(self, entry: Entry, now: float) -> None:
+        """Store the state of a finding, which is not a change that pages show."""
+        self.add([_findingEvent(entry, "", now)])
 
 
-def _findingEvent(entry: Entry, kind: str, text: str, at: float) -> FabricEvent:
+def _findingEvent(entry: Entry, text: str, at: float) -> FabricEvent:
     found = entry.finding
-    detail = [list(entry.key), found.text, entry.firstSeen, entry.lastSeen, entry.clearedAt, entry.times]
+    kind = "finding-raised" if entry.clearedAt is None else "finding-cleared"
+    detail: list[Any] = [list(entry.key), found.text, entry.firstSeen, entry.lastSeen, entry.clearedAt]
+    detail.append(entry.times)
+    if entry.acknowledgement is not None or entry.comments:
+        detail.append([entry.acknowledgement, entry.comments])
     subject = json.dumps([*entry.key, entry.firstSeen])
     return FabricEvent(at, kind, found.where, text, found.guid, found.port, subject, detail)
 
@@ -128,10 +159,30 @@ def isPort(value: object) -> bool:
 def entryOf(event: FabricEvent) -> Entry:
     """Return the entry of a finding by its last event, or raise C{ValueError}."""
     match event.detail:
-        case [values, str(text), first, last, clearedAt, int(number)] if number > 0:
+        case [values, str(text), first, last, clearedAt, int(number), *notes] if number > 0:
             if isTime(first) and isTime(last) and (clearedAt is None or isTime(clearedAt)):
                 key = Key.fromStored(values)
                 finding = Finding(key.kind, event.where, text, event.guid, event.port)
                 advice = adviceOn(finding.kind)
-                return Entry(key, finding, advice.severity, advice.text, first, last, clearedAt, number)
+                entry = Entry(key, finding, advice.severity, advice.text, first, last, clearedAt, number)
+                if notes:
+                    entry.acknowledgement, entry.comments = _notesOf(notes)
+                return entry
     raise ValueError(f"{event.detail!r} is not a finding")
+
+
+def _notesOf(stored: list[Any]) -> tuple[Acknowledgement | None, tuple[Comment, ...]]:
+    """Return the acknowledgement and the comments of a finding, or raise C{ValueError}."""
+    match stored:
+        case [[None, [*comments]]]:
+            return None, tuple(map(_commentOf, comments))
+        case [[[at, str(user), int(severity)], [*comments]]] if isTime(at):
+            return Acknowledgement(at, user, Severity(severity)), tuple(map(_commentOf, comments))
+    raise ValueError(f"{stored!r} are not the comments of a finding")
+
+
+def _commentOf(stored: Any) -> Comment:
+    match stored:
+        case [at, str(user), str(text)] if isTime(at):
+            return Comment(at, user, text)
+    raise ValueError(f"{stored!r} is not a comment")

@@ -124,7 +124,7 @@ class Alert:
                 "firstSeen": firstSeen,
                 "clearedAt": clearedAt,
                 "times": int(),
-            } if isinstance(isRaised, bool):
+            } if isinstance(isRaised, bool) and _hasValidNotes(finding):
                 if isTime(firstSeen) and (clearedAt is None or isTime(clearedAt)):
                     return cls(Key.fromStored(key), isRaised, finding)
         raise ValueError(f"{finding!r} is not an alert")
@@ -133,8 +133,21 @@ class Alert:
     def identity(self) -> str:
         """Identity of the notification, by which receivers recognize duplicates."""
         fabric = [self.finding["fabric"]] if "fabric" in self.finding else []
-        occurrence = (*self.key, self.finding["firstSeen"], self.finding["times"], self.isRaised, *fabric)
+        finding = self.finding
+        severity = finding["severity"]  # another one after an acknowledgement is sent as another alert
+        occurrence = (*self.key, finding["firstSeen"], finding["times"], severity, self.isRaised, *fabric)
         return blake2b(json.dumps(occurrence).encode(), digest_size=8).hexdigest()
+
+
+def _hasValidNotes(finding: Mapping[str, Any]) -> bool:
+    """Return whether what operators have noted about a stored finding is valid, or missing."""
+    match finding.get("acknowledgedBy"), finding.get("comments", []):
+        case str() | None, [*comments]:
+            return all(
+                isinstance(one, dict) and all(isinstance(one.get(name), str) for name in ("user", "text"))
+                for one in comments
+            )
+    return False
 
 
 class FormerAlerts(NamedTuple):
@@ -161,12 +174,13 @@ class _Waiting:
 
     def end(self, silences: Sequence[Silence]) -> float:
         """
-        Return when the finding may be sent: after its silences, and not while another finding explains it.
+        Return when the finding may be sent: after its silences, and not while another finding explains it or
+        it is acknowledged.
 
         @param silences: silences, which are compared only once with a finding.
         """
         found = self.entry.finding
-        if found.cause:
+        if found.cause or self.entry.acknowledgement is not None:
             return inf
         if self._silenced is None or self._silenced[0] is not silences or self._silenced[1] != found.where:
             self._silenced = silences, found.where
@@ -218,7 +232,23 @@ class AlertTracker:
         leaving = self._leaving.pop(key, None)
         if leaving is not None:  # its clearing was not sent yet
             self.sent[key] = leaving[1]
-        elif key not in self.sent and entry.severity >= self.rules.least:
+        self.annotated(entry)
+        if key not in self.sent and entry.severity >= self.rules.least:
+            self._waiting[key] = _Waiting(now + self.rules.delaySeconds, entry)
+
+    def annotated(self, entry: Entry) -> None:
+        """Process a finding that an operator has acknowledged or commented: its repetitions include that."""
+        sent = self.sent.get(entry.key)
+        if sent is not None:
+            self.sent[entry.key] = {**entry.toDict(), "severity": sent["severity"]}
+
+    def severityChanged(self, entry: Entry, now: float) -> None:
+        """Process another severity of a finding that was acknowledged: it is sent like another finding."""
+        key = entry.key
+        sent = self.sent.pop(key, None)
+        if sent is not None:
+            self._leave(now, entry, sent)
+        if entry.severity >= self.rules.least:
             self._waiting[key] = _Waiting(now + self.rules.delaySeconds, entry)
 
     def cleared(self, entry: Entry, now: float) -> None:
@@ -232,7 +262,8 @@ class AlertTracker:
 
     def _leave(self, at: float, entry: Entry, sent: Mapping[str, Any]) -> None:
         """Send the end of a finding, with the severity that was sent: receivers identify alerts by it."""
-        self._leaving[entry.key] = (at, {**entry.toDict(), "severity": sent["severity"]})
+        finding = {**entry.toDict(), "severity": sent["severity"]}
+        self._leaving[entry.key] = (at, {**finding, "clearedAt": entry.clearedAt or at})
 
     def deadline(self, now: float) -> float | None:
         """Return the time at which L{take} may return alerts; None without pending alerts."""

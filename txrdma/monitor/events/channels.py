@@ -45,6 +45,7 @@ MOST_ANSWER: Final = 65_536
 _SMTP_OK: Final = range(200, 300)
 _MOST_LINES: Final = 50
 _NAMES: Final = {False: "resolved", True: "firing"}
+_SHOWN: Final = {"acknowledgedBy": "Acknowledged by", "comments": "Comments"}
 
 
 class AlertChannel:
@@ -93,10 +94,17 @@ def labelsOf(finding: Mapping[str, Any]) -> dict[str, str]:
     return {**labels, **{name: str(finding[name]) for name in names if finding.get(name) is not None}}
 
 
+def notesOf(finding: Mapping[str, Any]) -> dict[str, str]:
+    """Return who has acknowledged a finding, and the comments on it, as texts, without empty ones."""
+    comments = [f"{one['user']}: {one['text']}" for one in finding.get("comments", ())]
+    notes = {"acknowledgedBy": finding.get("acknowledgedBy") or "", "comments": "; ".join(comments)}
+    return {name: text for name, text in notes.items() if text}
+
+
 def _alert(one: Alert) -> dict[str, Any]:
     finding = one.finding
     described = {"summary": finding["text"], "description": finding["advice"], "where": finding["where"]}
-    annotations = {**described, "id": one.identity}
+    annotations = {**described, "id": one.identity, **notesOf(finding)}
     startsAt = _time(finding["firstSeen"])
     return {"labels": labelsOf(finding), "annotations": annotations, "startsAt": startsAt}
 
@@ -222,6 +230,7 @@ def mailOf(alerts: Sequence[Alert], settings: MailSettings, now: float) -> Email
             lines.append(f"{title}: {found['severity']} {found['kind']}: {found['where']}: {found['text']}")
             if one.isRaised:
                 lines.append(f"    {found['advice']}")
+            lines += [f"    {_SHOWN[name]}: {text}" for name, text in notesOf(found).items()]
         if len(several) > _MOST_LINES:
             lines.append(f"{title}: {len(several) - _MOST_LINES} more")
     message.set_content("\n".join(lines) + "\n")

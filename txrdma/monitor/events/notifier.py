@@ -17,7 +17,14 @@ from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.fabric.health import Finding
-from txrdma.monitor.diagnosis.findinglog import Cleared, Entry, FindingEvent, Key
+from txrdma.monitor.diagnosis.findinglog import (
+    Annotated,
+    Cleared,
+    Entry,
+    FindingEvent,
+    Key,
+    SeverityChanged,
+)
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.events.alerts import Alert, AlertRules, AlertTracker, FormerAlerts
 from txrdma.monitor.events.channels import AlertChannel
@@ -141,6 +148,10 @@ class Notifier:
         now = self._reactor.seconds()
         if isinstance(event, Cleared):
             self._tracker.cleared(event.entry, now)
+        elif isinstance(event, Annotated):
+            self._tracker.annotated(event.entry)
+        elif isinstance(event, SeverityChanged):
+            self._tracker.severityChanged(event.entry, now)
         else:
             self._tracker.raised(event.entry, now)
         self._loop.runIn(self._leastPause())  # in the next reactor iteration, once for many events

@@ -46,7 +46,7 @@ from txrdma.mad.schedule import MADSchedule
 from txrdma.mad.server import MADServer
 from txrdma.mad.subscription import Subscription
 from txrdma.monitor.collecting.pool import CollectorPool
-from txrdma.monitor.diagnosis.findinglog import FindingEvent, FindingLog, FindingRules, Key
+from txrdma.monitor.diagnosis.findinglog import Action, Entry, FindingEvent, FindingLog, FindingRules, Key
 from txrdma.monitor.diagnosis.journal import Journal
 from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
@@ -252,7 +252,9 @@ class FabricPoller:
         """Apply new settings from the next round on, except for the subscription to notices."""
         self._settings = settings
         self._check = check
-        self.findingLog.change(rules)
+        for event in self.findingLog.change(rules):
+            self.journal.stateChanged(event.entry, self._reactor.seconds())
+            self._send(event)
         self._reader.change(settings)
         self._run(Deferred.fromCoroutine(self._judgeTouched()))
 
@@ -804,7 +806,22 @@ class FabricPoller:
         )
         for event in events:
             self.journal.findingChanged(event, now)
-            try:
-                self._notify(event)
-            except Exception:
-                _log.failure("reporting {event!r} failed", event=event)
+            self._send(event)
+
+    def _send(self, event: FindingEvent) -> None:
+        """Report an event to the owner of the poller."""
+        try:
+            self._notify(event)
+        except Exception:
+            _log.failure("reporting {event!r} failed", event=event)
+
+    def annotate(self, entry: Entry, action: Action, user: str, text: str) -> None:
+        """
+        Acknowledge or comment a finding: see L{FindingLog.annotate}.
+
+        @raise txrdma.error.InvalidRequest: this is not possible.
+        """
+        now = self._reactor.seconds()
+        event = self.findingLog.annotate(entry, action, user, text, now)
+        self.journal.annotated(entry, action, user, text, now)
+        self._send(event)

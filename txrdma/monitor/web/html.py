@@ -13,6 +13,7 @@ from twisted.web.template import Element, flattenString, renderer, Tag, TagLoade
 
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.pathprefix import addPrefix, prefixOf
+from txrdma.kit.webaccess import userOf
 from txrdma.monitor.web.layout import frame, tags
 from txrdma.monitor.web.pages import PAGES
 from txrdma.monitor.web.parameters import Missing, routed, Wrong
@@ -32,7 +33,7 @@ def answerPage(watch: Watch, request: Request) -> bytes | int:
 
 async def _send(watch: Watch, request: Request) -> None:
     """Send a page, or one that says what is wrong with the request; equal requests share the text."""
-    context = watch.context()
+    context = watch.context(userOf(request).isOperator)
     path = tuple(request.postpath or ())
     query = {name: values for name, values in request.args.items() if values != [b""]}  # of empty fields
 
@@ -50,7 +51,8 @@ async def _send(watch: Watch, request: Request) -> None:
             code, page = 503, _mistake(context, "The history cannot be read", str(error))
         return code, await flattened(request, page, watch.searches.pause)
 
-    asked = path, tuple((name, *values) for name, values in query.items()), prefixOf(request)
+    named = tuple((name, *values) for name, values in query.items())
+    asked = path, named, prefixOf(request), context.isOperator
     state = context.state, int(context.now / _SHARED_SECONDS), watch.isActive, watch.active
     code, text = await watch.searches.shared(asked, state, make)
     sendPage(request, text, code)

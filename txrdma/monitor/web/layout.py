@@ -268,6 +268,14 @@ LINK_COLUMNS: Final = {
 """Columns of links by their heads."""
 
 
+def _notesLink(entry: Entry) -> str:
+    """Text of the link to the page of a finding: what operators have noted."""
+    known, number = entry.acknowledgement, len(entry.comments)
+    texts = [] if known is None else [f"Acknowledged by {printable(known.user)}"]
+    texts += [f"{number} comment{'s' if number > 1 else ''}"] if number else []
+    return ", ".join(texts) or "Details"
+
+
 def findingTable(context: PageContext, entries: list[Entry], isCleared: bool = False) -> Part:
     """Table of open findings, or of cleared ones."""
     rows = (
@@ -278,6 +286,8 @@ def findingTable(context: PageContext, entries: list[Entry], isCleared: bool = F
                 tags.strong(printable(entry.finding.text)),
                 tags.br(),
                 f"Explained by {printable(entry.finding.cause)}." if entry.finding.cause else entry.advice,
+                tags.br(),
+                tags.a(_notesLink(entry), href=f"/findings/{entry.identity}"),
             ],
             timeTag((entry.clearedAt or entry.lastSeen) if isCleared else entry.firstSeen, context.now),
         ]

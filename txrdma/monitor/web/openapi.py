@@ -6,10 +6,29 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import txrdma
+from txrdma.monitor.diagnosis.findinglog import Action, LONGEST_COMMENT
 from txrdma.monitor.web.parameters import Parameter
 from txrdma.monitor.web.past import DIFFERENCE_TABLE
-from txrdma.monitor.web.routes import FABRICS_SCHEMA, LISTINGS, ROUTES, WebRoute
-from txrdma.monitor.web.tables import CHANGES, described, FINDINGS, LINKS, NODES, PORTS, record, Schema, TEXT
+from txrdma.monitor.web.routes import (
+    FABRICS_SCHEMA,
+    FINDING_SCHEMA,
+    ID_PARAMETER,
+    LISTINGS,
+    ROUTES,
+    WebRoute,
+)
+from txrdma.monitor.web.tables import (
+    CHANGES,
+    choice,
+    described,
+    FINDINGS,
+    LINKS,
+    NODES,
+    PORTS,
+    record,
+    Schema,
+    TEXT,
+)
 
 BASE: Final = "/api/v1"
 
@@ -37,12 +56,45 @@ def _get(name: str, summary: str, answers: dict[str, Any], *parameters: Paramete
 def _path(route: WebRoute) -> dict[str, Any]:
     answers = {"200": _json(route.text, route.schema), "400": _refused("A parameter has no such value")}
     if any(one.isInPath or one.isNeeded for one in route.parameters):
-        answers["404"] = _refused("There is no such node, port, or history")
+        answers["404"] = _refused("There is no such node, port, finding, or history")
     if route.name in _OF_HISTORY:
         answers["404"] = _refused("There is no history of this")
         answers["503"] = _refused("The database or the engine of the history does not answer")
     return _get(route.name, route.text, answers, *route.parameters)
 
+
+_ACTION: Final = {
+    "post": {
+        "operationId": "annotate",
+        "summary": "Acknowledge a finding, end its acknowledgement, or comment it, as an operator",
+        "parameters": [ID_PARAMETER.description],
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "properties": {
+                            "action": choice(*(action.value for action in Action)),
+                            "comment": {**TEXT, "maxLength": LONGEST_COMMENT},
+                        },
+                        "required": ["action"],
+                        "additionalProperties": False,
+                    }
+                }
+            },
+        },
+        "responses": {
+            "200": _json("The finding after it", FINDING_SCHEMA),
+            "400": _refused("The body is invalid"),
+            "403": _refused("The user is no operator, or the request is from a page of another site"),
+            "404": _refused("There is no such finding"),
+            "409": _refused("The state of the finding, or the number of its comments, does not permit it"),
+            "415": _refused("The body is not announced as JSON"),
+            "503": _refused("This is a standby"),
+        },
+    }
+}
 
 _EVENTS: Final = _get(
     *("events", "Server-sent events: round, finding, fabric, and resync when some were lost"),
@@ -68,6 +120,7 @@ def description(prefix: str = "", fabrics: Sequence[str] = ()) -> dict[str, Any]
     """
     server: dict[str, Any] = {"url": f"{prefix}{BASE}"}
     paths = {**{route.path: _path(route) for route in ROUTES}, "/events": _EVENTS}
+    paths["/findings/{id}"] = {**paths["/findings/{id}"], **_ACTION}
     if fabrics:
         paths["/fabrics"] = {**_FABRICS, "servers": [server]}
         name = {"default": fabrics[0], "enum": list(fabrics), "description": "Name of the fabric"}

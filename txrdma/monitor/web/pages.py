@@ -16,6 +16,7 @@ from txrdma.fabric.portcounters import Meter
 from txrdma.fabric.rates import bitsEachSecond
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
+from txrdma.monitor.diagnosis.findinglog import Action, Entry, LONGEST_COMMENT
 from txrdma.monitor.diagnosis.journal import KINDS
 from txrdma.monitor.reading.details import CAUSES
 from txrdma.monitor.series.exposition import correctionMeanings, guidText
@@ -50,12 +51,15 @@ from txrdma.monitor.web.layout import (
     table,
     tags,
     timeline,
+    timeTag,
     title,
 )
 from txrdma.monitor.web.parameters import listing, Parameter, Route, TIME
 from txrdma.monitor.web.past import MOST_DIFFERENCES, Past, past
 from txrdma.monitor.web.routes import (
+    findingOf,
     GUID_PARAMETER,
+    ID_PARAMETER,
     nodeOf,
     overview,
     PORT_PARAMETER,
@@ -304,6 +308,53 @@ async def _findings(context: PageContext, values: Values) -> Tag:
     return frame(context, "/findings", "Findings", parts)
 
 
+async def _finding(context: PageContext, values: Values) -> Tag:
+    entry = findingOf(context, values)
+    found, known = entry.finding, entry.acknowledgement
+    noted: Part = "–"
+    if known is not None:
+        noted = [printable(known.user), ", ", timeTag(known.at, context.now)]
+    now = facts(
+        ("Severity", badge(entry.severity.name.lower())),
+        ("Where", subjectLink(context, found.guid, found.port, found.where)),
+        ("What", printable(found.text)),
+        ("What to do", f"Explained by {printable(found.cause)}." if found.cause else entry.advice),
+        ("Since", timeTag(entry.firstSeen, context.now)),
+        ("Cleared", "–" if entry.clearedAt is None else timeTag(entry.clearedAt, context.now)),
+        ("Raised", "once" if entry.times == 1 else f"{entry.times} times"),
+        ("Acknowledged by", noted),
+    )
+    rows = (
+        [timeTag(one.at, context.now), printable(one.user), printable(one.text)] for one in entry.comments
+    )
+    comments = table("Comments", ["When", "Who", "What"], rows, "There is no comment.")
+    parts = [
+        section("State", now, name="state"),
+        section("Comments", comments, name="comments"),
+        _actions(context, entry),
+    ]
+    return frame(context, "/findings", f"Finding: {found.kind}", parts)
+
+
+def _actions(context: PageContext, entry: Entry) -> Part:
+    """Form of an operator's actions on a finding; what else is needed for a viewer."""
+    if not context.isOperator:
+        return tags.p("To acknowledge or comment it, log in as an operator.", class_="empty")
+    actions = [(Action.COMMENT, "Comment")]
+    if entry.acknowledgement is not None:
+        actions.insert(0, (Action.UNACKNOWLEDGE, "End the acknowledgement"))
+    elif entry.clearedAt is None:
+        actions.insert(0, (Action.ACKNOWLEDGE, "Acknowledge"))
+    buttons = [
+        [tags.button(text, type="submit", name="action", value=action.value), " "] for action, text in actions
+    ]
+    comment = tags.textarea(name="comment", rows="3", maxlength=str(LONGEST_COMMENT))
+    note = tags.p("An acknowledged finding is not sent until it is raised anew or its severity changes.")
+    form = tags.form(method="post", action=f"/findings/{entry.identity}")
+    form(tags.label("Comment ", comment), tags.p(buttons), note)
+    return section("Acknowledge or comment", form, name="actions", isLive=False)
+
+
 async def _changes(context: PageContext, values: Values) -> Tag:
     since = values["since"]
     if since is None:
@@ -477,6 +528,7 @@ PAGES: Final = (
     Page("/nodes/{guid}/ports/{port}", (GUID_PARAMETER, PORT_PARAMETER, _RANGE), _port),
     Page("/links", listing(LINKS), _links),
     Page("/findings", listing(FINDINGS, "severity"), _findings),
+    Page("/findings/{id}", (ID_PARAMETER,), _finding),
     Page("/changes", (Parameter("since", TIME, "Since"), *listing(CHANGES, "kind")), _changes),
     Page("/topology", (*_MOMENTS, *listing(LINKS, sort="-load")), _topology),
     Page("/trace", (Parameter("from", _NAME, "Node"), Parameter("to", _NAME, "Node")), _trace),

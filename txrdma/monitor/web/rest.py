@@ -37,21 +37,33 @@ def sendText(request: Request, code: int, text: str) -> bytes:
 
 
 class ReadOnly(Resource):
-    """A read-only resource without children: other methods are refused."""
+    """A resource without children: methods other than GET and HEAD are refused, and POST at most paths."""
 
     isLeaf = True
 
-    def __init__(self, answer: Callable[[Request], bytes | int]) -> None:
-        """@param answer: answers a GET or HEAD request, at once or later."""
+    def __init__(
+        self,
+        answer: Callable[[Request], bytes | int],
+        post: Callable[[Request], bytes | None] = lambda request: None,
+    ) -> None:
+        """
+        @param answer: answers a GET or HEAD request, at once or later.
+        @param post: answers a POST request; returns None at paths where nothing can be changed.
+        """
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._answer = answer
+        self._post = post
 
     def render(self, request: Request) -> bytes | int:
         if request.method == b"HEAD":
-            answer = self._answer(request)
-            return b"" if isinstance(answer, bytes) else answer  # Twisted logs bodies that it drops
+            body = self._answer(request)
+            return b"" if isinstance(body, bytes) else body  # Twisted logs bodies that it drops
         if request.method == b"GET":
             return self._answer(request)
+        if request.method == b"POST":
+            answer = self._post(request)
+            if answer is not None:
+                return answer
         request.setHeader("Allow", "GET, HEAD")
         return sendJSON(request, 405, {"error": "this can only be read"})
 

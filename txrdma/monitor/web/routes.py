@@ -12,6 +12,7 @@ from txrdma.fabric.model import Node, Port
 from txrdma.fabric.portcounters import Meter
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
+from txrdma.monitor.diagnosis.findinglog import Entry
 from txrdma.monitor.series.level import DEFAULT_LEVELS
 from txrdma.monitor.series.rows import STORED_COUNTERS
 from txrdma.monitor.web.blastradius import BLAST_SCHEMA, blastRadius
@@ -24,6 +25,7 @@ from txrdma.monitor.web.tables import (
     described,
     FINDINGS,
     GUID_TEXT,
+    IDENTITY,
     LINKS,
     NODES,
     NUMBER,
@@ -147,6 +149,23 @@ def _every(meter: Meter | None, take: Callable[[Meter, str], float | None], name
     return {} if meter is None else {name: take(meter, name) for name in names}
 
 
+def findingOf(context: PageContext, values: Values) -> Entry:
+    """Return the finding that the parameter C{id} names, or raise L{Missing}."""
+    entry = context.poller.findingLog.find(values["id"])
+    if entry is None:
+        raise Missing(f"there is no finding {values['id']}")
+    return entry
+
+
+def findingAnswer(context: PageContext, entry: Entry) -> Answer:
+    """Return a finding with its comments for JSON."""
+    return {**FINDINGS.toDict(context, entry), "commentRows": [one._asdict() for one in entry.comments]}
+
+
+async def _finding(context: PageContext, values: Values) -> Answer:
+    return findingAnswer(context, findingOf(context, values))
+
+
 async def _overview(context: PageContext, values: Values) -> Answer:
     return overview(context)
 
@@ -231,6 +250,9 @@ _ROWS: Final = {
 _NODE: Final = _more(
     NODES.schema, vendorId=COUNT, deviceId=COUNT, portRows=_ROWS["Port"], findingRows=_ROWS["Finding"]
 )
+FINDING_SCHEMA: Final = _more(FINDINGS.schema, commentRows=rowsOf(record(at=NUMBER, user=TEXT, text=TEXT)))
+"""Schema of a finding with its comments."""
+
 _OF_COUNTERS: Final = ("counters", "rates", "causes", "errorCorrection", "errorCorrectionRates")
 _COUNTERS: Final[Schema] = {"type": "object", "additionalProperties": orNull(NUMBER)}
 _POINT: Final = record(
@@ -239,6 +261,7 @@ _POINT: Final = record(
 _HISTORY: Final = record(begin=NUMBER, end=NUMBER, points=rowsOf(_POINT))
 
 GUID_PARAMETER: Final = Parameter("guid", GUID_TEXT, "GUID of a node", isInPath=True)
+ID_PARAMETER: Final = Parameter("id", IDENTITY, "Identity of a finding", isInPath=True)
 PORT_PARAMETER: Final = Parameter("port", {**COUNT, "maximum": 255}, "Number of a port", isInPath=True)
 _BETWEEN: Final = (
     Parameter("from", TIME, "Earlier time, seconds since 1970", isNeeded=True),
@@ -259,7 +282,11 @@ ROUTES: Final = (
     _listingRoute("/links", "Links, each once", LINKS, "state"),
     _listingRoute(
         *("/findings", "Findings: those that are there, the worst first, then those cleared", FINDINGS),
-        *("severity", "kind", "guid", "port", "isOpen"),
+        *("severity", "kind", "guid", "port", "isOpen", "isAcknowledged"),
+    ),
+    WebRoute(
+        *("/findings/{id}", (ID_PARAMETER,), "finding", "A finding with its comments"),
+        *(FINDING_SCHEMA, _finding),
     ),
     WebRoute(
         "/history/{guid}/{port}/{counter}",

@@ -23,6 +23,7 @@ from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.refusals import Refusal
 from txrdma.kit.webaccess import AccessControl, clientNetworkOf, isLocalName
 from txrdma.monitor.process import ProcessMeasures
+from txrdma.monitor.web.actions import answerPost
 from txrdma.monitor.web.events import EventHub
 from txrdma.monitor.web.html import answerPage
 from txrdma.monitor.web.metrics import Metrics
@@ -53,6 +54,9 @@ may take two milliseconds."""
 MOST_AT_ONCE: Final = 25
 """Maximum number of requests per reactor iteration, each of which takes up to half a millisecond."""
 
+MOST_BODY: Final = 8192
+"""Maximum number of octets of the body of a request, which only POST may have."""
+
 _REFUSAL: Final = b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _HERE: Final = Path(__file__).parent
 _TYPES: Final = {
@@ -70,10 +74,13 @@ HEADS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Heads of all answers: scripts and styles only of this site, no frames, and no caching."""
+"""
+Heads of all answers: scripts and styles only of this site, no frames, and no caching. Without referrers
+browsers would not send C{Origin} with forms.
+"""
 
 
 def _filesIn(folder: Path) -> ReadOnly:
@@ -119,9 +126,13 @@ def putCommon(root: Resource, api: Resource, metrics: Resource) -> None:
 class AllPaths(Resource):
     """A resource that answers at all paths below it that no child has; they are in C{request.postpath}."""
 
-    def __init__(self, answer: Callable[[Request], bytes | int]) -> None:
+    def __init__(
+        self,
+        answer: Callable[[Request], bytes | int],
+        post: Callable[[Request], bytes | None] = lambda request: None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
-        self._resource = _compressed(ReadOnly(answer))
+        self._resource = _compressed(ReadOnly(answer, post))
 
     def render(self, request: Request) -> Any:
         return self._resource.render(request)
@@ -149,25 +160,34 @@ class _DiscardedBody(BytesIO):
         return len(memoryview(data))
 
 
-class _BodilessRequest(Request):
+class _SmallRequest(Request):
     """
-    Request without a body: no resource accepts one, so others are refused before being stored or authorized.
+    Request with a small body, or none: others are refused before being stored or authorized.
 
     Twisted stores request bodies before it looks up the resource, long ones in a file.
     """
 
-    _isRefused = False
+    _hasBody = _isRefused = False
 
     def gotLength(self, length: int | None) -> None:
-        """Refuse a request with a body; HTTP/2 does not always announce its length, and is not stored."""
-        self.content = _DiscardedBody()
-        if length != 0 and isinstance(self.channel, HTTPChannel):
+        """Refuse a request with a long body; one whose length HTTP/2 does not announce is not stored."""
+        self._hasBody = length != 0
+        isSmall = length is not None and length <= MOST_BODY
+        self.content = BytesIO() if isSmall else _DiscardedBody()
+        if not isSmall:
+            self._refuseBody()
+
+    def _refuseBody(self) -> None:
+        """Refuse the body, except with HTTP/2, where it is ignored."""
+        if isinstance(self.channel, HTTPChannel):
             self._isRefused = True
             transport: Any = self.channel.transport
             transport.write(_REFUSAL)
             self.channel.loseConnection()
 
     def process(self) -> None:
+        if self._hasBody and not self._isRefused and self.method != b"POST":
+            self._refuseBody()
         if not self._isRefused:
             channel: Any = self.channel
             channel.site.admit(self)
@@ -183,6 +203,11 @@ class _BodilessRequest(Request):
         """Process the request, unless its connection has been lost."""
         if self.channel is not None:
             super().process()  # type: ignore[no-untyped-call]  # of Twisted's
+
+    def render(self, resource: IResource) -> None:
+        """Render a resource, unless the connection has been lost while the user was authenticated."""
+        if self.channel is not None:
+            super().render(resource)  # type: ignore[no-untyped-call]  # of Twisted's
 
 
 def _refuse(request: Request, code: int, text: str) -> bytes:
@@ -213,7 +238,7 @@ class MonitorFactory(Site):
         livenessProblem: Callable[[], str],
         readinessProblem: Callable[[], str],
     ) -> None:
-        super().__init__(access.guard(root), _BodilessRequest)  # type: ignore[no-untyped-call]  # of Twisted's
+        super().__init__(access.guard(root), _SmallRequest)  # type: ignore[no-untyped-call]  # of Twisted's
         self._isOpen = access.isOpen
         self._probes = {b"/healthz": _probe(livenessProblem), b"/readyz": _probe(readinessProblem)}
         self._connections = self._admitted = 0
@@ -221,10 +246,10 @@ class MonitorFactory(Site):
         self._closing: dict[Any, None] = {}
         self._searched = (-inf, 0)
         self._seconds = reactor.seconds
-        self._waiting: deque[_BodilessRequest] = deque()
+        self._waiting: deque[_SmallRequest] = deque()
         self._timer = Timer(reactor)
 
-    def admit(self, request: _BodilessRequest) -> None:
+    def admit(self, request: _SmallRequest) -> None:
         """Process a request: in a later reactor iteration, if there are many at once."""
         self._timer.ensure(0.0, self._processMore)
         if self._admitted < MOST_AT_ONCE:
@@ -339,7 +364,8 @@ class MonitorSite:
         self.hub = EventHub(reactor, watch)
         watch.searches = Searches(reactor)
         self._timer = Timer(reactor)
-        root, api = AllPaths(partial(answerPage, watch)), AllPaths(partial(answerREST, [watch], ()))
+        root = AllPaths(partial(answerPage, watch), partial(answerPost, watch, True))
+        api = AllPaths(partial(answerREST, [watch], ()), partial(answerPost, watch, False))
         api.putChild(b"events", ReadOnly(self.hub.answer))  # not compressed, as it does not end
         root.putChild(b"readyz", _probe(watch.readinessProblem))  # below the path of a fabric
         self.root, self.watch, self.metrics = root, watch, Metrics(watch, counters)

@@ -18,7 +18,7 @@ from txrdma.fabric.model import Node, Port
 from txrdma.fabric.tables import Firmware
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
-from txrdma.monitor.diagnosis.findinglog import Entry
+from txrdma.monitor.diagnosis.findinglog import Acknowledgement, Entry
 from txrdma.monitor.diagnosis.journal import FabricEvent, KINDS
 from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.web.searches import Search
@@ -29,6 +29,7 @@ Row = TypeVar("Row")
 T = TypeVar("T")
 
 GUID_TEXT: Final[Schema] = {"type": "string", "pattern": "^0x[0-9a-f]{16}$"}
+IDENTITY: Final[Schema] = {"type": "string", "pattern": "^[0-9a-f]{16}$"}
 TEXT: Final[Schema] = {"type": "string"}
 NUMBER: Final[Schema] = {"type": "number"}
 COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
@@ -301,6 +302,12 @@ def _findingRank(entry: Entry) -> tuple[float, ...]:
 _RATE: Final = orNull(NUMBER)
 _GUID: Final = orNull(GUID_TEXT)
 
+
+def _acknowledged(of: Callable[[Acknowledgement], Any]) -> Callable[[PageContext, Entry], Any]:
+    """Return a function that returns a value of a finding's acknowledgement; None without one."""
+    return lambda _, entry: None if entry.acknowledgement is None else of(entry.acknowledgement)
+
+
 NODES: Final[Table[Node]] = Table(
     "Node",
     ("name", "guid"),
@@ -362,6 +369,7 @@ FINDINGS: Final[Table[Entry]] = Table(
     ("where", "text", "guid", "kind"),
     lambda context, _: (*context.open, *reversed(context.poller.findingLog.closed)),
     _findingRank,
+    Column("id", IDENTITY, "Identity of the finding", lambda _, entry: entry.identity),
     Column("kind", TEXT, "Kind of the finding", lambda _, entry: entry.finding.kind),
     Column("severity", choice(*SEVERITIES), "Severity", lambda _, entry: entry.severity.name.lower()),
     Column("where", TEXT, "Location, as readable text", lambda _, entry: printable(entry.finding.where)),
@@ -375,6 +383,13 @@ FINDINGS: Final[Table[Entry]] = Table(
     Column("clearedAt", orNull(NUMBER), "Seconds since 1970", lambda _, entry: entry.clearedAt),
     Column("times", COUNT, "Times that it was raised", lambda _, entry: entry.times),
     Column("isOpen", TRUTH, "It is there", lambda _, entry: entry.clearedAt is None),
+    Column(
+        *("isAcknowledged", TRUTH, "An operator has acknowledged it"),
+        lambda _, entry: entry.acknowledgement is not None,
+    ),
+    Column("acknowledgedBy", orNull(TEXT), "Name of that operator", _acknowledged(lambda one: one.user)),
+    Column("acknowledgedAt", orNull(NUMBER), "Seconds since 1970", _acknowledged(lambda one: one.at)),
+    Column("comments", COUNT, "Number of comments", lambda _, entry: len(entry.comments)),
 )
 
 CHANGES: Final[Table[FabricEvent]] = Table(

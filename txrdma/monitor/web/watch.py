@@ -86,9 +86,9 @@ class Watch:
         isKnown = self.poller.fabric is not None or self.poller.presence.remembered is not None
         return "" if isKnown else "the first sweep is in progress"
 
-    def context(self) -> PageContext:
-        """Return the context of one request."""
-        return PageContext(self)
+    def context(self, isOperator: bool = False) -> PageContext:
+        """Return the context of one request, whose user may be an operator."""
+        return PageContext(self, isOperator)
 
 
 class PageContext:
@@ -97,9 +97,11 @@ class PageContext:
 
     @ivar fabric: the last known fabric; before the first sweep that of a former process, or empty.
     @ivar knownAt: time of the last event of a former process, if C{fabric} is from that process; else None.
+    @ivar isOperator: whether the user may acknowledge findings.
     """
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, isOperator: bool = False) -> None:
+        self.isOperator = isOperator
         self.watch = watch
         self.poller = watch.poller
         presence = watch.poller.presence

@@ -40,6 +40,7 @@ BOUNDS: Final = {
         monitor.ConfigReader.mistakes,_wrong monitor.EventHub._edges monitor.FabricPoller._running,_replaced
         monitor.MaintainedFiles.problems,_written monitor.Notifier._queues
         monitor.SupervisedLoop._waiting monitor.Supervisor.loops monitor.Tallies._limits
+        monitor._Resolved._hosts
         monitor.CounterReader._interrupted monitor._Link.waiting,_open,_requests monitor._TimedWait.receivers
         smc.AnnouncementChannel._open smc.Flow.context,pending smc._LoopbackReceiver._addresses
         smc._Searches.current,absent smc._Search.waiting soft.HostInterfaces._recent soft.KeyTable._regions
@@ -170,6 +171,7 @@ BOUNDS: Final = {
     "monitor.diagnosis.cablemoves.MOST_FAULTS": "monitor.CableMoves._faults",
     "monitor.diagnosis.findinglog.MOST_CLEARED": "monitor.FindingLog._closed,_returning",
     "monitor.diagnosis.presence.MOST_GONE": "monitor.Presence.nodes,links monitor.WhatIf._down",
+    "monitor.diagnosis.findinglog.MOST_COMMENTS": "monitor.Entry.comments",
     "monitor.events.notificationqueue.MOST_ALERTS": """
         monitor.NotificationQueue._waiting,_repeated monitor.Notifier._due
     """,

@@ -13,22 +13,28 @@ from typing import Any
 from twisted.cred.credentials import UsernamePassword
 from twisted.cred.error import UnauthorizedLogin
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory
 from twisted.internet.testing import StringTransport
-from twisted.logger import capturedLogs
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SkipTest
 from twisted.web import http
+from twisted.web.test.requesthelper import DummyRequest
 
 from txrdma.error import InvalidRequest
+from txrdma.kit.passwords import Account, PasswordHash, Role, User
 from txrdma.kit.webaccess import (
     AccessControl,
     GUESS_SECONDS,
     Guesses,
+    isCrossSite,
     isLocalName,
     MOST_GUESSERS,
     MOST_GUESSES,
     MOST_LOGGED,
+    MOST_LOGINS,
+    ProxyRules,
     readAccess,
 )
 from txrdma.monitor.config import parseConfig
@@ -36,7 +42,7 @@ from txrdma.monitor.web import site
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.sim.clock import SimulatedClock
 from txrdma.tap.monitor import MonitorService
-from txrdma.test.support.monitor.fetching import Connection
+from txrdma.test.support.monitor.fetching import Connection, fetch
 from txrdma.test.unit.monitor.test_rest import SiteTestCase
 from txrdma.testing.streams.certificate import makeCertificate
 
@@ -87,6 +93,18 @@ class AccessTests(SiteTestCase):
         self.assertIn('www-authenticate: basic realm="fabric monitor"', output)
         self.assertIn('www-authenticate: bearer realm="fabric monitor"', output)
 
+    def test_probes(self) -> None:
+        """Load balancers ask without a password, and get one line; nothing can be posted there."""
+        for path, code, text in (
+            ("/healthz", 200, "ok\n"),
+            ("/readyz", 503, "the first sweep is in progress\n"),
+        ):
+            answer = self.get(path)
+            self.assertEqual((answer.code, answer.text), (code, text))
+            self.assertEqual(fetch(self.site.factory, path, "POST").code, 405)
+        self.started()
+        self.assertEqual(self.get("/readyz").code, 200)
+
     def test_somebody(self) -> None:
         """A token or a password gives access to all pages; a token is accepted as a password."""
         for header in (f"Bearer {TOKEN}", basic("alice", "pass:word"), basic("", TOKEN), basic("bob", TOKEN)):
@@ -115,7 +133,8 @@ class AccessTests(SiteTestCase):
         are not delayed.
         """
         now = 0.0
-        access = AccessControl([TOKEN.encode()], {b"alice": b"right", b"bob": b"right"}, Guesses(lambda: now))
+        users = {b"alice": Account(b"right"), b"bob": Account(b"right")}
+        access = AccessControl([TOKEN.encode()], users, Guesses(lambda: now))
         self.site = MonitorSite(self.clock, self.watch, access=access)
         with capturedLogs() as logs:
             codes = [self.code("/metrics", Authorization=basic("alice", str(at))) for at in range(50)]
@@ -141,7 +160,7 @@ class AccessTests(SiteTestCase):
 
     def test_rightPassword(self) -> None:
         """A login with the right password resets the count of wrong ones before it."""
-        access = AccessControl([], {b"alice": b"right"}, Guesses(lambda: 1.0))
+        access = AccessControl([], {b"alice": Account(b"right")}, Guesses(lambda: 1.0))
         for _ in range(3):
             for number in range(MOST_GUESSES - 1):
                 wrong = UsernamePassword(b"alice", b"%d" % number)
@@ -158,7 +177,7 @@ class AccessTests(SiteTestCase):
 
     def test_invented(self) -> None:
         """Passwords for invented names, or from addresses of one network, permit no additional guesses."""
-        access = AccessControl([], {b"alice": b"right"}, Guesses(lambda: 1.0))
+        access = AccessControl([], {b"alice": Account(b"right")}, Guesses(lambda: 1.0))
 
         def isTaken(address: str, name: bytes, password: bytes) -> bool:
             guess: Any = UsernamePassword(name, password)
@@ -193,13 +212,211 @@ class AccessTests(SiteTestCase):
         self.assertRaises(InvalidRequest, MonitorService, SimulatedClock(), config)
 
 
+class HashTests(SiteTestCase):
+    """Users whose passwords are stored as hashes."""
+
+    users: dict[bytes, Account]
+
+    def setUp(self) -> None:
+        super().setUp()
+        hashed = PasswordHash.of(b"right", 4)
+        self.users = {b"alice": Account(hashed, Role.OPERATOR), b"bob": Account(hashed)}
+        self.pending: list[tuple[Deferred[bool], Any, Any]] = []
+        self.access = AccessControl(
+            [TOKEN.encode()], self.users, Guesses(lambda: 1.0), inThread=self.inThread
+        )
+
+    def inThread(self, work: Any, *arguments: Any) -> Deferred[bool]:
+        self.pending.append((Deferred(), work, arguments))
+        return self.pending[-1][0]
+
+    def work(self) -> int:
+        """Do what the thread has to do; return how many comparisons that were."""
+        number = 0
+        while self.pending:
+            done, work, arguments = self.pending.pop(0)
+            number += 1
+            done.callback(work(*arguments))
+        return number
+
+    def login(self, name: bytes, password: bytes) -> Deferred[User]:
+        return self.access.requestAvatarId(UsernamePassword(name, password))
+
+    def test_roles(self) -> None:
+        """A right password gives the role of the user; a token gives that of nobody, with any name."""
+        for name, password, user in (
+            (b"alice", b"right", User("alice", Role.OPERATOR)),
+            (b"bob", b"right", User("bob")),
+            (b"alice", TOKEN.encode(), User("token")),
+        ):
+            done = self.login(name, password)
+            self.work()
+            self.assertEqual(self.successResultOf(done), user)
+
+    def test_once(self) -> None:
+        """The first login is compared with the hash in a thread; further requests are answered at once."""
+        first, second = self.login(b"alice", b"right"), self.login(b"alice", b"right")
+        self.assertNoResult(first)
+        self.assertEqual(self.work(), 1)
+        for done in (first, second, self.login(b"alice", b"right")):
+            self.assertEqual(self.successResultOf(done).name, "alice")
+        wrong = self.login(b"alice", b"wrong")
+        with capturedLogs():
+            self.assertEqual(self.work(), 1)
+        self.failureResultOf(wrong, UnauthorizedLogin)
+
+    def test_unknownNames(self) -> None:
+        """A name without a user takes as long as one with a user, so that names cannot be found."""
+        done = self.login(b"carol", b"right")
+        with capturedLogs():
+            self.assertEqual(self.work(), 1)
+        self.failureResultOf(done, UnauthorizedLogin)
+
+    def test_parallel(self) -> None:
+        """Guesses at the same time are one after the other, and no more than others."""
+        several = [self.login(b"alice", b"%d" % number) for number in range(50)]
+        with capturedLogs():
+            self.assertEqual(self.work(), MOST_GUESSES)
+        for done in several:
+            self.failureResultOf(done, UnauthorizedLogin)
+
+    def test_crowd(self) -> None:
+        """Beyond some logins that wait, further ones are refused, except of users who are known."""
+        known = self.login(b"bob", b"right")
+        self.work()
+        self.successResultOf(known)
+        several = [self.login(b"%d" % number, b"x") for number in range(MOST_LOGINS + 1)]
+        self.failureResultOf(self.login(b"alice", b"right"), UnauthorizedLogin)
+        self.successResultOf(self.login(b"bob", b"right"))
+        with capturedLogs():
+            self.work()
+        for done in several:
+            self.failureResultOf(done, UnauthorizedLogin)
+
+    def test_left(self) -> None:
+        """A client that disconnects while its password is compared causes no error."""
+        site = MonitorSite(self.clock, self.watch, access=self.access)
+        connection = Connection(site.factory)
+        connection.ask("/api/v1/overview", Authorization=basic("alice", "right"))
+        connection.close()
+        self.work()
+        self.assertEqual(connection.transport.value(), b"")
+        self.assertEqual(
+            fetch(site.factory, "/api/v1/overview", Authorization=basic("alice", "right")).code, 200
+        )
+
+    def test_plainText(self) -> None:
+        """Passwords as plain text are accepted, of viewers, with a warning that says how to hash them."""
+        path = self.mktemp()
+        Path(path).write_text(f"alice:secret\nbob:{PasswordHash.of(b'right', 4)}:operator\n")
+        os.chmod(path, 0o600)
+        with capturedLogs() as logs:
+            access = readAccess("", path)
+        (line,) = map(formatEvent, logs)
+        self.assertIn("1 passwords as plain text", line)
+        self.assertIn(f"txrdma fabric-users --file {path} hash", line)
+        for name, password, role in ((b"alice", b"secret", Role.VIEWER), (b"bob", b"right", Role.OPERATOR)):
+            done = access.requestAvatarId(UsernamePassword(name, password))
+            self.assertEqual(self.successResultOf(done).role, role)
+
+
+class ProxyTests(SiteTestCase):
+    """A reverse proxy that authenticates users."""
+
+    def codeOf(self, rules: ProxyRules, address: IAddress | None, *lines: str) -> int:
+        site = MonitorSite(self.clock, self.watch, access=AccessControl(proxy=rules))
+        connection = Connection(site.factory, address)
+        transport: Any = connection.transport
+        transport.peerAddr = address
+        heads = "".join(f"{line}\r\n" for line in lines)
+        ask = f"POST /api/v1/findings/{'0' * 16} HTTP/1.1\r\nHost: localhost\r\n{heads}"
+        ask += "Content-Type: application/json\r\nContent-Length: 24\r\n\r\n" + '{"action":"acknowledge"}'
+        connection.protocol.dataReceived(ask.encode())
+        code = connection.answer.code
+        connection.close()
+        return code
+
+    def test_users(self) -> None:
+        """A proxy names the user and the role; an operator's request is answered, a viewer's is refused."""
+        alice, operator = "X-Remote-User: alice", "X-Remote-Role: operator"
+        rules = ProxyRules(("127.0.0.1", "10.1.0.0/16"))
+        local, lan = addressOf("127.0.0.1"), addressOf("10.1.2.3")
+        for address, lines, code in (
+            (local, (alice, operator), 404),
+            (lan, (alice, "X-Remote-Role: staff, operator"), 404),
+            (addressOf("::ffff:10.1.2.3"), (alice, operator), 404),
+            (local, (alice,), 403),
+            (local, (alice, "X-Remote-Role: staff"), 403),
+            (local, (alice, operator, operator), 403),
+        ):
+            self.assertEqual(self.codeOf(rules, address, *lines), code, (address, lines))
+        changed = ProxyRules(("127.0.0.1",), "Remote-User", "Remote-Groups", ("wheel",))
+        self.assertEqual(self.codeOf(changed, local, "Remote-User: bob", "Remote-Groups: users,wheel"), 404)
+        self.assertEqual(self.codeOf(changed, local, alice, operator), 401)
+
+    def test_strangers(self) -> None:
+        """Headers from other addresses, without a name, or with two of them, are not believed."""
+        alice, operator = "X-Remote-User: alice", "X-Remote-Role: operator"
+        rules = ProxyRules(("127.0.0.1",))
+        for address in (addressOf("10.0.0.1"), addressOf("::1"), UNIXAddress(None), None):
+            self.assertEqual(self.codeOf(rules, address, alice, operator), 401, address)
+        for lines in (
+            (),
+            (operator,),
+            ("X-Remote-User:", operator),
+            (alice, "X-Remote-User: root", operator),
+        ):
+            self.assertEqual(self.codeOf(rules, addressOf("127.0.0.1"), *lines), 401, lines)
+        self.assertEqual(self.codeOf(rules, addressOf("127.0.0.1"), f"X-Remote-User: {'x' * 65}"), 401)
+
+    def test_unix(self) -> None:
+        """A proxy may connect by a UNIX socket."""
+        lines = "X-Remote-User: alice", "X-Remote-Role: operator"
+        self.assertEqual(self.codeOf(ProxyRules(("unix",)), UNIXAddress(None), *lines), 404)
+        self.assertEqual(self.codeOf(ProxyRules(("unix",)), addressOf("127.0.0.1"), *lines), 401)
+
+    def test_config(self) -> None:
+        """The configuration has addresses, headers and roles; with them, users and tokens are not needed."""
+        text = 'web.listen = "tcp:9315"\n[web.proxy]\naddresses = ["10.0.0.1", "10.1.0.0/16", "unix"]\n'
+        self.assertEqual(parseConfig(text).proxy, ProxyRules(("10.0.0.1", "10.1.0.0/16", "unix")))
+        more = 'user-header = "Remote-User"\nrole-header = "Remote-Groups"\noperators = ["wheel"]\n'
+        proxy = ProxyRules(("10.0.0.1", "10.1.0.0/16", "unix"), "Remote-User", "Remote-Groups", ("wheel",))
+        self.assertEqual(parseConfig(text + more).proxy, proxy)
+        self.assertIsNone(parseConfig("").proxy)
+        for wrong in ('addresses = ["10.0.0.1/8"]', "addresses = []", 'addresses = ["proxy"]', ""):
+            self.assertRaises(InvalidRequest, parseConfig, f"[web.proxy]\n{wrong}")
+
+
+class CrossSiteTests(SiteTestCase):
+    def test_origins(self) -> None:
+        """Only pages of the same site, and programs that send JSON, can cause a change."""
+        for heads, asForm, asJSON in (
+            ({}, True, False),
+            ({b"sec-fetch-site": b"same-origin"}, False, False),
+            ({b"sec-fetch-site": b"same-site"}, True, True),
+            ({b"sec-fetch-site": b"cross-site", b"origin": b"http://localhost:9315"}, True, True),
+            ({b"origin": b"http://localhost:9315"}, False, False),
+            ({b"origin": b"http://localhost:9315", b"x-forwarded-host": b"x"}, False, False),
+            ({b"origin": b"https://fabric.example", b"x-forwarded-host": b"fabric.example"}, False, False),
+            ({b"origin": b"https://evil.example"}, True, True),
+            ({b"origin": b"null"}, True, True),
+            ({b"origin": b"http://\xff"}, True, True),
+        ):
+            request = DummyRequest([b""])
+            for name, value in {b"host": b"localhost:9315", **heads}.items():
+                request.requestHeaders.setRawHeaders(name, [value])
+            for isForm, expected in ((True, asForm), (False, asJSON)):
+                shown: Any = request
+                self.assertEqual(isCrossSite(shown, isForm), expected, (heads, isForm))
+
+
 class BoundTests(SiteTestCase):
     """Limits of what unauthenticated clients can make the site store."""
 
     def test_bodies(self) -> None:
-        """A request with a body is refused after its header, and nothing of the body is stored."""
+        """A request with a long body is refused after its header, and nothing of the body is stored."""
         self.patch(http, "_getContentFile", self.fail)
-        for head in ("Content-Length: 100000000000", "Content-Length: 1", "Transfer-Encoding: chunked"):
+        for head in ("Content-Length: 100000000000", "Content-Length: 8193", "Transfer-Encoding: chunked"):
             for method in ("GET", "POST", "PUT"):
                 connection = Connection(self.site.factory)
                 heads = f"{method} /api/v1/nodes HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n"
@@ -209,6 +426,15 @@ class BoundTests(SiteTestCase):
                 connection.protocol.dataReceived(b"1\r\nx\r\n0\r\n\r\n")
                 self.assertEqual(connection.answer.body, b"")
                 connection.close()
+
+    def test_shortBodies(self) -> None:
+        """A short body is accepted with POST only, and then refused by what can only be read."""
+        for method, code in (("GET", 413), ("PUT", 413), ("HEAD", 413), ("POST", 405)):
+            connection = Connection(self.site.factory)
+            heads = f"{method} /api/v1/nodes HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n"
+            connection.protocol.dataReceived(f"{heads}a=1&".encode())
+            self.assertEqual(connection.answer.code, code, method)
+            connection.close()
 
     def test_empty(self) -> None:
         connection = Connection(self.site.factory)

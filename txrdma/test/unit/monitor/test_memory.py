@@ -13,9 +13,18 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.fabric.advice import ADVICE, Severity
+from txrdma.fabric.health import locatedFindings
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
-from txrdma.monitor.diagnosis.findinglog import Entry, FindingEvent, FindingLog, Key, Resumed
+from txrdma.monitor.diagnosis.findinglog import (
+    Action,
+    Entry,
+    FindingEvent,
+    FindingLog,
+    FindingRules,
+    Key,
+    Resumed,
+)
 from txrdma.monitor.diagnosis.journal import FabricEvent, Journal, MOST_CHANGES
 from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
@@ -32,7 +41,7 @@ from txrdma.test.unit.monitor.test_poller import PollerTestCase
 ONE, OTHER = "0x00000000000000a1", "0x00000000000000a2"
 
 
-class RestartTests(PollerTestCase):
+class RestartTestCase(PollerTestCase):
     """Consecutive processes with one history of one fabric."""
 
     def setUp(self) -> None:
@@ -84,6 +93,8 @@ class RestartTests(PollerTestCase):
         """Return the changes, each with the name of its location."""
         return [(change.kind, change.where.partition(" (")[0]) for change in self.journal.changes]
 
+
+class RestartTests(RestartTestCase):
     def test_stillThere(self) -> None:
         """A lost node remains lost for the next process, since the same time and without a new report."""
         self.started()
@@ -173,6 +184,59 @@ class RestartTests(PollerTestCase):
         self.assertEqual(self.kinds(), [])
 
 
+class OperatorRestartTests(RestartTestCase):
+    """What operators have noted survives the process."""
+
+    def acted(self) -> Entry:
+        self.started()
+        self.fabric.cut("c")
+        self.pump(30.0)
+        entry = self.entries()["node-gone"]
+        self.poller.annotate(entry, Action.ACKNOWLEDGE, "alice", "power supply ordered")
+        self.poller.annotate(entry, Action.COMMENT, "bob", "thank you")
+        self.pump(6.0)
+        self.changes.clear()
+        return entry
+
+    def test_restored(self) -> None:
+        """The next process knows the acknowledgement and the comments of an open finding."""
+        before = self.acted()
+        self.ended()
+        self.again()
+        after = self.entries()["node-gone"]
+        self.assertIsNot(after, before)
+        self.assertEqual(after.acknowledgement, before.acknowledgement)
+        self.assertEqual(after.comments, before.comments)
+        self.assertEqual([one.user for one in after.comments], ["alice", "bob"])
+        kinds = [kind for kind, _where in self.kinds()]
+        self.assertEqual(kinds[-2:], ["operator-acknowledged", "operator-commented"])
+
+    def test_cleared(self) -> None:
+        """So do those of a cleared finding, also when they came after its end."""
+        self.acted()
+        self.fabric.heal("c")
+        self.pump(80.0)
+        (entry,) = self.poller.findingLog.closed
+        self.poller.annotate(entry, Action.COMMENT, "alice", "replaced")
+        self.pump(6.0)
+        self.ended()
+        self.again()
+        (entry,) = self.poller.findingLog.closed
+        self.assertEqual([one.text for one in entry.comments][-1], "replaced")
+        self.assertEqual(len(entry.comments), 3)
+
+    def test_severity(self) -> None:
+        """Another severity, as of a configuration that is read again, ends it for the next process, too."""
+        self.acted()
+        rules = FindingRules(DEFAULT_RULES.raiseSeconds, severities={"node-gone": Severity.CRITICAL})
+        self.poller.change(self.settings, rules, locatedFindings)
+        self.pump(6.0)
+        self.assertIsNone(self.entries()["node-gone"].acknowledgement)
+        self.ended()
+        self.again()
+        self.assertIsNone(self.entries()["node-gone"].acknowledgement)
+
+
 class InvalidRowTests(SynchronousTestCase):
     """Invalid rows of the history cost nothing else, and are logged once."""
 
@@ -234,6 +298,19 @@ class InvalidRowTests(SynchronousTestCase):
                 ),
                 ("last", [key, "it is slow", 1.0, nan, None, 1]),
                 ("f5", [key, "it is slow", 1.0, 2.0, None, 0]),
+                *(
+                    (f"notes {number}", [key, "it is slow", 1.0, 2.0, None, 1, notes])
+                    for number, notes in enumerate(
+                        (
+                            *(None, [], [None], [[1.0, "alice"], []], [[1.0, "alice", 99], []]),
+                            *(
+                                [[nan, "alice", 1], []],
+                                [None, [[1.0, "alice"]]],
+                                [None, [[inf, "alice", "x"]]],
+                            ),
+                        )
+                    )
+                ),
             ],
             "finding-cleared": [
                 ("f6", [key, "it is slow", 1.0, 2.0, "today", 1]),
@@ -247,6 +324,8 @@ class InvalidRowTests(SynchronousTestCase):
                 (["sweep", "width", "a third", 7], {**finding, "firstSeen": "yesterday"}),
                 (["sweep", "width", "a fourth", 7], {**finding, "firstSeen": nan}),
                 (["sweep", "width", "a fifth", 7], {**finding, "clearedAt": inf}),
+                (["sweep", "width", "a sixth", 7], {**finding, "comments": [{"user": "alice"}]}),
+                (["sweep", "width", "a seventh", 7], {**finding, "acknowledgedBy": 1}),
             ],
             "notification-queued": [
                 ("mail", [key, True, finding]),

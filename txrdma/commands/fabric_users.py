@@ -1,0 +1,161 @@
+"""C{txrdma fabric-users}: the users of the fabric monitor's pages, with hashes of their passwords."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from getpass import getpass
+from pathlib import Path
+from typing import Any, Final
+
+from twisted.python import usage
+
+from txrdma.commands.common import options as commandOptions
+from txrdma.commands.common.interruption import endedBySignals
+from txrdma.commands.common.rows import printJSON, showRows
+from txrdma.commands.common.values import fileName
+from txrdma.error import InvalidRequest
+from txrdma.kit.passwords import Account, HASH_PREFIX, PasswordHash, Role
+from txrdma.ports.pnet import changing, readText, writeText
+
+USUAL_FILE: Final = "/etc/fabric-monitor/users"
+
+FEWEST_CHARACTERS: Final = 8
+"""Minimum length of a new password in characters."""
+
+LONGEST_NAME: Final = 64
+_SHOW, _ADD, _ROLE, _REMOVE, _HASH = "show", "add", "role", "remove", "hash"
+_COUNTS: Final = {_SHOW: 0, _ADD: 1, _ROLE: 2, _REMOVE: 1, _HASH: 0}
+"""Number of arguments of each action."""
+
+_PREFIX: Final = HASH_PREFIX.decode()
+
+
+class CommandOptions(commandOptions.CommandOptions):
+    """Options of C{txrdma fabric-users}: an action on the file of users."""
+
+    synopsis = "[options] [show | add NAME | role NAME viewer|operator | remove NAME | hash]"
+    longdesc = (
+        "Users of the pages of twistd fabric-monitor: the file that web.users in its configuration names. "
+        "add asks for the password twice, or reads it from standard input if that is no terminal, and "
+        "replaces a user of the same name. An operator also acknowledges and comments findings. hash "
+        "replaces passwords that are stored as plain text. A running monitor reads the file at systemctl "
+        "reload, or SIGHUP."
+    )
+    optFlags = [["json", None, "JSON instead of lines."]]
+    optParameters = [
+        ["file", "f", USUAL_FILE, "Path of the file of users.", fileName],
+        ["role", "r", None, "Role of the user to add: viewer or operator. [default: viewer]"],
+    ]
+
+    def parseArgs(self, action: str = _SHOW, *rest: str) -> None:
+        if action not in _COUNTS:
+            raise usage.UsageError(f"expected {', '.join(_COUNTS)}, not {action}")
+        if len(rest) != _COUNTS[action]:
+            raise usage.UsageError(f"{action}: expected {self.synopsis.removeprefix('[options] ')}")
+        self["action"] = action
+        self["name"] = rest[0] if rest else ""
+        if action == _ROLE:
+            self["role"] = rest[1]
+
+    def postOptions(self) -> None:
+        name, role = self["name"], self["role"]
+        if role is not None and self["action"] not in (_ADD, _ROLE):
+            raise usage.UsageError("--role is for add")
+        if role not in (None, *(each.value for each in Role)):
+            raise usage.UsageError(f"role {role}: expected viewer or operator")
+        isName = name.isprintable() and name == name.strip() and len(name) <= LONGEST_NAME
+        if name and not (isName and ":" not in name and not name.startswith("#")):
+            raise usage.UsageError(f"{name!r}: expected up to {LONGEST_NAME} characters, and no colon")
+
+
+async def run(reactor: object, options: CommandOptions) -> None:
+    """Run C{txrdma fabric-users}: change or print the file."""
+    path, action = Path(options["file"]), options["action"]
+    try:
+        with endedBySignals():
+            if action == _SHOW and not path.exists():
+                raise FileNotFoundError(f"there is no such file: txrdma fabric-users --file {path} add NAME")
+            if action != _SHOW:
+                password = _asked(options["name"]) if action == _ADD else b""
+                with changing(path):
+                    text = readText(path).removeprefix("\ufeff")
+                    writeText(path, _changed(text, options, password), 0o600)
+        found = usersOf(readText(path).removeprefix("\ufeff"))
+    except (OSError, ValueError, InvalidRequest) as error:
+        raise InvalidRequest(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    if options["json"]:
+        printJSON(found)
+    elif action == _SHOW:
+        showRows(("name", "role", "password"), [(one["name"], one["role"], one["password"]) for one in found])
+
+
+def _asked(name: str) -> bytes:
+    """Return the new password of a user, from the terminal or from standard input."""
+    if sys.stdin.isatty():
+        password = getpass(f"Password of {name}: ")
+        if getpass("Again: ") != password:
+            raise InvalidRequest("the two passwords differ; nothing has changed")
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    if len(password) < FEWEST_CHARACTERS:
+        raise InvalidRequest(f"a password has {FEWEST_CHARACTERS} characters or more; nothing has changed")
+    return password.encode("utf-8", "surrogateescape")
+
+
+def _split(line: str) -> tuple[str, str]:
+    """Return the name and the rest of a line; C{""} for both of a comment or an empty line."""
+    text = line.strip()
+    name, _colon, rest = text.partition(":")
+    return ("", "") if text.startswith("#") else (name, rest)
+
+
+def usersOf(text: str) -> list[dict[str, Any]]:
+    """Return the users of a file for JSON; raise L{InvalidRequest} for an invalid line."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        name, rest = _split(line)
+        if name or rest:
+            try:
+                account = Account.fromText(rest.encode())
+            except InvalidRequest as error:
+                raise InvalidRequest(f"line {number}: {error}") from error
+            stored = "plain text" if account.hash is None else "scrypt"
+            found.append({"name": name, "role": account.role.value, "password": stored})
+    return found
+
+
+def _changed(text: str, options: CommandOptions, password: bytes) -> str:
+    """Return the text of a file after an action."""
+    name, action = options["name"], options["action"]
+    lines = text.splitlines()
+    if action == _HASH:
+        return _joined(map(_hashed, lines))
+    others = [line for line in lines if _split(line)[0] != name]
+    if action == _ADD:
+        role = options["role"] or Role.VIEWER.value
+        return _joined([*others, f"{name}:{PasswordHash.of(password)}:{role}"])
+    if len(others) == len(lines):
+        raise InvalidRequest(f"there is no user {name}")
+    if action == _REMOVE:
+        return _joined(others)
+    return _joined(_withRole(line, options["role"]) if _split(line)[0] == name else line for line in lines)
+
+
+def _joined(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _withRole(line: str, role: str) -> str:
+    name, rest = _split(line)
+    if not rest.startswith(_PREFIX):
+        raise InvalidRequest(f"the password of {name} is plain text: run txrdma fabric-users hash first")
+    return f"{name}:{rest.partition(':')[0]}:{role}"
+
+
+def _hashed(line: str) -> str:
+    """Return a line with a hash in place of a password as plain text."""
+    name, rest = _split(line)
+    if not name or not rest or rest.startswith(_PREFIX):
+        return line
+    return f"{name}:{PasswordHash.of(rest.encode())}:{Role.VIEWER.value}"

@@ -1,0 +1,218 @@
+"""
+Channel for alerts to syslog, as RFC 5424 defines messages.
+
+Over UDP (RFC 5426) each message is a datagram, and nobody notices a loss. Over TCP (RFC 6587) and TLS (RFC
+5425) its length precedes each. The socket of this host gets the older format, as from C{syslog(3)}, which all
+daemons understand there.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString, connectProtocol
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IAddress, IHostResolution, IResolutionReceiver
+from twisted.internet.protocol import connectionDone, DatagramProtocol, Protocol
+from twisted.python.failure import Failure
+
+import txrdma
+from txrdma.error import DeviceUnavailable
+from txrdma.kit.values import frozen
+from txrdma.monitor.events.alerts import Alert
+from txrdma.monitor.events.channels import AlertChannel, notesOf
+
+_NAMES: Final = (
+    *("kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv", "ftp"),
+    *(None, None, None, None, "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7"),
+)
+FACILITIES: Final = {name: number for number, name in enumerate(_NAMES) if name is not None}
+"""Numbers of the facilities (RFC 5424, 6.2.1), by their names in C{syslog.conf}."""
+
+_SEVERITIES: Final = {"critical": 2, "warning": 4, "info": 6}
+_NOTICE: Final = 5
+"""Severity of the end of a finding."""
+
+LONGEST_MESSAGE: Final = 2048
+"""Maximum octets of a message, which receivers should accept (RFC 5424, 6.1); the rest is cut off."""
+
+SEND_SECONDS: Final = 10.0
+"""Seconds for which a message may take to be sent."""
+
+_PROGRAM: Final = "fabric-monitor"
+_LONGEST_HOST: Final = 255
+
+
+@frozen
+class SyslogSettings:
+    """
+    Settings of notifications to syslog.
+
+    @ivar address: C{udp:HOST:PORT}, C{tcp:HOST:PORT}, C{tls:HOST:PORT} or C{unix:PATH}.
+    @ivar facility: number of the facility, one of L{FACILITIES}.
+    """
+
+    address: str
+    facility: int = FACILITIES["daemon"]
+
+
+def _severityOf(alert: Alert) -> int:
+    return _SEVERITIES.get(alert.finding["severity"], _NOTICE) if alert.isRaised else _NOTICE
+
+
+def textOf(alert: Alert) -> str:
+    """Return an alert on one line, without control characters."""
+    finding = alert.finding
+    state = "is there" if alert.isRaised else "is cleared"
+    fabric = f"{finding['fabric']}: " if finding.get("fabric") else ""
+    text = f"{fabric}{finding['severity']} {finding['kind']} {state}: {finding['where']}: {finding['text']}. "
+    named: Mapping[str, Any] = {"guid": finding["guid"], "port": finding["port"], **notesOf(finding)}
+    more = "".join(f" {name}={value}" for name, value in named.items() if value is not None)
+    shown = f"{text}{finding['advice']} id={alert.identity}{more}"
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in shown)
+
+
+def _cut(message: str) -> bytes:
+    """Return the octets of a message, without half a character at the end."""
+    octets = message.encode("utf-8", "replace")
+    return octets[:LONGEST_MESSAGE].decode("utf-8", "ignore").encode()
+
+
+def _ascii(text: str, most: int) -> str:
+    """Return a name without spaces and controls, as a field of a header; C{"-"} for an empty one."""
+    return "".join(letter for letter in text if "!" <= letter <= "~")[:most] or "-"
+
+
+def messageOf(alert: Alert, facility: int, now: float, host: str = "") -> bytes:
+    """
+    Return the message of an alert (RFC 5424, 6).
+
+    @param host: name of this host.
+    """
+    at = datetime.fromtimestamp(now, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    name = _ascii(host or socket.gethostname(), _LONGEST_HOST)
+    head = f"<{facility * 8 + _severityOf(alert)}>1 {at} {name} {_PROGRAM} {os.getpid()} "
+    head += f"{_ascii(alert.finding['kind'], 32)} "
+    origin = f'[origin software="txrdma" swVersion="{_ascii(txrdma.__version__, 32)}"]'
+    return _cut(f"{head}{origin} \N{BYTE ORDER MARK}{textOf(alert)}")
+
+
+def localMessageOf(alert: Alert, facility: int) -> bytes:
+    """Return the message of an alert for the socket of this host, whose daemon adds time and host."""
+    return _cut(f"<{facility * 8 + _severityOf(alert)}>{_PROGRAM}[{os.getpid()}]: {textOf(alert)}")
+
+
+class _Sending(Protocol):
+    """Protocol that sends octets and closes the connection; C{done} fires when the kernel has them all."""
+
+    def __init__(self, octets: bytes) -> None:
+        self.done: Deferred[None] = Deferred(lambda _: self._abort())
+        self._octets = octets
+
+    def connectionMade(self) -> None:
+        transport: Any = self.transport
+        transport.write(self._octets)
+        transport.loseConnection()
+
+    def _abort(self) -> None:
+        transport: Any = self.transport
+        transport.abortConnection()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        if self.done.called:
+            return
+        if reason.check(ConnectionDone):
+            self.done.callback(None)
+        else:
+            self.done.errback(reason)
+
+
+@implementer(IResolutionReceiver)
+class _Resolved:
+    """Receiver of the addresses of a host; C{first} fires with the first one."""
+
+    def __init__(self) -> None:
+        self.first: Deferred[str] = Deferred()
+        self._hosts: list[str] = []
+
+    def resolutionBegan(self, resolutionInProgress: IHostResolution) -> None:
+        """Do nothing."""
+
+    def addressResolved(self, address: IAddress) -> None:
+        known: Any = address
+        self._hosts.append(known.host)
+
+    def resolutionComplete(self) -> None:
+        if self.first.called:
+            return
+        if self._hosts:
+            self.first.callback(self._hosts[0])
+        else:
+            self.first.errback(DeviceUnavailable("there is no such host"))
+
+
+class SyslogChannel(AlertChannel):
+    """A channel that sends a message to syslog for each alert."""
+
+    queue = "syslog"
+
+    def __init__(self, reactor: Any, settings: SyslogSettings) -> None:
+        self.name = f"syslog {settings.address}"
+        self._reactor = reactor
+        self._facility = settings.facility
+        self._kind, _, self._place = settings.address.partition(":")
+
+    def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
+        """Send messages; fails with L{DeviceUnavailable}, or an error of the connection."""
+        return Deferred.fromCoroutine(self._send(alerts))
+
+    async def _send(self, alerts: Sequence[Alert]) -> None:
+        if self._kind == "unix":
+            self._sendHere([localMessageOf(one, self._facility) for one in alerts])
+            return
+        now = self._reactor.seconds()
+        messages = [messageOf(one, self._facility, now) for one in alerts]
+        if self._kind == "udp":
+            await self._sendDatagrams(messages)
+            return
+        framed = b"".join(b"%d %s" % (len(message), message) for message in messages)
+        endpoint = clientFromString(self._reactor, f"{self._kind}:{self._place}")
+        protocol = _Sending(framed)
+        await connectProtocol(endpoint, protocol).addTimeout(SEND_SECONDS, self._reactor)
+        await protocol.done.addTimeout(SEND_SECONDS, self._reactor)
+
+    def _sendHere(self, messages: Iterable[bytes]) -> None:
+        """Send messages to the socket of this host, as far as it accepts them; raise L{DeviceUnavailable}."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as opened:
+                opened.connect(self._place)
+                for message in messages:
+                    opened.send(message)
+        except OSError as error:
+            raise DeviceUnavailable(f"{self._place}: {error.strerror or error}") from error
+
+    async def _sendDatagrams(self, messages: Iterable[bytes]) -> None:
+        host, _, port = self._place.rpartition(":")
+        receiver = _Resolved()
+        resolver = self._reactor.nameResolver
+        resolver.resolveHostName(receiver, host.strip("[]"), int(port), transportSemantics="UDP")
+        address = await receiver.first.addTimeout(SEND_SECONDS, self._reactor)
+        interface = "::" if ":" in address else ""
+        try:
+            opened = self._reactor.listenUDP(0, DatagramProtocol(), interface=interface)
+        except Exception as error:  # CannotListenError, as descriptors are used up
+            raise DeviceUnavailable(str(error)) from error
+        try:
+            for message in messages:
+                opened.write(message, (address, int(port)))
+        except OSError as error:
+            raise DeviceUnavailable(error.strerror or str(error)) from error
+        finally:
+            await opened.stopListening()

@@ -1,0 +1,143 @@
+"""
+C{txrdma fabric-users}.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from twisted.cred.credentials import UsernamePassword
+from twisted.internet.defer import Deferred
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.command import TxrdmaOptions
+from txrdma.commands import fabric_users
+from txrdma.commands.fabric_users import FEWEST_CHARACTERS
+from txrdma.error import InvalidRequest
+from txrdma.kit.passwords import Role, User
+from txrdma.kit.webaccess import readAccess
+
+
+class CommandTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.file = Path(self.mktemp())
+
+    def run_(self, *words: str, typed: str = "") -> str:
+        """Run the command with a text as its standard input; return what it prints."""
+        options = TxrdmaOptions()
+        options.parseOptions(["fabric-users", "--file", str(self.file), *words])
+        self.patch(sys, "stdin", io.StringIO(typed))
+        out = io.StringIO()
+        with redirect_stdout(out):
+            self.successResultOf(Deferred.fromCoroutine(fabric_users.run(None, options.subOptions)))
+        return out.getvalue()
+
+    def loggedIn(self, name: str, password: str) -> User:
+        access = readAccess("", str(self.file))
+        done = access.requestAvatarId(UsernamePassword(name.encode(), password.encode()))
+        user: User = self.successResultOf(done)
+        return user
+
+    def test_add(self) -> None:
+        """A new file is readable by its owner only, has no password, and lets its users in."""
+        self.assertEqual(self.run_("add", "alice", "--role", "operator", typed="right one\n"), "")
+        self.run_("add", "bob", typed="right two\n")
+        self.assertEqual(self.file.stat().st_mode & 0o777, 0o600)
+        self.assertNotIn("right", self.file.read_text())
+        self.assertEqual(self.loggedIn("alice", "right one"), User("alice", Role.OPERATOR))
+        self.assertEqual(self.loggedIn("bob", "right two"), User("bob", Role.VIEWER))
+        self.run_("add", "alice", typed="another one\n")
+        self.assertEqual(self.loggedIn("alice", "another one"), User("alice", Role.VIEWER))
+        self.assertEqual(len(self.file.read_text().splitlines()), 2)
+
+    def test_terminal(self) -> None:
+        """On a terminal the password is asked for twice, without an echo."""
+        asked: list[str] = []
+        answers = ["right one", "wrong one", "right one", "right one"]
+
+        def getpass(prompt: str) -> str:
+            asked.append(prompt)
+            return answers.pop(0)
+
+        class Terminal(io.StringIO):
+            def isatty(self) -> bool:
+                return True
+
+        self.patch(fabric_users, "getpass", getpass)
+        self.patch(io, "StringIO", Terminal)
+        self.assertRaises(InvalidRequest, self._failing, "add", "alice")
+        self.assertFalse(self.file.exists())
+        self.run_("add", "alice")
+        self.assertEqual(asked, ["Password of alice: ", "Again: "] * 2)
+        self.assertEqual(self.loggedIn("alice", "right one").name, "alice")
+
+    def _failing(self, *words: str, typed: str = "") -> None:
+        options = TxrdmaOptions()
+        options.parseOptions(["fabric-users", "--file", str(self.file), *words])
+        self.patch(sys, "stdin", io.StringIO(typed))
+        failure = self.failureResultOf(Deferred.fromCoroutine(fabric_users.run(None, options.subOptions)))
+        failure.raiseException()
+
+    def test_hash(self) -> None:
+        """Passwords as plain text are replaced by hashes; comments, mode and owner remain."""
+        self.file.write_text("\ufeff# ours\nalice:pass:word\n\nbob:secret phrase\n")
+        os.chmod(self.file, 0o640)
+        self.run_("hash")
+        text = self.file.read_text()
+        self.assertIn("# ours\n", text)
+        self.assertNotIn("word", text)
+        self.assertEqual(self.file.stat().st_mode & 0o777, 0o640)
+        self.assertEqual(self.loggedIn("alice", "pass:word"), User("alice"))
+        self.assertEqual(self.loggedIn("bob", "secret phrase"), User("bob"))
+        self.run_("hash")
+        self.assertEqual(self.file.read_text(), text)
+
+    def test_role(self) -> None:
+        """A role changes without the password, if that is hashed; a user can be removed."""
+        self.file.write_text("alice:secret phrase\n")
+        os.chmod(self.file, 0o600)
+        with self.assertRaisesRegex(InvalidRequest, "fabric-users hash"):
+            self._failing("role", "alice", "operator")
+        self.run_("hash")
+        self.run_("role", "alice", "operator")
+        self.assertEqual(self.loggedIn("alice", "secret phrase").role, Role.OPERATOR)
+        for words in (("role", "bob", "viewer"), ("remove", "bob")):
+            with self.assertRaisesRegex(InvalidRequest, "no user bob"):
+                self._failing(*words)
+        self.run_("remove", "alice")
+        self.assertEqual(self.file.read_text(), "")
+
+    def test_show(self) -> None:
+        """Users are listed with their roles, and whether their passwords are hashed."""
+        self.run_("add", "alice", "-r", "operator", typed="right one\n")
+        with open(self.file, "a") as file:
+            file.write("bob:secret\n")
+        shown = self.run_()
+        self.assertEqual(
+            [line.split()[:2] for line in shown.splitlines()][1:], [["alice", "operator"], ["bob", "viewer"]]
+        )
+        found: list[dict[str, Any]] = json.loads(self.run_("--json"))
+        self.assertEqual([one["password"] for one in found], ["scrypt", "plain text"])
+
+    def test_refused(self) -> None:
+        """Short passwords, missing files, and invalid lines and names are refused."""
+        with self.assertRaisesRegex(InvalidRequest, f"{FEWEST_CHARACTERS} characters"):
+            self._failing("add", "alice", typed="short\n")
+        with self.assertRaisesRegex(InvalidRequest, "add NAME"):
+            self._failing("show")
+        self.file.write_text("alice\n")
+        with self.assertRaisesRegex(InvalidRequest, "line 1"):
+            self._failing("show")
+        for words in (
+            *(("delete", "alice"), ("add",), ("add", "a:b"), ("add", "#a"), ("add", " a"), ("add", "x" * 65)),
+            *(("role", "alice", "root"), ("add", "alice", "--role", "root"), ("show", "--role", "viewer")),
+            ("--file", "", "show"),
+        ):
+            self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["fabric-users", *words])
