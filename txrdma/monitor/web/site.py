@@ -207,6 +207,9 @@ class _SmallRequest(Request):
     def render(self, resource: IResource) -> None:
         """Render a resource, unless the connection has been lost while the user was authenticated."""
         if self.channel is not None:
+            shown = getattr(resource, "resource", resource)  # in Twisted's wrapper for authenticated users
+            if self._encoder is None and isinstance(shown, EncodingResourceWrapper):
+                self._encoder = shown.getEncoder(self)  # Twisted does so without authentication only
             super().render(resource)  # type: ignore[no-untyped-call]  # of Twisted's
 
 

@@ -111,6 +111,12 @@ class AccessTests(SiteTestCase):
             for path in PATHS[:-1]:
                 self.assertEqual(self.code(path, Authorization=header), 200, (path, header))
 
+    def test_compressed(self) -> None:
+        """Pages and scripts are compressed for users who log in, too."""
+        for path in ("/", "/api/v1/nodes", "/static/monitor.css"):
+            heads = {"Authorization": f"Bearer {TOKEN}", "Accept-Encoding": "gzip"}
+            self.assertEqual(self.get(path, **heads).heads["content-encoding"], "gzip", path)
+
     def test_byteOrderMark(self) -> None:
         """Files of tokens and users may begin with a byte order mark."""
         tokens, users = self.file(f"\ufeff{TOKEN}\n"), self.file("\ufeffalice:secret\n")
