@@ -1,5 +1,6 @@
 """
-A monitor on a simulated fabric, in a separate process: C{python -m txrdma.test.system.browser.serving}.
+A monitor on a simulated fabric, in a separate process: C{python -m txrdma.test.system.browser.serving}. Its
+only user is an operator.
 
 It prints the address of its pages, and executes the lines of its standard input: C{cut NODE PORT}, C{heal
 NODE PORT}. It ends with its input.
@@ -7,6 +8,7 @@ NODE PORT}. It ends with its input.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -17,6 +19,7 @@ from twisted.internet.task import react
 from twisted.protocols.basic import LineReceiver
 
 from txrdma.commands.demo_fabric import makeService, netOf, urlOf
+from txrdma.kit.passwords import PasswordHash
 from txrdma.monitor.config import parseConfig
 from txrdma.sim.fabric.fabric import SimulatedFabric
 from txrdma.sim.faultgenerator import FaultGenerator
@@ -24,6 +27,7 @@ from txrdma.sim.faultgenerator import FaultGenerator
 CONFIG = """
 [web]
 listen = 'tcp:0:interface=127.0.0.1'
+users = '{history}.users'
 
 [history]
 file = '{history}'
@@ -37,6 +41,7 @@ states = 5
 [findings]
 clear = 1
 """
+USER, PASSWORD = "alice", "right one"
 HOSTILE = "<script>document.title='taken'</script>"
 """Name of one host."""
 
@@ -59,6 +64,8 @@ class Orders(LineReceiver):
 
 async def main(reactor: Any, history: str) -> None:
     """Serve until the input ends."""
+    with open(os.open(f"{history}.users", os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+        file.write(f"{USER}:{PasswordHash.of(PASSWORD.encode())}:operator\n")
     net = netOf(128)
     net.nodes["h00007"].description = HOSTILE
     fabric = SimulatedFabric(reactor, net, latencySeconds=0.0005)

@@ -18,12 +18,13 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.monitor.web.layout import MENU
 from txrdma.test.system.browser import FOLDER
-from txrdma.test.system.browser.serving import HOSTILE
+from txrdma.test.system.browser.serving import HOSTILE, PASSWORD, USER
 
 DOCUMENTED = ("overview", "topology", "port")
 """Pictures that the documentation shows."""
@@ -105,6 +106,8 @@ class BrowserTests(SynchronousTestCase):
         cls.driver = webdriver.Chrome(options=options, service=Service(str(shutil.which("chromedriver"))))
 
         atexit.register(cls.end)
+        login = f"//{quote(USER)}:{quote(PASSWORD)}@"
+        cls.driver.get(cls.url.replace("//", login))  # the browser sends them from now on
 
     @classmethod
     def end(cls) -> None:
@@ -230,6 +233,26 @@ class BrowserTests(SynchronousTestCase):
         self.order("heal", "h00042", 1)
         self.until(lambda: "All is well" in self.text("#banner"))
         self.assertTrue(self.js("return window.stayed"))
+        self.assertEqual(self.complaints(), [])
+
+    def test_operator(self) -> None:
+        """An operator acknowledges a finding with a comment by its page, which shows them, as text."""
+        self.order("cut", "h00043", 1)
+        self.addCleanup(self.order, "heal", "h00043", 1)
+        self.at("/findings")
+        self.until(lambda: "it is gone" in self.text("#open"))
+        self.js("document.querySelector('#open a[href*=\"/findings/\"]').click()")
+        self.until(lambda: "Acknowledge or comment" in self.text("#actions"))
+        self.setView(400, 800)
+        self.assertLessEqual(self.js("return document.documentElement.scrollWidth"), 400)
+        self.driver.find_element("css selector", "textarea").send_keys(f"{HOSTILE} is ordered")
+        self.driver.find_element("css selector", "button[value=acknowledge]").click()
+        self.until(lambda: USER in self.text("#state"))
+        self.assertIn(f"{HOSTILE} is ordered", self.text("#comments"))
+        self.assertIn("End the acknowledgement", self.text("#actions"))
+        self.picture("finding")
+        self.at("/findings")
+        self.assertIn(f"Acknowledged by {USER}, 1 comment", self.text("#open"))
         self.assertEqual(self.complaints(), [])
 
     def test_keyboard(self) -> None:
