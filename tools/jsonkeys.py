@@ -46,6 +46,7 @@ SOURCES: Final = {
         "commands.rehearse commands.common.rehearsal.Happening monitor.diagnosis.findinglog.Entry.toDict"
     ),
     "nodes": "fabric.snapshots.nodeDict commands.nodes.INVENTORY",
+    "cables": "commands.cables.CABLE_COLUMNS",
     "links": "commands.links.linkDict commands.links._endDict",
     "check": "commands.check.reportDict",
     "monitor": (

@@ -32,7 +32,8 @@ class CommandOptions(ThresholdOptions):
         "Check a whole fabric: nodes that do not answer, links that are not active or have less width or "
         "speed than both ends have enabled, different MTUs, missing or duplicate LIDs and GUIDs, subnet "
         "managers, error counters, forwarding tables with dead ends or loops, P_Key and virtual lane "
-        "tables that differ from the neighbour's, firmware older than that of similar nodes. Prints a "
+        "tables that differ from the neighbour's, firmware older than that of similar nodes, hot modules, "
+        "and ones that receive little light. Prints a "
         "line for each finding; the exit status is 0 without findings, 1 with findings, and 2 if the "
         "fabric could not be checked. With --load and no --device only the snapshot is checked, and "
         "nothing is sent; one of txrdma snapshot also has tables and counters."
@@ -106,7 +107,7 @@ async def _asked(
     if not options["no-tables"]:
         tables = await TableSurvey(rpcs, endPort, fabric).run()
         found += tableFindings(fabric, tables)
-        found += await routeFindings(rpcs, endPort, fabric, tables.linear)
+        found += await routeFindings(rpcs, endPort, fabric, tables.linear, adaptive=tables.adaptive)
     if not options["no-errors"]:
         # Nodes without a LID are findings already.
         found += counterFindings(await count([node for node in fabric.nodes.values() if node.lid]))

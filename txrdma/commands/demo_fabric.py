@@ -98,6 +98,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     fabric = SimulatedFabric(reactor, netOf(options["hosts"]), latencySeconds=_LATENCY_SECONDS)
     with tempfile.TemporaryDirectory(prefix="demo-fabric-") as folder:
         fabric.correct()  # HDR links always have FEC
+        fabric.haveModules()
         history = os.path.join(folder, "history.db")
         config = replace(parseConfig(_CONFIG), history=history, listen=options["listen"])
         service = makeService(reactor, config, fabric)

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from twisted.python import usage
 
-from txrdma.commands.common.rows import hexGUID, printJSON, showRows
+from txrdma.commands.common.rows import csvCells, hexGUID, printJSON, showRows
 from txrdma.commands.common.session import opened, TARGET
 from txrdma.commands.common.sweeping import endWith, fabricOf, PartOptions, swept
-from txrdma.fabric.inventory import Cell, firmwares, INVENTORY, inventoryRow
+from txrdma.fabric.inventory import firmwares, INVENTORY, inventoryRow
 from txrdma.fabric.model import Fabric, Node
 from txrdma.fabric.snapshots import nodeDict
 from txrdma.iba.verbs import NodeType
@@ -34,7 +34,7 @@ class CommandOptions(PartOptions):
         ["hosts", None, "Only channel adapters."],
         ["switches", None, "Only switches."],
         ["routers", None, "Only routers."],
-        ["inventory", None, "Also query devices for firmware, board (PSID) and uptime."],
+        ["inventory", None, "Also query devices for firmware, board (PSID), uptime and serial number."],
         ["csv", None, "Print the inventory as comma-separated values."],
     ]
 
@@ -80,15 +80,10 @@ async def _inventory(reactor: Any, options: CommandOptions) -> None:
         printJSON([dict(zip(INVENTORY, row, strict=True)) for row in rows])
     elif options["csv"]:
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerows([INVENTORY, *(map(_quoted, row) for row in rows)])
+        writer.writerows([INVENTORY, *map(csvCells, rows)])
     else:
         showRows(INVENTORY, [["-" if cell is None else cell for cell in row] for row in rows])
     endWith(fabric)
-
-
-def _quoted(cell: Cell) -> Cell:
-    """Return a cell for CSV, with an apostrophe before text that spreadsheets would compute as a formula."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@")) else cell
 
 
 def chosen(fabric: Fabric, options: Any) -> list[Node]:

@@ -14,6 +14,7 @@ from txrdma.commands.common.session import opened, Session, TARGETS
 from txrdma.commands.common.sweeping import printProblems, SweepOptions, swept
 from txrdma.commands.common.values import count
 from txrdma.error import InvalidRequest
+from txrdma.fabric.adaptive import AdaptiveTable, adaptiveTable, Contradiction, MELLANOX, NO_GROUPS
 from txrdma.fabric.model import Fabric, Problem
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.routeuse import BALANCE_COLUMNS, balances, usesOf
@@ -42,6 +43,7 @@ class RouteTables:
     A switch and its forwarding tables.
 
     @ivar linear: output port of each LID.
+    @ivar adaptive: groups of ports of a switch that routes adaptively.
     @ivar multicast: output ports of each multicast LID.
     @ivar groups: capacity of the multicast table.
     """
@@ -51,6 +53,7 @@ class RouteTables:
     name: str
     lid: int
     linear: bytes = b""
+    adaptive: AdaptiveTable = NO_GROUPS
     multicast: dict[int, list[int]] = field(default_factory=dict)
     groups: int = 1
 
@@ -161,9 +164,10 @@ async def _used(session: Session, fabric: Fabric) -> Callable[[], None]:
     options, names = session.options, session.names
     tables = _allOf(session, fabric)
     if options["over"] is None:
-        await _read(session, tables, fabric)
+        await _read(session, tables, fabric, withGroups=True)
         linear = {each.info.nodeGUID: each.linear for each in tables}
-        even = [one for one in balances(fabric, linear) if one is not None]
+        adaptive = {each.info.nodeGUID: each.adaptive for each in tables}
+        even = [one for one in balances(fabric, linear, adaptive) if one is not None]
         if options["json"]:
             return lambda: printJSON([each.toDict(names) for each in even])
         return lambda: showRows(BALANCE_COLUMNS, [each.row(names) for each in even])
@@ -174,8 +178,9 @@ async def _used(session: Session, fabric: Fabric) -> Callable[[], None]:
         raise InvalidRequest(f"port {options['over']} of {options['switch']} has no link")
     ends = {port.node.guid, port.peer.node.guid}
     tables = [each for each in tables if each.info.nodeGUID in ends]
-    await _read(session, tables, fabric)
-    uses = list(usesOf(fabric, port, {each.info.nodeGUID: each.linear for each in tables}))
+    await _read(session, tables, fabric, withGroups=True)
+    linear = {each.info.nodeGUID: each.linear for each in tables}
+    uses = list(usesOf(fabric, port, linear, {each.info.nodeGUID: each.adaptive for each in tables}))
     if options["json"]:
         return lambda: printJSON([each.toDict(names) for each in uses])
     return lambda: print("\n".join(line for each in uses for line in each.text(names)))
@@ -208,8 +213,14 @@ def _allOf(session: Session, fabric: Fabric) -> list[RouteTables]:
     ]
 
 
-async def _read(session: Session, tables: list[RouteTables], fabric: Fabric) -> None:
-    """Read the tables of all switches concurrently; record failures as problems of the fabric."""
+async def _read(
+    session: Session, tables: list[RouteTables], fabric: Fabric, withGroups: bool = False
+) -> None:
+    """
+    Read the tables of all switches concurrently; record failures as problems of the fabric.
+
+    @param withGroups: also those of adaptive routing.
+    """
     schedule = MADSchedule(session.rpcs, session.options["outstanding"])
     isMulticast = session.options.get("multicast", False)
     done = 0
@@ -224,6 +235,13 @@ async def _read(session: Session, tables: list[RouteTables], fabric: Fabric) -> 
                     each.multicast = await multicastTable(schedule, each.path, each.info.numPorts, info)
                 else:
                     each.linear = await linearTable(schedule, each.path, info)
+                    node = fabric.nodes.get(each.info.nodeGUID) if withGroups else None
+                    if node is not None and node.vendorID == MELLANOX:
+                        top = len(each.linear) - 1
+                        each.adaptive = await adaptiveTable(schedule, each.path, node, top) or NO_GROUPS
+            except Contradiction as error:
+                text = f"{each.name}: its adaptive routes are unknown ({error}), static ones are shown"
+                fabric.problems.append(Problem("contradiction", str(each.path), text))
             except MADFailure as error:
                 fabric.problems.append(Problem("unreachable", str(each.path), f"{each.name}: {error}"))
             done += 1

@@ -18,7 +18,7 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.errors import MADError
-from txrdma.mad.layouts import smp
+from txrdma.mad.layouts import adaptive, smp
 from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.messages import Notice
 from txrdma.mad.layouts.smp import NodeDescription, NodeInfo, PortInfo, SwitchInfo
@@ -189,7 +189,7 @@ KINDS: Final = (
     *_NAMED,
     *(
         AttributeKind(each, modifiers=_port)
-        for each in vars(smp).values()
+        for each in (*vars(smp).values(), *vars(adaptive).values())
         if isinstance(each, type) and issubclass(each, Attribute) and "SubnGet" in each.rpcs
         if each is not Notice and each not in [kind.attribute for kind in _NAMED]
     ),

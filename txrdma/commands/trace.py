@@ -122,12 +122,12 @@ async def _recordOf(session: Session, source: LID | None, lid: LID) -> PathRecor
     return await session.agent.SubnAdmGet(query)
 
 
-def _branches(hops: list[Hop], isTree: bool) -> Iterator[tuple[str, Stop]]:
-    """Yield the exit to each stop after the first, indented by its depth in a tree, and the stop."""
+def _branches(hops: list[Hop], isTree: bool) -> Iterator[tuple[str, Hop, Stop]]:
+    """Yield the exit to each stop after the first, indented by its depth in a tree, the hop, and the stop."""
     for before, hop in zip(hops, hops[1:], strict=False):
         if hop.stop is not before.stop:  # otherwise another exit of the same stop
             indent = "  " * (hop.depth - 1) if isTree else ""
-            yield f"{indent}[{hops[hop.parent].exit}]", hop.stop
+            yield f"{indent}[{hops[hop.parent].exit}]", hops[hop.parent], hop.stop
 
 
 def described(
@@ -151,12 +151,14 @@ def described(
         yield f"Path record: LID {record.slid} to {record.dlid}, SL {record.serviceLevel}, MTU {mtu}, {rate}"
     end = _shortEnd if isNumbered else partial(_end, names)
     yield f"From {end(hops[0].stop)}"
-    for branch, stop in _branches(hops, isTree):
+    for branch, before, stop in _branches(hops, isTree):
         port = f"{{{hexGUID(stop.portGUID)}}}[{stop.entry}]"
         if not isNumbered:
             name = names.name(stop.info.nodeGUID, stop.description)
             port = f'{_WORDS.get(stop.info.nodeType, "node")} port {port} lid {_lids(stop)} "{name}"'
         yield f"{branch} -> {port}"
+        if before.others and not isNumbered:
+            yield f"    adaptive routing: also by ports {' '.join(map(str, before.others))}"
     if isWhole and not isTree:
         yield f"To {end(hops[-1].stop)}"
 
@@ -188,5 +190,6 @@ def hopDict(hop: Hop, names: NodeNames) -> dict[str, Any]:
         "lmc": stop.lmc,
         "entry": stop.entry,
         "exit": hop.exit or None,
+        "others": list(hop.others),
         "parent": None if hop.parent < 0 else hop.parent,
     }

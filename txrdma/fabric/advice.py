@@ -80,6 +80,10 @@ ADVICE: Final[dict[str, Advice]] = {
     "cable-wrong": Advice(_WARNING, "Move the cable to the port of the topology, or correct the topology."),
     "cable-missing": Advice(_WARNING, "Connect the cable that the topology has, or remove it there."),
     "cable-extra": Advice(_INFO, "Enter the cable into the topology, or remove it."),
+    "module-hot": Advice(_WARNING, "See that fans run and that air reaches the module; then exchange it."),
+    "receive-power": Advice(_WARNING,
+        "Clean the connectors of the fibre at both ends, then exchange it, then the module that sends."),
+    "cable-changed": Advice(_INFO, "None is needed if the cable was exchanged on purpose."),
     "node-missing": Advice(_WARNING, "See that the node has power and links, or correct the topology."),
     # tables
     "pkeys": Advice(_WARNING, "Have the subnet manager set up partitions again: see its partitions file."),
@@ -89,6 +93,8 @@ ADVICE: Final[dict[str, Advice]] = {
     "unreachable-lid": Advice(_CRITICAL, "Make the subnet manager recompute the routes, and read its log."),
     "unbalanced": Advice(_INFO,
         "Make the subnet manager recompute the routes at a convenient time (OpenSM: kill -HUP)."),
+    "adaptive-unknown": Advice(_INFO,
+        "Packets may take other ports than the forwarding tables say: loops are possible, and not found."),
     "firmware": Advice(_INFO, "Bring the firmware to that of the others of its kind."),
     # subnet managers
     "no-sm": Advice(_CRITICAL, "Start a subnet manager, or see why the one there is does not answer."),

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from heapq import nlargest
 from typing import Final
 
+from txrdma.fabric.adaptive import MELLANOX
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Port, PortKey
 from txrdma.fabric.rates import dataRate
-from txrdma.fabric.tables import MELLANOX
 from txrdma.fabric.texts import listed
 from txrdma.kit.graphs import origins
 

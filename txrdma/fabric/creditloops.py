@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, 
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from txrdma.fabric.adaptive import Adaptive, STATIC
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Port
 from txrdma.fabric.routeuse import Linear
@@ -48,7 +49,6 @@ MOST_PATHS: Final = 1_000_000
 _PIECE: Final = 1000
 """Number of items of a graph that are processed between two pauses."""
 
-_MOST_HOPS: Final = 64
 _SA_OUTSTANDING: Final = 4
 
 Item = TypeVar("Item", bound=Hashable)
@@ -125,25 +125,40 @@ class Lanes:
     isTruncated: bool = False
 
 
-def crossings(linear: Linear, source: Port, lid: int) -> Iterator[Crossing]:
-    """Return the switches that packets from a host's port to a LID pass on their way to another switch."""
-    entry = source.peer
-    for _hop in range(_MOST_HOPS):
+def crossings(
+    linear: Linear, source: Port, lid: int, adaptive: Adaptive = STATIC
+) -> Iterator[tuple[Crossing | None, Crossing]]:
+    """
+    Return the passages of switches by which packets from a host's port to a LID may get to another switch,
+    each with the passage before it.
+    """
+    waiting: list[tuple[Port | None, Crossing | None]] = [(source.peer, None)]
+    seen: set[Crossing] = set()
+    while waiting:
+        entry, before = waiting.pop()
         if entry is None or not entry.node.isSwitch:
-            return
+            continue
         node = entry.node
-        table = linear.get(node.guid, b"")
-        out = table[lid] if lid < len(table) else NO_PORT
-        port = node.known(out) if 0 < out < NO_PORT else None
-        peer = None if port is None else port.peer
-        if peer is None or not peer.node.isSwitch:
-            return
-        yield node.guid, entry.number, out
-        entry = peer
+        table, groups = linear.get(node.guid, b""), adaptive.get(node.guid)
+        static = table[lid] if lid < len(table) else NO_PORT
+        for out in (static,) if groups is None else groups.exits(lid, static):
+            port = node.known(out) if 0 < out < NO_PORT else None
+            peer = None if port is None else port.peer
+            if peer is None or not peer.node.isSwitch:
+                continue
+            crossing = (node.guid, entry.number, out)
+            yield before, crossing
+            if crossing not in seen:
+                seen.add(crossing)
+                waiting.append((peer, crossing))
 
 
 def findLaneCycle(
-    linear: Linear, lanes: Lanes, within: Iterable[Link], found: list[Channel]
+    linear: Linear,
+    lanes: Lanes,
+    within: Iterable[Link],
+    found: list[Channel],
+    adaptive: Adaptive = STATIC,
 ) -> Iterator[None]:
     """
     Find a cycle of channels that wait for each other, and yield after each path.
@@ -153,19 +168,17 @@ def findLaneCycle(
     """
     links = frozenset(within)
     after: dict[Channel, set[Channel]] = defaultdict(set)
+
+    def channelOf(crossing: Crossing, level: int) -> Channel:
+        mapping = lanes.mappings.get(crossing)
+        return (crossing[0], crossing[2]), 0 if mapping is None else mapping[level]
+
     for (source, lid), level in lanes.levels.items():
-        before: Channel | None = None
-        for crossing in crossings(linear, source, lid):
-            link = (crossing[0], crossing[2])
-            if link not in links:
-                before = None  # a dependency on a link outside of all cycles closes none
-                continue
-            mapping = lanes.mappings.get(crossing)
-            channel = (link, 0 if mapping is None else mapping[level])
-            # A packet in the buffer of one channel waits for a credit of the next one on its path.
-            if before is not None:
-                after[before].add(channel)
-            before = channel
+        for before, crossing in crossings(linear, source, lid, adaptive):
+            # A packet in the buffer of one channel waits for a credit of the next one on its path. A
+            # dependency on a link outside of all cycles closes none.
+            if before is not None and (before[0], before[2]) in links and (crossing[0], crossing[2]) in links:
+                after[channelOf(before, level)].add(channelOf(crossing, level))
         yield
     found += cycle((yield from cyclic(after)))
 
@@ -181,13 +194,20 @@ class LaneSurvey:
     """
 
     def __init__(
-        self, rpcs: RPCs, endPort: MADEndPort, fabric: Fabric, linear: Linear, within: Iterable[Link]
+        self,
+        rpcs: RPCs,
+        endPort: MADEndPort,
+        fabric: Fabric,
+        linear: Linear,
+        within: Iterable[Link],
+        adaptive: Adaptive = STATIC,
     ) -> None:
         """@param within: links that are in cycles without regard to lanes."""
         self._rpcs = rpcs
         self._endPort = endPort
         self._fabric = fabric
         self._linear = linear
+        self._adaptive = adaptive
         self._links = frozenset(within)
         self.lids = {lid for port in fabric.endPorts() if not port.node.isSwitch for lid in port.lids}
         self._lanes = Lanes()
@@ -237,7 +257,7 @@ class LaneSurvey:
         if record.dlid not in self.lids:
             return
         self._lanes.levels[source, record.dlid] = record.serviceLevel
-        for crossing in crossings(self._linear, source, record.dlid):
+        for _before, crossing in crossings(self._linear, source, record.dlid, self._adaptive):
             if (crossing[0], crossing[2]) in self._links:
                 self._crossings[crossing] = None
 
@@ -261,6 +281,7 @@ async def loopFindings(
     linear: Linear,
     graph: Mapping[Link, Iterable[Link]],
     cooperate: Callable[[Iterator[None]], Awaitable[object]] = exhaust,
+    adaptive: Adaptive = STATIC,
 ) -> list[Finding]:
     """
     Return a finding if packets can deadlock: if virtual lanes of links wait for each other in a cycle.
@@ -272,12 +293,12 @@ async def loopFindings(
         return []
     channels: list[Channel] = []
     try:
-        lanes = await LaneSurvey(rpcs, endPort, fabric, linear, graph).run()
+        lanes = await LaneSurvey(rpcs, endPort, fabric, linear, graph, adaptive).run()
     except MADFailure as error:
         unknown = str(error)
     else:
         unknown = f"the fabric has more than {MOST_PATHS} paths" if lanes.isTruncated else ""
-        await cooperate(findLaneCycle(linear, lanes, graph, channels))
+        await cooperate(findLaneCycle(linear, lanes, graph, channels, adaptive))
     if channels:
         shown = " -> ".join(f"{_named(fabric, link)} VL {lane}" for link, lane in channels)
         text = f"{len(channels)} links wait for each other on these virtual lanes: {shown}"

@@ -1,17 +1,20 @@
 """
-Inventory of a fabric: the devices with their revisions, firmware, boards and uptime.
+Inventory of a fabric: the devices with their revisions, firmware, boards, uptime and serial numbers.
 
 NodeInfo (IBA 14.2.5.3) has the vendor, device and revision of every node. Firmware, PSID and uptime are those
-of the vendor-specific agent of Mellanox and NVIDIA. No publicly documented attribute has serial numbers.
+of the vendor-specific agent of Mellanox and NVIDIA, serial and part numbers those of a register of theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, Union
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final
 
-from txrdma.fabric.model import Node
-from txrdma.fabric.tables import Firmware, firmwareOf, MELLANOX
+from txrdma.fabric.adaptive import MELLANOX
+from txrdma.fabric.cables import Cable, Cell, readCables
+from txrdma.fabric.model import Node, PortKey
+from txrdma.fabric.tables import Firmware, firmwareOf
 from txrdma.iba.path import MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.mad.errors import MADFailure
@@ -20,11 +23,9 @@ from txrdma.mad.schedule import MADSchedule
 
 INVENTORY: Final = (
     *("guid", "name", "type", "systemImageGuid", "vendorId", "deviceId", "revision"),
-    *("board", "firmware", "built", "hardware", "uptimeSeconds"),
+    *("board", "firmware", "built", "hardware", "uptimeSeconds", "serial", "partNumber"),
 )
 """Columns of an inventory, in order."""
-
-Cell = Union[str, int, None]
 
 
 async def firmwares(
@@ -44,6 +45,31 @@ async def firmwares(
     return found
 
 
+async def cablesOf(
+    rpcs: RPCs,
+    endPort: MADEndPort,
+    nodes: Iterable[Node],
+    maxOutstanding: int,
+    progress: Callable[[int, int], object] = lambda done, total: None,
+) -> dict[PortKey, Cable]:
+    """Query nodes for the cables at their ports; those of nodes that do not answer are missing."""
+    found: dict[PortKey, Cable] = {}
+    schedule = MADSchedule(rpcs, maxOutstanding)
+    able = [node for node in nodes if node.lid and node.vendorID == MELLANOX]
+    done = 0
+
+    async def read(node: Node) -> None:
+        nonlocal done
+        with suppress(MADFailure):
+            if (await firmwareOf(schedule, endPort, node)).hasRegisters:
+                await readCables(schedule, endPort, node, found)
+        done += 1
+        progress(done, len(able))
+
+    await schedule.run(mqueue=(read(node) for node in able))
+    return found
+
+
 def inventoryRow(node: Node, firmware: Firmware | None) -> list[Cell]:
     """Return the cells of a node, in the order of L{INVENTORY}; None where a value is unknown."""
     cells: list[Cell] = [
@@ -56,4 +82,5 @@ def inventoryRow(node: Node, firmware: Firmware | None) -> list[Cell]:
     return [
         *cells,
         *(firmware.board, str(firmware), firmware.built, firmware.hardware, firmware.uptimeSeconds),
+        *(firmware.serial or None, firmware.partNumber or None),
     ]

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
+from txrdma.fabric.adaptive import Adaptive, STATIC
 from txrdma.fabric.creditloops import cyclic, exhaust, Link, loopFindings
 from txrdma.fabric.health import Finding, hasLink
 from txrdma.fabric.model import Fabric, Node, Port
@@ -38,18 +39,21 @@ class RouteCheck:
     @ivar cyclic: links that depend on each other in cycles, which may be credit loops.
     """
 
-    def __init__(self, fabric: Fabric, linear: Linear) -> None:
+    def __init__(self, fabric: Fabric, linear: Linear, adaptive: Adaptive = STATIC) -> None:
         """
         @param linear: tables of the switches that were queried. Paths through others, or through nodes that
             the sweep has not discovered, are not judged.
+        @param adaptive: groups of switches that route adaptively, of which all ports are followed.
         """
         self.found: list[Finding] = []
         self.cyclic: dict[Link, set[Link]] = {}
         self._fabric = fabric
         self._linear = linear
+        self._adaptive = adaptive
         self._nodes = [node for node in fabric.switches() if node.guid in linear]
         self._index: dict[GUID, int] = {node.guid: at for at, node in enumerate(self._nodes)}
         self._tables = [linear[node.guid] for node in self._nodes]
+        self._groups = [adaptive.get(node.guid) for node in self._nodes]
         self._beyond: list[dict[int, Port]] = []
         self._waits: dict[_Channel, set[_Channel]] = defaultdict(set)
 
@@ -81,7 +85,10 @@ class RouteCheck:
         ordered = sorted(sources)
         for end in ends:
             for lid in end.lids:
-                self._follow(end, lid, ordered)
+                if self._adaptive:
+                    yield from self._followAll(end, lid, ordered)
+                else:
+                    self._follow(end, lid, ordered)
                 yield
         yield from self._loops()
         yield from self._evenness()
@@ -111,18 +118,10 @@ class RouteCheck:
                 if why is not None:
                     break
                 path.append(at)
-                if out in (NO_PORT, 0):
-                    why = "to no port"
-                elif peer is None:
-                    port = self._nodes[at].known(out)
-                    isLinked = port is not None and hasLink(port)  # to a node that does not answer
-                    why = "" if isLinked else f"to port {out}, which has no link"
-                elif not peer.node.isSwitch:
-                    why = "" if peer.node is end.node else f"to another node, {peer.node}"
-                else:
-                    before, at = channel, self._index.get(peer.node.guid, -1)
-                    if at < 0:
-                        why = ""  # the switch's table is not known
+                why = self._outcome(at, out, end)
+                if why is None:
+                    assert peer is not None
+                    before, at = channel, self._index[peer.node.guid]
             for each in path:
                 known[each] = why or ""
             if why:
@@ -130,6 +129,57 @@ class RouteCheck:
         for why, switches in broken.items():
             names = listed([self._nodes[each] for each in switches])
             text = f"LID {lid} is not reached from {names}: packets go {why}"
+            self.found.append(Finding("unreachable-lid", str(end), text, end.node.guid, end.number))
+
+    def _outcome(self, at: int, out: int, end: Port) -> str | None:
+        """
+        Return what becomes of packets behind an output port of a switch: C{""} if they reach the end, or a
+        switch whose table is unknown, None if they reach another switch.
+        """
+        if out in (NO_PORT, 0):
+            return "to no port"
+        peer = self._beyond[at].get(out)
+        if peer is None:
+            port = self._nodes[at].known(out)
+            isLinked = port is not None and hasLink(port)  # to a node that does not answer
+            return "" if isLinked else f"to port {out}, which has no link"
+        if not peer.node.isSwitch:
+            return "" if peer.node is end.node else f"to another node, {peer.node}"
+        return None if peer.node.guid in self._index else ""
+
+    def _followAll(self, end: Port, lid: int, sources: list[int]) -> Iterator[None]:
+        """Follow packets for a LID from all switches with hosts, by each port that a switch may choose."""
+        after: dict[int, set[int]] = {}
+        exits: dict[int, set[_Channel]] = {}
+        broken: dict[str, list[int]] = {}
+        waiting = list(sources)
+        while waiting:
+            at = waiting.pop()
+            if at in after:
+                continue
+            after[at], exits[at] = set(), set()
+            table, groups = self._tables[at], self._groups[at]
+            static = table[lid] if lid < len(table) else NO_PORT
+            for out in sorted({static} if groups is None else groups.exits(lid, static)):
+                why = self._outcome(at, out, end)
+                if why:
+                    broken.setdefault(why, []).append(at)
+                elif why is None:
+                    there = self._index[self._beyond[at][out].node.guid]
+                    after[at].add(there)
+                    exits[at].add(at * _PORTS + out)
+                    waiting.append(there)
+        for at, channels in exits.items():
+            for channel in channels:
+                there = self._index[self._beyond[at][channel % _PORTS].node.guid]
+                if exits[there]:
+                    self._waits[channel] |= exits[there]
+        circle = yield from cyclic({at: there for at, there in after.items() if there})
+        if circle:
+            broken.setdefault("in circles", []).extend(circle)
+        for why, switches in broken.items():
+            names = listed([self._nodes[each] for each in sorted(set(switches))])
+            text = f"LID {lid} is not reached by all ports that may be chosen: at {names} packets go {why}"
             self.found.append(Finding("unreachable-lid", str(end), text, end.node.guid, end.number))
 
     def _loops(self) -> Iterator[None]:
@@ -140,7 +190,7 @@ class RouteCheck:
 
     def _evenness(self) -> Iterator[None]:
         """Find switches of whose equivalent links some carry many more LIDs than others."""
-        for balance in balances(self._fabric, self._linear):
+        for balance in balances(self._fabric, self._linear, self._adaptive):
             if balance is None:
                 yield
                 continue
@@ -149,7 +199,7 @@ class RouteCheck:
                     continue
                 most, least = max(group.values()), min(group.values())
                 if most - least > _FEW and most > _UNEVEN * sum(group.values()) / len(group):
-                    shown = ", ".join(f"{port}: {count}" for port, count in sorted(group.items()))
+                    shown = ", ".join(f"{port}: {count:g}" for port, count in sorted(group.items()))
                     text = f"of links that lead to the same hosts some carry more LIDs than others: {shown}"
                     found = Finding("unbalanced", str(balance.node), text, balance.node.guid)
                     self.found.append(found)
@@ -162,13 +212,17 @@ async def routeFindings(
     fabric: Fabric,
     linear: Linear,
     cooperate: Callable[[Iterator[None]], Awaitable[object]] = exhaust,
+    adaptive: Adaptive = STATIC,
 ) -> list[Finding]:
     """
     Check forwarding tables. This takes many seconds with thousands of hosts.
 
     @param rpcs: queries virtual lanes, where links depend on each other in cycles.
     @param cooperate: runs steps of milliseconds.
+    @param adaptive: groups of switches that route adaptively.
     """
-    check = RouteCheck(fabric, linear)
+    check = RouteCheck(fabric, linear, adaptive)
     await cooperate(check.steps())
-    return check.found + await loopFindings(rpcs, endPort, fabric, linear, check.cyclic, cooperate)
+    return check.found + await loopFindings(
+        *(rpcs, endPort, fabric, linear, check.cyclic, cooperate, adaptive)
+    )

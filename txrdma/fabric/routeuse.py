@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from txrdma.fabric.adaptive import Adaptive, NO_GROUPS, STATIC
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.routing import NO_PORT
@@ -45,13 +46,21 @@ class RouteUse:
         }
 
 
-def usesOf(fabric: Fabric, port: Port, linear: Linear) -> Iterator[RouteUse]:
-    """Return the LIDs of end nodes routed over a port's link, for each direction with a known table."""
+def usesOf(fabric: Fabric, port: Port, linear: Linear, adaptive: Adaptive = STATIC) -> Iterator[RouteUse]:
+    """
+    Return the LIDs of end nodes routed over a port's link, always or at times, for each direction with a
+    known table.
+    """
     owners = _owners(fabric)
     for each in (port, port.peer):
         if each is not None and each.node.guid in linear:
             table = linear[each.node.guid]
-            lids = (lid for lid, out in enumerate(table) if out == each.number and lid in owners)
+            groups = adaptive.get(each.node.guid, NO_GROUPS)
+            lids = (
+                lid
+                for lid, out in enumerate(table)
+                if lid in owners and (out == each.number or each.number in groups.members(lid))
+            )
             yield RouteUse(each, [(lid, owners[lid]) for lid in lids])
 
 
@@ -61,12 +70,12 @@ class Balance:
     Evenness of a switch's use of its links to other switches.
 
     @ivar groups: groups of equivalent links, which lead to the same hosts by the fewest hops: the number of
-        LIDs by output port.
+        LIDs by output port. A LID for which a switch chooses among several counts in equal parts.
     @ivar longer: number of LIDs that are routed over a link that is on no shortest path.
     """
 
     node: Node
-    groups: list[dict[int, int]]
+    groups: list[dict[int, float]]
     longer: int = 0
 
     @property
@@ -78,7 +87,7 @@ class Balance:
         """Return a table row for L{BALANCE_COLUMNS}; its numbers are of the most uneven group."""
         worst = max(self.groups, key=_spread, default={})
         least, most = (min(worst.values()), max(worst.values())) if worst else ("", "")
-        text = "" if self.isEven else "uneven: " + ", ".join(f"{p}:{n}" for p, n in sorted(worst.items()))
+        text = "" if self.isEven else "uneven: " + ", ".join(f"{p}:{n:g}" for p, n in sorted(worst.items()))
         return [self.node.lid, _name(self.node, names), len(worst), least, most, self.longer, text]
 
     def toDict(self, names: NodeNames) -> dict[str, Any]:
@@ -99,7 +108,7 @@ class Balance:
 BALANCE_COLUMNS = ("LID", "Switch", "Links", "Least LIDs", "Most LIDs", "Longer", "")
 
 
-def _spread(group: dict[int, int]) -> int:
+def _spread(group: dict[int, float]) -> float:
     return max(group.values()) - min(group.values())
 
 
@@ -118,7 +127,7 @@ class Pace:
         return True
 
 
-def balances(fabric: Fabric, linear: Linear) -> Iterator[Balance | None]:
+def balances(fabric: Fabric, linear: Linear, adaptive: Adaptive = STATIC) -> Iterator[Balance | None]:
     """
     Yield None for pauses after milliseconds of work, then the balance of each switch whose forwarding table
     is known, with pauses as well.
@@ -140,7 +149,7 @@ def balances(fabric: Fabric, linear: Linear) -> Iterator[Balance | None]:
             edges[node] = lids
     beside = defaultdict(list, {node: [peer for _port, peer in several] for node, several in links.items()})
     tables = {node: linear[node.guid] for node in links if node.guid in linear}
-    groups: dict[Node, dict[tuple[int, ...], dict[int, int]]] = {node: {} for node in links}
+    groups: dict[Node, dict[tuple[int, ...], dict[int, float]]] = {node: {} for node in links}
     longer: Counter[Node] = Counter()
     for edge, lids in edges.items():
         yield None
@@ -155,16 +164,22 @@ def balances(fabric: Fabric, linear: Linear) -> Iterator[Balance | None]:
             used = groups[node].get(shortest)
             if used is None:
                 used = groups[node][shortest] = dict.fromkeys(shortest, 0)
+            choices = adaptive.get(node.guid, NO_GROUPS)
             for lid in lids:
                 out = table[lid] if lid < len(table) else NO_PORT
-                if out in shortest:
+                if members := choices.members(lid):
+                    for out in members.intersection(shortest):
+                        used[out] += 1 / len(members)
+                    longer[node] += not members.issubset(shortest)
+                elif out in shortest:
                     used[out] += 1
                 elif out != NO_PORT:
                     longer[node] += 1
     for node in sorted(tables, key=lambda node: node.guid.raw):
         if pace.isDue(len(links[node])):
             yield None
-        yield Balance(node, list(groups[node].values()), longer[node])
+        rounded = [{port: round(many, 1) for port, many in group.items()} for group in groups[node].values()]
+        yield Balance(node, rounded, longer[node])
 
 
 def _owners(fabric: Fabric) -> dict[int, Port]:

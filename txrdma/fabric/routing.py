@@ -7,10 +7,12 @@ Follows InfiniBand Architecture vol. 1, 14.2.5.10 and 14.2.5.12 (the tables), 18
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Union
 
 from txrdma.error import InvalidRequest, RDMAError
+from txrdma.fabric.adaptive import AdaptiveGroups, adaptiveInfo, MELLANOX, UNKNOWN_ROUTES
 from txrdma.fabric.excess import MOST_HOPS
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GUID, LID
@@ -76,6 +78,7 @@ class Hop:
     Hop of a packet's path.
 
     @ivar exit: output port of the packet; 0 at the end of the path.
+    @ivar others: further output ports among which a switch with adaptive routing chooses.
     @ivar depth: number of hops from the source.
     @ivar parent: index of the previous hop, which is needed where multicast paths fork; -1 at the source.
     """
@@ -84,6 +87,7 @@ class Hop:
     exit: int = 0
     depth: int = 0
     parent: int = -1
+    others: tuple[int, ...] = ()
 
 
 class NoRoute(RDMAError):
@@ -127,7 +131,8 @@ async def trace(view: View, target: int, source: int | None = None) -> list[Hop]
         if port > stop.info.numPorts:
             why = f"{_named(stop)} has {stop.info.numPorts} ports, and port {port} for LID {target}"
             raise NoRoute(why, [*hops, last])
-        hops.append(replace(last, exit=port))
+        others = await view.othersFor(stop, target) if stop.isSwitch else ()
+        hops.append(replace(last, exit=port, others=tuple(each for each in others if each != port)))
         try:
             there = await view.beyond(stop, port)
         except MADFailure as error:
@@ -193,12 +198,31 @@ class _TableView:
     def __init__(self, rpcs: RPCs) -> None:
         self._rpcs = rpcs
         self._switches: dict[GUID, SwitchInfo] = {}
+        self._groups: dict[GUID, AdaptiveGroups | None] = {}
 
     async def exitFor(self, stop: Stop, lid: int) -> int:
         if lid > (await self._switch(stop)).linearFDBTop:
             return NO_PORT
         block = await self._rpcs.SubnGet(LinearForwardingTable, stop.route, lid // _LIDS_IN_BLOCK)
         return block.ports[lid % _LIDS_IN_BLOCK]
+
+    async def othersFor(self, stop: Stop, lid: int) -> Iterable[int]:
+        """Return the ports among which a switch chooses for a LID; none if that is unknown."""
+        guid = stop.info.nodeGUID
+        if stop.info.vendorID != MELLANOX:
+            return ()
+        try:
+            if guid not in self._groups:
+                info = await adaptiveInfo(self._rpcs, stop.route)
+                numPorts = stop.info.numPorts
+                groups = None if info is None else AdaptiveGroups(self._rpcs, stop.route, info, numPorts)
+                self._groups[guid] = groups
+            reader = self._groups[guid]
+            group = None if reader is None else await reader.groupOf(lid)
+            return () if reader is None or group is None else sorted(await reader.portsOf(group))
+        except UNKNOWN_ROUTES:
+            self._groups[guid] = None
+            return ()
 
     async def _switch(self, stop: Stop) -> SwitchInfo:
         known = self._switches.get(stop.info.nodeGUID)
@@ -269,6 +293,9 @@ class SAView(_TableView):
 
     async def begin(self, lid: int | None) -> Stop:
         return await self._stopAt(self._endPort.lid if lid is None else LID(lid), 0)
+
+    async def othersFor(self, stop: Stop, lid: int) -> Iterable[int]:
+        return ()  # the SA has no tables of adaptive routing
 
     async def exitsFor(self, stop: Stop, mlid: int) -> list[int]:
         block, offset = divmod(mlid - FIRST_MULTICAST, _GROUPS_IN_BLOCK)

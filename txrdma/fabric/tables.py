@@ -1,5 +1,5 @@
 """
-Tables of a fabric's nodes: forwarding tables, P_Keys, virtual lanes, firmware versions.
+Tables of a fabric's nodes: forwarding tables, P_Keys, virtual lanes, firmware versions, cables.
 
 Follows InfiniBand Architecture vol. 1, 10.9 (partitions), 14.2.5.7 (P_KeyTable), 14.2.5.8
 (SLtoVLMappingTable). Tables that a node does not return are not judged; other checks report silent nodes.
@@ -7,33 +7,40 @@ Follows InfiniBand Architecture vol. 1, 10.9 (partitions), 14.2.5.7 (P_KeyTable)
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Awaitable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
+from txrdma.fabric.adaptive import AdaptiveTable, adaptiveTable, MELLANOX, UNKNOWN_ROUTES
+from txrdma.fabric.cables import Cable, moduleFindings, plain, readCables
 from txrdma.fabric.health import Finding, hasLink
 from txrdma.fabric.model import Fabric, Node, Port, PortKey
 from txrdma.fabric.routing import linearTable
+from txrdma.fabric.texts import listed
 from txrdma.iba.path import MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.kit.rawfields import peek
 from txrdma.kit.strings import escapedText
-from txrdma.mad.errors import MADFailure
+from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.smp import PKeyTable, PortInfo, SLtoVLMappingTable
 from txrdma.mad.paths import toLID
+from txrdma.mad.registers import readRegister, REFUSALS, REGISTERS, SYSTEM, SystemInfo
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
 from txrdma.mad.vendor import MlxGeneralInfoExtended
 
-MELLANOX: Final = 0x0002C9
-"""Vendor ID of Mellanox, and of NVIDIA's InfiniBand devices."""
-
 _INFINISCALE_3: Final = 47396
 """Device ID of InfiniScale III switches."""
 
+_MOST_FAILURES: Final = 3
+"""Consecutive missing answers after which a node is no longer queried."""
+
+_FIRMWARE: Final = "firmware"
+_CABLES: Final = "cables"
 _KEYS_IN_BLOCK: Final = 32
 _BASE: Final = 0x7FFF
 _lanes = peek(PortInfo, "operationalVLs")
@@ -49,6 +56,8 @@ class Firmware:
     @ivar board: name of the board and its configuration (PSID).
     @ivar built: day of its build, as C{"2024-01-31"}.
     @ivar hardware: revision of the device. C{uptimeSeconds}: time since its start.
+    @ivar hasRegisters: whether the device lets registers be read. C{serial} and C{partNumber} are from them,
+        and C{""} if unknown.
     """
 
     board: str
@@ -56,6 +65,9 @@ class Firmware:
     built: str = ""
     hardware: int = 0
     uptimeSeconds: int = 0
+    hasRegisters: bool = False
+    serial: str = ""
+    partNumber: str = ""
 
     def __str__(self) -> str:
         return ".".join(map(str, self.version))
@@ -67,15 +79,48 @@ class Tables:
     Tables that nodes have returned.
 
     @ivar linear: linear forwarding tables by switch GUID.
+    @ivar adaptive: groups of ports of switches that route adaptively; C{unknownAdaptive}: why those of others
+        are unknown.
     @ivar pkeys: P_Keys of ports, without the membership bit.
     @ivar lanes: virtual lane of each service level, by output port.
     @ivar firmware: firmware by the GUID of the node.
+    @ivar cables: cables and optical modules by port, where they are known.
     """
 
     linear: dict[GUID, bytes] = field(default_factory=dict)
+    adaptive: dict[GUID, AdaptiveTable] = field(default_factory=dict)
+    unknownAdaptive: dict[GUID, str] = field(default_factory=dict)
     pkeys: dict[PortKey, frozenset[int]] = field(default_factory=dict)
     lanes: dict[PortKey, tuple[int, ...]] = field(default_factory=dict)
     firmware: dict[GUID, Firmware] = field(default_factory=dict)
+    cables: dict[PortKey, Cable] = field(default_factory=dict)
+
+
+class UnableNodes:
+    """
+    Nodes that do not answer a query of their vendor: they have refused it once, or ignored it several times.
+    """
+
+    def __init__(self) -> None:
+        self._failures: Counter[tuple[GUID, str]] = Counter()
+
+    def isUnable(self, guid: GUID, query: str) -> bool:
+        """Return whether a node is not to be queried again."""
+        return self._failures[guid, query] >= _MOST_FAILURES
+
+    def failed(self, guid: GUID, query: str, error: MADFailure) -> None:
+        """Record that a node did not answer a query, or refused it."""
+        isRefusal = isinstance(error, MADError) and error.status in REFUSALS
+        self._failures[guid, query] += _MOST_FAILURES if isRefusal else 1
+
+    def answered(self, guid: GUID, query: str) -> None:
+        """Record that a node answered."""
+        self._failures.pop((guid, query), None)
+
+    def keep(self, known: Collection[GUID]) -> None:
+        """Forget nodes that are no longer in the fabric: they may return with other firmware."""
+        for key in [key for key in self._failures if key[0] not in known]:
+            del self._failures[key]
 
 
 async def firmwareOf(rpcs: RPCs, endPort: MADEndPort, node: Node) -> Firmware:
@@ -86,21 +131,37 @@ async def firmwareOf(rpcs: RPCs, endPort: MADEndPort, node: Node) -> Firmware:
 
     @raise MADFailure: the device does not answer, like most hosts without the vendor's kernel module.
     """
-    answer = await rpcs.VendGet(MlxGeneralInfoExtended, toLID(endPort, node.lid), retries=0)
+    path = toLID(endPort, node.lid)
+    answer = await rpcs.VendGet(MlxGeneralInfoExtended, path, retries=0)
     board = escapedText(answer.fwPSID.partition(b"\0")[0])
     version = (answer.extMajor, answer.extMinor, answer.extSubMinor)
     if answer.deviceID == _INFINISCALE_3:
         version = (answer.fwMajor, answer.fwMinor, answer.fwSubMinor)
     built = f"{answer.fwYear:04x}-{answer.fwMonth:02x}-{answer.fwDay:02x}"
-    return Firmware(board, version, built, answer.hwRevision, answer.uptime)
+    hasRegisters = answer.deviceID != _INFINISCALE_3 and bool(answer.capabilityMask & REGISTERS)
+    serial = partNumber = ""
+    if hasRegisters:
+        with suppress(MADFailure):
+            system = SystemInfo.decode((await readRegister(rpcs, path, SYSTEM))[: SystemInfo.size])
+            serial, partNumber = plain(system.serialNumber), plain(system.partNumber)
+    return Firmware(
+        *(board, version, built, answer.hwRevision, answer.uptime, hasRegisters, serial, partNumber)
+    )
 
 
 class TableSurvey:
     """Survey of the tables of all nodes, with many Gets outstanding at a time."""
 
     def __init__(
-        self, rpcs: RPCs, endPort: MADEndPort, fabric: Fabric, maxOutstanding: int = MAX_OUTSTANDING
+        self,
+        rpcs: RPCs,
+        endPort: MADEndPort,
+        fabric: Fabric,
+        maxOutstanding: int = MAX_OUTSTANDING,
+        unable: UnableNodes | None = None,
     ) -> None:
+        """@param unable: nodes that did not answer earlier surveys."""
+        self._unable = UnableNodes() if unable is None else unable
         self._rpcs = MADSchedule(rpcs, maxOutstanding)
         self._endPort = endPort
         self._fabric = fabric
@@ -118,8 +179,8 @@ class TableSurvey:
     def _worksOf(self, node: Node) -> Iterator[Any]:
         if node.isSwitch:
             yield self._willing(self._linear(node))
-        if node.vendorID == MELLANOX:
-            yield self._willing(self._firmware(node))
+        if node.vendorID == MELLANOX and not self._unable.isUnable(node.guid, _FIRMWARE):
+            yield self._vendor(node)
         for port in node.linked():
             peer = port.peer
             if port.lid and port.raw and peer is not None and peer.raw:
@@ -138,10 +199,29 @@ class TableSurvey:
 
     async def _linear(self, node: Node) -> None:
         path = toLID(self._endPort, node.lid)
-        self._tables.linear[node.guid] = await linearTable(self._rpcs, path, node.switchInfo)
+        table = self._tables.linear[node.guid] = await linearTable(self._rpcs, path, node.switchInfo)
+        if node.vendorID != MELLANOX:
+            return
+        try:
+            groups = await adaptiveTable(self._rpcs, path, node, len(table) - 1)
+        except UNKNOWN_ROUTES as error:
+            self._tables.unknownAdaptive[node.guid] = str(error)
+        else:
+            if groups is not None:
+                self._tables.adaptive[node.guid] = groups
 
-    async def _firmware(self, node: Node) -> None:
-        self._tables.firmware[node.guid] = await firmwareOf(self._rpcs, self._endPort, node)
+    async def _vendor(self, node: Node) -> None:
+        """Query a node for its firmware, and then for its cables if it can read them."""
+        guid, query = node.guid, _FIRMWARE
+        try:
+            known = self._tables.firmware[guid] = await firmwareOf(self._rpcs, self._endPort, node)
+            self._unable.answered(guid, query)
+            query = _CABLES
+            if known.hasRegisters and not self._unable.isUnable(guid, query):
+                await readCables(self._rpcs, self._endPort, node, self._tables.cables)
+                self._unable.answered(guid, query)
+        except MADFailure as error:
+            self._unable.failed(guid, query, error)
 
     async def _lanesOf(self, port: Port) -> None:
         node, modifier = port.node, 0
@@ -177,13 +257,20 @@ def _enforces(port: Port) -> bool:
 
 
 def tableFindings(fabric: Fabric, tables: Tables) -> list[Finding]:
-    """Return findings for tables that disagree with those of a neighbour, and for outdated firmware."""
+    """
+    Return findings for tables that disagree with those of a neighbour, for outdated firmware, and for cables.
+    """
     found: list[Finding] = []
     for one, other in fabric.links():
         if one.raw and other.raw and hasLink(one) and hasLink(other):
             found += _partitions(one, other, tables)
             found += _lanesDiffer(one, other, tables)
-    return found + list(_older(fabric, tables))
+    return [
+        *found,
+        *_older(fabric, tables),
+        *moduleFindings(fabric, tables.cables),
+        *_unknownRoutes(fabric, tables),
+    ]
 
 
 def _partitions(one: Port, other: Port, tables: Tables) -> Iterator[Finding]:
@@ -209,6 +296,15 @@ def _lanesDiffer(one: Port, other: Port, tables: Tables) -> Iterator[Finding]:
         differing = [str(level) for level in range(len(ours)) if ours[level] != neighbour[level]]
         text = f"it and {other} have different virtual lanes for service levels {', '.join(differing)}"
         yield Finding("sl-to-vl", str(one), text, one.node.guid, one.number)
+
+
+def _unknownRoutes(fabric: Fabric, tables: Tables) -> Iterator[Finding]:
+    unknown = [node for guid in tables.unknownAdaptive if (node := fabric.nodes.get(guid)) is not None]
+    if unknown:
+        why = tables.unknownAdaptive[unknown[0].guid]
+        which = f"the adaptive routes of {listed(unknown)} are unknown ({why})"
+        text = f"{which}: checks hold for static routing only"
+        yield Finding("adaptive-unknown", "forwarding tables", text)
 
 
 def _older(fabric: Fabric, tables: Tables) -> Iterator[Finding]:

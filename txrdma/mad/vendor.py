@@ -109,7 +109,7 @@ class MlxGeneralInfo(_MlxRevisions):
     reserved6: bytes = data(28)
 
 
-@attribute(0x0017, "VendGet", vendorClass=ManagementClass.VENDOR_0A, size=136)
+@attribute(0x0017, "VendGet", vendorClass=ManagementClass.VENDOR_0A, size=140)
 class MlxGeneralInfoExtended(_MlxRevisions):
     """
     The revisions of a Mellanox or NVIDIA device (InfiniScale IV and later, ConnectX), with 32 bits for each
@@ -119,6 +119,7 @@ class MlxGeneralInfoExtended(_MlxRevisions):
     the class to decode.
 
     @ivar uptime: time since the start of the firmware, in seconds.
+    @ivar capabilityMask: optional attributes of this class that the device has.
     """
 
     extMajor: int = bits(32)
@@ -130,6 +131,7 @@ class MlxGeneralInfoExtended(_MlxRevisions):
     swMinor: int = bits(8)
     swSubMinor: int = bits(8)
     reserved7: bytes = data(28)
+    capabilityMask: int = key(32)
 
 
 def hostName() -> str:

@@ -36,6 +36,8 @@ _CORRECTED: Final = {
 _FIRST_ERRORS: Final = 0.02
 _MAX_ERRORS: Final = 30.0
 _DEGRADATION: Final = 1.25
+_LEAST_DBM: Final = -14
+"""Received power to which the light in the degraded cable falls; its alarm is at -10 dBm."""
 
 
 class _Stream(NamedTuple):
@@ -69,6 +71,7 @@ class FaultGenerator:
         self._trunks = trunks
         self._degraded = self._random.choice(trunks) if trunks else None
         self._errors = 0.0
+        self._light = 0
 
     def start(self, hasFaults: bool = True) -> None:
         """Start traffic and, unless disabled, one fault of each kind, followed by random faults."""
@@ -117,6 +120,10 @@ class FaultGenerator:
                 portRcvErrors=self._errors / 10,
                 portFECUncorrectableBlockCtr=self._errors / 10,
             )
+            if self._degraded.module:
+                self._light = max(_LEAST_DBM, self._light - 1)
+                lanes = (self._light & 0xFFFF, 0, 0, 0, *[-40 & 0xFFFF] * 4)
+                self._fabric.haveModule(self._degraded.node.identifier, self._degraded.number, rxPower=lanes)
 
     def _stream(self) -> _Stream:
         begin, end = self._random.sample(self._hosts, 2)

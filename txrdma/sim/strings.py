@@ -44,6 +44,7 @@ class SimulatedFabricOptions(NamedTuple):
     standby: str
     lmc: int
     fdr10: bool
+    modules: bool
 
 
 @implementer(IPlugin, IMADPortStringParser)
@@ -66,6 +67,7 @@ class SimulatedPortStringParser:
       - C{traffic}: words per second in each direction of a link, on average
       - C{errors}: symbol errors per second at each end of a link, on average
       - C{fdr10}: C{yes} if all links run at FDR10
+      - C{modules}: C{yes} if all cables can be read, as at devices of NVIDIA
 
     Ports whose strings differ only in the node share one fabric, if one process opens them with one reactor.
     """
@@ -144,6 +146,7 @@ def understood(*args: str, **kwargs: str) -> tuple[str, SimulatedFabricOptions]:
         standby=arguments.take("standby"),
         lmc=arguments.number("lmc", 0, 0, 7),
         fdr10=arguments.isYes("fdr10", False),
+        modules=arguments.isYes("modules", False),
     )
     arguments.end()
     return node, options
@@ -191,6 +194,8 @@ def _fabric(reactor: Any, options: SimulatedFabricOptions) -> SimulatedFabric:
         raise
     if options.fdr10:
         fabric.runFDR10()
+    if options.modules:
+        fabric.haveModules()
     if options.traffic:
         fabric.traffic(options.traffic, options.traffic / 256)
     if options.errors:

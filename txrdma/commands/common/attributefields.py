@@ -83,12 +83,14 @@ def attributeNamed(name: str, rpc: RPC | None = None) -> type[Attribute]:
 def attributesOf(rpc: RPC | None) -> Iterator[type[Attribute]]:
     """Return all attributes that a call carries; without a call, all known attributes."""
     import txrdma.cm.layouts.messages
+    import txrdma.mad.layouts.adaptive
     import txrdma.mad.layouts.baseboard
     import txrdma.mad.layouts.congestion
     import txrdma.mad.layouts.devices
     import txrdma.mad.layouts.pma
     import txrdma.mad.layouts.sa
     import txrdma.mad.layouts.smp
+    import txrdma.mad.registers
     import txrdma.mad.vendor  # noqa: F401  # the modules declare attributes
 
     return (kind for kind in _declared(Attribute) if rpc is None or rpc.name in kind.rpcs)

@@ -80,6 +80,7 @@ COMMANDS: Final = (
     Command("discover", FABRICS, "Nodes, ports and links of a fabric, as ibnetdiscover."),
     Command("nodes", FABRICS, "Hosts, switches and routers of a fabric."),
     Command("links", FABRICS, "Links of a fabric: width, speed, and capability."),
+    Command("cables", FABRICS, "Cables and modules: maker, serial, length, temperature, power."),
     Command("check", FABRICS, "Check a whole fabric for faults; for cron."),
     Command("monitor", FABRICS, "Watch the findings and the busiest links of a fabric."),
     Command("fabric-users", FABRICS, "Users and operators of the fabric monitor's pages."),

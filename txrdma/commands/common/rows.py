@@ -39,6 +39,14 @@ def hexGUID(guid: GUID) -> str:
     return f"0x{guid.raw.hex()}"
 
 
+def csvCells(row: Sequence[object]) -> list[object]:
+    """Return a row for CSV, with an apostrophe before text that spreadsheets would compute as a formula."""
+    return [
+        f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@")) else cell
+        for cell in row
+    ]
+
+
 def printJSON(what: object) -> None:
     """Print a value as JSON, with keys in the order of insertion."""
     print(json.dumps(what, indent=2))

@@ -7,23 +7,26 @@ As in a real subnet, nothing is received if a node is unreachable or a datagram 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from twisted.internet.interfaces import IReactorTime
 
-from txrdma.fabric.tables import MELLANOX
+from txrdma.fabric.adaptive import MELLANOX
 from txrdma.iba.types import GID, GUID
 from txrdma.kit.delayedcalls import Timer
 from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.layouts.traps import Trap
 from txrdma.mad.layouts.values import FECMode, PortCapability
+from txrdma.mad.registers import ModuleInfo, REGISTERS, SystemInfo
 from txrdma.mad.vendor import MlxGeneralInfoExtended
 from txrdma.sim.fabric.agents.pma import NAMES
 from txrdma.sim.fabric.model import nodes
+from txrdma.sim.fabric.model.adaptive import adaptiveTables
 from txrdma.sim.fabric.model.counters import SimulatedCounters
 from txrdma.sim.fabric.model.forwarding import tableOf
+from txrdma.sim.fabric.model.modules import GENERAL_INFO, moduleAt
 from txrdma.sim.fabric.sm.election import ManagerCandidate, STANDBY_PRIORITY
 from txrdma.sim.fabric.sm.manager import GID_PREFIX, SubnetManager
 from txrdma.sim.fabric.sm.sa import SubnetAdministration
@@ -280,6 +283,41 @@ class SimulatedFabric(Subnet):
         """Let a node be a Mellanox device with this GeneralInfo."""
         node = self.node(name)
         node.generalInfo = info.encode()
+        node.info = NodeInfo.decode(node.info).replace(vendorID=MELLANOX).encode()
+
+    def haveModule(self, name: str, number: int, **changes: Any) -> None:
+        """
+        Let a port have an active cable that can be read: its node becomes a device of NVIDIA with registers.
+
+        @param changes: values of fields of L{ModuleInfo}; those of the port's present cable remain.
+        """
+        node, port = self.node(name), self.port(name, number)
+        if not node.systemInfo:
+            info = NodeInfo.decode(node.info)
+            serial = f"SN{int(info.nodeGUID) & 0xFFFFFFFF:08X}".encode()
+            node.systemInfo = SystemInfo(
+                serialNumber=serial.ljust(24, b"\0"), partNumber=b"SIMULATED".ljust(20, b"\0")
+            ).encode()
+            general = MlxGeneralInfoExtended.decode(node.generalInfo) if node.generalInfo else GENERAL_INFO
+            self.haveFirmware(name, general.replace(capabilityMask=REGISTERS))
+        before = ModuleInfo.decode(port.module) if port.module else moduleAt(port)
+        port.module = before.replace(**changes).encode()
+
+    def haveModules(self) -> None:
+        """Let all ports with a cable have one that can be read."""
+        for name, node in self.nodes.items():
+            for port in node.external:
+                if port.peer is not None:
+                    self.haveModule(name, port.number)
+
+    def routeAdaptively(self, name: str, choices: Mapping[int, Iterable[int]]) -> None:
+        """
+        Let a switch choose among several output ports for some LIDs.
+
+        @param choices: the ports by LID.
+        """
+        node = self.node(name)
+        node.adaptive = adaptiveTables(choices)
         node.info = NodeInfo.decode(node.info).replace(vendorID=MELLANOX).encode()
 
     def countWide(self, *names: str) -> None:

@@ -142,8 +142,10 @@ BOUNDS: Final = {
         fabric.BlastRadius.hosts,_peers,_ends,_attached,_own,_outs,_routed,_levels,_groups
         fabric.HostsByName._nodes fabric.Loss.cutOff,switches,byHost,reduced,jobs
         fabric.Refresh.touched,changed,_known,_loose fabric.RouteCheck.found,cyclic,_waits,_beyond
-        fabric.SASweep._lids fabric._TableView._switches fabric.SteadyNames._nodes
+        fabric.AdaptiveGroups._entries,_masks fabric.CableWatch.cables,_exchanged fabric.UnableNodes._failures
+        fabric.SASweep._lids fabric._TableView._switches,_groups fabric.SteadyNames._nodes
         fabric.Sweep._lanes,_waiting,_open,_known fabric.Tables.linear,pkeys,lanes,firmware
+        fabric.Tables.adaptive,unknownAdaptive,cables
         fabric._Congestion._congested fabric._Lane.waiting
         monitor.AlertTracker.sent,_unseen,_waiting,_leaving
         monitor.CongestionReader.waits,full,_ticks,_marks,_unable

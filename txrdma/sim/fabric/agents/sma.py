@@ -8,12 +8,13 @@ serves all nodes; it works on the encoded attributes of the port that received t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from struct import Struct
 from typing import Final
 
 from txrdma.kit.rawfields import peek, poke, span
 from txrdma.mad.errors import MADRefusal
-from txrdma.mad.layouts import smp
+from txrdma.mad.layouts import adaptive, smp
 from txrdma.mad.layouts.attributes import Method
 from txrdma.mad.layouts.messages import MADHeader, MADStatus
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
@@ -38,6 +39,15 @@ SM_INFO: Final = smp.SMInfo.attributeID
 PKEY_TABLE: Final = smp.PKeyTable.attributeID
 LANES: Final = smp.SLtoVLMappingTable.attributeID
 ARBITRATION: Final = smp.VLArbitrationTable.attributeID
+
+ADAPTIVE: Final = tuple(
+    each.attributeID
+    for each in (
+        adaptive.AdaptiveRoutingInfo,
+        adaptive.AdaptiveGroupTable,
+        adaptive.AdaptiveForwardingTable,
+    )
+)
 
 _SETTABLE: Final = (
     *("linearFDBTop", "defaultPort", "defaultMulticastPrimaryPort", "defaultMulticastNotPrimaryPort"),
@@ -102,6 +112,7 @@ class SubnetManagementAgents:
             SM_INFO: self._manager,
             smp.ExtendedPortInfo.attributeID: self._extended,
             smp.PortInfoExtended.attributeID: self._corrected,
+            **{number: partial(self._adaptive, number) for number in ADAPTIVE},
         }
         self._sets: dict[int, Callable[[SimulatedPort, int, bytes], bytes]] = {
             SwitchInfo.attributeID: self._setSwitchInfo,
@@ -227,6 +238,13 @@ class SubnetManagementAgents:
     @staticmethod
     def _extended(port: SimulatedPort, modifier: int) -> bytes:
         return _stored(_asked(port, modifier), *EXTENDED_PORT_INFO, _NOTHING)
+
+    @staticmethod
+    def _adaptive(attribute: int, port: SimulatedPort, modifier: int) -> bytes:
+        known = port.node.adaptive
+        if known is None:
+            raise MADRefusal(NO_ATTRIBUTE)
+        return known.get((attribute, modifier), bytes(64))
 
     @staticmethod
     def _corrected(port: SimulatedPort, modifier: int) -> bytes:

@@ -1,6 +1,6 @@
 """
 Answers of simulated hosts to C{ping} and C{sysstat}, as if each ran the servers of infiniband-diags, and of
-devices with the vendor-specific agent of Mellanox.
+devices with the vendor-specific agent of Mellanox: their firmware, serial numbers and cables.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from txrdma.iba.verbs import NodeType
 from txrdma.kit.rawfields import peek, poke
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import formatOf, MADHeader, MADStatus
+from txrdma.mad.registers import AccessRegister, MODULE, ModuleInfo, NO_REGISTER, REGISTERS, SYSTEM
 from txrdma.mad.vendor import (
     filled,
     MlxGeneralInfoExtended,
@@ -29,31 +30,55 @@ CLASSES: Final = frozenset(
 _OUI: Final = slice(37, 40)
 _DATA: Final = formatOf(ManagementClass.VENDOR_OPENIB_PING).dataOffset
 _GENERAL: Final = formatOf(ManagementClass.VENDOR_0A).dataOffset
+_REGISTER: Final = _GENERAL + AccessRegister.size - 220
+"""Offset of a register's content."""
+
+_UNPLUGGED: Final = ModuleInfo(kind=4).encode()
 _class = peek(MADHeader, "managementClass")
 _method, _setMethod = peek(MADHeader, "method"), poke(MADHeader, "method")
 _attribute, _setStatus = peek(MADHeader, "attributeID"), poke(MADHeader, "status")
+_modifier = peek(MADHeader, "attributeModifier")
 _ATTRIBUTES: Final = {
     ManagementClass.VENDOR_OPENIB_PING: (OpenIBPing,),
     ManagementClass.VENDOR_OPENIB_SYSSTAT: (OpenIBSystemPing, OpenIBHostInfo, OpenIBCPUInfo),
 }
 
 
-def _generalInfo(node: SimulatedNode, datagram: bytes) -> bytearray | None:
-    """Return the answer of a Mellanox device with its revisions; None from others."""
-    asked = (_method(datagram), _attribute(datagram))
-    if not node.generalInfo or asked != (Method.GET, MlxGeneralInfoExtended.attributeID):
+def _mellanox(node: SimulatedNode, datagram: bytes) -> bytearray | None:
+    """Return the answer of a Mellanox device with its revisions, or with a register; None from others."""
+    if not node.generalInfo or _method(datagram) != Method.GET:
         return None
     reply = bytearray(datagram)
     _setMethod(reply, Method.GET_RESP)
-    reply[_GENERAL : _GENERAL + len(node.generalInfo)] = node.generalInfo
+    offset, content = _GENERAL, node.generalInfo
+    if _attribute(datagram) == AccessRegister.attributeID:
+        offset, content = _REGISTER, _register(node, _modifier(datagram), datagram[_REGISTER:])
+    elif _attribute(datagram) != MlxGeneralInfoExtended.attributeID:
+        return None
+    if not content:
+        _setStatus(reply, NO_REGISTER)
+    reply[offset : offset + len(content)] = content
     return reply
+
+
+def _register(node: SimulatedNode, number: int, chosen: bytes) -> bytes:
+    """Return a register of a device; C{b""} if the device does not have it."""
+    if not MlxGeneralInfoExtended.decode(node.generalInfo).capabilityMask & REGISTERS:
+        return b""
+    if number != MODULE:
+        return node.systemInfo if number == SYSTEM else b""
+    if not any(port.module for port in node.external):
+        return b""
+    number = ModuleInfo.decode(chosen[: ModuleInfo.size]).localPort
+    port = node.ports[number] if 0 < number < len(node.ports) else None
+    return _UNPLUGGED if port is None or not port.module else port.module
 
 
 def answerVendor(port: SimulatedPort, datagram: bytes) -> bytearray | None:
     """Return the answer of a host to a vendor-class MAD; None if the node has no server for it."""
     node = port.node
     if _class(datagram) == ManagementClass.VENDOR_0A:
-        return _generalInfo(node, datagram)
+        return _mellanox(node, datagram)
     if (
         node.kind is not NodeType.CHANNEL_ADAPTER
         or datagram[_OUI] != OPENIB_OUI.to_bytes(3, "big")

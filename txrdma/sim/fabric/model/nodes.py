@@ -127,9 +127,13 @@ class SimulatedPort:
     @ivar peer: the port at the other end of the cable, if there is one.
     @ivar neighbor: the peer while the link is up, else None.
     @ivar attachments: management ports attached to the port.
+    @ivar module: encoded ModuleInfo of the cable's end at the port; C{b""} if none can be read.
     """
 
-    __slots__ = ("attachments", "counters", "info", "isCut", "node", "number", "peer", "tables", "neighbor")
+    __slots__ = (
+        *("attachments", "counters", "info", "isCut", "module", "node", "number", "peer", "tables"),
+        "neighbor",
+    )
 
     def __init__(self, node: SimulatedNode, number: int, info: bytes) -> None:
         self.node = node
@@ -138,6 +142,7 @@ class SimulatedPort:
         self.peer: SimulatedPort | None = None
         self.neighbor: SimulatedPort | None = None
         self.isCut = False
+        self.module = b""
         self.counters: SimulatedCounters | None = None
         self.tables: dict[tuple[int, int], bytes] | None = None
         self.attachments: tuple[PortAttachment, ...] = ()
@@ -228,19 +233,22 @@ class SimulatedNode:
     @ivar ports: ports by number; number 0 is used only by switches.
     @ivar countsWide: whether the ports count errors in 64 bits.
     @ivar generalInfo: encoded GeneralInfo of a Mellanox device; C{b""} for others.
+    @ivar systemInfo: encoded SystemInfo with its serial number; C{b""} if none can be read.
     @ivar isDead: whether the node's agents answer nothing and forward no directed routes.
     @ivar delaySeconds: additional time until the node answers.
     @ivar busyFor: number of requests that are still to be answered with BUSY.
     @ivar redirects: LID to which GMPs are redirected, by management class.
     @ivar linear: linear forwarding table of a switch; None until it is first read.
     @ivar routing: computes the forwarding table of a switch.
+    @ivar adaptive: attributes of adaptive routing of a switch, by attribute ID and block number; None if the
+        switch has none.
     @ivar multicast: blocks of a switch's multicast forwarding table, by position and block number.
     """
 
     __slots__ = (
         *("busyFor", "delaySeconds", "description", "generalInfo", "guid", "identifier", "index", "info"),
         *("countsWide", "isDead", "isSwitch", "kind", "linear", "multicast", "portGUIDs", "ports"),
-        *("redirects", "routing", "switchInfo"),
+        *("adaptive", "redirects", "routing", "switchInfo", "systemInfo"),
     )
 
     def __init__(self, kind: NodeType, identifier: str, description: str, info: NodeInfo) -> None:
@@ -254,6 +262,7 @@ class SimulatedNode:
         self.ports: list[SimulatedPort] = []
         self.countsWide = False
         self.generalInfo = b""
+        self.systemInfo = b""
         self.isDead = False
         self.delaySeconds = 0.0
         self.busyFor = 0
@@ -262,6 +271,7 @@ class SimulatedNode:
         self.switchInfo = bytearray()
         self.linear: bytearray | None = None
         self.routing: Callable[[SimulatedNode], bytearray] | None = None
+        self.adaptive: dict[tuple[int, int], bytes] | None = None
         self.multicast: dict[tuple[int, int], bytes] | None = None
 
     def __repr__(self) -> str:

@@ -226,6 +226,7 @@ UNSEEN: Final[dict[str, tuple[str, str]]] = {
     ),
     "MultiPathRecord": ("qosClass", _TSHARK_4 + "; it is before serviceLevel, as in PathRecord"),
     "PortCounters": ("qp1Dropped", "libibmad reads it from the offset of VL15Dropped"),
+    "MlxGeneralInfoExtended": ("capabilityMask", "vendstat stops before it; mstflint tests a bit of it"),
     "OpenIBPing": ("*", "text"),
     "OpenIBSystemPing": ("*", "text"),
     "CMPath": ("sapSupported", "Linux has it in the alternate path of a REQ"),

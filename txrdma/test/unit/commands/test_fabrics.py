@@ -44,6 +44,23 @@ class NodesTests(NetFabricTestCase):
             self.assertEqual({row["name"] for row in rows} - {"a", "b", "d", "left", "right"}, {f"'{name}"})
             self.assertIn(name, [row["name"] for row in self.answerTo("nodes")])
 
+    def test_cables(self) -> None:
+        """Each end of a cable has a row, also with what is unknown, as a table, CSV and JSON."""
+        self.fabric.haveModule("left", 3)
+        rows = self.answerTo("cables")
+        self.assertEqual(len(rows), 14)
+        (known,) = self.answerTo("cables", "--known")
+        self.assertEqual((known["name"], known["port"], known["peerName"]), ("left", 3, "right"))
+        self.assertEqual((known["vendor"], known["metres"], known["celsius"]), ("Mellanox", 10.0, 45.0))
+        self.assertEqual({row["serial"] for row in rows}, {None, known["serial"]})
+        table = list(csv.DictReader(io.StringIO(self.printed("cables", "--csv", "--known"))))
+        self.assertEqual((table[0]["serial"], table[0]["lowDBm"]), (known["serial"], "-10"))
+        self.assertRegex(self.printed("cables"), r"left +3 +right +3 +active cable +Mellanox")
+        self.assertEqual(len(self.answerTo("cables", "c")), 1)
+        self.assertIn("--load", self.refusedOptions("cables", "--load", "x"))
+        (left,) = [row for row in self.answerTo("nodes", "--inventory") if row["name"] == "left"]
+        self.assertEqual(left["partNumber"], "SIMULATED")
+
     def test_problems(self) -> None:
         self.fabric.silence("c")
         self.assertEqual(len(self.answerTo("nodes")), 5)

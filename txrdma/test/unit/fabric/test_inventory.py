@@ -39,7 +39,7 @@ class LayoutTests(SynchronousTestCase):
 
     def test_offsets(self) -> None:
         """Fields are where the structures of vendstat have them, after 8 reserved octets."""
-        raw = bytearray(136)
+        raw = bytearray(140)
         for offset, value in (
             *((8, b"\x00\xa0"), (10, b"\xd2\xf0"), (36, b"\x00\x0d\x2f\x00"), (41, b"\x1b\x0b\x10")),
             *((48, b"\x01\x31\x20\x24"), (56, PSID), (72, b"\x00\x00\x00\x04"), (76, b"\x00\x00\x00\x1b")),

@@ -1,0 +1,61 @@
+"""C{txrdma cables}: cables and optical modules at the ports of a fabric."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from typing import Any
+
+from twisted.python import usage
+
+from txrdma.commands.common.progress import ProgressBar
+from txrdma.commands.common.rows import csvCells, printJSON, showRows
+from txrdma.commands.common.session import opened, TARGET
+from txrdma.commands.common.sweeping import endWith, PartOptions, swept
+from txrdma.fabric.cables import CABLE_COLUMNS, cablePorts, cableRow
+from txrdma.fabric.inventory import cablesOf
+
+
+class CommandOptions(PartOptions):
+    """Options of C{txrdma cables}: the sweep, and the form of the table."""
+
+    longdesc = (
+        "List the cables and optical modules at all ports with a link: maker, part and serial number, "
+        "length, temperature, received and sent power in dBm, and watts. They are read from devices of "
+        "NVIDIA and Mellanox whose firmware lets registers be read by datagrams; of other ports they are "
+        "unknown (-). With a TARGET, only those of the target and of nodes at most --hops links away. "
+        f"{TARGET}."
+    )
+    optFlags = [
+        ["known", None, "Only ports whose cable is known."],
+        ["csv", None, "Print comma-separated values."],
+    ]
+
+    def postOptions(self) -> None:
+        super().postOptions()
+        if self["load"]:
+            raise usage.UsageError("--load: cables are those of the nodes, and a snapshot cannot be queried")
+
+
+async def run(reactor: Any, options: CommandOptions) -> None:
+    """Run C{txrdma cables}: print a row for each end of a cable."""
+    with opened(reactor, options) as session:
+        names = session.names
+        fabric = names.put(await swept(session))
+        nodes = fabric.ordered()
+        with ProgressBar("reading cables") as progress:
+            cables = await cablesOf(session.agent, session.endPort, nodes, options["outstanding"], progress)
+    rows = [
+        cableRow(port, cable, lambda node: names.name(node.guid, node.description))
+        for port in cablePorts(nodes)
+        for cable in [cables.get((port.node.guid, port.number))]
+        if cable is not None or not options["known"]
+    ]
+    if options["json"]:
+        printJSON([dict(zip(CABLE_COLUMNS, row, strict=True)) for row in rows])
+    elif options["csv"]:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerows([CABLE_COLUMNS, *map(csvCells, rows)])
+    else:
+        showRows(CABLE_COLUMNS, [["-" if cell is None else cell for cell in row] for row in rows])
+    endWith(fabric)

@@ -1,0 +1,200 @@
+"""Adaptive routing: all ports of a group are checked, traced and counted; unreadable tables are reported."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.fabric.health import Finding
+from txrdma.fabric.routechecks import routeFindings
+from txrdma.fabric.routeuse import balances, usesOf
+from txrdma.fabric.routing import DirectView, trace
+from txrdma.fabric.tables import tableFindings, Tables, TableSurvey
+from txrdma.mad.layouts.adaptive import AdaptiveEntry, AdaptiveRoutingInfo, LIDState
+from txrdma.sim.fabric.model.adaptive import adaptiveTables
+from txrdma.sim.nets.netfile import Net, parseNet
+from txrdma.test.support.mad.simulated import FabricTestCase
+
+RING = """
+width=3
+speed=7
+
+Switch 8 "s0"
+[1] "s1"[2]
+[2] "s2"[1]
+[5] "a"[1]
+
+Switch 8 "s1"
+[1] "s2"[2]
+[2] "s0"[1]
+[5] "b"[1]
+
+Switch 8 "s2"
+[1] "s0"[2]
+[2] "s1"[1]
+[5] "c"[1]
+
+Hca 1 "a"
+Hca 1 "b"
+Hca 1 "c"
+"""
+"""Three switches in a ring, whose port 1 leads around it in one direction."""
+
+
+class LayoutTests(SynchronousTestCase):
+    def test_offsets(self) -> None:
+        """Fields are at the bits of the public headers."""
+        info = AdaptiveRoutingInfo.decode(bytes((0, 0, 0x03, 0x01, 0x00, 0x00, 0x58, 0x00)).ljust(64, b"\0"))
+        self.assertEqual((info.isEnabled, info.subgroupsActive), (True, 3))
+        self.assertEqual((info.groupTop, info.groupCap), (5, 0x800))
+        entry = AdaptiveEntry.decode(b"\x40\x07\x01\x23")
+        self.assertEqual((entry.state, entry.staticPort, entry.group), (LIDState.FREE, 7, 0x123))
+
+
+class AdaptiveTestCase(FabricTestCase):
+    def survey(self) -> Tables:
+        self.swept = self.sweep()
+        end = self.agent.port.endPort
+        tables: Tables = self.answerTo(TableSurvey(self.agent, end, self.swept).run())
+        self.tables = tables
+        return tables
+
+    def found(self) -> list[Finding]:
+        tables = self.survey()
+        end = self.agent.port.endPort
+        work = routeFindings(self.agent, end, self.swept, tables.linear, adaptive=tables.adaptive)
+        routes: list[Finding] = self.answerTo(Deferred.fromCoroutine(work), 600.0)
+        return tableFindings(self.swept, tables) + routes
+
+
+class GroupTests(AdaptiveTestCase):
+    """Two switches with two cables between them, of which the left one chooses."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.far = self.lid("c")
+
+    def test_members(self) -> None:
+        """The members of a group are the ports of its mask that have a link."""
+        self.fabric.routeAdaptively("left", {self.far: (3, 4, 7), self.lid("d"): (4,)})
+        table = self.survey().adaptive[self.fabric.node("left").guid]
+        self.assertEqual((table.members(self.far), table.members(self.lid("d"))), ({3, 4}, {4}))
+        self.assertEqual((table.members(self.lid("a")), table.members(0xBFFF)), (set(), set()))
+        self.assertEqual(self.found(), [])
+
+    def test_subgroups(self) -> None:
+        """A group can have several masks; its ports are those of all."""
+        self.fabric.routeAdaptively("left", {1: (1,), self.far: (3,), self.lid("d"): (4,)})
+        tables = self.fabric.node("left").adaptive
+        assert tables is not None
+        key = (AdaptiveRoutingInfo.attributeID, 0)
+        info = AdaptiveRoutingInfo.decode(tables[key])
+        tables[key] = info.replace(subgroupsActive=1, groupTop=2).encode()
+        table = self.survey().adaptive[self.fabric.node("left").guid]
+        self.assertEqual(table.members(self.far), {4})
+
+    def test_broken(self) -> None:
+        """One port of a group that leads to another host is found, though the static port is right."""
+        self.fabric.routeAdaptively("left", {self.far: (2, 3)})
+        (found,) = [one for one in self.found() if one.kind != "unbalanced"]
+        self.assertEqual((found.kind, found.guid), ("unreachable-lid", self.fabric.node("c").guid))
+        self.assertIn("go to another node, b", found.text)
+
+    def test_balance(self) -> None:
+        """A LID with two ports counts half at each; both ports are used by it."""
+        lids = [self.lid("c"), self.lid("d"), self.lid("b", 2)]
+        self.fabric.routeAdaptively("left", dict.fromkeys(lids, (3, 4)))
+        tables = self.survey()
+        left = self.swept.nodes[self.fabric.node("left").guid]
+        even = [one for one in balances(self.swept, tables.linear, tables.adaptive) if one is not None]
+        (balance,) = [one for one in even if one.node is left]
+        (group,) = balance.groups
+        self.assertEqual(group[3], group[4])
+        self.assertTrue(balance.isEven)
+        for number in (3, 4):
+            uses = next(usesOf(self.swept, left.ports[number], tables.linear, tables.adaptive))
+            self.assertTrue(set(lids) <= {lid for lid, _end in uses.ends})
+
+    def test_trace(self) -> None:
+        """A trace lists the other ports that a switch may choose."""
+        table = self.fabric.linearOf(self.fabric.node("left"))
+        other = 7 - table[self.far]
+        self.fabric.routeAdaptively("left", {self.far: (3, 4)})
+        work = trace(DirectView(self.agent), self.far)
+        hops = self.answerTo(Deferred.fromCoroutine(work))
+        self.assertEqual([hop.others for hop in hops], [(), (other,), (), ()])
+
+    def test_unknown(self) -> None:
+        """Tables that contradict the switch are not used; a finding says that checks are of static routes."""
+        self.fabric.routeAdaptively("left", {self.far: (3, 200)})
+        (found,) = self.found()
+        self.assertEqual(found.kind, "adaptive-unknown")
+        self.assertIn("port 200, and 8 is the last one", found.text)
+        self.assertIn("static routing only", found.text)
+        self.assertEqual(self.tables.adaptive, {})
+        work = trace(DirectView(self.agent), self.far)
+        self.assertEqual({hop.others for hop in self.answerTo(Deferred.fromCoroutine(work))}, {()})
+
+    def test_group(self) -> None:
+        """A group beyond the last one is a contradiction, too."""
+        self.fabric.routeAdaptively("left", {self.far: (3,), self.lid("d"): (4,)})
+        tables = self.fabric.node("left").adaptive
+        assert tables is not None
+        tables[AdaptiveRoutingInfo.attributeID, 0] = AdaptiveRoutingInfo(isEnabled=True).encode()
+        self.assertEqual([one.kind for one in self.found()], ["adaptive-unknown"])
+
+    def test_disabled(self) -> None:
+        """Tables of a switch in which adaptive routing is disabled are ignored."""
+        self.fabric.routeAdaptively("left", {self.far: (2, 200)})
+        tables = self.fabric.node("left").adaptive
+        assert tables is not None
+        tables[AdaptiveRoutingInfo.attributeID, 0] = AdaptiveRoutingInfo().encode()
+        self.assertEqual((self.found(), self.tables.adaptive), ([], {}))
+
+
+class LoopTests(AdaptiveTestCase):
+    """A ring, which has no loop by its static routes, since each pair of switches is linked."""
+
+    def net(self) -> Net:
+        return parseNet(RING)
+
+    def choose(self, length: int) -> None:
+        """Let switches send packets for a host the long way around, too, for this many of the three hosts."""
+        hosts = ("a", "b", "c")
+        choices: dict[str, dict[int, tuple[int, ...]]] = {f"s{number}": {} for number in range(3)}
+        for target in range(length):
+            lid = self.lid(hosts[target])
+            choices[f"s{(target + 1) % 3}"][lid] = (1, 2)
+        for name, ports in choices.items():
+            if ports:
+                self.fabric.routeAdaptively(name, ports)
+
+    def test_static(self) -> None:
+        """There is no loop without adaptive routing."""
+        self.assertEqual(self.found(), [])
+
+    def test_loop(self) -> None:
+        """Groups by which each link waits for the next one around the ring are a credit loop."""
+        self.choose(3)
+        self.assertEqual([one.kind for one in self.found()], ["credit-loop"])
+
+    def test_less(self) -> None:
+        """If one of the hosts is not reached around the ring, there is no loop."""
+        self.choose(2)
+        self.assertEqual(self.found(), [])
+
+    def test_circle(self) -> None:
+        """Groups by which packets may return to a switch are found."""
+        lid = self.lid("c")
+        self.fabric.routeAdaptively("s0", {lid: (1, 2)})
+        self.fabric.routeAdaptively("s1", {lid: (1, 2)})
+        kinds = {one.kind: one.text for one in self.found()}
+        self.assertIn("go in circles", kinds["unreachable-lid"])
+
+
+class TableTests(SynchronousTestCase):
+    def test_blocks(self) -> None:
+        """Simulated tables have a block for 16 LIDs, and one for two groups."""
+        tables = adaptiveTables({20: (1, 2), 3: (4,), 5: (9,)})
+        self.assertEqual(sorted(number for _attribute, number in tables), [0, 0, 0, 1, 1])
+        self.assertTrue(all(len(block) == 64 for block in tables.values()))
