@@ -24,6 +24,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
+from txrdma.fabric.cables import CableWatch
 from txrdma.fabric.congestion import congestionFindings
 from txrdma.fabric.discovery import MAX_PER_NODE, Sweep
 from txrdma.fabric.excess import LEFT_OUT
@@ -129,6 +130,7 @@ class FabricPoller:
     @ivar supervisor: supervises all loops of the monitor; C{sweeps} and C{rounds} are loops of the poller.
     @ivar firmware: firmware of nodes that the last survey has found; C{linear} has the forwarding tables,
         which C{surveyedAt}, the reactor's time of that survey, belongs to: minus infinity before the first.
+    @ivar cables: cables and modules of all surveys.
     @ivar version: number that grows with each change of C{fabric}, including the states of its ports.
     """
 
@@ -169,6 +171,7 @@ class FabricPoller:
         self.firmware: Mapping[GUID, Firmware] = {}
         self.linear: Linear = {}
         self.surveyedAt = -inf
+        self.cables = CableWatch()
         self._reactor = reactor
         self._agent = agent
         self._settings = settings = settings or PollerSettings()

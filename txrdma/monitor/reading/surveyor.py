@@ -1,5 +1,5 @@
 """
-Surveys a fabric's tables periodically: forwarding tables, P_Keys, virtual lanes, firmware.
+Surveys a fabric's tables periodically: forwarding tables, P_Keys, virtual lanes, firmware, cables.
 
 They are read once the fabric has settled after a change of its links, and otherwise rarely.
 """
@@ -15,7 +15,7 @@ from twisted.logger import Logger
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.health import Finding
 from txrdma.fabric.routechecks import routeFindings
-from txrdma.fabric.tables import tableFindings, TableSurvey
+from txrdma.fabric.tables import tableFindings, TableSurvey, UnableNodes
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.supervisor import SupervisedLoop
@@ -50,6 +50,7 @@ class Surveyor:
         self._agent = agent
         self._poller = poller
         self._everySeconds = everySeconds
+        self._unable = UnableNodes()
         self._cooperator = Cooperator(
             scheduler=lambda call: reactor.callLater(_YIELD_SECONDS, call), started=False
         )
@@ -105,16 +106,21 @@ class Surveyor:
         fabric = self._poller.fabric
         assert fabric is not None  # it was there when this began
         changes = self._poller.presence.changes
-        tables = await TableSurvey(self._agent, self._agent.port.endPort, fabric, _OUTSTANDING).run()
+        endPort = self._agent.port.endPort
+        tables = await TableSurvey(self._agent, endPort, fabric, _OUTSTANDING, self._unable).run()
+        self._unable.keep(fabric.nodes)
         routes = await routeFindings(
-            *(self._agent, self._agent.port.endPort, fabric, tables.linear),
+            *(self._agent, endPort, fabric, tables.linear),
             lambda steps: self._cooperator.cooperate(steps).whenDone(),
+            tables.adaptive,
         )
         self.surveys += 1
         self._poller.firmware, self._poller.linear = tables.firmware, tables.linear
         self._poller.surveyedAt = self._reactor.seconds()
+        cables = self._poller.cables
+        cables.read(tables.cables, fabric.nodes, self._reactor.seconds())
         if changes == self._poller.presence.changes:
-            found: list[Finding] = tableFindings(fabric, tables) + routes
+            found: list[Finding] = [*tableFindings(fabric, tables), *routes, *cables.findings(fabric)]
             self._poller.report(TABLES, found)
             findingLog = self._poller.findingLog
             # another survey confirms findings, and the absence of earlier ones

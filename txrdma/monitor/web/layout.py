@@ -38,6 +38,7 @@ MENU: Final = (
     ("/", "Overview"),
     ("/nodes", "Nodes"),
     ("/links", "Links"),
+    ("/cables", "Cables"),
     ("/findings", "Findings"),
     ("/changes", "Changes"),
     ("/topology", "Topology"),

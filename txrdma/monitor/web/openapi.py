@@ -18,6 +18,7 @@ from txrdma.monitor.web.routes import (
     WebRoute,
 )
 from txrdma.monitor.web.tables import (
+    CABLES,
     CHANGES,
     choice,
     described,
@@ -32,7 +33,7 @@ from txrdma.monitor.web.tables import (
 
 BASE: Final = "/api/v1"
 
-_TABLES: Final = (NODES, PORTS, LINKS, FINDINGS, CHANGES, DIFFERENCE_TABLE)
+_TABLES: Final = (NODES, PORTS, LINKS, CABLES, FINDINGS, CHANGES, DIFFERENCE_TABLE)
 _ERROR: Final = record(error=described(TEXT, "What is wrong, for people"))
 
 

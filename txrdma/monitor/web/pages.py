@@ -65,7 +65,7 @@ from txrdma.monitor.web.routes import (
     PORT_PARAMETER,
     portOf,
 )
-from txrdma.monitor.web.tables import CHANGES, FINDINGS, LINKS, NODES, PORTS, SEVERITIES, TEXT
+from txrdma.monitor.web.tables import CABLES, CHANGES, FINDINGS, LINKS, NODES, PORTS, SEVERITIES, TEXT
 from txrdma.monitor.web.tracing import traced
 from txrdma.monitor.web.watch import NODE_TYPES, PageContext, printable
 
@@ -170,6 +170,49 @@ async def _links(context: PageContext, values: Values) -> Tag:
     return frame(context, "/links", "Links", [form, listed])
 
 
+_CABLE_COLUMNS: Final = {
+    "Port": "name",
+    "Neighbour": "peerName",
+    "Cable": "partNumber",
+    "Serial": "serial",
+    "Length": "metres",
+    "Temperature": "celsius",
+    "Received": "receivedDBm",
+    "Watts": "watts",
+}
+
+
+async def _cables(context: PageContext, values: Values) -> Tag:
+    page = await CABLES.page([context], values)
+    rows = (
+        [
+            [nodeLink(row["guid"], row["name"]), " port ", portLink(row["guid"], row["port"])],
+            neighbour(row),
+            *(_cableName(row), row["serial"] or "–", *_measured(row)),
+            "–" if row["watts"] is None else f"{row['watts']:g} W",
+        ]
+        for row in page["rows"]
+    )
+    form = searchForm("/cables", values, "Name, GUID, or serial number")
+    heads = sortable("/cables", values, _CABLE_COLUMNS)
+    shown = table("Cables", heads, rows, "No cable is like that.")
+    listed = section("Ends of all cables", shown, pager("/cables", values, page["total"]), name="rows")
+    intro = "Cables are read a minute after changes and every 15 minutes by default, from devices of NVIDIA."
+    return frame(context, "/cables", "Cables", [tags.p(intro), form, listed])
+
+
+def _cableName(row: Row) -> str:
+    if not row["isKnown"]:
+        return "unknown"
+    return " ".join(filter(None, (row["vendor"], row["partNumber"], row["kind"]))) or "–"
+
+
+def _measured(row: Row) -> list[str]:
+    """Return length, temperature and received power of a cable."""
+    parts = (("metres", "m"), ("celsius", "°C"), ("receivedDBm", "dBm"))
+    return ["–" if row[name] is None else f"{row[name]:g} {unit}" for name, unit in parts]
+
+
 async def _node(context: PageContext, values: Values) -> Tag:
     node = nodeOf(context, values["guid"])
     row = NODES.toDict(context, node)
@@ -182,6 +225,7 @@ async def _node(context: PageContext, values: Values) -> Tag:
         ("Ports with a link", f"{row['links']} of {row['ports']}"),
         ("Vendor and device", f"{node.vendorID:#08x}, {node.deviceID:#06x}"),
         ("Firmware and board", f"{row['firmware']}, {row['board']}" if row["firmware"] else "–"),
+        ("Serial and part number", ", ".join(filter(None, (row["serial"], row["partNumber"]))) or "–"),
         ("Up for", f"{row['uptime'] / _DAY:.1f} days" if row["uptime"] is not None else "–"),
     )
     heads = ["Port", "State", "Mode", "Neighbour", "Sent", "Received", "Load", "Errors/s"]
@@ -211,6 +255,8 @@ def _portCells(row: Row) -> list[Part]:
 async def _port(context: PageContext, values: Values) -> Tag:
     port = portOf(context, values)
     node, row = port.node, PORTS.toDict(context, port)
+    cable = CABLES.toDict(context, port)
+    cableName = f"{_cableName(cable)}, serial {cable['serial']}" if cable["serial"] else _cableName(cable)
     meter = context.meter(port)
     found = [one for one in context.findingsAt(node.guid) if one.finding.port in (None, port.number)]
     counters = _counterRows(meter, {name: text for name, (_family, text) in FAMILIES.items()})
@@ -235,6 +281,8 @@ async def _port(context: PageContext, values: Values) -> Tag:
         ("Waits for credits", gauge(row["wait"])),
         ("Errors each second", errors(row["errorRate"])),
         ("Wrong bits before correction", _share(row["rawBitErrorRate"])),
+        ("Cable", cableName),
+        ("Its length, temperature and received power", ", ".join(_measured(cable))),
     )
     counted = table("Counters", heads, counters, "The counters were not read yet.")
     parts = [
@@ -494,13 +542,19 @@ async def _trace(context: PageContext, values: Values) -> Tag:
     return frame(context, "/trace", "Path between two nodes", [intro, form, traces])
 
 
+def _exits(hop: Row) -> list[Part]:
+    """Return links to the port by which packets leave, and to those that may be chosen instead."""
+    more = [[" or ", portLink(hop["guid"], port)] for port in hop["others"]]
+    return [portLink(hop["guid"], hop["exit"]), *more]
+
+
 def _pathSection(trace: Row) -> Tag:
     rows = [
         [
             str(number),
             [nodeLink(hop["guid"], hop["name"]), tags.br(), "switch" if hop["isSwitch"] else "host"],
             hop["entry"] or "–",
-            portLink(hop["guid"], hop["exit"]) if hop["exit"] else "–",
+            _exits(hop) if hop["exit"] else "–",
             amount(hop["rate"], "B/s") if hop["exit"] else "",
             gauge(hop["load"]) if hop["exit"] else "",
             errors(hop["errorRate"]) if hop["exit"] else "",
@@ -527,6 +581,7 @@ PAGES: Final = (
     Page("/nodes/{guid}", (GUID_PARAMETER,), _node),
     Page("/nodes/{guid}/ports/{port}", (GUID_PARAMETER, PORT_PARAMETER, _RANGE), _port),
     Page("/links", listing(LINKS), _links),
+    Page("/cables", listing(CABLES), _cables),
     Page("/findings", listing(FINDINGS, "severity"), _findings),
     Page("/findings/{id}", (ID_PARAMETER,), _finding),
     Page("/changes", (Parameter("since", TIME, "Since"), *listing(CHANGES, "kind")), _changes),

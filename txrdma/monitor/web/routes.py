@@ -19,6 +19,7 @@ from txrdma.monitor.web.blastradius import BLAST_SCHEMA, blastRadius
 from txrdma.monitor.web.parameters import listing, Missing, Parameter, Route, TIME, Wrong
 from txrdma.monitor.web.past import changeTimes, DIFFERENCE_TABLE, past, PAST_SCHEMA, TIMES_SCHEMA
 from txrdma.monitor.web.tables import (
+    CABLES,
     CHANGES,
     choice,
     COUNT,
@@ -280,6 +281,7 @@ ROUTES: Final = (
         _port,
     ),
     _listingRoute("/links", "Links, each once", LINKS, "state"),
+    _listingRoute("/cables", "Cables and modules at ports with a link", CABLES, "guid", "isKnown"),
     _listingRoute(
         *("/findings", "Findings: those that are there, the worst first, then those cleared", FINDINGS),
         *("severity", "kind", "guid", "port", "isOpen", "isAcknowledged"),

@@ -14,6 +14,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
 
+from txrdma.fabric.cables import Cable, CABLE_CELLS, cablePorts
 from txrdma.fabric.model import Node, Port
 from txrdma.fabric.tables import Firmware
 from txrdma.iba.types import GUID
@@ -264,6 +265,17 @@ def _firmware(of: Callable[[Firmware], Any]) -> Callable[[PageContext, Node], An
     return value
 
 
+def _cell(of: Callable[[Cable, int], Any]) -> Callable[[PageContext, Port], Any]:
+    """Return a function that returns a value of a port's cable; None if that is unknown."""
+
+    def value(context: PageContext, port: Port) -> Any:
+        cable = context.cable(port)
+        known = None if cable is None else of(cable, port.width)
+        return printable(known) if isinstance(known, str) else known
+
+    return value
+
+
 def _guid(context: PageContext, port: Port) -> str:
     return guidText(port.node.guid)
 
@@ -324,6 +336,8 @@ NODES: Final[Table[Node]] = Table(
     Column("firmware", orNull(TEXT), "Version of the firmware", _firmware(str)),
     Column("board", orNull(TEXT), "Board and its configuration (PSID)", _firmware(lambda one: one.board)),
     Column("uptime", orNull(COUNT), "Seconds since its start", _firmware(lambda one: one.uptimeSeconds)),
+    Column("serial", orNull(TEXT), "Serial number", _firmware(lambda one: one.serial or None)),
+    Column("partNumber", orNull(TEXT), "Part number", _firmware(lambda one: one.partNumber or None)),
 )
 
 PORTS: Final[Table[Port]] = Table(
@@ -362,6 +376,34 @@ LINKS: Final[Table[Port]] = Table(
     Column("load", _RATE, "Share of the link used there, 0 to 1", PageContext.load),
     Column("peerLoad", _RATE, "Share used back", _ofPeer(PageContext.load)),
     Column("errorRate", _RATE, "Errors each second at both ends", linkErrors),
+)
+
+_OF_CABLES: Final = {
+    "kind": (TEXT, "Kind: active cable, optical module, copper"),
+    "vendor": (TEXT, "Maker of the cable or module"),
+    "partNumber": (TEXT, "Part number"),
+    "revision": (TEXT, "Revision"),
+    "serial": (TEXT, "Serial number, usually the same at both ends of a cable"),
+    "metres": (NUMBER, "Length in metres"),
+    "celsius": (NUMBER, "Temperature in degrees Celsius"),
+    "hotCelsius": (NUMBER, "Temperature of its alarm"),
+    "receivedDBm": (NUMBER, "Received power of the weakest lane, in dBm"),
+    "lowDBm": (NUMBER, "Received power of its alarm"),
+    "sentDBm": (NUMBER, "Sent power of the weakest lane, in dBm"),
+    "watts": (NUMBER, "Maximum consumption"),
+}
+
+CABLES: Final[Table[Port]] = Table(
+    "Cable",
+    ("name", "guid", "peerName", "serial", "partNumber", "vendor"),
+    lambda context, _: cablePorts(context.fabric.nodes.values()),
+    None,
+    *(column for column in PORTS.columns if column.name in _OF_LINKS[:6]),
+    Column("isKnown", TRUTH, "The cable can be read", lambda context, port: context.cable(port) is not None),
+    *(
+        Column(name, orNull(_OF_CABLES[name][0]), _OF_CABLES[name][1], _cell(value))
+        for name, value in CABLE_CELLS
+    ),
 )
 
 FINDINGS: Final[Table[Entry]] = Table(

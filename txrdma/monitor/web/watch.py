@@ -7,6 +7,7 @@ from dataclasses import field
 from functools import cached_property
 from typing import Final
 
+from txrdma.fabric.cables import Cable
 from txrdma.fabric.errorcorrection import SYMBOLS
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.portcounters import Meter
@@ -136,6 +137,10 @@ class PageContext:
     def meter(self, port: Port) -> Meter | None:
         """Return the meter of a port's counters; None if they were never read."""
         return self.poller.meters.get((port.node.guid, port.number))
+
+    def cable(self, port: Port) -> Cable | None:
+        """Return the cable at a port; None if it is unknown."""
+        return self.poller.cables.cables.get((port.node.guid, port.number))
 
     def causes(self, port: Port) -> Mapping[str, int]:
         """Return the number of packets that a port has dropped for each cause; empty if unknown."""

@@ -362,6 +362,21 @@ class SurveyTests(PollerTestCase):
         self.pump(1200.0)
         self.assertEqual(self.output(), [("cleared", "unreachable-lid", "b")])
 
+    def test_cables(self) -> None:
+        """A hot module and an exchanged cable are findings; nodes whose cables are unknown are not."""
+        self.fabric.haveModule("left", 3)
+        self.started()
+        self.pump(200.0)
+        guid = self.fabric.node("left").guid
+        self.assertEqual(set(self.poller.cables.cables), {(guid, 3)})
+        self.fabric.haveModule("left", 3, temperature=90 << 8, serialNumber=b"OTHER".ljust(16))
+        self.pump(1200.0)
+        raised = [("raised", kind, "left") for kind in ("module-hot", "cable-changed")]
+        self.assertEqual(self.output(), raised)
+        self.fabric.haveModule("left", 3, temperature=50 << 8)
+        self.pump(1200.0)
+        self.assertEqual(self.output(), [("cleared", "module-hot", "left")])
+
     def test_busyFabric(self) -> None:
         """While links change, tables are not read."""
         self.started()

@@ -9,6 +9,7 @@ from html import unescape
 from html.parser import HTMLParser
 from typing import TypeVar
 
+from txrdma.fabric.cables import Cable
 from txrdma.monitor.web.layout import ago, amount, MENU, percent
 from txrdma.monitor.web.searches import Search
 from txrdma.monitor.web.topology import bundles, levels, positions
@@ -73,6 +74,19 @@ class PageTestCase(SiteTestCase):
 
 
 class PageTests(PageTestCase):
+    def test_cables(self) -> None:
+        """Cables are listed with what is known; text of a module is escaped."""
+        self.started()
+        nodes = {node.guid for node in self.fabric.nodes.values()}
+        cable = Cable("copper", "<b>Maker", "PN-1", serial="SN1", metres=2.0, celsius=45.5, receivedDBm=(-3,))
+        self.poller.cables.read({(self.fabric.node("left").guid, 3): cable}, nodes, 0.0)
+        text = unescape(self.page("/cables").text)
+        for part in ("<b>Maker PN-1 copper", "SN1", "2 m", "45.5 °C", "-3 dBm", "unknown"):
+            self.assertIn(part, text)
+        self.assertNotIn("<b>Maker", self.page("/cables").text)
+        self.assertEqual(self.page("/cables?search=SN1").text.count("/ports/3"), 2)
+        self.assertIn("PN-1", self.page(f"/nodes/{self.guid('left')}/ports/3").text)
+
     def test_links(self) -> None:
         """Every linked page exists, has a unique heading and no inline script."""
         self.fabric.growCounters("left", 3, portXmitData=1e9, symbolErrorCounter=2.0)

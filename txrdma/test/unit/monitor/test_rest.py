@@ -11,7 +11,9 @@ from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs
 
+from txrdma.fabric.cables import Cable
 from txrdma.fabric.routing import Hop
+from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.findinglog import FindingEvent
 from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.series.level import DEFAULT_LEVELS
@@ -100,6 +102,22 @@ class EngineTests(SiteTestCase):
 
 
 class RESTTests(SiteTestCase):
+    def test_cables(self) -> None:
+        """Each end of a cable has a row; values of cables that cannot be read are null."""
+        self.started()
+        portKey = (self.fabric.node("left").guid, 3)
+        cable = Cable("copper", "Maker", "PN-1", "A1", "SN1", 2.0, receivedDBm=(0, -3), watts=1.5)
+        self.poller.cables.read({portKey: cable}, self.fabrics(), 0.0)
+        rows = self.rows("cables")
+        self.assertEqual((len(rows), sum(row["isKnown"] for row in rows)), (14, 1))
+        (known,) = self.rows("cables?isKnown=true")
+        self.assertHas(known, guid=self.guid("left"), port=3, peerName="right", serial="SN1", celsius=None)
+        self.assertEqual(self.rows("cables?search=sn1&sort=-metres"), [known])
+        self.assertEqual({row["serial"] for row in self.rows("cables?isKnown=false")}, {None})
+
+    def fabrics(self) -> set[GUID]:
+        return {node.guid for node in self.fabric.nodes.values()}
+
     def test_overview(self) -> None:
         """The overview shows a fault while it lasts."""
         self.assertFalse(self.get("/api/v1/overview").json["isWell"])
