@@ -19,7 +19,8 @@ from txrdma.kit.values import frozen
 from txrdma.monitor.config import MonitorConfig
 from txrdma.monitor.diagnosis.findinglog import Cleared, FindingLog, Raised
 from txrdma.monitor.diagnosis.journal import entryOf, FabricEvent
-from txrdma.monitor.diagnosis.presence import Presence, STATES
+from txrdma.monitor.diagnosis.moments import PRESENCE
+from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, KINDS_OF_ERRORS
 from txrdma.monitor.events.alerts import Alert, AlertTracker
 from txrdma.monitor.events.notifier import RAISED
@@ -73,7 +74,7 @@ class WhatIf:
         self._end = end
         if fabric is None:
             presence = Presence()
-            presence.restore(store.states(*STATES))
+            presence.restore(store.states(*PRESENCE))
             fabric = presence.remembered
         if fabric is None:
             raise InvalidRequest("the history has no nodes: give a snapshot, too")

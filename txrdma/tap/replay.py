@@ -78,6 +78,7 @@ def silent(config: MonitorConfig) -> MonitorConfig:
         collectors=(),
         webhooks=(),
         mail=None,
+        syslog=None,
         log="",
         files=FileSettings(),
     )

@@ -26,8 +26,9 @@ from txrdma.monitor.series.rows import COUNTERS, Row
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
+from txrdma.tap.duty import channelsOf
 from txrdma.tap.fabricmonitor import Options
-from txrdma.tap.replay import openPast, readRecordings, ReplayService
+from txrdma.tap.replay import openPast, readRecordings, ReplayService, silent
 from txrdma.testing.reactors import waitUntil
 
 reactor: Any = theReactor
@@ -142,6 +143,23 @@ class ReplayTests(TestCase):
             await waitUntil(reactor, isGone, what="the host is gone")
         finally:
             await service.stopService()
+
+    def test_silent(self) -> None:
+        """A replay notifies nobody of findings of the past."""
+        config = parseConfig("""
+            [alerts]
+            log = "alerts"
+            [alerts.webhooks.a]
+            url = "http://host.example/"
+            [alerts.mail]
+            host = "mail.example"
+            from = "a@example.com"
+            to = ["b@example.com"]
+            [alerts.syslog]
+            address = "udp:loghost:514"
+        """)
+        self.assertEqual(len(channelsOf(reactor, config)), 4)
+        self.assertEqual(channelsOf(reactor, silent(config)), [])
 
     def test_mistakes(self) -> None:
         """Files that are not snapshots are refused, and so are configurations of several fabrics."""

@@ -98,3 +98,10 @@ class SyslogTests(TestCase):
             self.assertRegex(here.recv(4096), rb"^<28>fabric-monitor\[\d+\]: warning width is there: leaf 1")
             with self.assertRaises(DeviceUnavailable):
                 await channel.send(alertsOf(*map(str, range(5000))))
+
+    async def test_missingSocket(self) -> None:
+        """Without a daemon on this host, the alerts wait."""
+        with tempfile.TemporaryDirectory() as folder:
+            channel = SyslogChannel(reactor, SyslogSettings(f"unix:{folder}/log"))
+            with self.assertRaises(DeviceUnavailable):
+                await channel.send(alertsOf("leaf 1"))
