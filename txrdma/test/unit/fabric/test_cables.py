@@ -51,10 +51,10 @@ class LayoutTests(SynchronousTestCase):
 
     def test_system(self) -> None:
         """Offsets in MSGI."""
-        raw = b"MT2301X00001".ljust(32, b"\0") + b"MCX75310AAS".ljust(24, b"\0") + b"A5\0\0"
+        raw = b"MT2301X00001".ljust(32, b"\0") + b"MCX75310AC".ljust(24, b"\0") + b"A5\0\0"
         info = SystemInfo.decode(raw.ljust(128, b"\0"))
         self.assertEqual(info.serialNumber.rstrip(b"\0"), b"MT2301X00001")
-        self.assertEqual((info.partNumber.rstrip(b"\0"), info.revision), (b"MCX75310AAS", b"A5\0\0"))
+        self.assertEqual((info.partNumber.rstrip(b"\0"), info.revision), (b"MCX75310AC", b"A5\0\0"))
 
     def test_access(self) -> None:
         """The register follows the key and a word with the number of the block."""
