@@ -7,6 +7,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -41,7 +42,8 @@ def why() -> str:
 class Postgres:
     """A server that ends with the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, isDurable: bool = False) -> None:
+        """@param isDurable: transactions that were committed survive L{kill}."""
         folder = programs()
         assert folder is not None
         self.folder = Path(tempfile.mkdtemp(prefix="txrdma-postgres-"))
@@ -51,18 +53,28 @@ class Postgres:
         data = str(self.folder / "data")
         options = ["-D", data, "-U", "txrdma", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"]
         self._run(str(folder / "initdb"), *options)
-        unsafe = ("fsync", "synchronous_commit", "full_page_writes", "autovacuum")
-        settings = ["-c", "listen_addresses=", "-k", str(self.folder)]
-        settings += [word for name in unsafe for word in ("-c", f"{name}=off")]
+        unsafe = ["fsync", "full_page_writes", "autovacuum"] + ["synchronous_commit"] * (not isDurable)
+        self._words = [str(folder / "postgres"), "-D", data, "-k", str(self.folder)]
+        self._words += ["-c", "listen_addresses="]
+        self._words += [word for name in unsafe for word in ("-c", f"{name}=off")]
+        atexit.register(self.stop)
+        self.start()
+
+    def start(self) -> None:
+        """Start the server, and wait until it accepts connections."""
         self.process = subprocess.Popen(
-            [str(folder / "postgres"), "-D", data, *settings],
+            self._words,
             user=self._user,
             cwd=self.folder,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        atexit.register(self.stop)
         self._await()
+
+    def kill(self) -> None:
+        """End all processes of the server at once: what it did not write to its log is lost."""
+        self.process.send_signal(signal.SIGQUIT)
+        self.process.wait()
 
     def _run(self, *words: str) -> None:
         subprocess.run(words, user=self._user, cwd=self.folder, check=True, capture_output=True)
@@ -94,6 +106,5 @@ class Postgres:
     def stop(self) -> None:
         """Stop the server immediately, and remove its files. Idempotent."""
         if self.process.poll() is None:
-            self.process.send_signal(3)  # SIGQUIT: immediate shutdown
-            self.process.wait()
+            self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -5,17 +5,23 @@ A history in PostgreSQL: the contract of stores on a real server, and lost conne
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from threading import Timer
+from typing import Any, ClassVar, Final
 
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.lease import Lease, RowLease
+from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.series.database import leaseOf
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support.monitor import storecontract
 from txrdma.test.support.monitor.postgres import Postgres, why
 from txrdma.test.support.monitor.storecontract import OTHER, PORT, reading, SHORT
 from txrdma.test.unit.monitor import test_history_reader
+
+SEED: Final = 29
+KILLS: Final = 8
 
 
 def newURL() -> str:
@@ -232,3 +238,30 @@ class PostgresTests(storecontract.StoreContract):
         error = self.assertRaises(DeviceUnavailable, store.write, [reading(600, 1)], 601)
         self.assertIn("history postgresql", str(error))
         self.assertRaises(DeviceUnavailable, self.opened)
+
+    def test_killed(self) -> None:
+        """A server that is killed at random moments has each reading and event once in the end."""
+        server = Postgres(isDurable=True)
+        self.addCleanup(server.stop)
+        self.path = server.newURL()
+        self.store = self.opened(isOwner=True)
+        random, at, failures = Random(SEED), 0, 0
+        while failures < KILLS:
+            killer = Timer(random.uniform(0.0, 0.1), server.kill)
+            killer.start()
+            hasFailed = False
+            while not hasFailed:
+                rows, event = [reading(at, at)], FabricEvent(at, "noted", "leaf 1", str(at))
+                try:
+                    self.store.write(rows, at, [event])
+                except DeviceUnavailable:
+                    hasFailed = True
+                    failures += 1
+                    killer.join()
+                    server.start()
+                    self.store.write(rows, at, [event])
+                at += 10
+        wanted = list(range(0, at, 10))
+        self.assertEqual(self.sent(0, at, "readings"), [(each, each) for each in wanted])
+        events = self.store.eventsBetween(("noted",), 0, at)
+        self.assertEqual([event.at for event in events], wanted)

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from random import Random
+from typing import Any, ClassVar, Final
 
 from twisted.internet import reactor as theReactor
 from twisted.internet.defer import Deferred
@@ -35,6 +36,8 @@ from txrdma.test.support.monitor.storecontract import PORT
 from txrdma.testing.reactors import waitUntil
 
 reactor: Any = theReactor
+
+SEED: Final = 29
 
 NO_SMALL_DISK = whyNoSmallDisk()
 
@@ -150,6 +153,10 @@ class FailingPrometheusTests(_EngineTestCase):
     async def until(self, condition: Callable[[], object]) -> None:
         await waitUntil(reactor, condition, 30.0)
 
+    def hasSent(self, samples: int) -> bool:
+        """Return whether this many samples, or all, were sent since the start."""
+        return self.writer.sender.sent >= samples or not (self.writer._rows or self.writer.sender.waiting)
+
     async def complete(self) -> None:
         """Check that the engine has all samples, each once."""
         await self.idle()
@@ -157,17 +164,23 @@ class FailingPrometheusTests(_EngineTestCase):
         self.assertEqual((self.writer.sender.lost, self.writer.sender.problem), ({}, ""))
 
     async def test_killed(self) -> None:
-        """A server that is killed again and again while it receives has all samples in the end."""
+        """A server that is killed at random while it receives has all samples in the end."""
         self.made()
-        for at in range(HOUR, HOUR + 900, 300):
-            self.add(at, at + 150)
-            await self.until(lambda: self.writer.sender.sent)
-            self.engine.kill()
-            self.add(at + 150, at + 300)
-            await self.until(lambda: self.writer.sender.problem)
-            self.assertEqual([one.kind for one in self.writer.findings()], ["remote-write-stopped"])
+        random, isAway, begin = Random(SEED), False, HOUR
+        while begin < HOUR + 1500:
+            end = begin + random.randrange(10, 200, 10)
+            self.add(begin, end)
+            begin = end
+            if isAway:
+                await self.until(lambda: self.writer.sender.problem)
+                self.assertEqual([one.kind for one in self.writer.findings()], ["remote-write-stopped"])
+                self.engine.start()
+            else:
+                await self.until(partial(self.hasSent, self.writer.sender.sent + random.randrange(5000)))
+                self.engine.kill()
+            isAway = not isAway
+        if isAway:
             self.engine.start()
-            await self.idle()
         await self.complete()
 
     async def test_awayForAnHour(self) -> None:
