@@ -31,6 +31,9 @@ from txrdma.monitor.reading.poller import FabricPoller
 
 _log = Logger()
 
+_ABSENT: Final = ("node-gone", "node-silent")
+"""Kinds of findings about a host that is not in the fabric."""
+
 _FIT: Final = frozenset(("duplicate-name", "firmware", "remote-errors", "unbalanced"))
 """Kinds of findings at a host, or at the port that leads to it, which do not make the host unfit."""
 
@@ -72,7 +75,7 @@ def unfitHosts(fabric: Fabric, entries: Iterable[Entry], switches: Collection[GU
         if entry.severity < Severity.WARNING or found.kind in _FIT or found.guid is None:
             continue
         description = _hostAt(fabric, found.guid, found.port)
-        isAbsent = description is None and found.kind == "node-gone" and found.guid not in switches
+        isAbsent = description is None and found.kind in _ABSENT and found.guid not in switches
         if isAbsent:
             description = found.where.rpartition(" (")[0]
         name = hostName(description or "")

@@ -8,13 +8,13 @@ state.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import inf
 from typing import Any, Final
 
-from txrdma.fabric.health import Finding
+from txrdma.fabric.health import Finding, hasLink
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.rootcause import causesOfLoss
 from txrdma.fabric.texts import listed
@@ -245,30 +245,70 @@ class Presence:
             for key in shortest[:excess]:
                 del gone[key]
 
-    def findings(self) -> list[Finding]:
+    def _hung(self, fabric: Fabric) -> dict[GUID, list[Port]]:
+        """Return the missing nodes that have links in a fabric, each with the ports that lead to it."""
+        found: dict[GUID, list[Port]] = {}
+        for link in self.links:
+            for (guid, _number), (peer, number) in (link, link[::-1]):
+                port = fabric.nodes[peer].known(number) if peer in fabric.nodes else None
+                if guid in self.nodes and port is not None and port.peer is None and hasLink(port):
+                    found.setdefault(guid, []).append(port)
+        return found
+
+    def silent(self, fabric: Fabric) -> list[Finding]:
+        """Return findings about nodes that are not in a fabric, although they have links."""
+        hung = self._hung(fabric)
+        behind = _behind(causesOfLoss(self.nodes, self.links)) if hung else {}
+        found = []
+        for guid, ports in hung.items():
+            text = f"it does not answer, and has links at {listed(ports)}{self._withIt(behind, guid)}"
+            found.append(Finding("node-silent", self.nodes[guid].where, text, guid))
+        return found
+
+    def findings(self, fabric: Fabric, checked: Iterable[Finding] = ()) -> list[Finding]:
         """
         Return findings about missing nodes and links; links of a missing node are not reported, and nodes
-        that only a missing switch led to have that as their cause.
+        that only a missing switch led to have that as their cause. Those of L{silent} are left out.
+
+        @param checked: other findings about the fabric, which are returned, too; what a silent node causes
+            has it as its cause.
         """
-        causes = causesOfLoss(self.nodes, self.links)
-        behind: dict[GUID, list[str]] = {}
-        for guid in causes:
-            behind.setdefault(causes[guid], []).append(self.nodes[guid].where)
+        hung = self._hung(fabric)
+        ports = {(port.node.guid, port.number): guid for guid in hung for port in hung[guid]}
         found = []
+        for one in checked:
+            silent = ports.get((one.guid, one.port)) if one.guid and one.port else None
+            if silent is not None and one.kind == "unreachable":
+                one = replace(one, cause=f"node-silent at {self.nodes[silent].where}")
+            found.append(one)
+        causes = causesOfLoss(self.nodes, self.links)
+        behind = _behind(causes)
         for guid, gone in self.nodes.items():
-            text, names = _seenAt(gone.beyond), behind.get(guid)
-            if names:
-                text += f", and with it {len(names)} nodes behind it: {listed(names)}"
-            one = Finding("node-gone", gone.where, text, guid)
+            if guid in hung:
+                continue
+            one = Finding("node-gone", gone.where, _seenAt(gone.beyond) + self._withIt(behind, guid), guid)
             cause = causes.get(guid)
             if cause is not None:
-                one = replace(one, cause=f"node-gone at {self.nodes[cause].where}")
+                kind = "node-silent" if cause in hung else "node-gone"
+                one = replace(one, cause=f"{kind} at {self.nodes[cause].where}")
             found.append(one)
         return found + [
             Finding("link-gone", gone.where, f"its link to {gone.beyond} is gone", *link[0])
             for link, gone in self.links.items()
             if not any(guid in self.nodes for guid, _number in link)
         ]
+
+    def _withIt(self, behind: Mapping[GUID, list[GUID]], guid: GUID) -> str:
+        names = [self.nodes[one].where for one in behind.get(guid, ())]
+        return f", and with it {len(names)} nodes behind it: {listed(names)}" if names else ""
+
+
+def _behind(causes: Mapping[GUID, GUID]) -> dict[GUID, list[GUID]]:
+    """Return the nodes that are missing because of each cause."""
+    found: dict[GUID, list[GUID]] = {}
+    for guid, cause in causes.items():
+        found.setdefault(cause, []).append(guid)
+    return found
 
 
 def _attachment(node: Node) -> str:

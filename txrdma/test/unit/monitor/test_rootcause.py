@@ -129,3 +129,24 @@ class LeafTests(PollerTestCase):
         (alert,) = (one for one in self.tracker.take(self.clock.seconds()) if one.isRaised)
         host = self.fabric.node("h00016")
         self.assertEqual((alert.finding["guid"], alert.finding["cause"]), (str(host.guid), ""))
+
+    def test_hung(self) -> None:
+        """A node that hangs, with its links up, is one alert, which explains all that cannot be read."""
+        self.started(60.0)
+        for name in ("h00020", "leaf0004"):
+            node = self.fabric.node(name)
+            self.fabric.silence(name)
+            self.pump(900.0)
+            found = [entry.finding for entry in self.poller.findingLog.open.values()]
+            (root,) = (one for one in found if not one.cause)
+            self.assertEqual((root.kind, root.guid), ("node-silent", node.guid))
+            self.assertIn("it does not answer, and has links at ", root.text)
+            causes = {one.cause for one in found if one is not root}
+            self.assertEqual(causes, {f"node-silent at {root.where}"})
+            alerts = [one for one in self.tracker.take(self.clock.seconds()) if one.isRaised]
+            self.assertEqual([one.finding["guid"] for one in alerts], [str(node.guid)])
+            self.fabric.revive(name)
+            self.pump(900.0)
+            self.assertEqual(self.poller.findingLog.open, {})
+            (alert,) = self.tracker.take(self.clock.seconds())
+            self.assertFalse(alert.isRaised)
