@@ -2,9 +2,9 @@
 Adaptive routing: switches that choose among several output ports for a LID, by their load.
 
 Switches of NVIDIA and Mellanox have a second forwarding table, whose entry for a LID names a group of ports.
-The attributes follow the public headers of OpenSM and ibutils (C{osm_ar.h}, C{ibis_types.h}); these do not
-say everything, so tables that contradict the fabric count as unknown. Of several private tables of a switch
-only the first one is read.
+The headers of OpenSM, which L{txrdma.mad.layouts.adaptive} follows, do not say everything, so groups with
+subgroups, and tables that contradict the fabric, count as unknown. Of several private tables of a switch only
+the first one is read.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ STATIC: Final[Adaptive] = {}
 
 
 class Contradiction(RDMAError):
-    """The tables of a switch contradict the fabric, so that they are not understood."""
+    """The tables of a switch contradict the fabric, or have subgroups, so that they are not understood."""
 
 
 async def adaptiveInfo(rpcs: RPCs, path: IBPath) -> AdaptiveRoutingInfo | None:
@@ -112,7 +112,7 @@ class AdaptiveGroups:
             answer = await self._rpcs.SubnGet(AdaptiveForwardingTable, self._path, block)
             self._entries[block] = answer.entries
         entry = self._entries[block][offset]
-        if entry.state not in (LIDState.BOUNDED, LIDState.FREE):
+        if entry.state is LIDState.STATIC:
             return None
         if entry.group > self._info.groupTop:
             last = self._info.groupTop
@@ -121,14 +121,13 @@ class AdaptiveGroups:
 
     async def portsOf(self, group: int) -> frozenset[int]:
         """Return the output ports of a group."""
-        many = self._info.subgroupsActive + 1
-        ports: set[int] = set()
-        for number in range(group * many, (group + 1) * many):
-            block, offset = divmod(number, _GROUPS_IN_BLOCK)
-            if block not in self._masks:
-                answer = await self._rpcs.SubnGet(AdaptiveGroupTable, self._path, block)
-                self._masks[block] = answer.masks
-            ports |= _ports(self._masks[block][offset])
+        if self._info.subgroupsActive:
+            raise Contradiction("its groups have subgroups, which public sources do not describe")
+        block, offset = divmod(group, _GROUPS_IN_BLOCK)
+        if block not in self._masks:
+            answer = await self._rpcs.SubnGet(AdaptiveGroupTable, self._path, block)
+            self._masks[block] = answer.masks
+        ports = _ports(self._masks[block][offset])
         if max(ports, default=0) > self._numPorts:
             raise Contradiction(f"group {group} has port {max(ports)}, and {self._numPorts} is the last one")
         return frozenset(ports)

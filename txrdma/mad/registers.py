@@ -1,9 +1,10 @@
 """
 Registers of NVIDIA's and Mellanox' devices, which management datagrams of class 0x0A access.
 
-Follows the public register descriptions of mstflint (C{register_access_table.adb}). The attribute modifier is
-the number of the register. A device announces the attribute by a bit of its GeneralInfo. Registers beyond 220
-octets have further blocks, which no register here needs.
+Follows mstflint, which is available under the GPL and a BSD licence: C{register_access_table.adb} describes
+the registers, C{mtcr_ib_ofed.c} the datagrams and their statuses. Linux (C{mlx5_ifc.h}) selects ports and
+pages in the same way. The attribute modifier is the number of the register. A device announces the attribute
+by a bit of its GeneralInfo. Registers beyond 220 octets have further blocks, which no register here needs.
 """
 
 from __future__ import annotations
@@ -55,10 +56,7 @@ class AccessRegister(Attribute):
     vendorKey: int = key(64)
     reserved: int = bits(12)
     block: int = bits(4)
-    reserved2: int = bits(4)
-    backwardRevision: int = bits(4)
-    reserved3: int = bits(4)
-    currentRevision: int = bits(4)
+    reserved2: int = bits(16)
     content: bytes = data(_LENGTH)
 
 

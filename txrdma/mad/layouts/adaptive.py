@@ -1,7 +1,9 @@
 """
 Attributes of adaptive routing in switches of NVIDIA and Mellanox, which the IBA does not have.
 
-Follows the public headers of OpenSM and ibutils. Their modifiers are numbers of blocks, in the first table.
+Follows the headers of OpenSM, C{iba/ib_types.h} and C{opensm/osm_advanced_routing.h}, which are available
+under the GPL and a BSD licence. They do not describe the modifiers: that these are numbers of blocks, like
+those of other forwarding tables (IBA 14.2.5.10), and lead to the first of several tables, is an assumption.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ from txrdma.mad.layouts.attributes import Attribute, attribute
 
 
 class LIDState(Code):
-    """How a switch chooses the port for a LID: in order of packets, freely, or not at all."""
+    """How a switch chooses the port for a LID: with constraints, freely, not at all, or by a hash."""
 
     BOUNDED = 0
     FREE = 1
     STATIC = 2
+    HASHED = 3
 
 
 @attribute(0xFF20, "SubnGet", "SubnSet", size=64)
@@ -24,7 +27,7 @@ class AdaptiveRoutingInfo(Attribute):
     Adaptive routing of a switch.
 
     @ivar isEnabled: whether the switch routes adaptively.
-    @ivar subgroupsActive: number of masks of a group, less one.
+    @ivar subgroupsActive: the headers do not say whether this is the number of masks of a group, or one less.
     @ivar groupCap: number of groups that the switch can have; C{groupTop}: the highest one in use.
     """
 
@@ -41,7 +44,7 @@ class AdaptiveRoutingInfo(Attribute):
 
 @attribute(0xFF21, "SubnGet", "SubnSet", size=64)
 class AdaptiveGroupTable(Attribute):
-    """Two masks of ports; each group has as many as C{subgroupsActive} says. The last bit is port 0."""
+    """Two masks of ports, of two groups without subgroups. The last bit is port 0."""
 
     masks: tuple[bytes, ...] = array(2, data(32))
 
@@ -58,8 +61,7 @@ class AdaptiveEntry(Layout):
     reserved: int = bits(2)
     table: int = bits(4)
     staticPort: int = bits(8)
-    reserved2: int = bits(4)
-    group: int = bits(12)
+    group: int = bits(16)
 
 
 @attribute(0xFF23, "SubnGet", "SubnSet", size=64)

@@ -10,7 +10,13 @@ from txrdma.fabric.routechecks import routeFindings
 from txrdma.fabric.routeuse import balances, usesOf
 from txrdma.fabric.routing import DirectView, trace
 from txrdma.fabric.tables import tableFindings, Tables, TableSurvey
-from txrdma.mad.layouts.adaptive import AdaptiveEntry, AdaptiveRoutingInfo, LIDState
+from txrdma.mad.layouts.adaptive import (
+    AdaptiveEntry,
+    AdaptiveForwardingTable,
+    AdaptiveGroupTable,
+    AdaptiveRoutingInfo,
+    LIDState,
+)
 from txrdma.sim.fabric.model.adaptive import adaptiveTables
 from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.support.mad.simulated import FabricTestCase
@@ -43,12 +49,14 @@ Hca 1 "c"
 
 class LayoutTests(SynchronousTestCase):
     def test_offsets(self) -> None:
-        """Fields are at the bits of the public headers."""
+        """Fields are at the bits of OpenSM's C{ib_types.h}."""
         info = AdaptiveRoutingInfo.decode(bytes((0, 0, 0x03, 0x01, 0x00, 0x00, 0x58, 0x00)).ljust(64, b"\0"))
         self.assertEqual((info.isEnabled, info.subgroupsActive), (True, 3))
         self.assertEqual((info.groupTop, info.groupCap), (5, 0x800))
-        entry = AdaptiveEntry.decode(b"\x40\x07\x01\x23")
-        self.assertEqual((entry.state, entry.staticPort, entry.group), (LIDState.FREE, 7, 0x123))
+        entry = AdaptiveEntry.decode(b"\x43\x07\x91\x23")
+        self.assertEqual((entry.state, entry.table), (LIDState.FREE, 3))
+        self.assertEqual((entry.staticPort, entry.group), (7, 0x9123))
+        self.assertEqual(AdaptiveEntry.decode(b"\xc0\0\0\0").state, LIDState.HASHED)
 
 
 class AdaptiveTestCase(FabricTestCase):
@@ -82,16 +90,42 @@ class GroupTests(AdaptiveTestCase):
         self.assertEqual((table.members(self.lid("a")), table.members(0xBFFF)), (set(), set()))
         self.assertEqual(self.found(), [])
 
+    def test_order(self) -> None:
+        """The bit of a port is where OpenSM's C{ar_is_port_in_subgroup} tests it."""
+        self.fabric.routeAdaptively("left", {self.far: (3,)})
+        tables = self.fabric.node("left").adaptive
+        assert tables is not None
+        mask = bytearray(64)
+        for port in (3, 4, 8):
+            mask[31 - port // 8] |= 1 << port % 8
+        tables[AdaptiveGroupTable.attributeID, 0] = bytes(mask)
+        self.fabric.move("right", 4, "left", 8)
+        self.assertEqual(self.survey().adaptive[self.fabric.node("left").guid].members(self.far), {3, 4, 8})
+
+    def test_states(self) -> None:
+        """All states but the static one choose among the ports of the group."""
+        guid = self.fabric.node("left").guid
+        for state in LIDState:
+            self.fabric.routeAdaptively("left", {self.far: (3, 4)})
+            tables = self.fabric.node("left").adaptive
+            assert tables is not None
+            key = AdaptiveForwardingTable.attributeID, self.far // 16
+            entries = list(AdaptiveForwardingTable.decode(tables[key]).entries)
+            entries[self.far % 16] = AdaptiveEntry(state=state)
+            tables[key] = AdaptiveForwardingTable(entries=tuple(entries)).encode()
+            expected = frozenset() if state is LIDState.STATIC else {3, 4}
+            self.assertEqual(self.survey().adaptive[guid].members(self.far), expected)
+
     def test_subgroups(self) -> None:
-        """A group can have several masks; its ports are those of all."""
-        self.fabric.routeAdaptively("left", {1: (1,), self.far: (3,), self.lid("d"): (4,)})
+        """Groups with subgroups are unknown, since no public source has the order of their masks."""
+        self.fabric.routeAdaptively("left", {self.far: (3, 4)})
         tables = self.fabric.node("left").adaptive
         assert tables is not None
         key = (AdaptiveRoutingInfo.attributeID, 0)
-        info = AdaptiveRoutingInfo.decode(tables[key])
-        tables[key] = info.replace(subgroupsActive=1, groupTop=2).encode()
-        table = self.survey().adaptive[self.fabric.node("left").guid]
-        self.assertEqual(table.members(self.far), {4})
+        tables[key] = AdaptiveRoutingInfo.decode(tables[key]).replace(subgroupsActive=1).encode()
+        (found,) = self.found()
+        self.assertEqual((found.kind, self.tables.adaptive), ("adaptive-unknown", {}))
+        self.assertIn("subgroups", found.text)
 
     def test_broken(self) -> None:
         """One port of a group that leads to another host is found, though the static port is right."""
