@@ -10,7 +10,8 @@ the first one is read.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,8 +37,9 @@ _GROUPS_IN_BLOCK: Final = 2
 _LIDS_IN_BLOCK: Final = 16
 _NO_ATTRIBUTE: Final = frozenset((MADStatus.UNSUPPORTED_METHOD, MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE))
 
+NO_GROUP: Final = 0xFFFF
+"""Number that stands for no group."""
 
-_NO_GROUP: Final = 0xFFFF
 _NOWHERE: Final[frozenset[int]] = frozenset()
 
 
@@ -56,6 +58,12 @@ class AdaptiveTable:
     def members(self, lid: int) -> frozenset[int]:
         """Return the output ports among which the switch chooses for a LID; none if its port is static."""
         return self.ports.get(self.groups[lid], _NOWHERE) if lid < len(self.groups) else _NOWHERE
+
+    def counted(self, lids: Iterable[int]) -> list[tuple[frozenset[int], int]]:
+        """Return the output ports of the groups of LIDs, each with the number of LIDs that have the group."""
+        last = len(self.groups)
+        several = Counter([self.groups[lid] for lid in lids if lid < last])
+        return [(self.ports[group], many) for group, many in several.items() if self.ports.get(group)]
 
     def exits(self, lid: int, static: int) -> frozenset[int]:
         """
@@ -147,7 +155,7 @@ async def adaptiveTable(rpcs: RPCs, path: IBPath, node: Node, top: int) -> Adapt
     groups = AdaptiveGroups(rpcs, path, info, node.numPorts)
     linked = {port.number for port in node.linked()}
     ports: dict[int, frozenset[int]] = {}
-    table = AdaptiveTable(array("H", [_NO_GROUP]) * (top + 1), ports)
+    table = AdaptiveTable(array("H", [NO_GROUP]) * (top + 1), ports)
     for lid in range(1, top + 1):
         group = await groups.groupOf(lid)
         if group is not None:

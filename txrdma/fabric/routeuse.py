@@ -165,13 +165,19 @@ def balances(fabric: Fabric, linear: Linear, adaptive: Adaptive = STATIC) -> Ite
             if used is None:
                 used = groups[node][shortest] = dict.fromkeys(shortest, 0)
             choices = adaptive.get(node.guid, NO_GROUPS)
-            for lid in lids:
+            chosen = choices.counted(lids) if choices.ports else []
+            for members, many in chosen:
+                for out in members.intersection(shortest):
+                    used[out] += many / len(members)
+                longer[node] += many * (not members.issubset(shortest))
+            if chosen:
+                many = sum([many for _members, many in chosen])
+                static = [] if many == len(lids) else [lid for lid in lids if not choices.members(lid)]
+            else:
+                static = lids
+            for lid in static:
                 out = table[lid] if lid < len(table) else NO_PORT
-                if members := choices.members(lid):
-                    for out in members.intersection(shortest):
-                        used[out] += 1 / len(members)
-                    longer[node] += not members.issubset(shortest)
-                elif out in shortest:
+                if out in shortest:
                     used[out] += 1
                 elif out != NO_PORT:
                     longer[node] += 1

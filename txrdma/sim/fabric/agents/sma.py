@@ -61,6 +61,7 @@ _HEAD: Final = Struct(">2xBB12xH2xIQ")
 _PORT_OF: Final = 0xFF
 _NO_PORT: Final = b"\xff" * 64
 _NOTHING: Final = bytes(64)
+_ALL_STATIC: Final = adaptive.AdaptiveEntry(state=adaptive.LIDState.STATIC).encode() * 16
 _MKEY: Final = span(PortInfo, "mkey")
 _DATA: Final = slice(64, 128)
 """The attribute, in SMPs of either kind (IBA 14.2.1)."""
@@ -244,7 +245,8 @@ class SubnetManagementAgents:
         known = port.node.adaptive
         if known is None:
             raise MADRefusal(NO_ATTRIBUTE)
-        return known.get((attribute, modifier), bytes(64))
+        isForwarding = attribute == adaptive.AdaptiveForwardingTable.attributeID
+        return known.get((attribute, modifier), _ALL_STATIC if isForwarding else _NOTHING)
 
     @staticmethod
     def _corrected(port: SimulatedPort, modifier: int) -> bytes:

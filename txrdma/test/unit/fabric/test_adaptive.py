@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.fabric import routechecks
+from txrdma.fabric.adaptive import NO_GROUP
 from txrdma.fabric.health import Finding
 from txrdma.fabric.routechecks import routeFindings
 from txrdma.fabric.routeuse import balances, usesOf
 from txrdma.fabric.routing import DirectView, trace
 from txrdma.fabric.tables import tableFindings, Tables, TableSurvey
+from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts.adaptive import (
     AdaptiveEntry,
     AdaptiveForwardingTable,
@@ -18,6 +23,7 @@ from txrdma.mad.layouts.adaptive import (
     LIDState,
 )
 from txrdma.sim.fabric.model.adaptive import adaptiveTables
+from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.support.mad.simulated import FabricTestCase
 
@@ -224,6 +230,74 @@ class LoopTests(AdaptiveTestCase):
         self.fabric.routeAdaptively("s1", {lid: (1, 2)})
         kinds = {one.kind: one.text for one in self.found()}
         self.assertIn("go in circles", kinds["unreachable-lid"])
+
+
+class TreeTests(AdaptiveTestCase):
+    """A fat tree whose leaf switches choose among all uplinks."""
+
+    def net(self) -> Net:
+        return fatTree(32, 8)
+
+    def agentAt(self, name: str, number: int | None = None) -> MADAgent:
+        return super().agentAt("h00000" if name == "a" else name, number)
+
+    def setUp(self) -> None:
+        super().setUp()
+        lids = {number: self.lid(f"h{number:05}") for number in range(32)}
+        for leaf in range(8):
+            far = [lid for number, lid in lids.items() if number // 4 != leaf]
+            self.fabric.routeAdaptively(f"leaf{leaf:04}", dict.fromkeys(far, (5, 6, 7, 8)))
+
+    def checked(self, tables: Tables) -> list[Finding]:
+        check = routechecks.RouteCheck(self.swept, tables.linear, tables.adaptive)
+        exhausted = list(check.steps())
+        self.assertGreater(len(exhausted), 8)
+        return [one for one in check.found if one.kind != "unbalanced"]
+
+    def test_together(self) -> None:
+        """LIDs of the hosts at one switch are followed together, unless switches choose differently."""
+        tables = self.survey()
+        follow, followed = routechecks._Choices._follow, []
+
+        def following(choices: Any, results: Any, *args: Any) -> Any:
+            followed.append(results)
+            return follow(choices, results, *args)
+
+        self.patch(routechecks._Choices, "_follow", following)
+        self.assertEqual(self.checked(tables), [])
+        self.assertEqual(len(followed), 8)
+        table = tables.adaptive[self.fabric.node("leaf0000").guid]
+        table.groups[self.lid("h00031")] = NO_GROUP
+        del followed[:]
+        self.assertEqual(self.checked(tables), [])
+        self.assertEqual(len(followed), 9)
+
+    def test_broken(self) -> None:
+        """Of the LIDs at one switch, that with a wrong port is found."""
+        tables = self.survey()
+        guid = self.fabric.node("spine0000").guid
+        lid = self.lid("h00031")
+        wrong = bytearray(tables.linear[guid])
+        wrong[lid] = 0xFF
+        tables.linear[guid] = bytes(wrong)
+        found = self.checked(tables)
+        self.assertEqual([one.guid for one in found], [self.fabric.node("h00031").guid])
+        self.assertIn("at spine0000", found[0].text)
+
+    def test_balance(self) -> None:
+        """A LID whose port is static counts at that port, beside others of its switch that have a group."""
+        tables = self.survey()
+        guid = self.fabric.node("leaf0000").guid
+        table = tables.adaptive[guid]
+        static = [self.lid(f"h{number:05}") for number in (28, 30)]
+        for lid in static:
+            table.groups[lid] = NO_GROUP
+        even = [one for one in balances(self.swept, tables.linear, tables.adaptive) if one is not None]
+        (balance,) = [one for one in even if one.node.guid == guid]
+        expected = dict.fromkeys((5, 6, 7, 8), 26 / 4)
+        for lid in static:
+            expected[tables.linear[guid][lid]] += 1
+        self.assertEqual(balance.groups, [expected])
 
 
 class TableTests(SynchronousTestCase):
