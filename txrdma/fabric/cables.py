@@ -187,19 +187,39 @@ class CableWatch:
     def __init__(self) -> None:
         self.cables: dict[PortKey, Cable] = {}
         self._exchanged: dict[PortKey, tuple[float, Cable]] = {}
+        self._doubtful: dict[PortKey, float] = {}
+
+    def cameUp(self, ports: Iterable[PortKey], now: float) -> None:
+        """Record that links came up: their ports may have other cables, which the next survey reads."""
+        self._doubtful.update((portKey, now) for portKey in ports if portKey in self.cables)
+
+    def serialOf(self, port: Port) -> str | None:
+        """Return the serial number of a port's cable; C{""} if it is unknown, None until it is read again."""
+        portKey = port.node.guid, port.number
+        if portKey in self._doubtful:
+            return None
+        cable = self.cables.get(portKey)
+        return "" if cable is None else cable.serial
 
     def read(self, cables: Mapping[PortKey, Cable], known: Collection[GUID], now: float) -> None:
         """
         Compare the cables of a survey with those before.
 
         @param known: nodes of the fabric; the ports of others are forgotten.
+        @param now: time at which the survey began.
         """
         for portKey, cable in cables.items():
             before = self.cables.get(portKey)
             if before is not None and before.serial and cable.serial and before.serial != cable.serial:
                 self._exchanged[portKey] = (now, before)
-        kept = {key: cable for key, cable in self.cables.items() if key[0] in known}
+        over = {portKey for portKey, at in self._doubtful.items() if at < now}
+        kept = {key: cable for key, cable in self.cables.items() if key[0] in known and key not in over}
         self.cables = {**kept, **cables}
+        self._doubtful = {
+            portKey: at
+            for portKey, at in self._doubtful.items()
+            if portKey not in over and portKey in self.cables
+        }
         self._exchanged = {
             portKey: (at, before)
             for portKey, (at, before) in self._exchanged.items()

@@ -3,14 +3,17 @@ Faults of links whose cables are moved: a fault follows the cable, or stays with
 
 A cable is known by its serial number where that can be read, and otherwise by the port at its other end: a
 link that has one end in common with a former one, which had a fault, is by the same cable, moved at the other
-end, or by another cable in the same port.
+end, or by another cable in the same port. Only by its serial number a cable is known of which both ends were
+moved.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Final
+from itertools import chain
+from typing import Final, Union
 
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Port, PortKey
@@ -22,6 +25,10 @@ MOST_FAULTS: Final = 10_000
 
 REMEMBERED_SECONDS: Final = 7 * 86400.0
 """Seconds for which the fault of a link is remembered after its last report."""
+
+
+SerialOf = Callable[[Port], Union[str, None]]
+"""Returns the serial number of the cable at a port; C{""} if it is unknown, None if it will be read soon."""
 
 
 @frozen
@@ -44,30 +51,45 @@ class _Fault:
 class CableMoves:
     """Remembers links with faults, and compares later faults with them."""
 
-    def __init__(self, serialOf: Callable[[Port], str] = lambda port: "") -> None:
-        """@param serialOf: returns the serial number of the cable at a port; C{""} if it is unknown."""
-        self._serialOf = serialOf
+    def __init__(self) -> None:
         self._faults: dict[PortKey, list[_Fault]] = {}
 
     def __len__(self) -> int:
         return len(self._faults)
 
-    def explained(self, fabric: Fabric, found: Iterable[Finding], now: float) -> list[Finding]:
+    def explained(
+        self,
+        fabric: Fabric,
+        found: Iterable[Finding],
+        now: float,
+        serialOf: SerialOf = lambda port: "",
+    ) -> list[Finding]:
         """Return findings; those of links whose cables were moved say what the fault did."""
         self._expire(now)
+        former: dict[str, list[_Fault]] = defaultdict(list)
+        for fault in chain.from_iterable(self._faults.values()):
+            former[fault.serial].append(fault)
+        former.pop("", None)
         explained = []
         for one in found:
             port = _portOf(fabric, one) if one.kind in OF_LINK else None
             if port is not None and port.peer is not None:
-                text = self._moved(port, port.peer)
-                self._remember(one.kind, port, port.peer, now)
-                self._remember(one.kind, port.peer, port, now)
+                several = [serialOf(port), serialOf(port.peer)]
+                serial = next(filter(None, several), "")
+                isKnown = bool(serial) or None not in several
+                text = self._moved(port, port.peer, serial, former.get(serial, ())) if isKnown else ""
+                self._remember(one.kind, port, port.peer, serial, now)
+                self._remember(one.kind, port.peer, port, serial, now)
                 one = replace(one, text=f"{one.text}; {text}") if text else one
             explained.append(one)
         return explained
 
-    def _moved(self, port: Port, peer: Port) -> str:
-        """Return what a fault at a port did when the cable was moved; C{""} if there was no former fault."""
+    def _moved(self, port: Port, peer: Port, serial: str, same: Iterable[_Fault]) -> str:
+        """
+        Return what a fault at a port did when the cable was moved; C{""} if there was no former fault.
+
+        @param same: faults of links by the cable with this serial number.
+        """
         former = [
             (fault, end, other)
             for end, other in ((port, peer), (peer, port))
@@ -75,21 +97,25 @@ class CableMoves:
             if fault.beyond != _key(other)
         ]
         if not former:
-            return ""
+            elsewhere = [fault for fault in same if fault.beyond not in (_key(port), _key(peer))]
+            if not elsewhere:
+                return ""
+            fault = max(elsewhere, key=lambda one: one.at)
+            return f"the fault follows the cable: {fault.name} had {fault.kind} with it before"
         fault, end, other = max(former, key=lambda one: one[0].at)
         had = f"{fault.name} had {fault.kind}"
-        if self._isCable(fault, end, other, isHere=end is port):
+        if self._isCable(fault, serial, end, other, isHere=end is port):
             return f"the fault follows the cable: {had} before the cable of {end} was moved to {other}"
         return f"the fault stays with the port: {end} had {fault.kind} with another cable, to {fault.name}"
 
-    def _isCable(self, fault: _Fault, end: Port, other: Port, isHere: bool) -> bool:
+    @staticmethod
+    def _isCable(fault: _Fault, serial: str, end: Port, other: Port, isHere: bool) -> bool:
         """
         Return whether a link has the cable of a former one.
 
         @param end: common end of both links; C{other} is the new one at the other side.
         @param isHere: whether the fault is at the common end: then it is the port that has not changed.
         """
-        serial = self._serialOf(end) or self._serialOf(other)
         if serial and fault.serial:
             return serial == fault.serial
         isHost = not other.node.isSwitch
@@ -98,9 +124,8 @@ class CableMoves:
             return not isHost
         return not isHere
 
-    def _remember(self, kind: str, port: Port, peer: Port, now: float) -> None:
+    def _remember(self, kind: str, port: Port, peer: Port, serial: str, now: float) -> None:
         key, beyond = _key(port), _key(peer)
-        serial = self._serialOf(port) or self._serialOf(peer)
         fault = _Fault(kind, beyond, str(peer), not peer.node.isSwitch, serial, now)
         # At most one former link: that of the last move.
         others = [one for one in self._faults.pop(key, []) if one.beyond != beyond][-1:]

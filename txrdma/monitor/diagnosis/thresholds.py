@@ -20,7 +20,7 @@ from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.fabric.rates import bitErrorRate
 from txrdma.fabric.rootcause import groupedByLink
 from txrdma.iba.types import GUID
-from txrdma.monitor.diagnosis.cablemoves import CableMoves
+from txrdma.monitor.diagnosis.cablemoves import CableMoves, SerialOf
 from txrdma.monitor.diagnosis.tallies import Tallies, TallyLimit
 
 _Pick = Callable[[Sequence[int]], object]
@@ -252,13 +252,18 @@ class ErrorThresholds:
         self._resets[guid] = now
 
     def findings(
-        self, fabric: Fabric, now: float, gone: Iterable[tuple[PortKey, PortKey]] = ()
+        self,
+        fabric: Fabric,
+        now: float,
+        gone: Iterable[tuple[PortKey, PortKey]] = (),
+        serialOf: SerialOf = lambda port: "",
     ) -> list[Finding]:
         """
         Return the faults that the counters of the last minutes and hours show.
 
         @param gone: links that are down now, each by its two ports, because the fabric's model does not
             contain them.
+        @param serialOf: see L{CableMoves.explained}.
         """
         found = []
         ends = self._downEnds(fabric, now, gone)
@@ -272,7 +277,7 @@ class ErrorThresholds:
             found.append(_at(fabric, "counter-full", portKey, text))
         found += self._bitErrorFindings(fabric, now)
         grouped = groupedByLink(fabric, found + self._flapping(fabric, ends))
-        return self._moves.explained(fabric, grouped, now)
+        return self._moves.explained(fabric, grouped, now, serialOf)
 
     def _bitErrorFindings(self, fabric: Fabric, now: float) -> list[Finding]:
         """Return findings of bit errors: for each port by symbol errors or by uncorrectable blocks."""

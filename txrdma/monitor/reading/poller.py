@@ -488,6 +488,7 @@ class FabricPoller:
                 presence, gone = self.presence, set(self.presence.nodes)
                 self.journal.add(await self._inPieces(presence.follow(fabric, now)))
             self._thresholds.linksChanged(presence.lost, presence.came, now)
+            self.cables.cameUp(chain.from_iterable(presence.came), now)
             for guid in gone.intersection(fabric.nodes):
                 self._thresholds.restarted(guid, now)
                 self._reader.forget(guid)
@@ -765,7 +766,7 @@ class FabricPoller:
     def _judgeCounters(self, fabric: Fabric) -> None:
         now = self._reactor.seconds()
         silent = [guid for guid in self._reader.silent() if guid in fabric.nodes]
-        found = self._thresholds.findings(fabric, now, self.presence.links)
+        found = self._thresholds.findings(fabric, now, self.presence.links, self.cables.serialOf)
         found += [
             Finding("node-silent", str(fabric.nodes[guid]), "it does not answer for its counters", guid)
             for guid in silent

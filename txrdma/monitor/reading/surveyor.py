@@ -105,7 +105,7 @@ class Surveyor:
         """Read the tables, and report what they show unless the fabric has changed meanwhile."""
         fabric = self._poller.fabric
         assert fabric is not None  # it was there when this began
-        changes = self._poller.presence.changes
+        changes, began = self._poller.presence.changes, self._reactor.seconds()
         endPort = self._agent.port.endPort
         tables = await TableSurvey(self._agent, endPort, fabric, _OUTSTANDING, self._unable).run()
         self._unable.keep(fabric.nodes)
@@ -118,7 +118,7 @@ class Surveyor:
         self._poller.firmware, self._poller.linear = tables.firmware, tables.linear
         self._poller.surveyedAt = self._reactor.seconds()
         cables = self._poller.cables
-        cables.read(tables.cables, fabric.nodes, self._reactor.seconds())
+        cables.read(tables.cables, fabric.nodes, began)
         if changes == self._poller.presence.changes:
             found: list[Finding] = [*tableFindings(fabric, tables), *routes, *cables.findings(fabric)]
             self._poller.report(TABLES, found)

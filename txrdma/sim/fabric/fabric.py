@@ -224,6 +224,9 @@ class SimulatedFabric(Subnet):
         self.cut(name, number)
         port.isCut, port.peer = False, None
         other.peer, peer.peer = peer, other
+        if port.module:
+            other.module = ModuleInfo.decode(port.module).replace(localPort=toNumber).encode()
+            port.module = b""
         self.heal(to, toNumber)
 
     def silence(self, name: str) -> None:

@@ -13,6 +13,7 @@ from txrdma.iba.verbs import NodeType
 from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.monitor.diagnosis import cablemoves
 from txrdma.monitor.diagnosis.cablemoves import CableMoves, REMEMBERED_SECONDS
+from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
 
@@ -21,8 +22,8 @@ class MoveTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.fabric = Fabric()
-        self.serials: dict[Port, str] = {}
-        self.moves = CableMoves(lambda port: self.serials.get(port, ""))
+        self.serials: dict[Port, str | None] = {}
+        self.moves = CableMoves()
         for number, name in enumerate(("s", "t", "h", "i"), 1):
             kind = NodeType.SWITCH if name in "st" else NodeType.CHANNEL_ADAPTER
             guid = GUID.fromInt(number)
@@ -43,7 +44,7 @@ class MoveTests(SynchronousTestCase):
     def text(self, name: str, now: float = 1.0, kind: str = "symbol-errors") -> str:
         port = self.port(name)
         finding = Finding(kind, str(port), "many", port.node.guid, port.number)
-        (found,) = self.moves.explained(self.fabric, [finding], now)
+        (found,) = self.moves.explained(self.fabric, [finding], now, lambda port: self.serials.get(port, ""))
         return found.text.replace(" (0000:0000:0000:000", "").translate({ord(each): None for each in "1234)"})
 
     def test_cable(self) -> None:
@@ -74,7 +75,7 @@ class MoveTests(SynchronousTestCase):
     def test_serials(self) -> None:
         """A serial number decides which cable it is."""
         for serial, expected in (("A", "follows the cable"), ("B", "stays with the port")):
-            self.moves = CableMoves(lambda port: self.serials.get(port, ""))
+            self.moves = CableMoves()
             self.serials = {self.port("t1"): "A"}
             self.link("s1-t1")
             self.text("t1")
@@ -82,6 +83,29 @@ class MoveTests(SynchronousTestCase):
             self.link("s2-t1")
             for name in ("s2", "t1"):
                 self.assertIn(expected, self.text(name, 2.0))
+
+    def test_bothEnds(self) -> None:
+        """A cable of which both ends were moved is known by its serial number only."""
+        self.serials = {self.port("s1"): "A", self.port("s2"): "A"}
+        self.link("s1-t1")
+        self.text("s1")
+        self.link("s2-t2")
+        self.assertRegex(self.text("t2", 2.0), "many; the fault follows the cable: [st] .*had symbol-errors")
+        self.assertIn("follows the cable", self.text("s2", 3.0))  # and it is not forgotten
+        self.serials = {}
+        self.link("s3-t3")
+        self.assertEqual(self.text("s3", 4.0), "many")
+
+    def test_doubtful(self) -> None:
+        """Nothing is said of a cable before its serial number is read again."""
+        self.serials = {self.port("t1"): "A"}
+        self.link("s1-t1")
+        self.text("t1")
+        self.link("s2-t1")
+        self.serials = {self.port("t1"): None}
+        self.assertEqual(self.text("t1", 2.0), "many")
+        self.serials = {self.port("t1"): "B"}
+        self.assertIn("stays with the port: t", self.text("t1", 3.0))
 
     def test_others(self) -> None:
         """Other kinds, other ports, links that are down, and faults of last week are not compared."""
@@ -103,6 +127,54 @@ class MoveTests(SynchronousTestCase):
         self.assertEqual(len(self.moves), 4)
         self.link("s1-t4")
         self.assertIn("the fault", self.text("s1", 9.0))
+
+
+class SwitchTests(PollerTestCase):
+    """Errors between two switches, at a monitor that reads the serial numbers of cables."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.fabric.haveModules()
+        for name in ("left", "right"):
+            self.fabric.haveModule(name, 3)
+        self.started(35.0)
+        surveyor = Surveyor(self.clock, self.agent, self.poller, 900.0)
+        surveyor.start()
+        self.addCleanup(surveyor.stop)
+        self.pump(120.0)
+        self.fabric.growCounters("left", 3, symbolErrorCounter=1.0)
+        self.pump(60.0)
+        self.assertNotIn("the fault", self.textAt("left", 3))
+        self.fabric.growCounters("left", 3, symbolErrorCounter=0.0)
+
+    def textAt(self, name: str, number: int) -> str:
+        """Return the text of the open finding at a port, after errors that continue there."""
+        self.fabric.growCounters(name, number, symbolErrorCounter=1.0)
+        self.pump(180.0)
+        guid = self.fabric.node(name).guid
+        (text,) = (
+            entry.finding.text
+            for entry in self.poller.findingLog.open.values()
+            if (entry.finding.kind, entry.finding.guid, entry.finding.port) == ("symbol-errors", guid, number)
+        )
+        return text
+
+    def test_followed(self) -> None:
+        """A cable that was moved at the other end is known by its serial number at the port with errors."""
+        self.fabric.move("right", 3, "right", 7)
+        self.assertRegex(self.textAt("left", 3), "; the fault follows the cable: right .* port 3 had")
+
+    def test_stayed(self) -> None:
+        """With the cable of another link at the port, its serial number shows that the port has the fault."""
+        self.fabric.move("left", 3, "left", 7)
+        self.fabric.move("left", 4, "left", 3)
+        self.assertRegex(self.textAt("left", 3), "; the fault stays with the port: left .* port 3 had")
+
+    def test_bothEnds(self) -> None:
+        """A cable of which both ends were moved."""
+        self.fabric.move("left", 3, "left", 7)
+        self.fabric.move("right", 3, "right", 7)
+        self.assertRegex(self.textAt("left", 7), "; the fault follows the cable: (left|right) .* port 3 had")
 
 
 class MonitorTests(PollerTestCase):
