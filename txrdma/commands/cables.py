@@ -6,14 +6,14 @@ import csv
 import sys
 from typing import Any
 
-from twisted.python import usage
-
 from txrdma.commands.common.progress import ProgressBar
 from txrdma.commands.common.rows import csvCells, printJSON, showRows
-from txrdma.commands.common.session import opened, TARGET
-from txrdma.commands.common.sweeping import endWith, PartOptions, swept
+from txrdma.commands.common.session import nodeNames, opened, TARGET
+from txrdma.commands.common.sweeping import endWith, PartOptions, recorded, requested, swept
+from txrdma.error import InvalidRequest
 from txrdma.fabric.cables import CABLE_COLUMNS, cablePorts, cableRow
 from txrdma.fabric.inventory import cablesOf
+from txrdma.fabric.recording import RecordedRPCs
 
 
 class CommandOptions(PartOptions):
@@ -24,27 +24,32 @@ class CommandOptions(PartOptions):
         "length, temperature, received and sent power in dBm, and watts. They are read from devices of "
         "NVIDIA and Mellanox whose firmware lets registers be read by datagrams; of other ports they are "
         "unknown (-). With a TARGET, only those of the target and of nodes at most --hops links away. "
-        f"{TARGET}."
+        f"{TARGET}. With --load and no --device nothing is sent; the file is one of txrdma snapshot."
     )
     optFlags = [
         ["known", None, "Only ports whose cable is known."],
         ["csv", None, "Print comma-separated values."],
     ]
 
-    def postOptions(self) -> None:
-        super().postOptions()
-        if self["load"]:
-            raise usage.UsageError("--load: cables are those of the nodes, and a snapshot cannot be queried")
-
 
 async def run(reactor: Any, options: CommandOptions) -> None:
     """Run C{txrdma cables}: print a row for each end of a cable."""
-    with opened(reactor, options) as session:
-        names = session.names
-        fabric = names.put(await swept(session))
+    if options["load"] and not options["device"]:
+        recording, names = recorded(options["load"]), nodeNames(options)
+        if not recording.answers:
+            raise InvalidRequest(f"snapshot {options['load']}: without answers; txrdma snapshot records them")
+        fabric = names.put(requested(recording.fabric, options, names))
         nodes = fabric.ordered()
-        with ProgressBar("reading cables") as progress:
-            cables = await cablesOf(session.agent, session.endPort, nodes, options["outstanding"], progress)
+        cables = await cablesOf(RecordedRPCs(recording), recording.endPort, nodes, options["outstanding"])
+    else:
+        with opened(reactor, options) as session:
+            names = session.names
+            fabric = names.put(await swept(session))
+            nodes = fabric.ordered()
+            with ProgressBar("reading cables") as progress:
+                cables = await cablesOf(
+                    *(session.agent, session.endPort, nodes, options["outstanding"]), progress
+                )
     rows = [
         cableRow(port, cable, lambda node: names.name(node.guid, node.description))
         for port in cablePorts(nodes)

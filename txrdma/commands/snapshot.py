@@ -22,11 +22,11 @@ class CommandOptions(sweeping.SweepOptions):
     synopsis = "[options] FILE"
     longdesc = (
         "Write a fabric with its tables to FILE, as compressed JSON: nodes, ports and links, forwarding and "
-        "multicast tables, virtual lanes and their arbitration, P_Keys, firmware, subnet managers, and all "
-        "counters. Nothing is cleared or changed. check, discover, nodes, links and diff read the file by "
-        "--load FILE, all commands by --device sim:FILE, which simulates the fabric; twistd fabric-monitor "
-        "--replay FILE shows it, and rehearse tries faults in it. It contains names, GUIDs and, with --mkey, "
-        "M_Keys. The exit status is 1 if parts of the fabric did not answer."
+        "multicast tables, virtual lanes and their arbitration, P_Keys, firmware, cables, subnet managers, "
+        "and all counters. Nothing is cleared or changed. check, cables, discover, nodes, links and diff "
+        "read the file by --load FILE, all commands by --device sim:FILE, which simulates the fabric; "
+        "twistd fabric-monitor --replay FILE shows it, and rehearse tries faults in it. It contains names, "
+        "GUIDs and, with --mkey, M_Keys. The exit status is 1 if parts of the fabric did not answer."
     )
 
     def parseArgs(self, file: str = "", *rest: str) -> None:

@@ -114,7 +114,7 @@ async def record(
     nodes = [node for node in fabric.nodes.values() if node.lid]
     works = (_willing(work) for node in nodes for work in _worksOf(schedule, endPort, node))
     await schedule.run(mqueue=works)
-    await routeFindings(recorder, endPort, fabric, tables.linear)
+    await routeFindings(recorder, endPort, fabric, tables.linear, adaptive=tables.adaptive)
     await managerFindings(recorder, endPort, fabric)
     survey = CounterSurvey(recorder, endPort, _ALL, withData=True, maxOutstanding=maxOutstanding)
     await survey.run(nodes)

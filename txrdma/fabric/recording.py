@@ -8,7 +8,7 @@ stored as they were received, by the LID of the port that has given them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, Final, Union
 
 from typing_extensions import Unpack
 
@@ -20,6 +20,7 @@ from txrdma.iba.types import GUID
 from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.mad.layouts.attributes import RPCS
 from txrdma.mad.layouts.sa import Query
+from txrdma.mad.registers import AccessRegister, ModuleInfo
 from txrdma.mad.rpcs import CallOptions, RPCs
 
 Answer = Union[bytes, int, list[bytes]]
@@ -28,8 +29,11 @@ Answer = Union[bytes, int, list[bytes]]
 Answers = dict[tuple[str, str], dict[tuple[int, int], Answer]]
 """
 Answers by the names of the call and the attribute, and by the LID and the part: the attribute modifier,
-PortSelect, or the number of paths of a query, which has the LID of its source.
+PortSelect, or the number of paths of a query, which has the LID of its source. The part of an answer with a
+register is the number of the register and the port, of eight bits.
 """
+
+_PORT: Final = 0xFF
 
 
 @dataclass(slots=True)
@@ -52,6 +56,11 @@ class Recording:
         return self.answers.get((rpc, name), {})
 
 
+def registerOf(part: int) -> tuple[int, int]:
+    """Return the number of the register and the port of the part of an answer."""
+    return part >> 8, part & _PORT
+
+
 def keyOf(payload: Any, path: IBPath | None, modifier: int) -> tuple[str, tuple[int, int]]:
     """Return the name of the requested attribute, and the identity of the request among those for it."""
     if isinstance(payload, Query):
@@ -59,6 +68,8 @@ def keyOf(payload: Any, path: IBPath | None, modifier: int) -> tuple[str, tuple[
         return type(found).__name__, (getattr(found, "slid", 0), getattr(found, "numbPath", 0))
     kind = payload if isinstance(payload, type) else type(payload)
     part = getattr(payload, "portSelect", modifier) if payload is not kind else modifier
+    if isinstance(payload, AccessRegister):
+        part = modifier << 8 | ModuleInfo.decode(payload.content[: ModuleInfo.size]).localPort
     return kind.__name__, (0 if path is None else int(path.dlid), part)
 
 

@@ -14,15 +14,16 @@ from typing import Any, Final
 from twisted.internet.interfaces import IReactorTime
 
 from txrdma.fabric.model import localPortIn, Node, PortKey
-from txrdma.fabric.recording import Answer, Recording
+from txrdma.fabric.recording import Answer, Recording, registerOf
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import PhysicalState, PortState
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.rawfields import span
-from txrdma.mad.layouts import pma, smp
+from txrdma.mad.layouts import adaptive, pma, smp
 from txrdma.mad.layouts.capabilities import PerformanceCapability2
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.sa import PathRecord
+from txrdma.mad.registers import AccessRegister, MODULE, ModuleInfo, SYSTEM, SystemInfo
 from txrdma.sim.fabric.agents.pma import countersIn, NAMES
 from txrdma.sim.fabric.fabric import RESWEEP_SECONDS, SimulatedFabric
 from txrdma.sim.fabric.model.forwarding import tableOf
@@ -50,6 +51,11 @@ _WIDE: Final = int(PerformanceCapability2.ADDITIONAL_PORT_COUNTERS_EXTENDED)
 _TRAFFIC: Final = ("Data", "Pkts")
 """Ends of the names of counters that all PortCountersExtended have; those of errors may be zero there."""
 
+_ADAPTIVE: Final = (
+    adaptive.AdaptiveRoutingInfo,
+    adaptive.AdaptiveGroupTable,
+    adaptive.AdaptiveForwardingTable,
+)
 _CORRECTIONS: Final = (pma.PortExtendedSpeedsCounters, pma.PortExtendedSpeedsCountersRSFEC)
 
 
@@ -226,6 +232,7 @@ class Twin(SimulatedFabric):
             _store(one, *PORT_INFO_EXTENDED, content)
         for port, _part, content in self._answers(recording, "VendGet", None, "MlxGeneralInfoExtended"):
             port.node.generalInfo = content
+        self._setRegisters(recording)
         self._setLevels(recording)
         now = self.clock.seconds()
         for portKey, values in self._counters(recording).items():
@@ -254,6 +261,25 @@ class Twin(SimulatedFabric):
         for port, part, content in self._answers(recording, "SubnGet", smp.MulticastForwardingTable):
             multicast = port.node.multicast = port.node.multicast or {}
             multicast[part >> 28, part & 0x1FF] = content
+        for node in self.nodes.values():
+            node.adaptive = None
+        for kind in _ADAPTIVE:
+            for port, block, content in self._answers(recording, "SubnGet", kind):
+                port.node.adaptive = port.node.adaptive or {}
+                port.node.adaptive[kind.attributeID, block] = content
+
+    def _setRegisters(self, recording: Recording) -> None:
+        """Let devices have the recorded serial numbers and modules, and no others."""
+        for node in self.nodes.values():
+            for one in node.external:
+                one.module = b""
+        for port, part, content in self._answers(recording, "VendGet", AccessRegister):
+            register, number = registerOf(part)
+            content = AccessRegister.decode(content).content
+            if register == SYSTEM:
+                port.node.systemInfo = content[: SystemInfo.size]
+            elif register == MODULE and 0 < number <= port.node.numPorts:
+                port.node.ports[number].module = content[: ModuleInfo.size]
 
     def _setLevels(self, recording: Recording) -> None:
         """Let the SA report the recorded service levels; those of other paths are zero."""

@@ -239,7 +239,11 @@ def recorded(path: str) -> Recording:
 
 def recalled(options: FabricOptions, names: NodeNames) -> Fabric:
     """Load the snapshot of C{--load}, or the part of it around the target, which must be in it."""
-    fabric = loaded(options["load"])
+    return requested(loaded(options["load"]), options, names)
+
+
+def requested(fabric: Fabric, options: FabricOptions, names: NodeNames) -> Fabric:
+    """Return a fabric, or the part of it around the target of the options, which must be in it."""
     target = options.get("target")
     if not target:
         return fabric

@@ -57,7 +57,6 @@ class NodesTests(NetFabricTestCase):
         self.assertEqual((table[0]["serial"], table[0]["lowDBm"]), (known["serial"], "-10"))
         self.assertRegex(self.printed("cables"), r"left +3 +right +3 +active cable +Mellanox")
         self.assertEqual(len(self.answerTo("cables", "c")), 1)
-        self.assertIn("--load", self.refusedOptions("cables", "--load", "x"))
         (left,) = [row for row in self.answerTo("nodes", "--inventory") if row["name"] == "left"]
         self.assertEqual(left["partNumber"], "SIMULATED")
 

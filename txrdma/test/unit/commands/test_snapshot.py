@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,28 @@ class SnapshotTests(NetFabricTestCase):
         self.assertEqual(self.status, 1)
         self.assertNotIn("errors: ", self.offline("check", "--load", path, "--no-errors"))
         self.assertNotIn("sl-to-vl: ", self.offline("check", "--load", path, "--no-tables"))
+
+    def test_vendor(self) -> None:
+        """Cables and adaptive routes are in a snapshot, and in its simulation."""
+        self.fabric.haveModules()
+        self.fabric.haveModule("left", 3, temperature=90 << 8)
+        self.fabric.routeAdaptively("left", {int(self.lid("c")): (2, 3)})
+        path = self.taken()
+        expected = {name: self.printed(name) for name in ("check", "cables")}
+        self.assertRegex(
+            expected["check"], "module-hot: left .* port 3: .*\nunreachable-lid: c .* may be chosen"
+        )
+        serials = re.findall(r" (MT\w+) ", expected["cables"])
+        self.assertEqual((len(serials), len(set(serials))), (14, 7))
+        for name, output in expected.items():
+            self.assertEqual(self.offline(name, "--load", path), output)
+            self.assertEqual(self.offline(name, device=f"sim:{path}"), output)
+        (c,) = self.offline("cables", "--load", path, "c").splitlines()[1:]
+        self.assertIn("MT00100006001", c)
+        plain = self.mktemp()
+        self.printed("discover", "--save", plain)
+        self.offline("cables", "--load", plain)
+        self.assertIn("without answers", str(self.status))
 
     def test_silent(self) -> None:
         """A node that did not answer is also a finding of the snapshot."""

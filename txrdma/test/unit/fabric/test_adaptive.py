@@ -10,6 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.fabric import routechecks
 from txrdma.fabric.adaptive import NO_GROUP
 from txrdma.fabric.health import Finding
+from txrdma.fabric.recorder import record
+from txrdma.fabric.recording import RecordedRPCs
 from txrdma.fabric.routechecks import routeFindings
 from txrdma.fabric.routeuse import balances, usesOf
 from txrdma.fabric.routing import DirectView, trace
@@ -217,6 +219,18 @@ class LoopTests(AdaptiveTestCase):
         """Groups by which each link waits for the next one around the ring are a credit loop."""
         self.choose(3)
         self.assertEqual([one.kind for one in self.found()], ["credit-loop"])
+
+    def test_recorded(self) -> None:
+        """A recording has the lanes of links that depend on each other by adaptive routes."""
+        self.choose(3)
+        (expected,) = self.found()
+        end = self.agent.port.endPort
+        work = record(self.agent, end, self.swept, 1.0, 64)
+        recording = self.answerTo(Deferred.fromCoroutine(work), 600.0)
+        rpcs = RecordedRPCs(recording)
+        tables = self.successResultOf(TableSurvey(rpcs, end, self.swept).run())
+        again = routeFindings(rpcs, end, self.swept, tables.linear, adaptive=tables.adaptive)
+        self.assertEqual(self.successResultOf(Deferred.fromCoroutine(again)), [expected])
 
     def test_less(self) -> None:
         """If one of the hosts is not reached around the ring, there is no loop."""
