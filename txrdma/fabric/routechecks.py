@@ -250,6 +250,10 @@ class _Choices:
                     broken = yield from self._follow(results, sources, waits)
                     for lid, end in same:
                         found += self._findings(lid, end, broken)
+        tables: tuple[Any, ...] = (self._seen, self._known, self._general, self._numbers, self._onward)
+        for table in tables:  # freeing the memory of all at once would take long
+            yield
+            table.clear()
 
     def _rows(self, targets: Sequence[tuple[int, Port]]) -> Generator[None, None, list[list[int]]]:
         """Return, for each switch, the numbers of its results for some LIDs."""
