@@ -212,13 +212,12 @@ class CableWatch:
             before = self.cables.get(portKey)
             if before is not None and before.serial and cable.serial and before.serial != cable.serial:
                 self._exchanged[portKey] = (now, before)
-        over = {portKey for portKey, at in self._doubtful.items() if at < now}
-        kept = {key: cable for key, cable in self.cables.items() if key[0] in known and key not in over}
+        kept = {key: cable for key, cable in self.cables.items() if key[0] in known}
         self.cables = {**kept, **cables}
         self._doubtful = {
             portKey: at
             for portKey, at in self._doubtful.items()
-            if portKey not in over and portKey in self.cables
+            if portKey in self.cables and (at >= now or portKey not in cables)
         }
         self._exchanged = {
             portKey: (at, before)

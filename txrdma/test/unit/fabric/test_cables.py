@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -222,6 +224,22 @@ class WatchTests(FabricTestCase):
         self.fabric.heal("left", 3)
         self.fabric.haveModule("right", 3, serialNumber=b"NEW2".ljust(16))
         self.assertEqual([port for _where, port, _text in self.found()], [3])
+
+    def test_doubtful(self) -> None:
+        """After a link came up, the serial number counts only when a later survey has read it."""
+        swept = self.sweep()
+        port = swept.nodes[self.fabric.node("left").guid].ports[3]
+        portKey = port.node.guid, 3
+        read = self.watch.cables[portKey]
+        self.assertEqual(self.watch.serialOf(port), read.serial)
+        self.watch.cameUp([portKey], 5.0)
+        for cables, now in (({portKey: read}, 4.0), ({}, 6.0)):
+            self.watch.read(cables, swept.nodes, now)
+            self.assertIsNone(self.watch.serialOf(port))
+        new = replace(read, serial="NEW")
+        self.watch.read({portKey: new}, swept.nodes, 7.0)
+        self.assertEqual(self.watch.serialOf(port), "NEW")
+        self.assertEqual([one.kind for one in self.watch.findings(swept)], ["cable-changed"])
 
     def test_forgotten(self) -> None:
         """Ports of nodes that have left the fabric are forgotten."""
