@@ -54,8 +54,9 @@ may take two milliseconds."""
 MOST_AT_ONCE: Final = 25
 """Maximum number of requests per reactor iteration, each of which takes up to half a millisecond."""
 
-MOST_BODY: Final = 8192
-"""Maximum number of octets of the body of a request, which only POST may have."""
+MOST_BODY: Final = 16384
+"""Maximum number of octets of the body of a request, which only POST may have: up to 12 per character of a
+comment."""
 
 _REFUSAL: Final = b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _HERE: Final = Path(__file__).parent

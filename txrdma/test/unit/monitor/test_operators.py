@@ -314,6 +314,14 @@ class FormTests(OperatorTestCase):
         self.assertIn('value="unacknowledge"', operators.text)
         self.assertNotIn('value="acknowledge"', operators.text)
 
+    def test_longest(self) -> None:
+        """The longest comment is accepted in any script, by a form and by REST."""
+        comment = "\N{CJK UNIFIED IDEOGRAPH-7DDA}" * (LONGEST_COMMENT - 1) + "\N{SNOWMAN}"
+        self.assertEqual(self.form(action="comment", comment=comment).code, 303)
+        astral = "\N{GRINNING FACE}" * LONGEST_COMMENT
+        self.assertEqual(self.rest({"action": "comment", "comment": astral}).code, 200)
+        self.assertEqual([one.text for one in self.entry.comments], [comment, astral])
+
     def test_crossSite(self) -> None:
         """A form of another site is refused, and one of which a browser does not say where it is from."""
         for heads in ({}, {"Origin": "null"}, {"Origin": "https://evil.example"}):
