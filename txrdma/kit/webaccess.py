@@ -24,9 +24,10 @@ from twisted.cred.credentials import ICredentials, IUsernamePassword
 from twisted.cred.error import LoginFailed, UnauthorizedLogin
 from twisted.cred.portal import IRealm, Portal
 from twisted.internet.address import UNIXAddress
-from twisted.internet.defer import Deferred, DeferredLock, maybeDeferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 from twisted.web.guard import BasicCredentialFactory, HTTPAuthSessionWrapper
 from twisted.web.iweb import ICredentialFactory
 from twisted.web.resource import IResource, Resource
@@ -34,7 +35,7 @@ from twisted.web.server import Request
 
 from txrdma.error import InvalidRequest
 from txrdma.kit.passwords import Account, HASH_PREFIX, Role, User
-from txrdma.kit.values import frozen
+from txrdma.kit.values import frozen, record
 
 _REALM: Final = b"fabric monitor"
 FEWEST_CHARACTERS: Final = 16
@@ -51,6 +52,13 @@ affected.
 
 GUESS_SECONDS: Final = 60.0
 
+MOST_OF_ADDRESS: Final = 100
+"""
+Maximum number of wrong passwords for any names from an address within L{GUESS_SECONDS} that are compared with
+hashes, which takes some 50 milliseconds each. After that, only users who have logged in before are admitted
+from there until these have passed.
+"""
+
 MOST_GUESSERS: Final = 1000
 """Maximum number of stored names and addresses with wrong passwords; the oldest are dropped."""
 
@@ -59,8 +67,14 @@ MOST_LOGGED: Final = 100
 
 MOST_LOGINS: Final = 100
 """
-Maximum number of passwords that wait to be compared with a hash, one after the other in a thread; further
-ones are refused. Users who have logged in before do not wait.
+Maximum number of different passwords that wait to be compared with a hash, one after the other in a thread;
+further ones are refused. Users who have logged in before do not wait.
+"""
+
+MOST_SAME: Final = 2000
+"""
+Maximum number of requests that wait for the same comparison; further ones are refused. After a restart, all
+browsers of a user send the same password.
 """
 
 UNIX: Final = "unix"
@@ -93,8 +107,10 @@ class Guesses:
     @ivar seconds: returns the current time.
     """
 
-    def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, seconds: Callable[[], float] = time.monotonic, most: int = MOST_GUESSES) -> None:
+        """@param most: maximum number for a name from an address; C{b""} stands for all names."""
         self.seconds = seconds
+        self._most = most
         self._known: dict[tuple[str, bytes], tuple[float, int]] = {}
         self._loggedSince, self._logged = 0.0, 0
 
@@ -105,7 +121,7 @@ class Guesses:
         if times and self.seconds() - began >= GUESS_SECONDS:
             del self._known[key]
             return False
-        return times >= MOST_GUESSES
+        return times >= self._most
 
     def wrong(self, address: str, name: bytes) -> None:
         """Note a wrong password; the first one is logged, and the last one before a pause."""
@@ -114,10 +130,11 @@ class Guesses:
         self._known[key] = (began, times + 1)
         if len(self._known) > MOST_GUESSERS:
             del self._known[next(iter(self._known))]
-        if times == 0:
+        if times == 0 and name:
             self._log("wrong password for {name!r} from {address}", address, name)
-        if times + 1 == MOST_GUESSES:
-            self._log("no more passwords for {name!r} are taken from {address} for a minute", address, name)
+        if times + 1 == self._most:
+            which = "passwords for {name!r}" if name else "new logins"
+            self._log(f"no more {which} are taken from {{address}} for a minute", address, name)
 
     def _log(self, text: str, address: str, name: bytes) -> None:
         """Log a line, unless there were L{MOST_LOGGED} within L{GUESS_SECONDS}: clients can invent names."""
@@ -197,12 +214,13 @@ class ProxyRules:
 
     @ivar addresses: addresses and networks of proxies; L{UNIX} for those that connect by a UNIX socket.
     @ivar userHeader: header with the name of the user.
-    @ivar roleHeader: header with roles or groups, separated by commas; C{operators} are those of operators.
+    @ivar roleHeader: header with roles or groups, separated by commas; C{""} for none. A proxy that does not
+        know it passes that of a client. C{operators} are those of operators.
     """
 
     addresses: tuple[str, ...]
     userHeader: str = "X-Remote-User"
-    roleHeader: str = "X-Remote-Role"
+    roleHeader: str = ""
     operators: tuple[str, ...] = (Role.OPERATOR.value,)
 
     def userOf(self, request: Request) -> User | None:
@@ -212,7 +230,8 @@ class ProxyRules:
         name = _only(request, self.userHeader)
         if not (name and name.isprintable() and len(name) <= _LONGEST_NAME):
             return None
-        known = {role.strip() for role in _only(request, self.roleHeader).split(",")}
+        roles = _only(request, self.roleHeader) if self.roleHeader else ""
+        known = {role.strip() for role in roles.split(",")}
         return User(name, Role.VIEWER if known.isdisjoint(self.operators) else Role.OPERATOR)
 
     def _isProxy(self, client: IAddress) -> bool:
@@ -224,6 +243,16 @@ class ProxyRules:
             return False
         known = getattr(address, "ipv4_mapped", None) or address
         return any(known in _NETWORK(each) for each in self.addresses if each != UNIX)
+
+
+@record(eq=False)
+class _Attempt:
+    """A client's attempt to log in; C{done} fires with whether the password is right."""
+
+    address: str
+    name: bytes
+    guesses: Guesses
+    done: Deferred[bool]
 
 
 @implementer(ICredentialsChecker)
@@ -252,7 +281,9 @@ class AccessControl:
         """
         self._guesses = Guesses() if guesses is None else guesses
         self._inventions = Guesses(self._guesses.seconds)  # of names without a user: they displace none
-        self._turn = DeferredLock()
+        self._addresses = Guesses(self._guesses.seconds, MOST_OF_ADDRESS)
+        self._logins: dict[tuple[Account, bytes], list[_Attempt]] = {}
+        self._isComparing = False
         self._inThread = inThread
         self._set(tokens or [], users or {}, proxy)
         self.isOpen = not self._tokens and not self._users and self._proxy is None
@@ -281,14 +312,7 @@ class AccessControl:
             raise UnauthorizedLogin("there were too many wrong passwords")
         isToken, isRight = self._isToken(secret), account.isKnown(secret)
         if not (isToken or isRight) and account.hash is not None:
-            if len(self._turn.waiting) >= MOST_LOGINS:
-                raise UnauthorizedLogin("too many users log in at the same time")
-            async with self._turn:
-                if guesses.areTooMany(address, name):  # others of the same time were wrong
-                    raise UnauthorizedLogin("there were too many wrong passwords")
-                isRight = account.isKnown(secret) or await self._inThread(account.matches, secret)
-                if not isRight:
-                    guesses.wrong(address, name)  # before the next one is compared
+            isRight = await self._compared(account, secret, _Attempt(address, name, guesses, Deferred()))
         elif not (isToken or isRight):
             guesses.wrong(address, name)
         if not (isToken or isRight):
@@ -297,6 +321,42 @@ class AccessControl:
         if isToken:  # with any name, which must not get the rights of the user with this name
             return User("token")
         return User(_shown(name), account.role)
+
+    def _compared(self, account: Account, secret: bytes, attempt: _Attempt) -> Deferred[bool]:
+        """Compare a password with the hash, after others; the same attempts of many browsers once."""
+        key = account, secret
+        waiting = self._logins.get(key, [])
+        if not self._isAllowed(attempt):
+            raise UnauthorizedLogin("there were too many wrong passwords")
+        if len(waiting) >= MOST_SAME or (not waiting and len(self._logins) >= MOST_LOGINS):
+            raise UnauthorizedLogin("too many users log in at the same time")
+        waiting.append(attempt)
+        self._logins[key] = waiting
+        if not self._isComparing:
+            Deferred.fromCoroutine(self._compareAll())
+        return attempt.done
+
+    def _isAllowed(self, attempt: _Attempt) -> bool:
+        isGuessed = attempt.guesses.areTooMany(attempt.address, attempt.name)
+        return not (isGuessed or self._addresses.areTooMany(attempt.address, b""))
+
+    async def _compareAll(self) -> None:
+        """Compare all passwords that wait, one at a time."""
+        self._isComparing = True
+        while self._logins:
+            account, secret = key = next(iter(self._logins))
+            result: Any = False
+            if any(map(self._isAllowed, self._logins[key])):  # guesses of the same time were wrong
+                try:
+                    result = await self._inThread(account.matches, secret)
+                except Exception:
+                    result = Failure()
+            for attempt in self._logins.pop(key):
+                if result is False and self._isAllowed(attempt):
+                    attempt.guesses.wrong(attempt.address, attempt.name)
+                    self._addresses.wrong(attempt.address, b"")
+                attempt.done.callback(result)
+        self._isComparing = False
 
     def _isToken(self, secret: bytes) -> bool:
         """Return whether a secret is a token; all are compared, so that the duration reveals nothing."""
@@ -430,8 +490,9 @@ def readAccess(
         deprecated.
     @raise InvalidRequest: a file cannot be read, everybody can read it, or a line is invalid.
     """
-    found = [line for _number, line in _lines(tokens)]
-    short = next((number for number, line in _lines(tokens) if len(line) < FEWEST_CHARACTERS), None)
+    lines = _lines(tokens)
+    found = [line for _number, line in lines]
+    short = next((number for number, line in lines if len(line) < FEWEST_CHARACTERS), None)
     if short is not None:
         raise InvalidRequest(f"{tokens}, line {short}: a token has {FEWEST_CHARACTERS} characters or more")
     known: dict[bytes, Account] = {}

@@ -23,6 +23,7 @@ from twisted.web import http
 from twisted.web.test.requesthelper import DummyRequest
 
 from txrdma.error import InvalidRequest
+from txrdma.kit import webaccess
 from txrdma.kit.passwords import Account, PasswordHash, Role, User
 from txrdma.kit.webaccess import (
     AccessControl,
@@ -34,6 +35,7 @@ from txrdma.kit.webaccess import (
     MOST_GUESSES,
     MOST_LOGGED,
     MOST_LOGINS,
+    MOST_OF_ADDRESS,
     ProxyRules,
     readAccess,
 )
@@ -291,13 +293,69 @@ class HashTests(SiteTestCase):
         known = self.login(b"bob", b"right")
         self.work()
         self.successResultOf(known)
-        several = [self.login(b"%d" % number, b"x") for number in range(MOST_LOGINS + 1)]
+        several = [self.login(b"x", b"%d" % number) for number in range(MOST_LOGINS)]
         self.failureResultOf(self.login(b"alice", b"right"), UnauthorizedLogin)
         self.successResultOf(self.login(b"bob", b"right"))
         with capturedLogs():
             self.work()
         for done in several:
             self.failureResultOf(done, UnauthorizedLogin)
+
+    def test_sprayed(self) -> None:
+        """
+        Many wrong passwords from an address, for any names, are compared no longer, which would use up the
+        processor; users who have logged in before, and those at other addresses, are admitted.
+        """
+
+        def login(name: bytes, password: bytes, address: str = "10.0.0.1") -> Deferred[User]:
+            guess: Any = UsernamePassword(name, password)
+            guess.address = address
+            done: Deferred[User] = self.access.requestAvatarId(guess)
+            self.compared += self.work()
+            return done
+
+        self.compared = 0
+        self.successResultOf(login(b"bob", b"right"))
+        with capturedLogs() as logs:
+            for number in range(2 * MOST_OF_ADDRESS):
+                self.failureResultOf(login(b"%d" % number, b"x"), UnauthorizedLogin)
+        self.assertEqual(self.compared, 1 + MOST_OF_ADDRESS)
+        self.assertEqual(
+            [formatEvent(one) for one in logs].count(
+                "no more new logins are taken from 10.0.0.1 for a minute"
+            ),
+            1,
+        )
+        self.failureResultOf(login(b"alice", b"right"), UnauthorizedLogin)
+        self.successResultOf(login(b"bob", b"right"))
+        self.successResultOf(login(b"alice", b"right", "10.0.0.2"))
+
+    def test_browsers(self) -> None:
+        """Many browsers of a user, as after a restart, wait for one comparison, and all get their pages."""
+        site = MonitorSite(self.clock, self.watch, access=self.access)
+        connections = [Connection(site.factory) for _ in range(300)]
+        for connection in connections:
+            connection.ask("/static/monitor.css", Authorization=basic("alice", "right"))
+            self.clock.advance(0.0)
+        self.assertEqual(self.work(), 1)
+        self.assertEqual({connection.answer.code for connection in connections}, {200})
+        for connection in connections:
+            connection.close()
+        self.patch(webaccess, "MOST_SAME", 2)
+        several = [self.login(b"bob", b"right") for _ in range(3)]
+        self.failureResultOf(several.pop(), UnauthorizedLogin)
+        self.work()
+        for done in several:
+            self.successResultOf(done)
+
+    def test_failed(self) -> None:
+        """A comparison that fails, as without memory, is the failure of its requests only."""
+        several = [self.login(b"alice", b"right"), self.login(b"alice", b"wrong")]
+        self.pending.pop(0)[0].errback(MemoryError())
+        self.failureResultOf(several[0], MemoryError)
+        with capturedLogs():
+            self.assertEqual(self.work(), 1)
+        self.failureResultOf(several[1], UnauthorizedLogin)
 
     def test_left(self) -> None:
         """A client that disconnects while its password is compared causes no error."""
@@ -345,7 +403,7 @@ class ProxyTests(SiteTestCase):
     def test_users(self) -> None:
         """A proxy names the user and the role; an operator's request is answered, a viewer's is refused."""
         alice, operator = "X-Remote-User: alice", "X-Remote-Role: operator"
-        rules = ProxyRules(("127.0.0.1", "10.1.0.0/16"))
+        rules = ProxyRules(("127.0.0.1", "10.1.0.0/16"), roleHeader="X-Remote-Role")
         local, lan = addressOf("127.0.0.1"), addressOf("10.1.2.3")
         for address, lines, code in (
             (local, (alice, operator), 404),
@@ -356,6 +414,9 @@ class ProxyTests(SiteTestCase):
             (local, (alice, operator, operator), 403),
         ):
             self.assertEqual(self.codeOf(rules, address, *lines), code, (address, lines))
+        self.assertEqual(
+            self.codeOf(ProxyRules(("127.0.0.1",)), local, alice, operator), 403
+        )  # no role-header
         changed = ProxyRules(("127.0.0.1",), "Remote-User", "Remote-Groups", ("wheel",))
         self.assertEqual(self.codeOf(changed, local, "Remote-User: bob", "Remote-Groups: users,wheel"), 404)
         self.assertEqual(self.codeOf(changed, local, alice, operator), 401)
@@ -363,7 +424,7 @@ class ProxyTests(SiteTestCase):
     def test_strangers(self) -> None:
         """Headers from other addresses, without a name, or with two of them, are not believed."""
         alice, operator = "X-Remote-User: alice", "X-Remote-Role: operator"
-        rules = ProxyRules(("127.0.0.1",))
+        rules = ProxyRules(("127.0.0.1",), roleHeader="X-Remote-Role")
         for address in (addressOf("10.0.0.1"), addressOf("::1"), UNIXAddress(None), None):
             self.assertEqual(self.codeOf(rules, address, alice, operator), 401, address)
         for lines in (
@@ -373,13 +434,23 @@ class ProxyTests(SiteTestCase):
             (alice, "X-Remote-User: root", operator),
         ):
             self.assertEqual(self.codeOf(rules, addressOf("127.0.0.1"), *lines), 401, lines)
-        self.assertEqual(self.codeOf(rules, addressOf("127.0.0.1"), f"X-Remote-User: {'x' * 65}"), 401)
+        for name in ("x" * 65, "a\x7fb"):
+            self.assertEqual(self.codeOf(rules, addressOf("127.0.0.1"), f"X-Remote-User: {name}"), 401)
+        for other in ("X_Remote_User: alice", "X-Remote-User-: alice", "XX-Remote-User: alice"):
+            self.assertEqual(self.codeOf(rules, addressOf("127.0.0.1"), other, operator), 401, other)
+        self.assertEqual(
+            self.codeOf(
+                rules, addressOf("127.0.0.1"), "x-remote-user: bob", "X-REMOTE-USER: alice", operator
+            ),
+            401,
+        )
 
     def test_unix(self) -> None:
         """A proxy may connect by a UNIX socket."""
         lines = "X-Remote-User: alice", "X-Remote-Role: operator"
-        self.assertEqual(self.codeOf(ProxyRules(("unix",)), UNIXAddress(None), *lines), 404)
-        self.assertEqual(self.codeOf(ProxyRules(("unix",)), addressOf("127.0.0.1"), *lines), 401)
+        rules = ProxyRules(("unix",), roleHeader="X-Remote-Role")
+        self.assertEqual(self.codeOf(rules, UNIXAddress(None), *lines), 404)
+        self.assertEqual(self.codeOf(rules, addressOf("127.0.0.1"), *lines), 401)
 
     def test_config(self) -> None:
         """The configuration has addresses, headers and roles; with them, users and tokens are not needed."""
@@ -422,7 +493,11 @@ class BoundTests(SiteTestCase):
     def test_bodies(self) -> None:
         """A request with a long body is refused after its header, and nothing of the body is stored."""
         self.patch(http, "_getContentFile", self.fail)
-        for head in ("Content-Length: 100000000000", "Content-Length: 8193", "Transfer-Encoding: chunked"):
+        for head in (
+            "Content-Length: 100000000000",
+            f"Content-Length: {site.MOST_BODY + 1}",
+            "Transfer-Encoding: chunked",
+        ):
             for method in ("GET", "POST", "PUT"):
                 connection = Connection(self.site.factory)
                 heads = f"{method} /api/v1/nodes HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n"
