@@ -17,7 +17,7 @@ from txrdma.fabric.errorcounters import counterName, shownName
 from txrdma.fabric.metricnames import METRICS
 from txrdma.kit.webaccess import UNIX
 from txrdma.monitor.events.alerts import Window
-from txrdma.monitor.events.syslog import FACILITIES
+from txrdma.monitor.events.syslog import FACILITIES, partsOf
 
 _YEAR: Final = 365 * 86400.0
 _MOST: Final = 1_000_000
@@ -26,6 +26,7 @@ _HOST: Final = re.compile(r"([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.(?!$)
 """Names of hosts (RFC 1123); Twisted refuses others, such as those with C{_}."""
 
 _LONGEST_HOST: Final = 253
+_PLACE: Final = r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+):[0-9]{1,5}"
 _USED_LABELS: Final = ("__name__", "column", "guid", "port")
 _METRICS: Final = {name.lower(): name for name in METRICS}
 _WEEKDAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -230,8 +231,8 @@ labelName: Final = matching(
     f"is a name of letters, digits and _, and not one of {', '.join(_USED_LABELS)}",
 )
 _syslog: Final = matching(
-    r"(udp|tcp|tls):\S+:[0-9]{1,5}|unix:/.+",
-    "an address, as udp:loghost:514, tcp:loghost:601, tls:loghost:6514 or unix:/dev/log",
+    rf"(udp|tcp):{_PLACE}|tls:{_PLACE}(:(trustRoots|certificate|privateKey)=[^:]+)*|unix:/.+",
+    "an address, as udp:loghost:514, tcp:[2001:db8::1]:601, tls:loghost:6514 or unix:/dev/log",
 )
 
 
@@ -239,7 +240,9 @@ def syslogAddress(value: object) -> str:
     """Check the address of a syslog daemon."""
     text = _syslog(value)
     if not text.startswith("unix:"):
-        wholeNumber(1, 65535)(int(text.rpartition(":")[2]))
+        _kind, name, port, _more = partsOf(text)
+        host(name)
+        wholeNumber(1, 65535)(int(port))
     return text
 
 

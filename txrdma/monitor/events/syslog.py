@@ -17,14 +17,27 @@ from typing import Any, Final
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import clientFromString, connectProtocol
-from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IAddress, IHostResolution, IResolutionReceiver
+from twisted.internet.endpoints import (
+    clientFromString,
+    connectProtocol,
+    HostnameEndpoint,
+    quoteStringArgument,
+)
+from twisted.internet.error import ConnectionClosed, ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import (
+    IAddress,
+    IHandshakeListener,
+    IHostResolution,
+    IReactorTime,
+    IResolutionReceiver,
+    IStreamClientEndpoint,
+)
 from twisted.internet.protocol import connectionDone, DatagramProtocol, Protocol
 from twisted.python.failure import Failure
 
 import txrdma
-from txrdma.error import DeviceUnavailable
+from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.values import frozen
 from txrdma.monitor.events.alerts import Alert
 from txrdma.monitor.events.channels import AlertChannel, notesOf
@@ -43,6 +56,9 @@ _NOTICE: Final = 5
 LONGEST_MESSAGE: Final = 2048
 """Maximum octets of a message, which receivers should accept (RFC 5424, 6.1); the rest is cut off."""
 
+LINGER_SECONDS: Final = 1.0
+"""Seconds for which a connection stays open after messages; a daemon that does not want them closes it."""
+
 SEND_SECONDS: Final = 10.0
 """Seconds for which a message may take to be sent."""
 
@@ -55,12 +71,22 @@ class SyslogSettings:
     """
     Settings of notifications to syslog.
 
-    @ivar address: C{udp:HOST:PORT}, C{tcp:HOST:PORT}, C{tls:HOST:PORT} or C{unix:PATH}.
+    @ivar address: C{udp:HOST:PORT}, C{tcp:HOST:PORT}, C{tls:HOST:PORT} or C{unix:PATH}. After that of TLS may
+        follow C{:trustRoots=FOLDER} with certificates of authorities, and C{:certificate=FILE} and
+        C{:privateKey=FILE} of this client.
     @ivar facility: number of the facility, one of L{FACILITIES}.
     """
 
     address: str
     facility: int = FACILITIES["daemon"]
+
+
+def partsOf(address: str) -> tuple[str, str, str, str]:
+    """Return the kind, host, port and further parameters of an address, except of C{unix:}."""
+    kind, _, place = address.partition(":")
+    first, bracket, rest = place.partition("]:") if place.startswith("[") else place.partition(":")
+    port, _, more = rest.partition(":")
+    return kind, first.removeprefix("[") if bracket else first, port, more
 
 
 def _severityOf(alert: Alert) -> int:
@@ -109,16 +135,35 @@ def localMessageOf(alert: Alert, facility: int) -> bytes:
     return _cut(f"<{facility * 8 + _severityOf(alert)}>{_PROGRAM}[{os.getpid()}]: {textOf(alert)}")
 
 
+@implementer(IHandshakeListener)
 class _Sending(Protocol):
-    """Protocol that sends octets and closes the connection; C{done} fires when the kernel has them all."""
+    """
+    Protocol that sends octets and closes the connection after L{LINGER_SECONDS}.
 
-    def __init__(self, octets: bytes) -> None:
+    C{done} fires when it is closed. It fails if the daemon has closed it before, as rsyslog does with clients
+    without a certificate. After that the daemon may close without close_notify (RFC 5425, 4.4).
+    """
+
+    def __init__(self, reactor: IReactorTime, octets: bytes, isSecured: bool) -> None:
         self.done: Deferred[None] = Deferred(lambda _: self._abort())
         self._octets = octets
+        self._timer = Timer(reactor)
+        self._isSecured = isSecured
+        self._isClosing = False
 
     def connectionMade(self) -> None:
         transport: Any = self.transport
         transport.write(self._octets)
+        if not self._isSecured:
+            self._timer.start(LINGER_SECONDS, self._close)
+
+    def handshakeCompleted(self) -> None:
+        """Close the connection later: the octets are being sent."""
+        self._timer.start(LINGER_SECONDS, self._close)
+
+    def _close(self) -> None:
+        self._isClosing = True
+        transport: Any = self.transport
         transport.loseConnection()
 
     def _abort(self) -> None:
@@ -126,12 +171,16 @@ class _Sending(Protocol):
         transport.abortConnection()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._timer.stop()
         if self.done.called:
             return
-        if reason.check(ConnectionDone):
+        ends = (ConnectionDone, ConnectionLost) if self._isSecured else (ConnectionDone,)
+        if self._isClosing and reason.check(*ends):
             self.done.callback(None)
-        else:
-            self.done.errback(reason)
+        elif reason.check(ConnectionClosed):
+            self.done.errback(DeviceUnavailable("the daemon has closed the connection"))
+        else:  # of OpenSSL, or of the check of the certificate
+            self.done.errback(DeviceUnavailable(f"TLS: {reason.value!r}"))
 
 
 @implementer(IResolutionReceiver)
@@ -164,10 +213,25 @@ class SyslogChannel(AlertChannel):
     queue = "syslog"
 
     def __init__(self, reactor: Any, settings: SyslogSettings) -> None:
+        """@raise InvalidRequest: a certificate or key cannot be read."""
         self.name = f"syslog {settings.address}"
         self._reactor = reactor
         self._facility = settings.facility
-        self._kind, _, self._place = settings.address.partition(":")
+        self._path = settings.address.removeprefix("unix:")
+        self._kind, self._host, self._port, self._more = partsOf(settings.address)
+        if self._kind == "tls":
+            self._endpoint()
+
+    def _endpoint(self) -> IStreamClientEndpoint:
+        """Return the endpoint of the daemon; certificates are read each time, as they are renewed."""
+        if self._kind == "tcp":
+            return HostnameEndpoint(self._reactor, self._host, int(self._port))
+        parts = (self._kind, quoteStringArgument(self._host), self._port, self._more)
+        try:
+            endpoint: IStreamClientEndpoint = clientFromString(self._reactor, ":".join(filter(None, parts)))
+        except Exception as error:  # of OpenSSL, too
+            raise InvalidRequest(f"{self.name}: {error}") from error
+        return endpoint
 
     def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
         """Send messages; fails with L{DeviceUnavailable}, or an error of the connection."""
@@ -183,26 +247,25 @@ class SyslogChannel(AlertChannel):
             await self._sendDatagrams(messages)
             return
         framed = b"".join(b"%d %s" % (len(message), message) for message in messages)
-        endpoint = clientFromString(self._reactor, f"{self._kind}:{self._place}")
-        protocol = _Sending(framed)
-        await connectProtocol(endpoint, protocol).addTimeout(SEND_SECONDS, self._reactor)
+        protocol = _Sending(self._reactor, framed, self._kind == "tls")
+        await connectProtocol(self._endpoint(), protocol).addTimeout(SEND_SECONDS, self._reactor)
         await protocol.done.addTimeout(SEND_SECONDS, self._reactor)
 
     def _sendHere(self, messages: Iterable[bytes]) -> None:
         """Send messages to the socket of this host, as far as it accepts them; raise L{DeviceUnavailable}."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as opened:
-                opened.connect(self._place)
+                opened.connect(self._path)
                 for message in messages:
                     opened.send(message)
         except OSError as error:
-            raise DeviceUnavailable(f"{self._place}: {error.strerror or error}") from error
+            raise DeviceUnavailable(f"{self._path}: {error.strerror or error}") from error
 
     async def _sendDatagrams(self, messages: Iterable[bytes]) -> None:
-        host, _, port = self._place.rpartition(":")
+        port = int(self._port)
         receiver = _Resolved()
         resolver = self._reactor.nameResolver
-        resolver.resolveHostName(receiver, host.strip("[]"), int(port), transportSemantics="UDP")
+        resolver.resolveHostName(receiver, self._host, port, transportSemantics="UDP")
         address = await receiver.first.addTimeout(SEND_SECONDS, self._reactor)
         interface = "::" if ":" in address else ""
         try:
@@ -211,7 +274,7 @@ class SyslogChannel(AlertChannel):
             raise DeviceUnavailable(str(error)) from error
         try:
             for message in messages:
-                opened.write(message, (address, int(port)))
+                opened.write(message, (address, port))
         except OSError as error:
             raise DeviceUnavailable(error.strerror or str(error)) from error
         finally:

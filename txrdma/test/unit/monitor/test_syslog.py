@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+from importlib.util import find_spec
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -18,6 +19,7 @@ from txrdma.monitor.events.syslog import (
     localMessageOf,
     LONGEST_MESSAGE,
     messageOf,
+    partsOf,
     SyslogChannel,
     SyslogSettings,
 )
@@ -93,3 +95,34 @@ class ConfigTests(SynchronousTestCase):
         self.assertIsInstance(channel, SyslogChannel)
         for wrong in ('address = "loghost"', 'address = "udp:loghost"', f'{text[16:]}facility = "x"', ""):
             self.assertRaises(InvalidRequest, parseConfig, f"[alerts.syslog]\n{wrong}")
+
+    def test_hosts(self) -> None:
+        """Addresses of IPv6 are in brackets; invalid names and unknown parameters are refused."""
+        for address, parts in (
+            ("tcp:[::1]:601", ("tcp", "::1", "601", "")),
+            ("udp:10.0.0.1:514", ("udp", "10.0.0.1", "514", "")),
+            ("tls:log-host:6514:trustRoots=/etc/ca", ("tls", "log-host", "6514", "trustRoots=/etc/ca")),
+        ):
+            text = f'[alerts.syslog]\naddress = "{address}"\n'
+            self.assertEqual(parseConfig(text).syslog, SyslogSettings(address))
+            self.assertEqual(partsOf(address), parts)
+        for wrong in (
+            *(
+                "tcp:a:b:3",
+                "tcp:::1:601",
+                "udp:-x:514",
+                "tcp:[x]:1",
+                "tcp:a:0",
+                "tcp:a:65536",
+                "tcp:a:1:timeout=3",
+            ),
+            *("tls:a:6514:timeout=3", "tls:a:6514:trustRoots=/a:b", "tls:a\\n:6514", "unix:"),
+        ):
+            self.assertRaises(InvalidRequest, parseConfig, f'[alerts.syslog]\naddress = "{wrong}"\n')
+
+    def test_missingCertificates(self) -> None:
+        """Certificates that cannot be read are reported at the start."""
+        text = '[alerts.syslog]\naddress = "tls:loghost:6514:trustRoots=/nothing/there"\n'
+        if find_spec("OpenSSL") is not None:
+            error = self.assertRaises(InvalidRequest, channelsOf, Clock(), parseConfig(text))
+            self.assertIn("/nothing/there", str(error))
