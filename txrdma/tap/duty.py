@@ -227,6 +227,7 @@ class Duty:
         if writer is not None:
             self._journal.store = writer.append
         self._poller.resume(self._findingLog, self._presence, self._journal)
+        self._applyRules()
 
     def start(self) -> None:
         """Start to write history and send notifications."""
@@ -247,6 +248,13 @@ class Duty:
         self._config = config
         self.files.change(config.files)
         self.notifier.change(config.alerts, channels)
+        self._applyRules()
+
+    def _applyRules(self) -> None:
+        """Report open findings that have another severity by the present rules than when acknowledged."""
+        for event in self._poller.findingLog.change(self._config.rules):
+            self._poller.journal.stateChanged(event.entry, self._reactor.seconds())
+            self.notifier.findingChanged(event)
 
     def _writers(self) -> list[HistoryWriter | RemoteWriter]:
         return [one for one in (self.writer, self.remote) if one is not None]

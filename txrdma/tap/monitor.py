@@ -308,7 +308,6 @@ class MonitorService(ListeningService):
         self._duty = duty
         duty.begin()
         if self.config is not config:  # it was read again meanwhile
-            self.poller.findingLog.change(self.config.rules)
             duty.change(self.config, channelsOf(self._reactor, self.config))
         duty.start()
         _log.info("is the active monitor now")

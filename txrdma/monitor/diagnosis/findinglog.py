@@ -241,14 +241,18 @@ class FindingLog:
         return events
 
     def restore(self, entries: Iterable[Entry], heldUntil: Callable[[str], float]) -> None:
-        """Add entries of a previous process; their kinds are not cleared before C{heldUntil}."""
+        """
+        Add entries of a previous process; their kinds are not cleared before C{heldUntil}.
+
+        L{change} reports which acknowledgements end because the rules of that process were others.
+        """
         for entry in sorted(entries, key=lambda one: (one.clearedAt or 0.0, one.firstSeen)):
             if entry.clearedAt is None:
                 entry.isRestored, entry.heldUntil = True, heldUntil(entry.finding.kind)
+                entry.severity = self.severityOf(entry.finding)
                 self.open[entry.key] = entry
             else:
                 self._close(entry)
-        self.change(self._rules)
 
     def inherit(self, other: FindingLog) -> None:
         """Add findings of another log that this one does not have: the next report of them raises them."""

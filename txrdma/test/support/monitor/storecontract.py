@@ -21,7 +21,7 @@ from txrdma.fabric.model import PortKey
 from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.iba.types import GUID
 from txrdma.kit.lease import Lease
-from txrdma.monitor.diagnosis.findinglog import FindingLog, Key
+from txrdma.monitor.diagnosis.findinglog import Acknowledgement, Action, FindingLog, Key
 from txrdma.monitor.diagnosis.journal import FabricEvent, Journal
 from txrdma.monitor.diagnosis.moments import LinkState, NodeState, stateEvent
 from txrdma.monitor.diagnosis.presence import Presence
@@ -34,6 +34,7 @@ from txrdma.monitor.series.database import leaseOf, openDatabase
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.level import DEFAULT_LEVELS, Level
 from txrdma.monitor.series.rows import ColumnFamily, CORRECTIONS, COUNTERS, Row, rowOf, TRAFFIC
+from txrdma.test.support.monitor.alerts import entryOf
 
 PORT: PortKey = (GUID(bytes(7) + b"\1"), 3)
 OTHER: PortKey = (GUID(bytes(7) + b"\1"), 4)
@@ -244,6 +245,31 @@ class StoreContract(SynchronousTestCase):
         self.store.write([reading(5400, 4), correction(5430, 5)], 7300)
         self.assertEqual(self.sent(0, 9999, "hours"), [(0, 756), (3600, 382)])
         self.assertEqual(self.corrected(0, 9999, "hours"), [(0, 720.0, 24), (3600, 420.0, 17)])
+
+    def test_notes(self) -> None:
+        """Acknowledgements and comments of operators are read as they were stored, with any characters."""
+        journal, findingLog = Journal(), FindingLog(DEFAULT_RULES)
+        journal.store = self.store.append
+        entry = entryOf()
+        text = "cable 'ordered' \\ {\N{SNOWMAN}} \N{GRINNING FACE} %s ? :x"
+        for action, user in ((Action.ACKNOWLEDGE, "alice"), (Action.COMMENT, "bob"), (Action.COMMENT, "a'b")):
+            findingLog.annotate(entry, action, user, text, 1500.25)
+            journal.annotated(entry, action, user, text, 1500.25)
+        self.reopen()
+        restoreState(self.store, findingLog, Presence(), journal, lambda kind: 0.0)
+        (after,) = findingLog.open.values()
+        self.assertEqual(after.acknowledgement, Acknowledgement(1500.25, "alice", entry.severity))
+        self.assertEqual([one.user for one in after.comments], ["alice", "bob", "a'b"])
+        self.assertEqual(after.comments, entry.comments)
+        self.assertEqual(after.identity, entry.identity)
+        kinds = [one.kind for one in self.store.changes()]
+        self.assertEqual(kinds, ["operator-acknowledged", "operator-commented", "operator-commented"])
+        findingLog.annotate(after, Action.UNACKNOWLEDGE, "bob", "", 1600.0)
+        journal.annotated(after, Action.UNACKNOWLEDGE, "bob", "", 1600.0)
+        findingLog = FindingLog(DEFAULT_RULES)
+        restoreState(self.store, findingLog, Presence(), journal, lambda kind: 0.0)
+        (after,) = findingLog.open.values()
+        self.assertEqual((after.acknowledgement, after.comments), (None, entry.comments))
 
     def test_version1Events(self) -> None:
         """State that version 1 has stored for the next process is available as events."""

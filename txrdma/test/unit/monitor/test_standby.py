@@ -17,6 +17,7 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.fabric.advice import Severity
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric
@@ -25,6 +26,7 @@ from txrdma.iba.types import GUID
 from txrdma.interfaces import IMADPort
 from txrdma.kit.lease import Execute, FileLease, Lease, LEASE_SECONDS, RENEW_SECONDS
 from txrdma.monitor.config import parseConfig
+from txrdma.monitor.diagnosis.findinglog import Action
 from txrdma.monitor.events import notifier
 from txrdma.monitor.events.alerts import Alert
 from txrdma.monitor.events.channels import LineChannel
@@ -80,14 +82,14 @@ class _Row(SimulatedRow):
 class Process:
     """A monitor with a clock of its own: while it is suspended that stops, and datagrams wait."""
 
-    def __init__(self, world: World, host: str) -> None:
+    def __init__(self, world: World, host: str, more: str = "") -> None:
         self.host = host
         self.isSuspended = False
         self.clock = SimulatedClock()
         self.clock.advance(world.clock.seconds())
         self._fabric = world.fabric
         self._waiting: list[Callable[[], None]] = []
-        config = parseConfig(CONFIG.format(folder=world.folder))
+        config = parseConfig(CONFIG.format(folder=world.folder) + more)
         self.service = MonitorService(self.clock, config, self._attach)
         self.service.startService()
 
@@ -143,8 +145,8 @@ class World:
         self.processes: list[Process] = []
         self.databaseAhead = 0.0
 
-    def started(self, host: str) -> Process:
-        process = Process(self, host)
+    def started(self, host: str, more: str = "") -> Process:
+        process = Process(self, host, more)
         self.processes.append(process)
         return process
 
@@ -238,6 +240,59 @@ class TakeoverTests(StandbyTestCase):
         self.assertEqual([one["kind"] for one in alerts], ["node-gone", "node-gone"])
         self.assertEqual(len({one["id"] for one in alerts}), 2)
         self.assertEqual(len(second.service.poller.findingLog.open), 2)
+
+    def test_acknowledged(self) -> None:
+        """
+        The standby of a killed monitor knows what operators have noted: it does not send what is
+        acknowledged, whether that was sent before or not, and it sends the end of what was sent.
+        """
+        world, first, second = self.pair()
+        world.fabric.cut("h00004")
+        world.run(5.0)
+        (before,) = world.sent()
+        world.fabric.cut("h00005")
+        while len(first.service.poller.findingLog.open) < 2:
+            world.run(STEP)
+        for entry in first.service.poller.findingLog.open.values():
+            first.service.poller.annotate(entry, Action.ACKNOWLEDGE, "alice", "power supply ordered")
+        world.run(5.0)
+        first.kill()
+        world.run(60.0)
+        self.assertTrue(second.isActive)
+        self.assertEqual(world.sent(), [before])
+        for entry in second.service.poller.findingLog.open.values():
+            self.assertEqual(entry.acknowledgement and entry.acknowledgement.user, "alice")
+            self.assertEqual([one.text for one in entry.comments], ["power supply ordered"])
+        for host in ("h00004", "h00005"):
+            world.fabric.heal(host)
+        world.run(30.0)
+        (end,) = world.sent()[1:]
+        self.assertEqual((end["status"], end["where"]), ("resolved", before["where"]))
+        self.assertEqual(end["acknowledgedBy"], "alice")
+
+    def test_otherSeverity(self) -> None:
+        """With another severity in the configuration of the next process, a finding is sent with that."""
+        world = self.world
+        first = world.started("h00000")
+        world.run(5.0)
+        world.fabric.cut("h00004")
+        world.run(5.0)
+        (entry,) = first.service.poller.findingLog.open.values()
+        first.service.poller.annotate(entry, Action.ACKNOWLEDGE, "alice", "")
+        world.run(5.0)
+        first.kill()
+        second = world.started("h00001", '[findings.severity]\nnode-gone = "critical"\n')
+        world.run(RENEW_SECONDS + 5.0)
+        (entry,) = second.service.poller.findingLog.open.values()
+        self.assertEqual((entry.acknowledgement, entry.severity), (None, Severity.CRITICAL))
+        sent = [(one["status"], one["severity"]) for one in world.sent()]
+        self.assertEqual(sent, [("firing", "warning"), ("resolved", "warning"), ("firing", "critical")])
+        second.kill()
+        third = world.started("h00001", '[findings.severity]\nnode-gone = "critical"\n')
+        world.run(RENEW_SECONDS + 5.0)
+        (entry,) = third.service.poller.findingLog.open.values()
+        self.assertIsNone(entry.acknowledgement)
+        self.assertEqual(len(world.sent()), 3)
 
     def test_foundMeanwhile(self) -> None:
         """A fault that only the standby has seen is raised when it takes over, with the time of its sight."""
