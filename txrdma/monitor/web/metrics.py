@@ -28,6 +28,7 @@ Largest number of findings with a separate series: the most severe, then the old
 have a new GUID each minute, and each GUID is a new series.
 """
 
+_TRUTHS: Final = {False: "false", True: "true"}
 _HEALTH: Final = (
     ("readings", "readings_total", "counter", "Ports whose counters were read"),
     ("silences", "silences_total", "counter", "Nodes that did not answer when they were asked"),
@@ -97,19 +98,32 @@ class Metrics:
         yield family("infiniband_port_transmit_wait_ratio", "gauge", text, waits)
 
     def _findings(self) -> Iterator[Family]:
-        """Yield the numbers of findings by severity, and the most severe ones as series of their own."""
+        """
+        Yield the numbers of findings by severity and acknowledgement, and the most severe ones as series of
+        their own.
+        """
         common = self._common
         entries = self.watch.poller.findingLog.open.values()
-        found, each = dict.fromkeys(Severity, 0), Counter[str]()
+        found = {(level, text): 0 for level in Severity for text in _TRUTHS.values()}
+        each = Counter[str]()
         for entry in entries:
-            found[entry.severity] += 1
+            found[entry.severity, _TRUTHS[entry.acknowledgement is not None]] += 1
         for entry in nsmallest(MOST_FINDINGS, entries, key=lambda one: (-one.severity, one.firstSeen)):
             one, severity = entry.finding, entry.severity.name.lower()
             guid = "" if one.guid is None else guidText(one.guid)
             port = "" if one.port is None else one.port
-            each[labels(**common, kind=one.kind, severity=severity, guid=guid, port=port)] += 1
+            known = _TRUTHS[entry.acknowledgement is not None]
+            given = {
+                "kind": one.kind,
+                "severity": severity,
+                "guid": guid,
+                "port": port,
+                "acknowledged": known,
+            }
+            each[labels(**common, **given)] += 1
         severities = [
-            (labels(**common, severity=level.name.lower()), count) for level, count in found.items()
+            (labels(**common, severity=level.name.lower(), acknowledged=known), count)
+            for (level, known), count in found.items()
         ]
         yield family("txrdma_monitor_findings", "gauge", "Findings that are there", severities)
         text = "Findings that are there, by what they are about"

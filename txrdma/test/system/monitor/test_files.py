@@ -40,6 +40,25 @@ class FileTests(SiteTestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("11 rules found", done.stdout)
 
+    def test_acknowledged(self) -> None:
+        """Rules are silent about findings that an operator has acknowledged."""
+        promtool = shutil.which("promtool")
+        if promtool is None:
+            raise SkipTest("promtool is not here: apt-get install prometheus")
+        groups = []
+        for severity, name in (("critical", "FabricCritical"), ("warning", "FabricWarnings")):
+            for acknowledged, number in (("true", 0), ("false", 1)):
+                labels = f'severity="{severity}", acknowledged="{acknowledged}"'
+                expr = f'count(ALERTS{{alertname="{name}", alertstate="firing"}}) or vector(0)'
+                test = {"expr": expr, "eval_time": "30m", "exp_samples": [{"labels": "{}", "value": number}]}
+                series = [{"series": f"txrdma_monitor_findings{{{labels}}}", "values": "1x40"}]
+                groups.append({"interval": "1m", "input_series": series, "promql_expr_test": [test]})
+        path = Path(self.mktemp())
+        path.write_text(json.dumps({"rule_files": [str(FILES / "alerts.yml")], "tests": groups}))
+        words = [promtool, "test", "rules", str(path)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
     def test_metrics(self) -> None:
         """Rules and dashboard use only metrics that the monitor has."""
         self.fabric.correct()

@@ -31,6 +31,7 @@ from txrdma.iba.types import GUID
 from txrdma.kit.remotesender import RemoteSender
 from txrdma.kit.spool import BLOCK_OCTETS, Spool
 from txrdma.monitor.config import parseConfig
+from txrdma.monitor.diagnosis.findinglog import Action
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_LIMITS
 from txrdma.monitor.events.alerts import Window
@@ -519,11 +520,18 @@ class PageTests(PollerTestCase):
         found = self.scraped()
         self.assertEqual(found["txrdma_monitor_readings_total", frozenset()], self.poller.statistics.readings)
         self.assertLess(found["txrdma_monitor_loop_age_seconds", frozenset({("loop", "round")})], 11.0)
-        severity = frozenset({("severity", "warning")})
-        self.assertEqual(found["txrdma_monitor_findings", severity], 1)
         guid = f"{int(self.fabric.node('c').guid):#018x}"
         gone = {("kind", "node-gone"), ("severity", "warning"), ("guid", guid), ("port", "")}
-        self.assertEqual(found["txrdma_monitor_finding", frozenset(gone)], 1)
+        (entry,) = self.poller.findingLog.open.values()
+        for isAcknowledged in (False, True):
+            if isAcknowledged:
+                self.poller.annotate(entry, Action.ACKNOWLEDGE, "alice", "")
+                found = self.scraped()
+            for text in ("false", "true"):
+                number, label = int(text == str(isAcknowledged).lower()), ("acknowledged", text)
+                severity = frozenset({("severity", "warning"), label})
+                self.assertEqual(found["txrdma_monitor_findings", severity], number)
+                self.assertEqual(("txrdma_monitor_finding", frozenset({*gone, label})) in found, bool(number))
         guid = f"{int(self.fabric.node('right').guid):#018x}"
         where = frozenset({("guid", guid), ("port", "1")})
         self.assertEqual(found["infiniband_state_id", where], 1)
