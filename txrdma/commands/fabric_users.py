@@ -29,6 +29,7 @@ _COUNTS: Final = {_SHOW: 0, _ADD: 1, _ROLE: 2, _REMOVE: 1, _HASH: 0}
 """Number of arguments of each action."""
 
 _PREFIX: Final = HASH_PREFIX.decode()
+_SPACE: Final = " \t\n\r\v\f"
 
 
 class CommandOptions(commandOptions.CommandOptions):
@@ -71,7 +72,7 @@ class CommandOptions(commandOptions.CommandOptions):
 
 async def run(reactor: object, options: CommandOptions) -> None:
     """Run C{txrdma fabric-users}: change or print the file."""
-    path, action = Path(options["file"]), options["action"]
+    path, action = Path(options["file"]).resolve(), options["action"]  # a link remains one
     try:
         with endedBySignals():
             if action == _SHOW and not path.exists():
@@ -105,7 +106,7 @@ def _asked(name: str) -> bytes:
 
 def _split(line: str) -> tuple[str, str]:
     """Return the name and the rest of a line; C{""} for both of a comment or an empty line."""
-    text = line.strip()
+    text = line.strip(_SPACE)
     name, _colon, rest = text.partition(":")
     return ("", "") if text.startswith("#") else (name, rest)
 
@@ -113,7 +114,7 @@ def _split(line: str) -> tuple[str, str]:
 def usersOf(text: str) -> list[dict[str, Any]]:
     """Return the users of a file for JSON; raise L{InvalidRequest} for an invalid line."""
     found = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(_linesOf(text), 1):
         name, rest = _split(line)
         if name or rest:
             try:
@@ -128,7 +129,7 @@ def usersOf(text: str) -> list[dict[str, Any]]:
 def _changed(text: str, options: CommandOptions, password: bytes) -> str:
     """Return the text of a file after an action."""
     name, action = options["name"], options["action"]
-    lines = text.splitlines()
+    lines = _linesOf(text)
     if action == _HASH:
         return _joined(map(_hashed, lines))
     others = [line for line in lines if _split(line)[0] != name]
@@ -140,6 +141,11 @@ def _changed(text: str, options: CommandOptions, password: bytes) -> str:
     if action == _REMOVE:
         return _joined(others)
     return _joined(_withRole(line, options["role"]) if _split(line)[0] == name else line for line in lines)
+
+
+def _linesOf(text: str) -> list[str]:
+    """Return the lines that the monitor reads: C{str.splitlines} has more separators."""
+    return [line.decode() for line in text.encode().splitlines()]
 
 
 def _joined(lines: Iterable[str]) -> str:

@@ -65,7 +65,7 @@ def readText(path: Path) -> str:
     @raise OSError: the file cannot be read.
     """
     try:
-        return path.read_text()
+        return path.read_text("utf-8")
     except FileNotFoundError:
         return ""
 
@@ -106,18 +106,22 @@ def writeText(path: Path, text: str, mode: int = 0o644) -> None:
     """
     Replace a file atomically: readers see the whole old one or the whole new one, with its mode and owner.
 
-    @param mode: mode of a new file.
+    @param mode: mode of a new file. Others can read the file only if they can read a new one, and members of
+        a group only if the file has their group.
     @raise OSError: the file cannot be written.
     """
     descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with open(descriptor, "w") as file:
+        with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             known = path.stat() if path.exists() else None
             if known is not None:
                 with suppress(PermissionError):  # only root can preserve another owner
                     os.fchown(file.fileno(), known.st_uid, known.st_gid)
-            os.fchmod(file.fileno(), mode if known is None else known.st_mode & 0o777)
+                mode = known.st_mode & (0o777 if mode & 0o004 else 0o770)
+                if os.fstat(file.fileno()).st_gid != known.st_gid:
+                    mode &= 0o707
+            os.fchmod(file.fileno(), mode)
         os.replace(made, path)
     except BaseException:
         os.unlink(made)

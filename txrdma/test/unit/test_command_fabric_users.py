@@ -99,6 +99,40 @@ class CommandTests(SynchronousTestCase):
         self.run_("hash")
         self.assertEqual(self.file.read_text(), text)
 
+    def test_permissions(self) -> None:
+        """Others, and another group, cannot read a file that they could read before; a link remains one."""
+        link, real = self.file, Path(self.mktemp())
+        real.write_text("# ours\n")
+        os.chmod(real, 0o644)
+        link.symlink_to(real.resolve())
+        self.run_("add", "alice", typed="right one\n")
+        self.assertTrue(link.is_symlink())
+        self.assertEqual(real.stat().st_mode & 0o777, 0o640)
+        self.assertEqual(self.loggedIn("alice", "right one"), User("alice"))
+        if os.getuid():
+            return  # only root can have the file of a group that it does not belong to
+        os.chown(real, 1, 1)
+        self.run_("add", "bob", typed="right two\n")
+        known = real.stat()
+        self.assertEqual((known.st_uid, known.st_gid, known.st_mode & 0o777), (1, 1, 0o640))
+
+        def refused(*arguments: object) -> None:
+            raise PermissionError
+
+        self.patch(os, "fchown", refused)
+        self.run_("add", "carol", typed="right three\n")
+        self.assertEqual(real.stat().st_mode & 0o777, 0o600)
+
+    def test_characters(self) -> None:
+        """The file is UTF-8, with the lines that the monitor reads: other separators belong to passwords."""
+        self.file.write_bytes(b"bob:one\x0ctwo\xc2\x85three\n")
+        os.chmod(self.file, 0o600)
+        self.assertEqual(self.loggedIn("bob", "one\x0ctwo\x85three"), User("bob"))
+        self.run_("hash")
+        self.assertEqual(self.loggedIn("bob", "one\x0ctwo\x85three"), User("bob"))
+        self.run_("add", "j\N{LATIN SMALL LETTER O WITH DIAERESIS}rg", typed="right one\n")
+        self.assertIn("j\N{LATIN SMALL LETTER O WITH DIAERESIS}rg:".encode(), self.file.read_bytes())
+
     def test_role(self) -> None:
         """A role changes without the password, if that is hashed; a user can be removed."""
         self.file.write_text("alice:secret phrase\n")

@@ -434,7 +434,13 @@ class BrowserTests(SynchronousTestCase):
         self.addCleanup(self.order, "heal", host, 1)
         # The finding of the previous test may be shown as well.
         self.until(lambda: self.at("/") and re.search("[1-9] finding", self.text("#banner")))
-        self.assertAccessible(isDark, "/", "/findings")
+        self.at("/findings")
+        path = self.js("return document.querySelector('#open a[href^=\"/findings/\"]').getAttribute('href')")
+        self.assertAccessible(isDark, "/", "/findings", path)
+        self.js("document.querySelector('textarea').value = 'cable ordered';")
+        self.js("document.querySelector('button[value=acknowledge], button[value=comment]').click();")
+        self.until(lambda: "cable ordered" in self.text("#comments"))
+        self.assertAccessible(isDark, "/findings", path)
 
     def test_accessibleDetails(self) -> None:
         self.assertAccessible(False, *self.detailPages())
