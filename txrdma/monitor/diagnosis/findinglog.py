@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from enum import Enum
 from hashlib import blake2b
 from types import MappingProxyType
@@ -130,11 +130,16 @@ class Entry:
     heldUntil: float = 0.0
     acknowledgement: Acknowledgement | None = None
     comments: tuple[Comment, ...] = ()
+    _identity: str = field(default="", init=False, repr=False, compare=False)
 
     @property
     def identity(self) -> str:
         """Identity of the finding for links, from its first raising on."""
-        return blake2b(json.dumps([*self.key, self.firstSeen]).encode(), digest_size=8).hexdigest()
+        if not self._identity:  # a search among thousands computed all of them
+            self._identity = blake2b(
+                json.dumps([*self.key, self.firstSeen]).encode(), digest_size=8
+            ).hexdigest()
+        return self._identity
 
     def toDict(self) -> dict[str, Any]:
         """Return the entry as a dictionary for JSON."""

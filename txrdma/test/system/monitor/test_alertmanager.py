@@ -11,11 +11,12 @@ from typing import Any
 from twisted.internet import reactor as theReactor
 from twisted.trial.unittest import TestCase
 
-from txrdma.monitor.diagnosis.findinglog import Cleared, Entry, Raised
+from txrdma.monitor.diagnosis.findinglog import Action, Cleared, Entry, FindingLog, Raised
 from txrdma.monitor.events import notificationqueue
 from txrdma.monitor.events.alerts import AlertRules
 from txrdma.monitor.events.channels import WebhookChannel
 from txrdma.monitor.events.notifier import Notifier
+from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.test.support.monitor.alertmanager import Alertmanager, why
 from txrdma.test.support.monitor.alerts import entryOf
 from txrdma.testing.reactors import waitUntil
@@ -73,6 +74,27 @@ class AlertmanagerTests(TestCase):
         await self.firing()
         self.raised(entry)
         await self.firing("width")
+
+    async def test_acknowledged(self) -> None:
+        """
+        An acknowledged alert keeps firing as the same alert, with the name of the operator and the comments;
+        its end resolves it. One that is acknowledged before it is sent is never there.
+        """
+        log, entry, other = FindingLog(DEFAULT_RULES), entryOf("width"), entryOf("speed")
+        self.raised(other)
+        self.notifier.findingChanged(log.annotate(other, Action.ACKNOWLEDGE, "bob", "", 5.0))
+        self.raised(entry)
+        (before,) = await self.firing("width")
+        self.assertNotIn("acknowledgedBy", before["annotations"])
+        self.notifier.findingChanged(log.annotate(entry, Action.ACKNOWLEDGE, "alice", "cable ordered", 5.0))
+        await waitUntil(reactor, lambda: "acknowledgedBy" in self.manager.alerts()[0]["annotations"], 30.0)
+        (after,) = self.manager.alerts()
+        expected = {"acknowledgedBy": "alice", "comments": "alice: cable ordered"}
+        self.assertEqual(after["annotations"], {**before["annotations"], **expected})
+        for name in ("fingerprint", "labels", "startsAt", "status"):
+            self.assertEqual(after[name], before[name])
+        self.cleared(entry)
+        await self.firing()
 
     async def test_killed(self) -> None:
         """One that is killed at random, and forgets all alerts, has exactly the open ones in the end."""

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any
 from urllib.parse import urlencode
 
 from twisted.internet.task import Clock
@@ -16,6 +18,7 @@ from txrdma.fabric.advice import Severity
 from txrdma.fabric.health import Finding
 from txrdma.kit.passwords import Account, Role
 from txrdma.kit.webaccess import AccessControl
+from txrdma.monitor.diagnosis import findinglog
 from txrdma.monitor.diagnosis.findinglog import (
     Action,
     Annotated,
@@ -89,6 +92,22 @@ class LogTests(SynchronousTestCase):
         self.assertRaises(InvalidRequest, self.annotate, Action.ACKNOWLEDGE)
         self.annotate(Action.COMMENT, "the cable was replaced")
         self.assertEqual(len(self.entry.comments), 2)
+
+    def test_searches(self) -> None:
+        """Searches among many findings compute the identity of each once."""
+        many = [Finding("width", f"leaf {number}", "it is slow") for number in range(100)]
+        self.log.observe("sweep", many, 2.0)
+        computed: list[bytes] = []
+
+        def counted(octets: bytes, digest_size: int) -> Any:
+            computed.append(octets)
+            return blake2b(octets, digest_size=digest_size)
+
+        self.patch(findinglog, "blake2b", counted)
+        for entry in self.log.open.values():
+            self.assertIs(self.log.find(entry.identity), entry)
+        self.assertIsNone(self.log.find("0" * 16))
+        self.assertEqual(len(computed), 100)
 
     def test_bounded(self) -> None:
         """The length and the number of comments are limited; without a comment, one can still acknowledge."""
