@@ -9,19 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import maybeDeferred
-from twisted.logger import capturedLogs
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import InvalidRequest
+from txrdma.kit.passwords import PasswordHash
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.series.exposition import guidText
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
+from txrdma.tap import monitor
 from txrdma.tap.duty import Threads
 from txrdma.tap.fabrics import FabricsService
 from txrdma.tap.monitor import MonitorService
-from txrdma.test.support.monitor.fetching import Answer, fetch
+from txrdma.test.support.monitor.fetching import Answer, Connection, fetch
+from txrdma.test.unit.monitor.test_access import basic
 from txrdma.test.unit.monitor.test_exposition import parsed
 
 CONFIG = """
@@ -121,7 +124,7 @@ class ConfigTests(SynchronousTestCase):
         )
 
 
-class ServiceTests(SynchronousTestCase):
+class ServiceTestCase(SynchronousTestCase):
     """Monitors of two simulated fabrics, whose nodes have the same GUIDs."""
 
     def setUp(self) -> None:
@@ -133,12 +136,16 @@ class ServiceTests(SynchronousTestCase):
         self.fabrics = {
             name: SimulatedFabric(self.clock, fatTree(hosts)) for name, hosts in (("north", 4), ("south", 8))
         }
-        config = parseConfig(CONFIG.format(folder=self.folder))
+        config = parseConfig(self.text())
         opened = {name: fabric.attach for name, fabric in self.fabrics.items()}
         self.service = FabricsService(self.clock, config, reopen=opened)
         self.service.startService()
         self.addCleanup(self.ended)
         self.pump(5.0)
+
+    def text(self) -> str:
+        """Return the configuration."""
+        return CONFIG.format(folder=self.folder)
 
     def ended(self) -> None:
         self.service.stopService()
@@ -151,6 +158,8 @@ class ServiceTests(SynchronousTestCase):
     def get(self, path: str, **heads: str) -> Answer:
         return fetch(self.service.site.factory, path, **heads)
 
+
+class ServiceTests(ServiceTestCase):
     def test_folders(self) -> None:
         """Paths with nothing but others below them are not there."""
         for path in ("/fabrics", "/fabrics/", "/api", "/nothing"):
@@ -307,3 +316,78 @@ class ServiceTests(SynchronousTestCase):
         self.assertEqual([one.config.settings.settleSeconds for one in services], [3.0, 3.0])
         self.service.reloadBy(lambda: parseConfig(text.replace("fabrics.south", "fabrics.west")))
         self.assertFalse(self.service.reload())
+
+
+class OperatorTests(ServiceTestCase):
+    """Two fabrics with one file of users."""
+
+    def text(self) -> str:
+        def compared(reactor: object, pool: object, work: Any, *arguments: Any) -> Any:
+            return maybeDeferred(work, *arguments)
+
+        self.patch(monitor, "deferToThreadPool", compared)
+        clock: Any = self.clock
+        clock.getThreadPool = lambda: None
+        path = Path(self.folder, "users").resolve()
+        if not path.exists():
+            self.users(alice="operator", bob="viewer")
+        return super().text().replace("[web]", f"[web]\nusers = '{path}'")
+
+    def users(self, **roles: str) -> None:
+        """Write a file of users, whose passwords are their names."""
+        path = Path(self.folder, "users")
+        lines = [f"{name}:{PasswordHash.of(name.encode(), 4)}:{role}\n" for name, role in roles.items()]
+        path.write_text("".join(lines))
+        path.chmod(0o600)
+
+    def acted(self, fabric: str, name: str, password: str = "", path: str = "") -> int:
+        """Acknowledge the finding of a fabric; return the status of the answer."""
+        findings = self.service.monitors["south"].poller.findingLog.open.values()
+        (identity,) = [one.identity for one in findings]
+        body = b'{"action": "acknowledge", "comment": "cable ordered"}'
+        connection = Connection(self.service.site.factory)
+        lines = (
+            f"POST {path or f'/fabrics/{fabric}'}/api/v1/findings/{identity} HTTP/1.1\r\nHost: fabric",
+            f"Authorization: {basic(name, password or name)}",
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n",
+        )
+        connection.protocol.dataReceived("\r\n".join(lines).encode() + body)
+        self.pump(0.5)
+        code = connection.answer.code
+        connection.close()
+        return code
+
+    def test_roles(self) -> None:
+        """A role is that for all fabrics; a finding is acknowledged in its own one only."""
+        self.fabrics["south"].cut("h00003")
+        self.pump(20.0)
+        with capturedLogs():
+            self.assertEqual(self.acted("south", "alice", "wrong"), 401)
+        self.assertEqual(self.acted("south", "bob"), 403)
+        self.assertEqual(self.acted("north", "alice"), 404)
+        self.assertEqual(self.acted("", "alice", path="/fabrics/south/../south"), 405)
+        self.assertEqual(self.acted("west", "alice"), 404)
+        (entry,) = self.service.monitors["south"].poller.findingLog.open.values()
+        self.assertIsNone(entry.acknowledgement)
+        self.assertEqual(self.acted("south", "alice"), 200)
+        self.assertEqual(entry.acknowledgement and entry.acknowledgement.user, "alice")
+
+    def test_reload(self) -> None:
+        """Users and roles change while the monitor runs; a wrong file changes nothing."""
+        self.fabrics["south"].cut("h00003")
+        self.pump(20.0)
+        self.service.reloadBy(lambda: parseConfig(self.text()))
+        self.assertEqual(self.acted("south", "alice"), 200)
+        self.users(alice="viewer", carol="operator")
+        self.assertEqual(self.acted("south", "alice"), 200)
+        self.assertTrue(self.service.reload())
+        with capturedLogs():
+            codes = [self.acted("south", name) for name in ("alice", "bob", "carol")]
+        self.assertEqual(codes, [403, 401, 200])
+        for text, mode in (("carol:nonsense:admin\n$scrypt$", 0o600), ("", 0o600), ("alice:x\n", 0o644)):
+            Path(self.folder, "users").write_text(text)
+            Path(self.folder, "users").chmod(mode)
+            with capturedLogs() as logs:
+                self.assertFalse(self.service.reload())
+            self.assertIn("was not read again", formatEvent(logs[-1]))
+            self.assertEqual(self.acted("south", "carol"), 200)
