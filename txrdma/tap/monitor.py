@@ -239,6 +239,7 @@ class MonitorService(ListeningService):
         self._watch = Watch(
             *(self.poller, agent, None, reactor.seconds), engine=engine, fabric=config.fabric, fabrics=fabrics
         )
+        self._watch.isSure = self._isSure
         self._showDuty()
         self._surveyor = Surveyor(reactor, agent, self.poller, config.surveySeconds)
         process = None if config.fabric else ProcessMeasures(reactor)

@@ -66,6 +66,8 @@ def _refusal(watch: Watch, isForm: bool, request: Request) -> tuple[int, str]:
         return 415, "expected Content-Type: application/json"
     if not watch.isActive:
         return 503, f"this is a standby; {watch.active or 'no monitor'} is active: ask that one"
+    if not watch.isSure():  # it would not be stored
+        return 503, "another monitor may have become the active one: try again in some seconds"
     return 0, ""
 
 

@@ -52,6 +52,7 @@ class Watch:
         engine, or is None; C{engine} reads them there, or is None.
     @ivar fabric: name of the fabric where there are several, C{fabrics}; else C{""}.
     @ivar isActive: False for a standby; C{active} is the name of the active monitor then.
+    @ivar isSure: returns False while another monitor may have become the active one.
     @ivar note: sentence at the top of all pages; C{""} for none.
     @ivar searches: runs searches of tables, while there is a site.
     @ivar rpcs: queries the fabric for paths.
@@ -68,6 +69,7 @@ class Watch:
     fabrics: Sequence[str] = ()
     isActive: bool = True
     active: str = ""
+    isSure: Callable[[], bool] = lambda: True
     note: str = ""
     searches: Searches = field(init=False)
 

@@ -285,7 +285,11 @@ class RESTTests(OperatorTestCase):
         self.assertEqual(self.entry.comments, ())
 
     def test_standby(self) -> None:
-        """A standby refuses, and names the active monitor."""
+        """A standby refuses, and names the active monitor; so does one that may have lost the history."""
+        self.watch.isSure = lambda: False
+        answer = self.rest({"action": "acknowledge"})
+        self.assertEqual((answer.code, "may have become" in answer.json["error"]), (503, True))
+        self.assertIsNone(self.entry.acknowledgement)
         self.watch.isActive, self.watch.active = False, "monitor1"
         answer = self.rest({"action": "acknowledge"})
         self.assertEqual((answer.code, "monitor1 is active" in answer.json["error"]), (503, True))

@@ -357,6 +357,8 @@ class TakeoverTests(StandbyTestCase):
         world.run(20.0)
         self.assertEqual(world.sent(), [alert])
         self.assertTrue(second.isActive)
+        # What operators note in the first one would not be stored, so that its pages refuse it.
+        self.assertEqual([one.service._watch.isSure() for one in (first, second)], [False, True])
 
     def test_suspendedWithQueue(self) -> None:
         """A monitor that was suspended sends nothing that was resolved meanwhile, and writes no file."""
