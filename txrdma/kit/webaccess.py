@@ -373,6 +373,12 @@ class AccessControl:
         self._set(other._tokens, other._users, other._proxy)
         return True
 
+    def admitsSame(self, other: AccessControl) -> bool:
+        """Return whether another instance has the same tokens, proxies and users, with the same hashes."""
+        known, others = ({name: one.hash for name, one in each._users.items()} for each in (self, other))
+        isSame = (self._tokens, self._proxy, known) == (other._tokens, other._proxy, others)
+        return isSame and None not in known.values()
+
     def guard(self, resource: IResource) -> IResource:
         """Resource that requires credentials, if access is restricted."""
         if self.isOpen:

@@ -385,8 +385,11 @@ class MonitorService(ListeningService):
         for name in _FIXED:
             if getattr(config, name) != getattr(self._first, name):
                 _log.warn("{name} has changed, which needs a restart", name=name)
+        isSame = self._access.admitsSame(access)
         if not self._access.change(access):
             _log.warn("adding or removing tokens or users needs a restart")
+        if not isSame:
+            self.site.hub.disconnect()  # browsers connect again, if they still may
         self.config = replace(config, **{name: getattr(self._first, name) for name in _FIXED})
         self._thresholds.change(config.limits, config.flaps, config.mostBitErrors)
         self.poller.change(config.settings, config.rules, check)

@@ -284,6 +284,10 @@ class EventHub:
     def close(self) -> None:
         """End all answers: the monitor stops."""
         self._cooperator.stop()
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """End all answers; readers that still have access connect again."""
         for reader in list(self.readers):
             self.remove(reader)
             reader.request.unregisterProducer()

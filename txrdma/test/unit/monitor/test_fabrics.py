@@ -372,6 +372,26 @@ class OperatorTests(ServiceTestCase):
         self.assertEqual(self.acted("south", "alice"), 200)
         self.assertEqual(entry.acknowledgement and entry.acknowledgement.user, "alice")
 
+    def test_readers(self) -> None:
+        """Readers of events log in again when users have changed, so that a removed user reads no more."""
+        self.service.reloadBy(lambda: parseConfig(self.text()))
+        connection = Connection(self.service.site.factory)
+        connection.ask("/fabrics/south/api/v1/events", Authorization=basic("bob", "bob"))
+        readers = self.service.monitors["south"].site.hub.readers
+        self.assertEqual(len(readers), 1)
+        self.assertTrue(self.service.reload())
+        self.assertEqual(len(readers), 1)
+        self.users(alice="operator")
+        self.assertTrue(self.service.reload())
+        self.assertEqual(len(readers), 0)
+        self.assertTrue(connection.transport.value().endswith(b"\r\n0\r\n\r\n"))
+        for name, number in (("bob", 0), ("alice", 1)):
+            connection = Connection(self.service.site.factory)
+            with capturedLogs():
+                connection.ask("/fabrics/south/api/v1/events", Authorization=basic(name, name))
+            self.assertEqual((connection.answer.code, len(readers)), (200 if number else 401, number))
+            connection.close()
+
     def test_reload(self) -> None:
         """Users and roles change while the monitor runs; a wrong file changes nothing."""
         self.fabrics["south"].cut("h00003")
