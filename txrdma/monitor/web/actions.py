@@ -7,18 +7,19 @@ Pages of other sites cannot cause them: see L{txrdma.kit.webaccess.isCrossSite}.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Final
 
 from twisted.logger import Logger
 from twisted.web.server import Request
 
-from txrdma.error import InvalidRequest
+from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.fabric.texts import printable
 from txrdma.kit.pathprefix import prefixOf
 from txrdma.kit.webaccess import isCrossSite, userOf
 from txrdma.monitor.diagnosis.findinglog import Action
 from txrdma.monitor.web.parameters import Missing, Wrong
-from txrdma.monitor.web.rest import sendJSON, sendText
+from txrdma.monitor.web.rest import answerLater, failed, sendJSON, sendText
 from txrdma.monitor.web.routes import findingAnswer, findingOf, ID_PARAMETER
 from txrdma.monitor.web.watch import Watch
 
@@ -31,28 +32,39 @@ _NO_OPERATOR: Final = (
 )
 
 
-def answerPost(watch: Watch, isForm: bool, request: Request) -> bytes | None:
+def answerPost(watch: Watch, isForm: bool, request: Request) -> int | None:
     """
     Answer a POST request: acknowledge or comment a finding.
 
     @param isForm: whether the request is from the form of a page, which is shown again, and not JSON.
-    @return: the body of the answer; None if nothing can be changed at this path.
+    @return: None if nothing can be changed at this path.
     """
     match request.postpath:
         case [b"findings", bytes(name)]:
-            code, text = _refusal(watch, isForm, request)
-            if not code:
-                code, text = _act(watch, isForm, name.decode("ascii", "replace"), request)
-            if code == 200 and not isForm:
-                request.setResponseCode(code)
-                request.setHeader("Content-Type", "application/json")
-                return text.encode()
-            if code == 200:
-                request.setResponseCode(303)
-                request.setHeader("Location", f"{prefixOf(request)}/findings/{name.decode()}")
-                return b""
-            return sendText(request, code, text) if isForm else sendJSON(request, code, {"error": text})
+            return answerLater(
+                request, _answer(watch, isForm, name.decode("ascii", "replace"), request), failed
+            )
     return None
+
+
+async def _answer(watch: Watch, isForm: bool, name: str, request: Request) -> None:
+    """Carry out the action of a request, and answer when it is stored: the process may be killed then."""
+    code, text = _refusal(watch, isForm, request)
+    if not code:
+        code, text = _act(watch, isForm, name, request)
+    if code == 200 and watch.history is not None:
+        with suppress(DeviceUnavailable):  # the history reports it, and stores the action later
+            await watch.history.read(lambda store: None)
+    if code == 200 and not isForm:
+        request.setResponseCode(code)
+        request.setHeader("Content-Type", "application/json")
+        request.write(text.encode())
+    elif code == 200:
+        request.setResponseCode(303)
+        request.setHeader("Location", f"{prefixOf(request)}/findings/{name}")
+    else:
+        request.write(sendText(request, code, text) if isForm else sendJSON(request, code, {"error": text}))
+    request.finish()
 
 
 def _refusal(watch: Watch, isForm: bool, request: Request) -> tuple[int, str]:

@@ -44,11 +44,11 @@ class ReadOnly(Resource):
     def __init__(
         self,
         answer: Callable[[Request], bytes | int],
-        post: Callable[[Request], bytes | None] = lambda request: None,
+        post: Callable[[Request], int | None] = lambda request: None,
     ) -> None:
         """
         @param answer: answers a GET or HEAD request, at once or later.
-        @param post: answers a POST request; returns None at paths where nothing can be changed.
+        @param post: answers a POST request later; returns None at paths where nothing can be changed.
         """
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._answer = answer

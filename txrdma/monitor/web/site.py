@@ -130,7 +130,7 @@ class AllPaths(Resource):
     def __init__(
         self,
         answer: Callable[[Request], bytes | int],
-        post: Callable[[Request], bytes | None] = lambda request: None,
+        post: Callable[[Request], int | None] = lambda request: None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._resource = _compressed(ReadOnly(answer, post))

@@ -10,10 +10,11 @@ from hashlib import blake2b
 from typing import Any
 from urllib.parse import urlencode
 
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import InvalidRequest
+from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.fabric.advice import Severity
 from txrdma.fabric.health import Finding
 from txrdma.kit.passwords import Account, Role
@@ -35,6 +36,8 @@ from txrdma.monitor.events.alerts import AlertRules
 from txrdma.monitor.events.channels import mailOf, MailSettings, postedAlerts, webhookMessage
 from txrdma.monitor.events.notifier import Notifier
 from txrdma.monitor.reading.poller import DEFAULT_RULES
+from txrdma.monitor.series.history import HistoryWriter
+from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.test.support.monitor.alerts import entryOf, RecordingOutlet
 from txrdma.test.support.monitor.fetching import Answer, Connection
@@ -214,14 +217,23 @@ class OperatorTestCase(PageTestCase):
         self.path = f"/findings/{self.entry.identity}"
 
     def post(self, path: str, body: bytes, heads: Mapping[str, str]) -> Answer:
-        connection = Connection(self.site.factory)
-        lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
-        lines += [f"{name}: {value}" for name, value in heads.items()]
-        connection.protocol.dataReceived("\r\n".join([*lines, "", ""]).encode() + body)
+        connection = self.sent(path, body, heads)
         self.pump(0.5)
         answer = connection.answer
         connection.close()
         return answer
+
+    def posted(self, content: object) -> Connection:
+        """Send an action of the operator as JSON."""
+        heads = {"Content-Type": "application/json", "Authorization": ALICE}
+        return self.sent(f"/api/v1{self.path}", json.dumps(content).encode(), heads)
+
+    def sent(self, path: str, body: bytes, heads: Mapping[str, str]) -> Connection:
+        connection = Connection(self.site.factory)
+        lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
+        lines += [f"{name}: {value}" for name, value in heads.items()]
+        connection.protocol.dataReceived("\r\n".join([*lines, "", ""]).encode() + body)
+        return connection
 
     def rest(self, content: object, path: str = "", **heads: str) -> Answer:
         given = {"Content-Type": "application/json", "Authorization": ALICE, **heads}
@@ -293,6 +305,41 @@ class RESTTests(OperatorTestCase):
         self.watch.isActive, self.watch.active = False, "monitor1"
         answer = self.rest({"action": "acknowledge"})
         self.assertEqual((answer.code, "monitor1 is active" in answer.json["error"]), (503, True))
+
+    def test_stored(self) -> None:
+        """An action is confirmed when it is stored, or when the history cannot be written."""
+        store = HistoryStore(self.mktemp())
+        pending: list[Deferred[object]] = []
+
+        def inThread(work: Any, *arguments: Any) -> Deferred[Any]:
+            pending.append(Deferred())
+            return pending[-1].addCallback(lambda _: work(*arguments))
+
+        writer = HistoryWriter(self.clock, store, inThread, self.clock.seconds)
+        self.addCleanup(store.close)
+        writer.start()
+        self.addCleanup(writer.loop.stop)
+        self.watch.history, self.poller.journal.store = writer, writer.append
+        connection = self.posted({"action": "acknowledge"})
+        self.assertEqual(connection.transport.value(), b"")
+        while pending:
+            pending.pop(0).callback(None)
+            self.pump(0.5)
+        self.assertEqual(connection.answer.code, 200)
+        connection.close()
+        self.assertIn("operator-acknowledged", [one.kind for one in store.changes()])
+        connection = self.posted({"action": "comment", "comment": "x"})
+        while pending:
+            pending.pop(0).errback(DeviceUnavailable("the disk is full"))
+            self.pump(0.5)
+        self.assertEqual(connection.answer.code, 200)
+        connection.close()
+        left = self.posted({"action": "comment", "comment": "y"})
+        left.close()
+        while pending:
+            pending.pop(0).callback(None)
+            self.pump(0.5)
+        self.assertEqual([one.text for one in self.entry.comments], ["x", "y"])
 
     def test_open(self) -> None:
         """A monitor without users can only be read: nobody is known."""
