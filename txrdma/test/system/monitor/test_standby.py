@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from base64 import b64encode
 from collections.abc import Callable
 from http.client import HTTPConnection
 from pathlib import Path
@@ -21,12 +22,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
 from txrdma.kit.lease import LEASE_SECONDS, RENEW_SECONDS
+from txrdma.kit.passwords import PasswordHash
 from txrdma.test.support.monitor.pair import CUT
 from txrdma.test.support.monitor.postgres import Postgres, why
 
 CONFIG = """
 [web]
 listen = "unix:{folder}/{host}"
+users = "{folder}/users"
 
 [history]
 {history}
@@ -44,6 +47,7 @@ delay = 0.1
 group = 0
 log = '{folder}/log'
 """
+LOGIN = {"Authorization": "Basic " + b64encode(b"alice:right one").decode()}
 PATIENCE_SECONDS = 60.0
 ROOT = FilePath(txrdma.__file__).parent().parent().path
 
@@ -61,11 +65,19 @@ class Monitor:
 
     def get(self, path: str) -> tuple[int, str]:
         """Return the status and the body of a page; 0 while the monitor does not listen."""
+        return self.ask("GET", path)
+
+    def acknowledge(self, identity: str) -> int:
+        """Acknowledge a finding; return the status of the answer."""
+        return self.ask("POST", f"/api/v1/findings/{identity}", json.dumps({"action": "acknowledge"}))[0]
+
+    def ask(self, method: str, path: str, body: str | None = None) -> tuple[int, str]:
         connection = HTTPConnection("localhost", timeout=PATIENCE_SECONDS)
         connection.sock = socket.socket(socket.AF_UNIX)
         try:
             connection.sock.connect(self.path)
-            connection.request("GET", path)
+            heads = {} if body is None else {"Content-Type": "application/json"}
+            connection.request(method, path, body, {**LOGIN, **heads})
             response = connection.getresponse()
             return response.status, response.read().decode()
         except OSError:
@@ -93,6 +105,9 @@ class PairTests(SynchronousTestCase):
         temporary = TemporaryDirectory()  # names of sockets are short
         self.addCleanup(temporary.cleanup)
         self.folder = temporary.name
+        users = Path(self.folder, "users")
+        users.write_text(f"alice:{PasswordHash.of(b'right one', 4)}:operator\n")
+        users.chmod(0o600)
         self.history = self.historyIn(self.folder)
         self.first = self.started("h00000")
         self.until(self.first.isReady)
@@ -138,6 +153,21 @@ class PairTests(SynchronousTestCase):
         self.assertTrue(self.second.isReady())
         ids = [one["id"] for one in self.sent()]
         self.assertEqual(len(ids), len(set(ids)))
+
+    def test_acknowledged(self) -> None:
+        """The standby of a killed monitor knows what an operator has acknowledged, and does not send it."""
+        for monitor in (self.first, self.second):
+            os.kill(monitor.process.pid, signal.SIGUSR1)
+        self.until(self.sent)
+        (found,) = json.loads(self.first.get("/api/v1/findings?isOpen=true")[1])["rows"]
+        self.assertEqual(self.first.acknowledge(found["id"]), 200)
+        self.first.end()
+        self.until(self.second.isReady)
+        path = f"/api/v1/findings/{found['id']}"
+        self.until(lambda: self.second.get(path)[0] == 200)
+        row = json.loads(self.second.get(path)[1])
+        self.assertEqual((row["isOpen"], row["acknowledgedBy"]), (True, "alice"))
+        self.assertEqual(len(self.sent()), 1)
 
 
 class PostgresPairTests(PairTests):
