@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from txrdma.fabric.excess import MOST_HOPS
 from txrdma.kit.listening import isLoopback, mistakeIn
+from txrdma.kit.webaccess import UNIX
 from txrdma.monitor import configvalues as values
 from txrdma.monitor.configvalues import counter, days, InvalidValue, megabytes, seconds, string, wholeNumber
 from txrdma.monitor.diagnosis.tallies import TallyLimit
@@ -22,6 +23,10 @@ _MOST_SHOWN: Final = 1000
 
 _TABLE: Final = re.compile(r"\s*\[\[?([^\[\]]+)\]\]?\s*(#.*)?$")
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
+
+_MODE: Final = re.compile(r":mode=([0-7]+)(:|$)")
+_OTHERS_WRITE: Final = 0o002
+"""Right to connect to a UNIX socket, of users who neither own it nor are in its group."""
 
 _Check = Callable[[object], Any]
 
@@ -230,6 +235,13 @@ class ConfigReader:
                 f"{listen!r} is beyond this host, where everybody could read: give web.tokens, web.users or "
                 f"web.proxy, or listen on loopback, as {DEFAULT_LISTEN}",
             )
+        elif UNIX in self.table("web", "proxy").get("addresses", ()) and listen.startswith("unix:"):
+            mode = _MODE.search(listen)
+            if mode is None or int(mode[1], 8) & _OTHERS_WRITE:
+                self._mistake(
+                    "web.listen",
+                    f"{listen!r} is open to all users of this host, whom web.proxy believes: add :mode=660",
+                )
 
     def limit(self, usual: TallyLimit) -> TallyLimit:
         """Return the limit for a counter, with the changes of the file."""

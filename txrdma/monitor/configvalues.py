@@ -250,10 +250,14 @@ def _proxyAddress(value: object) -> str:
     text = string(value)
     if text != UNIX:
         try:
-            ip_network(text)
+            isAll = ip_network(text).prefixlen == 0
         except ValueError as error:
             expected = "addresses or networks, as 10.0.0.1 and 10.1.0.0/16, or 'unix'"
             raise InvalidValue(f"a list of {expected}: {error}") from None
+        if isAll:
+            raise InvalidValue(
+                "a list of addresses of proxies, since every client there can claim to be any user"
+            )
     return text
 
 

@@ -460,8 +460,21 @@ class ProxyTests(SiteTestCase):
         proxy = ProxyRules(("10.0.0.1", "10.1.0.0/16", "unix"), "Remote-User", "Remote-Groups", ("wheel",))
         self.assertEqual(parseConfig(text + more).proxy, proxy)
         self.assertIsNone(parseConfig("").proxy)
-        for wrong in ('addresses = ["10.0.0.1/8"]', "addresses = []", 'addresses = ["proxy"]', ""):
+        for wrong in (
+            *('addresses = ["10.0.0.1/8"]', "addresses = []", 'addresses = ["proxy"]', ""),
+            *('addresses = ["0.0.0.0/0"]', 'addresses = ["::/0"]'),
+        ):
             self.assertRaises(InvalidRequest, parseConfig, f"[web.proxy]\n{wrong}")
+
+    def test_socket(self) -> None:
+        """A UNIX socket whose clients are believed must not be open to all users, as it is by default."""
+        for mode, isRight in (("", False), (":mode=666", False), (":mode=662", False), (":mode=660", True)):
+            text = f'web.listen = "unix:/run/http{mode}"\n[web.proxy]\naddresses = ["unix"]\n'
+            if isRight:
+                self.assertIsNotNone(parseConfig(text).proxy)
+            else:
+                self.assertIn("mode=660", str(self.assertRaises(InvalidRequest, parseConfig, text)))
+        parseConfig('web.listen = "unix:/run/http"\n[web.proxy]\naddresses = ["10.0.0.1"]\n')
 
 
 class CrossSiteTests(SiteTestCase):
