@@ -78,10 +78,15 @@ class _TagQueue:
 
 
 class Inbox:
-    """The received messages of one connection whose tags have no handler."""
+    """
+    The received messages of one connection whose tags have no handler.
+
+    @ivar mostBytes: limit of their bytes.
+    """
 
     def __init__(self, report: Callable[[int, int], None]) -> None:
         """@param report: reports to the peer how many bytes of a tag the program has received in total."""
+        self.mostBytes = MOST_UNRECEIVED
         self._report = report
         self._tags: dict[int, _TagQueue] = {}
         self._unreceived: set[int] = set()  # tags of which the program has not received any message
@@ -161,7 +166,7 @@ class Inbox:
 
     def _append(self, queue: _TagQueue, messages: list[bytes], length: int) -> None:
         self._bytes += length + MESSAGE
-        if self._bytes > MOST_UNRECEIVED:
+        if self._bytes > self.mostBytes:
             raise PeerViolation(f"messages of {self._bytes} bytes were not received")
         queue.messages += messages
 

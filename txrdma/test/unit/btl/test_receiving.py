@@ -9,9 +9,9 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.python.failure import Failure
 
-from txrdma.btl import inbox
 from txrdma.btl.core.flow import MESSAGE, WINDOW
 from txrdma.btl.errors import MessageFailed
+from txrdma.btl.inbox import MOST_TAGS
 from txrdma.btl.transport import _RECEIVED, _UNLIMITED
 from txrdma.error import InvalidRequest
 from txrdma.sim.network import Faults
@@ -293,12 +293,10 @@ class LiarTests(HostsCase):
 
     def test_tags(self) -> None:
         """A peer may not use too many tags that the program does not receive."""
-        self.patch(inbox, "MOST_TAGS", 10)
-        self.assertRefused(*[(100 + number, b"x") for number in range(11)])
+        self.assertRefused(*[(100 + number, b"x") for number in range(MOST_TAGS + 1)])
 
     def test_receivedTags(self) -> None:
         """Tags with a handler, or with a received message, are not counted."""
-        self.patch(inbox, "MOST_TAGS", 10)
         client, server = self.connected()
         for tag in range(100, 121):
             self.outcome(client.transport.send(tag, b"x"))
@@ -306,13 +304,15 @@ class LiarTests(HostsCase):
                 server.transport.setHandler(tag, lambda data: None)
             else:
                 self.assertEqual(self.outcome(server.transport.receive(tag)), b"x")
-        ends = client, server
-        self.assertRefused(*[(200 + number, b"x") for number in range(11)], ends=ends)
+        for number in range(MOST_TAGS):
+            self.outcome(client.transport.send(200 + number, b"x"))
+        self.assertRefused((9999, b"x"), ends=(client, server))
 
     def test_bytes(self) -> None:
         """A peer may not send more bytes than the limit before they are received, in any number of tags."""
-        self.patch(inbox, "MOST_UNRECEIVED", 10_000)
-        self.assertRefused(*[(100 + number, bytes(1000)) for number in range(11)])
+        client, server = self.connected()
+        server.transport._inbox.mostBytes = 10_000
+        self.assertRefused(*[(100 + number, bytes(1000)) for number in range(11)], ends=(client, server))
 
     def test_reports(self) -> None:
         """A peer may not report messages that were not sent, nor handlers of invalid tags."""
