@@ -114,8 +114,8 @@ class EventTable:
     def statesAt(self, database: Database, kinds: Sequence[str], at: float, most: int) -> list[FabricEvent]:
         """Return the last C{most} events of these kinds that were states at a time, in order."""
         marks = ", ".join("?" * len(kinds))
-        where = f"kind IN ({marks}) AND subject <> '' AND at <= ? AND NOT {_HAS_LATER_UNTIL}"
-        return self._found(database, where, (*kinds, at, at), most)
+        last = "SELECT max(number) FROM events WHERE subject <> '' AND at <= ? GROUP BY subject"
+        return self._found(database, f"kind IN ({marks}) AND number IN ({last})", (*kinds, at), most)
 
     @staticmethod
     def completeSince(database: Database) -> float | None:
