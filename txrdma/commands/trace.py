@@ -13,7 +13,7 @@ from txrdma.commands.common.rows import hexGUID, printJSON
 from txrdma.commands.common.session import FabricOptions, opened, Session, TARGETS
 from txrdma.commands.common.values import count
 from txrdma.fabric.nodenames import NodeNames
-from txrdma.fabric.routing import DirectView, Hop, NoRoute, SAView, Stop, trace, traceMulticast, View
+from txrdma.fabric.routing import DirectView, Hop, NoRoute, QueryView, SAView, Stop, trace, traceMulticast
 from txrdma.fabric.tracerecords import tracedBySA
 from txrdma.iba.types import LID
 from txrdma.iba.verbs import NodeType
@@ -72,7 +72,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         raise NoRoute(why, hops)
 
 
-def _view(session: Session) -> View:
+def _view(session: Session) -> QueryView:
     if session.options["sa"]:
         return SAView(session.agent, session.endPort)
     return DirectView(session.agent)

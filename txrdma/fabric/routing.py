@@ -7,13 +7,22 @@ Follows InfiniBand Architecture vol. 1, 14.2.5.10 and 14.2.5.12 (the tables), 18
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Union
 
 from txrdma.error import InvalidRequest, RDMAError
-from txrdma.fabric.adaptive import AdaptiveGroups, adaptiveInfo, MELLANOX, UNKNOWN_ROUTES
+from txrdma.fabric.adaptive import (
+    Adaptive,
+    AdaptiveGroups,
+    adaptiveInfo,
+    MELLANOX,
+    NO_GROUPS,
+    STATIC,
+    UNKNOWN_ROUTES,
+)
 from txrdma.fabric.excess import MOST_HOPS
+from txrdma.fabric.model import Fabric, lmcIn, Port
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState
@@ -102,6 +111,10 @@ class NoRoute(RDMAError):
         self.hops = hops
 
 
+class UnknownTable(RDMAError):
+    """The forwarding table of a switch was not read."""
+
+
 # Paths.
 
 
@@ -122,7 +135,7 @@ async def trace(view: View, target: int, source: int | None = None) -> list[Hop]
         last = Hop(stop, 0, len(hops), len(hops) - 1)
         try:
             port = await view.exitFor(stop, target) if stop.isSwitch else stop.info.localPortNum
-        except MADFailure as error:
+        except (MADFailure, UnknownTable) as error:
             raise NoRoute(
                 f"the forwarding table of {_named(stop)} is unknown: {error}", [*hops, last]
             ) from error
@@ -145,7 +158,7 @@ async def trace(view: View, target: int, source: int | None = None) -> list[Hop]
     return [*hops, Hop(stop, 0, len(hops), len(hops) - 1)]
 
 
-async def traceMulticast(view: View, mlid: int, source: int | None = None) -> list[Hop]:
+async def traceMulticast(view: QueryView, mlid: int, source: int | None = None) -> list[Hop]:
     """
     Return all hops of a packet to a multicast LID; each hop follows the one that leads to it.
 
@@ -330,6 +343,46 @@ class SAView(_TableView):
         )
 
 
+# Tables that are known.
+
+
+class SurveyView:
+    """View of a fabric and its forwarding tables as they were read before: nothing is queried."""
+
+    def __init__(self, fabric: Fabric, linear: Mapping[GUID, bytes], adaptive: Adaptive = STATIC) -> None:
+        self._fabric = fabric
+        self._linear = linear
+        self._adaptive = adaptive
+
+    async def begin(self, lid: int | None) -> Stop:
+        """Return the stop at the port with a LID."""
+        port = None if lid is None else self._fabric.byLID(lid)
+        if port is None:
+            raise InvalidRequest(f"no port has LID {lid}")
+        return self._stopAt(port)
+
+    async def exitFor(self, stop: Stop, lid: int) -> int:
+        table = self._linear.get(stop.info.nodeGUID)
+        if table is None:
+            raise UnknownTable("it was not read")
+        return table[lid] if lid < len(table) else NO_PORT
+
+    async def othersFor(self, stop: Stop, lid: int) -> Iterable[int]:
+        """Return the ports among which a switch chooses for a LID."""
+        return sorted(self._adaptive.get(stop.info.nodeGUID, NO_GROUPS).members(lid))
+
+    async def beyond(self, stop: Stop, port: int) -> Stop | None:
+        node = self._fabric.nodes.get(stop.info.nodeGUID)
+        here = None if node is None else node.known(port)
+        return None if here is None or here.peer is None else self._stopAt(here.peer)
+
+    @staticmethod
+    def _stopAt(port: Port) -> Stop:
+        info = port.node.info.replace(portGUID=port.guid, localPortNum=port.number)
+        lmc = lmcIn(port.end) if port.end else 0
+        return Stop(IBPath(dlid=port.lid), info, port.node.description, port.lid, lmc, port.number)
+
+
 # Whole tables.
 
 
@@ -377,5 +430,8 @@ async def multicastTable(
     return dict(sorted(table.items()))
 
 
-View = Union[DirectView, SAView]
+QueryView = Union[DirectView, SAView]
+"""View that queries the fabric, also for multicast tables."""
+
+View = Union[QueryView, SurveyView]
 """Source of the nodes, links and forwarding table entries that a trace needs."""

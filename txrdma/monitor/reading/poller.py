@@ -24,6 +24,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
+from txrdma.fabric.adaptive import Adaptive, STATIC
 from txrdma.fabric.cables import CableWatch
 from txrdma.fabric.congestion import congestionFindings
 from txrdma.fabric.discovery import MAX_PER_NODE, Sweep
@@ -129,7 +130,8 @@ class FabricPoller:
     @ivar statistics: work so far.
     @ivar supervisor: supervises all loops of the monitor; C{sweeps} and C{rounds} are loops of the poller.
     @ivar firmware: firmware of nodes that the last survey has found; C{linear} has the forwarding tables,
-        which C{surveyedAt}, the reactor's time of that survey, belongs to: minus infinity before the first.
+        C{adaptive} the groups of adaptive routing. C{surveyedAt} is the reactor's time of that survey: minus
+        infinity before the first.
     @ivar cables: cables and modules of all surveys.
     @ivar version: number that grows with each change of C{fabric}, including the states of its ports.
     """
@@ -170,6 +172,7 @@ class FabricPoller:
         self.version = 0
         self.firmware: Mapping[GUID, Firmware] = {}
         self.linear: Linear = {}
+        self.adaptive: Adaptive = STATIC
         self.surveyedAt = -inf
         self.cables = CableWatch()
         self._reactor = reactor

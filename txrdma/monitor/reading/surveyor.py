@@ -115,7 +115,8 @@ class Surveyor:
             tables.adaptive,
         )
         self.surveys += 1
-        self._poller.firmware, self._poller.linear = tables.firmware, tables.linear
+        self._poller.firmware = tables.firmware
+        self._poller.linear, self._poller.adaptive = tables.linear, tables.adaptive
         self._poller.surveyedAt = self._reactor.seconds()
         cables = self._poller.cables
         cables.read(tables.cables, fabric.nodes, began)

@@ -530,7 +530,7 @@ async def _trace(context: PageContext, values: Values) -> Tag:
         if first is None or last is None:
             traces = [tags.p(why or whyLast, class_="empty", role="alert")]
         else:
-            traces = [_pathSection(await traced(context, first, last))]
+            traces = [_pathSection(context, await traced(context, first, last))]
     hosts = islice((node for node in context.fabric.nodes.values() if not node.isSwitch), _MOST_SUGGESTED)
     form = tags.form(method="get", action="/trace", class_="filters")(
         tags.label("From ", tags.input(name="from", list="hosts", value=begin, required="required")),
@@ -538,7 +538,7 @@ async def _trace(context: PageContext, values: Values) -> Tag:
         tags.datalist([tags.option(value=title(node)) for node in hosts], id="hosts"),
         tags.button("Trace", type="submit"),
     )
-    intro = tags.p("Where the forwarding tables send packets at present. Names or GUIDs of two nodes:")
+    intro = tags.p("Where the forwarding tables send packets. Names or GUIDs of two nodes:")
     return frame(context, "/trace", "Path between two nodes", [intro, form, traces])
 
 
@@ -548,7 +548,7 @@ def _exits(hop: Row) -> list[Part]:
     return [portLink(hop["guid"], hop["exit"]), *more]
 
 
-def _pathSection(trace: Row) -> Tag:
+def _pathSection(context: PageContext, trace: Row) -> Tag:
     rows = [
         [
             str(number),
@@ -564,7 +564,9 @@ def _pathSection(trace: Row) -> Tag:
     heads = ["Hop", "Node", "In by port", "Out by port", "Sent there", "Load there", "Errors/s"]
     verdict = f"{len(rows) - 1} links" if trace["isReached"] else f"It does not get there: {trace['reason']}"
     said = tags.p(verdict, class_="said" if trace["isReached"] else "empty", role="status")
-    return section("Path", said, table("Hops", heads, rows, "There is no hop."), name="path")
+    at = trace["surveyedAt"]
+    read = tags.p("By the tables of ", timeTag(at, context.now), ".") if at is not None else ""
+    return section("Path", said, table("Hops", heads, rows, "There is no hop."), read, name="path")
 
 
 _NAME: Final = {**TEXT, "maxLength": 200}

@@ -1,13 +1,14 @@
-"""Paths of packets between two nodes, with the load of each hop."""
+"""Paths of packets between two nodes by the tables of the last survey, with the load of each hop."""
 
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 from typing import Any, Final
 
 from txrdma.error import RDMAError
 from txrdma.fabric.model import Node
-from txrdma.fabric.routing import DirectView, Hop, NoRoute, trace
+from txrdma.fabric.routing import DirectView, Hop, NoRoute, SurveyView, trace, View
 from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.web.tables import COUNT, described, GUID_TEXT, NUMBER, orNull, record, rowsOf, TEXT, TRUTH
 from txrdma.monitor.web.watch import PageContext, printable
@@ -27,6 +28,7 @@ _HOP: Final = record(
 TRACE_SCHEMA: Final = record(
     isReached=described(TRUTH, "The path leads to its end"),
     reason=described(TEXT, "Reason for which it does not"),
+    surveyedAt=described(orNull(NUMBER), "Time at which the tables were read; null if just now"),
     hops=rowsOf(_HOP),
 )
 """JSON schema of a path."""
@@ -36,27 +38,36 @@ async def traced(context: PageContext, begin: Node, end: Node) -> dict[str, Any]
     """
     Return the path from one node to another by the forwarding tables of the switches, for JSON.
 
-    Each hop costs several MADs, so few paths are traced at a time, and each once between two rounds of
-    readings.
+    Tables are those of the last survey. Without one, each hop costs several MADs, so few paths are traced at
+    a time, and each once between two rounds of readings.
     """
     searches, request = context.watch.searches, ("trace", context.watch.fabric, begin.guid, end.guid)
     return await searches.shared(request, context.state, partial(_trace, context, begin, end))
 
 
 async def _trace(context: PageContext, begin: Node, end: Node) -> dict[str, Any]:
-    reason = ""
+    reason, poller = "", context.poller
     hops: list[Hop] = []
+    isSurveyed = poller.surveyedAt > -inf
+    view: View = DirectView(context.watch.rpcs)
+    if isSurveyed:
+        view = SurveyView(context.fabric, poller.linear, poller.adaptive)
     if not begin.lid or not end.lid:
         reason = f"{printable(str(end if begin.lid else begin))} has no LID"
     else:
         try:
             async with context.watch.searches.traces:
-                hops = await trace(DirectView(context.watch.rpcs), end.lid, begin.lid)
+                hops = await trace(view, end.lid, begin.lid)
         except NoRoute as error:
             hops, reason = error.hops, printable(str(error))
         except RDMAError as error:
             reason = printable(str(error))
-    return {"isReached": not reason, "reason": reason, "hops": [_hop(context, hop) for hop in hops]}
+    return {
+        "isReached": not reason,
+        "reason": reason,
+        "surveyedAt": poller.surveyedAt if isSurveyed else None,
+        "hops": [_hop(context, hop) for hop in hops],
+    }
 
 
 def _hop(context: PageContext, hop: Hop) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from twisted.internet.defer import Deferred
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.fabric import routing
-from txrdma.fabric.routing import DirectView, Hop, NO_PORT, NoRoute, SAView
+from txrdma.fabric.routing import DirectView, Hop, NO_PORT, NoRoute, SAView, SurveyView
+from txrdma.fabric.tables import TableSurvey
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
 from txrdma.mad.layouts.smp import LinearForwardingTable, MulticastForwardingTable, SwitchInfo
@@ -139,3 +140,39 @@ class AdministeredTests(RouteTestCase):
         self.patch(port, "endPort", replace(port.endPort, smLID=LID(0)))
         way = routing.trace(SAView(self.agent, port.endPort), self.lid("c"), self.lid("a"))
         self.refused(Deferred.fromCoroutine(way), DeviceUnavailable, 0.0)
+
+
+class SurveyTests(RouteTestCase):
+    """Paths in a swept fabric by tables that were read before."""
+
+    def view(self) -> SurveyView:
+        swept = self.sweep()
+        self.tables = self.answerTo(TableSurvey(self.agent, self.agent.port.endPort, swept).run())
+        return SurveyView(swept, self.tables.linear, self.tables.adaptive)
+
+    def test_same(self) -> None:
+        """Paths are those of the fabric, without a query, and with the choices of adaptive routing."""
+        self.fabric.routeAdaptively("left", {self.lid("c"): (3, 4)})
+        view, direct = self.view(), DirectView(self.agent)
+        ends = [self.lid(name) for name in ("a", "b", "c", "d", "left", "right")] + [self.lid("b", 2)]
+        for source in ends:
+            for target in ends:
+                sent = self.agent.sent
+                hops = self.successResultOf(Deferred.fromCoroutine(routing.trace(view, target, source)))
+                self.assertEqual(self.agent.sent, sent)
+                expected = self.ran(routing.trace(direct, target, source))
+                self.assertEqual(output(hops)[1:], output(expected)[1:])
+                for one, other in zip(hops, expected, strict=True):
+                    self.assertEqual(replace(one, stop=other.stop), other)
+                    self.assertEqual((one.stop.lid, one.stop.lmc), (other.stop.lid, other.stop.lmc))
+
+    def test_unknown(self) -> None:
+        """A path ends where the table was not read, or the link is gone; a LID may have no port."""
+        view = self.view()
+        table = self.tables.linear.pop(self.fabric.node("right").guid)
+        error = self.failed(routing.trace(view, self.lid("c"), self.lid("a")))
+        self.assertIn("was not read", str(error))
+        self.assertEqual([name for name, _, _ in output(error.hops)], ["a", "left", "right"])
+        self.failed(routing.trace(view, self.lid("c"), 0x999), InvalidRequest)
+        self.tables.linear[self.fabric.node("right").guid] = table[: self.lid("c")]
+        self.assertIn("no port for", str(self.failed(routing.trace(view, self.lid("c"), self.lid("a")))))

@@ -42,6 +42,16 @@ class BlastRadiusTests(PageTestCase):
         )
         self.assertEqual(self.agent.sent, sent)
 
+    def test_trace(self) -> None:
+        """A path is that of the last survey, without further queries; its page has the time."""
+        self.surveyed()
+        sent, ends = self.agent.sent, f"from={self.guid('a')}&to={self.guid('c')}"
+        found = self.page(f"/api/v1/trace?{ends}").json
+        self.assertHas(found, isReached=True, surveyedAt=self.poller.surveyedAt)
+        self.assertEqual([hop["name"] for hop in found["hops"]], ["a", "left", "right", "c"])
+        self.assertIn("By the tables of", self.page(f"/trace?{ends}").text)
+        self.assertEqual(self.agent.sent, sent)
+
     def test_before(self) -> None:
         """Before the first survey paths are unknown, and hosts that are cut off are not."""
         self.started()
