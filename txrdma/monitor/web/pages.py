@@ -329,8 +329,8 @@ def _rangeMenu(linkTo: Callable[[int, str], str], chosen: str = "") -> Tag:
 def _charts(context: PageContext, port: Port, values: Values) -> Tag:
     guid, number = guidText(port.node.guid), port.number
     if context.watch.reader is None:
-        text = "No history is stored; set history.file in the configuration."
-        return section("Over time", tags.p(text, class_="empty"), name="charts", isLive=False)
+        text = tags.p(f"No charts: {context.watch.noHistory}.", class_="empty")
+        return section("Over time", text, name="charts", isLive=False)
     chosen = values["range"] or "hour"
     path = f"/nodes/{guid}/ports/{number}"
     choices = _rangeMenu(lambda _seconds, text: f"{path}?{urlencode({'range': text})}", chosen)
@@ -441,7 +441,7 @@ async def _topology(context: PageContext, values: Values) -> Tag:
 def _comparisons(context: PageContext) -> Part:
     """Links to the differences between earlier moments and now, which work without scripts."""
     if context.watch.history is None:
-        return tags.p("Earlier topologies need a history: set history.file in the configuration.")
+        return tags.p(f"Earlier topologies need a history: {context.watch.noHistory}.")
     links = [
         tags.a(f"1 {text} ago" if text[0].isalpha() else f"{text} ago", href=f"/topology?{urlencode(query)}")
         for seconds, text in _RANGES

@@ -173,7 +173,7 @@ class _MomentContext(PageContext):
 def historyOf(context: PageContext) -> HistoryWriter:
     """Return the history, or raise L{Missing}."""
     if context.watch.history is None:
-        raise Missing("no history is stored; set history.file in the configuration")
+        raise Missing(context.watch.noHistory)
     return context.watch.history
 
 

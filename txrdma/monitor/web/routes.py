@@ -173,7 +173,7 @@ async def _overview(context: PageContext, values: Values) -> Answer:
 
 async def _history(context: PageContext, values: Values) -> Answer:
     if context.watch.reader is None:
-        raise Missing("no history is stored; set history.file in the configuration")
+        raise Missing(context.watch.noHistory)
     portKey = (GUID.fromString(values["guid"]), values["port"])
     end = context.now if values["end"] is None else values["end"]
     begin = end - _HOUR if values["begin"] is None else values["begin"]

@@ -78,6 +78,13 @@ class Watch:
         """The reader of the history for charts: from the engine, or from the database."""
         return self.engine or self.history
 
+    @property
+    def noHistory(self) -> str:
+        """Reason for which there is no history here, where there is none."""
+        if not self.isActive:
+            return f"this is a standby: the history is that of {self.active or 'the active monitor'}"
+        return "no history is stored; set history.file in the configuration"
+
     def livenessProblem(self) -> str:
         """Return why a restart would help; C{""} if it would not."""
         return "" if self.poller.supervisor.isAlive() else "a loop of the monitor hangs"

@@ -18,7 +18,7 @@ from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support.monitor import storecontract
 from txrdma.test.support.monitor.postgres import Postgres, why
 from txrdma.test.support.monitor.storecontract import OTHER, PORT, reading, SHORT
-from txrdma.test.unit.monitor import test_history_reader
+from txrdma.test.unit.monitor import test_history_reader, test_past
 
 SEED: Final = 29
 KILLS: Final = 8
@@ -33,6 +33,16 @@ def newURL() -> str:
 
 class ReaderTests(test_history_reader.DatabaseReaderTests):
     """The contract of readers on a PostgreSQL database."""
+
+    if why():
+        skip = why()
+
+    def where(self) -> str:
+        return newURL()
+
+
+class PastTests(test_past.PastTests):
+    """Earlier topologies, and their differences, from a PostgreSQL database."""
 
     if why():
         skip = why()

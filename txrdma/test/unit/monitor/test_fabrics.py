@@ -207,6 +207,28 @@ class ServiceTests(ServiceTestCase):
         self.assertEqual([row["isActive"] for row in rows], [True, True])
         self.assertLess(rows[0]["nodes"], rows[1]["nodes"])
 
+    def test_earlierTopologies(self) -> None:
+        """Each fabric has a history and earlier topologies of its own, to which its pages link."""
+        before = int(self.clock.seconds())
+        self.fabrics["south"].cut("h00003")
+        self.pump(20.0)
+
+        def answer(path: str) -> Answer:
+            connection = Connection(self.service.site.factory)
+            connection.ask(path)
+            self.pump(1.0)
+            return connection.answer
+
+        for name, removed in (("north", 0), ("south", 1)):
+            head = f"/fabrics/{name}"
+            found = answer(f"{head}/api/v1/topology/difference?from={before}").json
+            self.assertEqual(found["differences"]["node-removed"], removed, name)
+            times = answer(f"{head}/api/v1/topology/times?begin={before}").json
+            self.assertEqual(bool(times["marks"]), bool(removed), name)
+            page = answer(f"{head}/topology?from={before}&to=now").text
+            self.assertEqual("node removed" in page, bool(removed), name)
+            self.assertIn(f'href="{head}/topology?from=', page)
+
     def test_allRows(self) -> None:
         """Listings below C{/api/v1} have the rows of all fabrics, and the same filters, orders and pages."""
         for name in ("nodes", "ports", "links"):

@@ -20,13 +20,17 @@ class PastTests(PageTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.store = HistoryStore(self.mktemp())
+        self.store = HistoryStore(self.where())
         self.addCleanup(self.store.close)
         self.reads = 0
         self.watch.history = HistoryWriter(self.clock, self.store, self.inThread, self.clock.seconds)
         self.watch.history.start()
         self.poller.journal.store = self.watch.history.append
         self.started(60.0)
+
+    def where(self) -> str:
+        """Return the path or URL of a new history."""
+        return str(self.mktemp())
 
     def inThread(self, function: Any, *arguments: Any) -> Deferred[Any]:
         self.reads += arguments == (self.store,)

@@ -41,7 +41,7 @@ from txrdma.tap import duty, monitor
 from txrdma.tap.duty import Threads
 from txrdma.tap.monitor import MonitorService
 from txrdma.tap.steady import SteadyClock
-from txrdma.test.support.monitor.fetching import Answer, fetch
+from txrdma.test.support.monitor.fetching import Answer, Connection, fetch
 from txrdma.test.unit.kit.test_lease import SimulatedRow
 
 CONFIG = """
@@ -308,6 +308,30 @@ class TakeoverTests(StandbyTestCase):
         self.assertLess(entry.firstSeen, at + 3.0)
         world.run(INTERVAL)
         self.assertEqual(len(world.sent()), 1)
+
+    def test_earlierTopologies(self) -> None:
+        """A standby names the monitor that has the history; when it takes over it shows all earlier times."""
+        world, first, second = self.pair()
+        before = int(world.clock.seconds())
+        world.fabric.cut("h00004")
+        world.run(5.0)
+        path = f"/api/v1/topology/difference?from={before}"
+
+        def answer(process: Process, path: str) -> Answer:
+            connection = Connection(process.service.site.factory)
+            connection.ask(path)
+            world.run(INTERVAL)
+            return connection.answer
+
+        self.assertEqual(answer(first, path).json["differences"]["node-removed"], 1)
+        for asked, code in ((path, 404), (f"/topology?from={before}", 404), ("/topology", 200)):
+            found = answer(second, asked)
+            self.assertEqual(found.code, code)
+            self.assertIn("is a standby: the history is that of", found.text)
+        first.kill()
+        world.run(RENEW_SECONDS + 5 * INTERVAL)
+        self.assertEqual(answer(second, path).json["differences"]["node-removed"], 1)
+        self.assertIn('id="timeline-from"', answer(second, "/topology").text)
 
     def test_suspended(self) -> None:
         """A monitor that was suspended, and whose lease has expired, becomes the standby."""
