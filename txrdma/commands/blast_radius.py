@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import sys
 from collections.abc import Generator, Iterable, Sequence
 from time import monotonic
 from typing import Any, Final, TypeVar
 
 from twisted.internet.task import deferLater
-from twisted.internet.utils import getProcessOutputAndValue
 from twisted.python import usage
 
 from txrdma.commands.common.interruption import endedBySignals
@@ -21,7 +18,7 @@ from txrdma.commands.common.session import nodeNames, opened
 from txrdma.commands.common.sweeping import endWith, loaded, SweepOptions, swept
 from txrdma.commands.common.values import count, fileName
 from txrdma.commands.routes import linearTables
-from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.error import InvalidRequest
 from txrdma.fabric.blastradius import BlastRadius, Element, isEnd, Loss, Rank
 from txrdma.fabric.losses import elementKind, elementText, lossDict, rankDict
 from txrdma.fabric.model import Fabric, Node, Port
@@ -29,7 +26,7 @@ from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.parts import located
 from txrdma.fabric.routing import FIRST_MULTICAST, NO_PORT
 from txrdma.fabric.slurm import hostList
-from txrdma.fabric.slurmjobs import HostsByName, parseJobs, readJobs, SlurmJob
+from txrdma.fabric.slurmjobs import HostsByName, queuedJobs, readJobs, SlurmJob, SQUEUE
 from txrdma.fabric.texts import readText
 from txrdma.iba.types import GUID
 
@@ -39,6 +36,7 @@ _FEW: Final = 10
 """Rows of a table by default."""
 
 _PAUSE_SECONDS: Final = 0.05
+_SQUEUE_SECONDS: Final = 60.0
 
 
 class CommandOptions(SweepOptions):
@@ -55,10 +53,10 @@ class CommandOptions(SweepOptions):
     )
     optFlags = [
         ["all", "a", "Rank all switches and cables, each by itself."],
-        ["squeue", None, "Read the jobs of Slurm by running squeue --json."],
+        ["squeue", None, "Read the jobs of Slurm by running squeue."],
     ]
     optParameters = [
-        ["jobs", "j", "", "Read the jobs of Slurm from a file with the output of squeue --json.", fileName],
+        ["jobs", "j", "", "Read the jobs of Slurm from a file with the output of squeue.", fileName],
         ["tables", None, "", "Read forwarding tables from the output of txrdma routes --json.", fileName],
         ["most", "m", _FEW, "Maximum number of rows of each table; JSON has all.", count],
     ]
@@ -80,7 +78,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         jobs = readJobs(options["jobs"]) if options["jobs"] else []
         linear = readTables(options["tables"]) if options["tables"] else {}
     if options["squeue"]:
-        jobs = await queuedJobs(reactor)
+        jobs = await queuedJobs(reactor, SQUEUE, _SQUEUE_SECONDS)
     if options["load"] and not options["device"]:
         fabric, names = loaded(options["load"]), nodeNames(options)
     else:
@@ -166,23 +164,6 @@ def _table(entries: Sequence[dict[str, int]]) -> bytes:
     if not all(0 <= lid < FIRST_MULTICAST for lid in ports):
         raise ValueError("a LID is out of range")
     return bytes(ports.get(lid, NO_PORT) for lid in range(max(ports, default=0) + 1))
-
-
-async def queuedJobs(reactor: Any) -> list[SlurmJob]:
-    """
-    Run C{squeue --json}, and return its jobs.
-
-    @raise DeviceUnavailable: squeue is not installed, or fails.
-    """
-    program = shutil.which("squeue")
-    if program is None:
-        raise DeviceUnavailable(
-            "--squeue: squeue is not installed here: run squeue --json elsewhere, and use --jobs FILE"
-        )
-    out, errors, status = await getProcessOutputAndValue(program, ["--json"], os.environ, reactor=reactor)
-    if status:
-        raise DeviceUnavailable(f"squeue --json failed: {errors.decode(errors='replace').strip() or status}")
-    return parseJobs(out.decode(errors="replace"))
 
 
 # Output.

@@ -1,15 +1,9 @@
-"""
-Jobs of Slurm, from the output of C{squeue --json}, and the nodes on which they run.
-
-Follows the job objects of Slurm's REST API. C{nodes} is a host list; C{job_state} is a text up to data parser
-0.0.39 (Slurm 23.02), and later a list of texts.
-"""
+"""Jobs of Slurm that have nodes, from the output of C{squeue}, and their nodes in a fabric."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from txrdma.error import InvalidRequest
@@ -17,10 +11,17 @@ from txrdma.fabric.model import Fabric, Node
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.slurm import hostName, hostNames, isHost
 from txrdma.fabric.texts import printable, readText
+from txrdma.kit.programs import outputOf
 from txrdma.kit.values import frozen
 
-_HOLDING: Final = frozenset(("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"))
-"""States of jobs that have nodes; those that have ended are listed with their former nodes."""
+SQUEUE: Final = ("squeue", "-h", "-a", "-t", "R,S,CG,CF", "-o", "%i:%u:%N:%j")
+"""Command that prints a line for each job that has nodes: its number, user, nodes and name."""
+
+MOST_OUTPUT: Final = 16 << 20
+"""Maximum size of the output of C{squeue}; a line has some hundred octets."""
+
+_COLUMNS: Final = 4
+_LONGEST: Final = 100
 
 
 @frozen
@@ -38,42 +39,41 @@ class SlurmJob:
     hosts: tuple[str, ...]
 
 
-def parseJobs(text: str, name: str = "squeue --json") -> list[SlurmJob]:
+def parseJobs(text: str, name: str = "squeue") -> list[SlurmJob]:
     """
-    Parse the output of C{squeue --json}; jobs without nodes, such as pending ones, are omitted.
+    Parse the output of L{SQUEUE}.
 
-    @param name: name of the file, for messages.
+    @param name: name of the program or file, for messages.
     @raise InvalidRequest: the text is something else.
     """
+    return [job for line in text.splitlines() if line.strip() and (job := _job(line, name)).hosts]
+
+
+def _job(line: str, name: str) -> SlurmJob:
+    parts = line.strip().split(":", _COLUMNS - 1)  # the last one is any text
     try:
-        return [_job(one) for one in json.loads(text)["jobs"] if _hasNodes(one)]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidRequest(f"{name}: this is not the output of squeue --json: {error!r}") from error
+        identifier, user, nodes, title = map(printable, parts)
+        return SlurmJob(identifier, title, user, tuple(hostNames(nodes)))
+    except ValueError as error:
+        expected = f"expected the output of {SQUEUE[0]} {' '.join(SQUEUE[1:])}"
+        raise InvalidRequest(f"{name}: {line[:_LONGEST]!r}: {expected} ({error})") from error
 
 
 def readJobs(path: str) -> list[SlurmJob]:
-    """Read jobs from a file with the output of C{squeue --json}; raise L{InvalidRequest} on a mistake."""
+    """Read jobs from a file with the output of L{SQUEUE}; raise L{InvalidRequest} on a mistake."""
     return parseJobs(readText("jobs", path), f"jobs {path}")
 
 
-def _hasNodes(job: dict[str, Any]) -> bool:
-    states = job["job_state"]
-    isHolding = not _HOLDING.isdisjoint([states] if isinstance(states, str) else states)
-    return isHolding and bool(job.get("nodes"))
+async def queuedJobs(reactor: Any, command: Sequence[str], seconds: float) -> list[SlurmJob]:
+    """
+    Run a command like L{SQUEUE}, and return the jobs that it prints.
 
-
-def _job(job: dict[str, Any]) -> SlurmJob:
-    array, task = _number(job.get("array_job_id")), _number(job.get("array_task_id"))
-    identifier = f"{array}_{task}" if array and task is not None else f"{int(job['job_id'])}"
-    name, user = (printable(str(job.get(key) or "")) for key in ("name", "user_name"))
-    return SlurmJob(identifier, name, user, tuple(hostNames(job["nodes"])))
-
-
-def _number(value: Any) -> int | None:
-    """Return a number that newer versions write as an object with C{set} and C{number}."""
-    if isinstance(value, dict):
-        value = value["number"] if value["set"] else None
-    return None if value is None else int(value)
+    @param seconds: time after which it is killed.
+    @raise DeviceUnavailable: it is not installed, fails or takes longer.
+    @raise InvalidRequest: its output is something else.
+    """
+    output = await outputOf(reactor, command, seconds, MOST_OUTPUT)
+    return parseJobs(output.decode(errors="replace"), command[0])
 
 
 class HostsByName:

@@ -1,10 +1,8 @@
-"""Jobs of Slurm from the output of C{squeue --json}, and host lists."""
+"""Jobs of Slurm from the output of C{squeue}, and host lists."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -12,83 +10,35 @@ from txrdma.error import InvalidRequest
 from txrdma.fabric.model import Fabric
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.slurm import hostList, hostNames, MOST_NAMES
-from txrdma.fabric.slurmjobs import HostsByName, parseJobs, readJobs
+from txrdma.fabric.slurmjobs import HostsByName, parseJobs, readJobs, SlurmJob
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.layouts.smp import NodeInfo
 
 
-def setNumber(number: int | None) -> dict[str, Any]:
-    """Return a number as data parsers from 0.0.39 on write it."""
-    return {"set": number is not None, "infinite": False, "number": number or 0}
-
-
-def squeue(*jobs: dict[str, Any], release: str = "24.11.5") -> str:
-    """Return the output of C{squeue --json} of a release of Slurm, with the fields that are relevant here."""
-    version = {"data_parser": "data_parser/v0.0.42", "accounting_storage": "accounting_storage/slurmdbd"}
-    meta = {"plugin": version, "command": ["squeue", "--json"], "slurm": {"release": release}}
-    return json.dumps({"jobs": jobs, "meta": meta, "errors": [], "warnings": []})
-
-
-def job(number: int, nodes: str, *states: str, **more: Any) -> dict[str, Any]:
-    """Return a job as Slurm from 23.11 on writes it."""
-    resources = {"select_type": ["CPU"], "nodes": {"count": 1, "list": nodes}} if nodes else None
-    return {
-        "account": "physics",
-        "array_job_id": setNumber(0),
-        "array_task_id": setNumber(None),
-        "het_job_id": setNumber(0),
-        "job_id": number,
-        "job_resources": resources,
-        "job_state": list(states or ("RUNNING",)),
-        "name": f"job {number}",
-        "node_count": setNumber(1),
-        "nodes": nodes,
-        "partition": "batch",
-        "user_name": "ada",
-        **more,
-    }
+def squeue(*jobs: str) -> str:
+    """Return the output of squeue for jobs as C{"7:a,c"}, a number and nodes."""
+    parts = (job.partition(":") for job in jobs)
+    return "".join(f"{number}:ada:{nodes}:job {number}\n" for number, _, nodes in parts)
 
 
 class JobTests(SynchronousTestCase):
-    def test_states(self) -> None:
-        """Jobs that have nodes count: also suspended and completing ones, and no pending or former ones."""
-        text = squeue(
-            job(1, "h[00000-00001]"),
-            job(2, "", "PENDING"),
-            job(3, "h00003", "COMPLETED"),
-            job(4, "h00004", "COMPLETED", "COMPLETING"),
-            job(5, "h00005", "SUSPENDED"),
-        )
-        found = {one.identifier: one.hosts for one in parseJobs(text)}
-        self.assertEqual(found, {"1": ("h00000", "h00001"), "4": ("h00004",), "5": ("h00005",)})
-
-    def test_arrays(self) -> None:
-        """A task of an array has the number of the array and its own."""
-        text = squeue(job(8, "a1", array_job_id=setNumber(7), array_task_id=setNumber(3)))
-        self.assertEqual([one.identifier for one in parseJobs(text)], ["7_3"])
-
-    def test_older(self) -> None:
-        """Older versions write numbers without C{set}, and one state as a text."""
-        old = {"job_id": 9, "job_state": "RUNNING", "nodes": "cs75", "array_job_id": 0, "array_task_id": None}
-        (one,) = parseJobs(squeue({**old, "name": "x", "user_name": "bkd"}, release="21.08.5"))
-        self.assertEqual((one.identifier, one.name, one.user, one.hosts), ("9", "x", "bkd", ("cs75",)))
+    def test_jobs(self) -> None:
+        """Each line is a job; a name may have colons, and a job without nodes is omitted."""
+        text = "7_3:ada:h[00000-00001],b:run: all:x\n\n8:bob::waits\n9+1:eve:c:\x1b[2J\n"
+        first, last = parseJobs(text)
+        self.assertEqual(first, SlurmJob("7_3", "run: all:x", "ada", ("h00000", "h00001", "b")))
+        self.assertEqual((last.identifier, last.name.isprintable()), ("9+1", True))
+        self.assertEqual(parseJobs(""), [])
 
     def test_mistakes(self) -> None:
-        """Something else is refused, with the name of the file."""
-        for text in (
-            "",
-            "[]",
-            "{}",
-            '{"jobs": 7}',
-            '{"jobs": [7]}',
-            '{"jobs": [{}]}',
-            squeue(job(1, "h[1-")),
-        ):
-            self.assertIn("squeue --json", str(self.assertRaises(InvalidRequest, parseJobs, text)))
+        """Something else is refused, with the name of the file and what is expected."""
+        for text in ("nothing", "[]", "1:2:3", "1:ada:h[1-:x", '{"jobs": []}'):
+            error = str(self.assertRaises(InvalidRequest, parseJobs, text))
+            self.assertIn("%i:%u:%N:%j", error)
         path = Path(self.mktemp())
         self.assertIn(str(path), str(self.assertRaises(InvalidRequest, readJobs, str(path))))
-        path.write_text("no JSON")
+        path.write_text("no jobs")
         self.assertIn(str(path), str(self.assertRaises(InvalidRequest, readJobs, str(path))))
 
 
@@ -123,6 +73,6 @@ class HostsTests(SynchronousTestCase):
         hosts = HostsByName(fabric, NodeNames())
         for name, count in (("n1", 2), ("n1.example.org", 2), ("n2", 1), ("n2.example.org", 1), ("leaf", 0)):
             self.assertEqual(len(hosts.nodes(name)), count, name)
-        jobs = parseJobs(squeue(job(1, "n[1-3]"), job(2, "n3")))
+        jobs = parseJobs(squeue("1:n[1-3]", "2:n3"))
         self.assertEqual([[len(nodes) for nodes in one] for one in hosts.of(jobs)], [[2, 1], []])
         self.assertEqual(hosts.unknown(jobs), ["n3"])
