@@ -26,7 +26,7 @@ from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.parts import located
 from txrdma.fabric.routing import FIRST_MULTICAST, NO_PORT
 from txrdma.fabric.slurm import hostList
-from txrdma.fabric.slurmjobs import HostsByName, queuedJobs, readJobs, SlurmJob, SQUEUE
+from txrdma.fabric.slurmjobs import HostsByName, parsedJobs, queueText, readJobs, SlurmJob, SQUEUE
 from txrdma.fabric.texts import readText
 from txrdma.iba.types import GUID
 
@@ -78,7 +78,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         jobs = readJobs(options["jobs"]) if options["jobs"] else []
         linear = readTables(options["tables"]) if options["tables"] else {}
     if options["squeue"]:
-        jobs = await queuedJobs(reactor, SQUEUE, _SQUEUE_SECONDS)
+        jobs = list(parsedJobs(await queueText(reactor, SQUEUE, _SQUEUE_SECONDS)))
     if options["load"] and not options["device"]:
         fabric, names = loaded(options["load"]), nodeNames(options)
     else:
@@ -86,8 +86,10 @@ async def run(reactor: Any, options: CommandOptions) -> None:
             fabric, names = await swept(session), session.names
             linear = linear or await linearTables(session, fabric)
     elements = [elementOf(fabric, text, names) for text in options["elements"]]
-    byName, radius = HostsByName(fabric, names), BlastRadius(fabric, linear)
-    mapped = byName.of(jobs)
+    byName, radius = HostsByName(names), BlastRadius(fabric, linear)
+    for node in fabric.nodes.values():
+        byName.add(node)
+    mapped = [byName.of(job) for job in jobs]
     with ProgressBar("following paths") as progress:
         await _worked(reactor, radius.steps(), progress)
         for element, text in zip(elements, options["elements"], strict=True):

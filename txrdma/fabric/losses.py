@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from txrdma.fabric.blastradius import Element, Loss, Rank
+from txrdma.fabric.blastradius import Element, JobLoss, Loss, Rank
 from txrdma.fabric.model import Node, Port
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.slurmjobs import SlurmJob
@@ -59,19 +59,21 @@ def lossDict(
             }
             for one in loss.reduced
         ],
-        "jobs": [
-            {
-                "job": jobs[one.job].identifier,
-                "name": jobs[one.job].name,
-                "user": jobs[one.job].user,
-                "hosts": len(jobs[one.job].hosts),
-                "hostsCutOff": one.cutOff,
-                "lostPaths": one.paths,
-                "hostsWithLessBandwidth": one.reduced,
-            }
-            for one in loss.jobs
-        ],
+        "jobs": [jobDict(one, jobs[one.job]) for one in loss.jobs],
         "switchesWithoutTables": loss.unread,
+    }
+
+
+def jobDict(loss: JobLoss, job: SlurmJob) -> dict[str, Any]:
+    """Return the loss of a job for JSON."""
+    return {
+        "job": job.identifier,
+        "name": job.name,
+        "user": job.user,
+        "hosts": len(job.hosts),
+        "hostsCutOff": loss.cutOff,
+        "lostPaths": loss.paths,
+        "hostsWithLessBandwidth": loss.reduced,
     }
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from txrdma.error import InvalidRequest
-from txrdma.fabric.model import Fabric, Node
+from txrdma.fabric.model import Node
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.slurm import hostName, hostNames, isHost
 from txrdma.fabric.texts import printable, readText
@@ -39,14 +39,14 @@ class SlurmJob:
     hosts: tuple[str, ...]
 
 
-def parseJobs(text: str, name: str = "squeue") -> list[SlurmJob]:
+def parsedJobs(text: str, name: str = "squeue") -> Iterator[SlurmJob]:
     """
-    Parse the output of L{SQUEUE}.
+    Parse the output of L{SQUEUE}, job by job.
 
     @param name: name of the program or file, for messages.
     @raise InvalidRequest: the text is something else.
     """
-    return [job for line in text.splitlines() if line.strip() and (job := _job(line, name)).hosts]
+    return (job for line in text.splitlines() if line.strip() and (job := _job(line, name)).hosts)
 
 
 def _job(line: str, name: str) -> SlurmJob:
@@ -61,39 +61,40 @@ def _job(line: str, name: str) -> SlurmJob:
 
 def readJobs(path: str) -> list[SlurmJob]:
     """Read jobs from a file with the output of L{SQUEUE}; raise L{InvalidRequest} on a mistake."""
-    return parseJobs(readText("jobs", path), f"jobs {path}")
+    return list(parsedJobs(readText("jobs", path), f"jobs {path}"))
 
 
-async def queuedJobs(reactor: Any, command: Sequence[str], seconds: float) -> list[SlurmJob]:
+async def queueText(reactor: Any, command: Sequence[str], seconds: float) -> str:
     """
-    Run a command like L{SQUEUE}, and return the jobs that it prints.
+    Run a command like L{SQUEUE}, and return its output.
 
     @param seconds: time after which it is killed.
-    @raise DeviceUnavailable: it is not installed, fails or takes longer.
-    @raise InvalidRequest: its output is something else.
+    @raise DeviceUnavailable: it is not installed, fails, takes longer, or prints more than L{MOST_OUTPUT}.
     """
-    output = await outputOf(reactor, command, seconds, MOST_OUTPUT)
-    return parseJobs(output.decode(errors="replace"), command[0])
+    return (await outputOf(reactor, command, seconds, MOST_OUTPUT)).decode(errors="replace")
 
 
 class HostsByName:
     """Nodes of a fabric by the names of their hosts: the first words of their names."""
 
-    def __init__(self, fabric: Fabric, names: NodeNames) -> None:
+    def __init__(self, names: NodeNames) -> None:
+        self._names = names
         self._nodes: dict[str, list[Node]] = defaultdict(list)
-        for node in fabric.nodes.values():
-            if isHost(node):
-                name = hostName(names.name(node.guid, node.description))
-                for each in {name, name.partition(".")[0]} - {""}:
-                    self._nodes[each].append(node)
+
+    def add(self, node: Node) -> None:
+        """Add a node, unless it is no host."""
+        if isHost(node):
+            name = hostName(self._names.name(node.guid, node.description))
+            for each in {name, name.partition(".")[0]} - {""}:
+                self._nodes[each].append(node)
 
     def nodes(self, name: str) -> list[Node]:
         """Return the adapters of a host by its name, with or without domain; empty if there is none."""
         return self._nodes.get(name) or self._nodes.get(name.partition(".")[0]) or []
 
-    def of(self, jobs: Iterable[SlurmJob]) -> list[list[list[Node]]]:
-        """Return the adapters of each host of each job; hosts that the fabric does not have are omitted."""
-        return [[nodes for name in job.hosts if (nodes := self.nodes(name))] for job in jobs]
+    def of(self, job: SlurmJob) -> list[list[Node]]:
+        """Return the adapters of each host of a job; hosts that the fabric does not have are omitted."""
+        return [nodes for name in job.hosts if (nodes := self.nodes(name))]
 
     def unknown(self, jobs: Iterable[SlurmJob]) -> list[str]:
         """Return the names of hosts of jobs that the fabric does not have, each once."""

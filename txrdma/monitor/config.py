@@ -74,6 +74,7 @@ class MonitorConfig:
     @ivar limits: limits for errors; C{flaps} is the one for links that go down, C{mostBitErrors} the rate of
         bit errors.
     @ivar topology: path of the file of planned cables; C{""} for none.
+    @ivar jobs: command that prints the jobs of Slurm; empty for none.
     """
 
     port: str
@@ -100,6 +101,7 @@ class MonitorConfig:
     files: FileSettings
     proxy: ProxyRules | None = None
     syslog: SyslogSettings | None = None
+    jobs: tuple[str, ...] = ()
     collectors: tuple[str, ...] = ()
     collectorKeyFile: str = ""
     fabric: str = ""
@@ -201,6 +203,7 @@ def _configOf(reader: ConfigReader, fabric: str) -> MonitorConfig:
             silences=tuple(Silence(**given) for given in alerts.pop("silences", {}).values()), **alerts
         ),
         files=FileSettings(**reader.table("files")),
+        jobs=reader.table("slurm").get("jobs", ()),
         fabric=fabric,
     )
 

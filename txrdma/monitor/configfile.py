@@ -88,6 +88,7 @@ SCHEMA: Final[Mapping[str, Any]] = {
         "collector-key-file": ("collectorKeyFile", string),
     },
     "files": {"slurm": string, "unfit": string, "node-names": ("nodeNames", string)},
+    "slurm": {"jobs": values.command},
     "findings": {
         "clear": ("clearSeconds", seconds(0.0)),
         "bit-errors": ("mostBitErrors", values.errorRate),

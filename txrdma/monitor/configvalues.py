@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import date, datetime
@@ -117,6 +118,17 @@ def listOf(check: Callable[[object], str], what: str, fewest: int = 0) -> Callab
         return tuple(dict.fromkeys(map(check, value)))
 
     return checked
+
+
+def command(value: object) -> tuple[str, ...]:
+    """Check a command, whose words may be quoted as in a shell."""
+    try:
+        words = tuple(shlex.split(string(value)))
+    except ValueError as error:
+        raise InvalidValue(f"a command, whose quotes are closed: {value!r}") from error
+    if not words:
+        raise InvalidValue("a command, not an empty text")
+    return words
 
 
 def _counterMetric(value: object) -> str:

@@ -24,6 +24,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.fabric.cabling import cableFindings, readCables
 from txrdma.fabric.health import Finding, locatedFindings
 from txrdma.fabric.portcounters import intervalClock
+from txrdma.fabric.slurmjobs import queueText
 from txrdma.interfaces import IMADPort
 from txrdma.kit.httprequests import quietAgent
 from txrdma.kit.lease import RENEW_SECONDS
@@ -57,6 +58,9 @@ _PLAIN: Final = ("tcp:", "tcp4:", "tcp6:", "smc:")
 
 _AHEAD_SECONDS: Final = 60.0
 """Seconds by which the clock may be ahead of the system time without a finding."""
+
+_JOBS_SECONDS: Final = 10.0
+"""Seconds after which the command that prints the jobs of Slurm is killed."""
 
 _TRY_SECONDS: Final = 0.2
 """Seconds between attempts to take the lease at the start."""
@@ -241,6 +245,7 @@ class MonitorService(ListeningService):
         )
         self._watch.isSure = self._isSure
         self._showDuty()
+        self._changeJobs(config)
         self._surveyor = Surveyor(reactor, agent, self.poller, config.surveySeconds)
         process = None if config.fabric else ProcessMeasures(reactor)
         self.site = MonitorSite(reactor, self._watch, config.counters, access, process)
@@ -322,6 +327,11 @@ class MonitorService(ListeningService):
         watch.active = "" if self._lease is None else self._lease.holder
         watch.history, watch.remote = (None, None) if duty is None else (duty.writer, duty.remote)
 
+    def _changeJobs(self, config: MonitorConfig) -> None:
+        """Set how pages read the jobs of Slurm."""
+        read = partial(queueText, self._reactor, config.jobs, _JOBS_SECONDS)
+        self._watch.readJobs = read if config.jobs else None
+
     def _logFinding(self, event: FindingEvent) -> None:
         duty, hub = self._duty, self.site.hub
         active = () if duty is None else (logFinding, duty.notifier.findingChanged)
@@ -394,6 +404,7 @@ class MonitorService(ListeningService):
         self._thresholds.change(config.limits, config.flaps, config.mostBitErrors)
         self.poller.change(config.settings, config.rules, check)
         self._surveyor.change(config.surveySeconds)
+        self._changeJobs(config)
         if self._duty is not None:
             self._duty.change(self.config, channels)
         _log.info("the configuration was read again")

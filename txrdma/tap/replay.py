@@ -81,6 +81,7 @@ def silent(config: MonitorConfig) -> MonitorConfig:
         syslog=None,
         log="",
         files=FileSettings(),
+        jobs=(),
     )
 
 

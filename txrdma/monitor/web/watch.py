@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from txrdma.fabric.cables import Cable
 from txrdma.fabric.errorcorrection import SYMBOLS
@@ -54,6 +54,7 @@ class Watch:
     @ivar isActive: False for a standby; C{active} is the name of the active monitor then.
     @ivar isSure: returns False while another monitor may have become the active one.
     @ivar note: sentence at the top of all pages; C{""} for none.
+    @ivar readJobs: returns the output of Slurm's C{squeue}; None if jobs are not shown.
     @ivar searches: runs searches of tables, while there is a site.
     @ivar rpcs: queries the fabric for paths.
     @ivar seconds: returns the time in seconds since 1970.
@@ -71,6 +72,7 @@ class Watch:
     active: str = ""
     isSure: Callable[[], bool] = lambda: True
     note: str = ""
+    readJobs: Callable[[], Coroutine[Any, Any, str]] | None = None
     searches: Searches = field(init=False)
 
     @property

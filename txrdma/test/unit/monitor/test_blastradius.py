@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from txrdma.error import DeviceUnavailable
 from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.test.unit.monitor.test_pages import PageTestCase
 
@@ -87,3 +88,44 @@ class BlastRadiusTests(PageTestCase):
         self.fabric.cut("left", 4)
         self.pump(60.0)
         self.assertEqual([row["name"] for row in self.asked(query)["cutOff"]], ["a"])
+
+    def test_jobs(self) -> None:
+        """Jobs that lose hosts or paths are listed; they are read once a minute, and escaped."""
+        self.surveyed()
+        query, asked = f"guid={self.guid('right')}", []
+        self.assertHas(self.asked(query), jobs=None, jobsUnknown="")
+
+        async def read() -> str:
+            asked.append(self.clock.seconds())
+            return "7:ada:a,c:<b>run\n8:bob:a:x\n9:eve:elsewhere:y\n"
+
+        self.watch.readJobs = read
+        found = self.asked(query)
+        self.assertHas(found["jobs"], total=3, withHostsCutOff=1, withLostPaths=1)
+        (job,) = found["jobs"]["rows"]
+        self.assertHas(job, job="7", user="ada", hosts=2, hostsCutOff=1, lostPaths=2)
+        text = self.page(f"/nodes/{self.guid('right')}").text
+        self.assertIn("1 of 3", text)
+        self.assertIn("&lt;b&gt;run", text)
+        self.assertEqual(len(asked), 1)
+        self.pump(60.0)
+        self.asked(query)
+        self.assertEqual(len(asked), 2)
+
+    def test_jobsUnknown(self) -> None:
+        """If jobs cannot be read, or the output is something else, everything else is shown, and why."""
+        self.surveyed()
+        query, failures = f"guid={self.guid('right')}", [DeviceUnavailable("squeue is lost")]
+
+        async def read() -> str:
+            if failures:
+                raise failures.pop()
+            return "no jobs"
+
+        self.watch.readJobs = read
+        for why in ("squeue is lost", "expected the output of squeue"):
+            found = self.asked(query)
+            self.assertHas(found, hostsCutOff=2, jobs=None)
+            self.assertIn(why, found["jobsUnknown"])
+            self.assertIn(why, self.page(f"/nodes/{self.guid('right')}").text)
+            self.pump(60.0)

@@ -336,6 +336,10 @@ class ServiceTests(ServiceTestCase):
         self.assertTrue(self.service.reload())
         services: list[MonitorService] = list(self.service.monitors.values())
         self.assertEqual([one.config.settings.settleSeconds for one in services], [3.0, 3.0])
+        self.assertEqual([one._watch.readJobs for one in services], [None, None])
+        self.service.reloadBy(lambda: parseConfig(f"{changed}slurm.jobs = 'squeue'\n"))
+        self.assertTrue(self.service.reload())
+        self.assertEqual([one._watch.readJobs is None for one in services], [True, False])
         self.service.reloadBy(lambda: parseConfig(text.replace("fabrics.south", "fabrics.west")))
         self.assertFalse(self.service.reload())
 

@@ -152,6 +152,14 @@ class ConfigTests(SynchronousTestCase):
             key = line.partition(": ")[2].partition(":")[0].rpartition(".")[2]
             self.assertIn(key, lines[number - 1])
 
+    def test_jobs(self) -> None:
+        """The command that prints the jobs of Slurm has words that may be quoted."""
+        config = parseConfig("slurm.jobs = \"squeue -h -o '%i:%u:%N:%j'\"")
+        self.assertEqual(config.jobs, ("squeue", "-h", "-o", "%i:%u:%N:%j"))
+        for text in ("\"squeue '\"", '""', '" "', "7"):
+            error = self.assertRaises(InvalidRequest, parseConfig, f"slurm.jobs = {text}")
+            self.assertIn("line 1: slurm.jobs: is", str(error))
+
     def test_hostile(self) -> None:
         """Errors about any contents of a file are printable lines in one type of exception."""
         for text in (
