@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from datetime import datetime, timezone
 from itertools import chain
+from math import ceil
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -301,10 +302,15 @@ def findingTable(context: PageContext, entries: list[Entry], isCleared: bool = F
 
 
 def changeTable(context: PageContext, changes: list[FabricEvent], empty: str) -> Part:
-    """Table of changes, with their times."""
+    """Table of changes, with their times, which lead to the topology after them if there is a history."""
+
+    def when(at: float) -> Tag:
+        shown = timeTag(at, context.now)
+        return shown if context.watch.history is None else tags.a(shown, href=f"/topology?from={ceil(at)}")
+
     rows = (
         [
-            timeTag(change.at, context.now),
+            when(change.at),
             change.kind.replace("-", " "),
             subjectLink(context, change.guid, change.port, change.where),
             printable(change.text),

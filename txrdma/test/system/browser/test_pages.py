@@ -26,7 +26,7 @@ from txrdma.monitor.web.layout import MENU
 from txrdma.test.system.browser import FOLDER
 from txrdma.test.system.browser.serving import HOSTILE, PASSWORD, USER
 
-DOCUMENTED = ("overview", "topology", "port")
+DOCUMENTED = ("overview", "topology", "port", "difference")
 """Pictures that the documentation shows."""
 
 PATIENCE_SECONDS = 40.0
@@ -368,7 +368,7 @@ class BrowserTests(SynchronousTestCase):
         lines = "[...document.querySelectorAll('#topology line')]"
         colours = self.js(f"return {lines}.map((one) => one.getAttribute('stroke'))")
         self.assertEqual(len(set(colours)), 3)  # of hosts, of bundles, and of the changed one
-        self.picture("difference")
+        self.picture("difference-svg")
 
     def assertTimeline(self, leaf: str) -> None:
         """Cut a cable of a leaf, and choose the beginning of the history, then its differences from now."""
@@ -395,6 +395,7 @@ class BrowserTests(SynchronousTestCase):
         self.until(lambda: self.js("return document.getElementById('timeline').hidden === false"))
         self.assertTrue(self.js("return document.getElementById('timeline-compare').checked"))
         if not self.js("return document.querySelector('#topology svg') !== null"):
+            self.picture("difference")
             self.press("timeline-from", Keys.END)
             self.untilMode("now")
             self.until(lambda: "Errors/s" in self.text("#moment"))

@@ -4,6 +4,7 @@ Topologies of earlier moments, and differences between two, in REST and on the p
 
 from __future__ import annotations
 
+from html import unescape
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail, maybeDeferred
@@ -143,6 +144,18 @@ class PastTests(PageTestCase):
         links = {link for link in Seen(page).links if "to=now" in link}
         self.assertEqual(links, {"/topology?from=0&to=now"})  # the clock is at 0
         self.assertIn("node removed", self.page(links.pop()).text)
+
+    def test_changes(self) -> None:
+        """Each change leads to the topology after it, where a history has that."""
+        self.cut("c")
+        (link, *_) = sorted(link for link in Seen(self.page("/changes").text).links if "topology?" in link)
+        seen = unescape(self.page(link).text)
+        self.assertIn("Findings then", seen)
+        self.assertIn("Hosts</dt><dd>3<", seen)
+        self.assertIn(link, self.page("/").text)
+        self.watch.history = None
+        self.pump(20.0)
+        self.assertNotIn("topology?", self.page("/changes").text)
 
     def test_wrong(self) -> None:
         """Times in the wrong order are exchanged; what is not a time is refused."""

@@ -156,7 +156,7 @@ class ConfigTests(SynchronousTestCase):
         """The command that prints the jobs of Slurm has words that may be quoted."""
         config = parseConfig("slurm.jobs = \"squeue -h -o '%i:%u:%N:%j'\"")
         self.assertEqual(config.jobs, ("squeue", "-h", "-o", "%i:%u:%N:%j"))
-        for text in ("\"squeue '\"", '""', '" "', "7"):
+        for text in ('"squeue \'"', '""', '" "', "7"):
             error = self.assertRaises(InvalidRequest, parseConfig, f"slurm.jobs = {text}")
             self.assertIn("line 1: slurm.jobs: is", str(error))
 
