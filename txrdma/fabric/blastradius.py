@@ -42,6 +42,9 @@ _MANY: Final = 1000
 _MASK_UNITS: Final = 250
 """Work of a set of destinations, in units of L{Pace}."""
 
+_END_UNITS: Final = 20
+"""Work of adding a destination to a set, or of removing it."""
+
 
 @dataclass(frozen=True, slots=True)
 class BandwidthLoss:
@@ -287,9 +290,7 @@ class BlastRadius:
         yield from self._reduced(nodes, cut, off, loss)
         slower, pace = set(loss.slower), Pace()
         for number, job in enumerate(jobs):
-            if pace.isDue(_MASK_UNITS * len(job)):
-                yield
-            self._ofJob(number, job, cut, lost, off, slower, loss)
+            yield from self._ofJob(number, job, cut, lost, off, slower, loss, pace)
         loss.jobs.sort(key=lambda one: (-one.cutOff, -one.paths))
         return loss
 
@@ -400,23 +401,32 @@ class BlastRadius:
         off: set[Node],
         slower: set[Node],
         loss: Loss,
-    ) -> None:
+        pace: Pace,
+    ) -> Iterator[None]:
         """Add the loss of a job to those of others, if it loses anything."""
-        ends = [[end for node in host for end in self._own.get(node, ())] for host in job]
-        bits = [sum(map(self._bit, several)) for several in ends]
         mine, paths = 0, 0
-        for own in bits:
-            mine |= own
-        for several, own in zip(ends, bits, strict=True):
-            for end in several:
+        for host in job:
+            for end in self._endsOf(host):
+                mine |= self._bit(end)
+            if pace.isDue(_END_UNITS * len(host)):
+                yield
+        for host in job:
+            ends = self._endsOf(host)
+            others = mine & ~sum(map(self._bit, ends))
+            for end in ends:
                 port = self._ends[end]
                 switch = self._peers[port.node][port.number].node
-                paths += (self._lostBy(switch, end, cut, lost) & mine & ~own).bit_count()
+                paths += (self._lostBy(switch, end, cut, lost) & others).bit_count()
+            if pace.isDue(_END_UNITS * len(host)):
+                yield
         cutOff = sum(bool(host) and off.issuperset(host) for host in job)
         changed = slower | off
         reduced = sum(not changed.isdisjoint(host) and not off.issuperset(host) for host in job)
         if cutOff or paths or reduced:
             loss.jobs.append(JobLoss(number, cutOff, paths, reduced))
+
+    def _endsOf(self, host: Sequence[Node]) -> list[int]:
+        return [end for node in host for end in self._own.get(node, ())]
 
     # Bandwidth.
 

@@ -134,10 +134,10 @@ def _jobsIn(context: PageContext, read: _Read) -> Search[_Jobs]:
             yield
     try:
         for job in parsedJobs(read.text):
-            found.jobs.append(job)
-            found.adapters.append(hosts.of(job))
             if pace.isDue(_HOST_UNITS * (1 + len(job.hosts))):
                 yield
+            found.jobs.append(job)
+            found.adapters.append(hosts.of(job))
     except InvalidRequest as error:
         found.problem = str(error)
     return found
