@@ -17,11 +17,9 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from benchmarks.madports import ReadyPort
-from benchmarks.monitorfabrics import fabrics
+from benchmarks.monitorfabrics import fabrics, swept
 from benchmarks.orders import cpuSeconds, ignored, Orders
 from benchmarks.scenarios import Result
-from txrdma.fabric.discovery import Sweep
-from txrdma.fabric.model import Fabric
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import Buffer
 from txrdma.mad.agent import MADAgent
@@ -35,7 +33,6 @@ from txrdma.monitor.series.exposition import CounterExposition, exposed
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.level import Level
 from txrdma.monitor.series.rows import COUNTERS, Row
-from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.tap.monitor import MonitorService
@@ -86,19 +83,9 @@ class CountersPort(ReadyPort):
         return (bytes(answer),)
 
 
-def _swept(hosts: int) -> Fabric:
-    clock = SimulatedClock()
-    agent = MADAgent(clock, SimulatedFabric(clock, fatTree(hosts)).attach())
-    found: list[Fabric] = []
-    Sweep(agent).run().addCallback(found.append)
-    while not found:
-        clock.advance(clock.calls[0].getTime() - clock.seconds())
-    return found[0]
-
-
 async def reading(reactor: Any, orders: Orders) -> Result:
     """CPU seconds to read a port's counters by its meter, and to render the text of all ports."""
-    fabric = _swept(orders["hosts"])
+    fabric = swept(orders["hosts"])
     agent = MADAgent(reactor, CountersPort(reactor))
     reader = CounterReader(
         *(reactor, agent, ErrorThresholds(), PollerSettings(timeoutSeconds=5.0), PollerStatistics()),

@@ -1,11 +1,17 @@
-"""Scenario of monitors of several fabrics in one process: cost of requests, and how they block others."""
+"""
+Scenario of monitors of several fabrics in one process: cost of requests, and how they block others. The first
+fabric has a history of a year.
+"""
 
 from __future__ import annotations
 
 import gc
 import json
 import sys
+import tempfile
 import time
+from pathlib import Path
+from random import Random
 from statistics import median
 from typing import Any, Final
 
@@ -15,19 +21,39 @@ from twisted.web.server import Site
 
 from benchmarks.orders import cpuSeconds, memoryBytes, Orders
 from benchmarks.scenarios import Result
+from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.model import Fabric
+from txrdma.fabric.slurm import hostList, hostName
+from txrdma.kit.values import replace
+from txrdma.mad.agent import MADAgent
 from txrdma.monitor.config import parseConfig
+from txrdma.monitor.diagnosis.presence import Presence
+from txrdma.monitor.series.exposition import guidText
+from txrdma.monitor.series.historystore import HistoryStore
+from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.fattree import fatTree, RADIX
 from txrdma.tap.fabrics import FabricsService
 
 _CONFIG: Final = """
 web.listen = ""
+[fabrics.f0.history]
+file = "{folder}/history.db"
+[fabrics.f0.slurm]
+jobs = "cat {folder}/jobs"
 [poll]
 interval = 600
 survey = 0
 notices = false
 outstanding = 256
 """
+
+_STATES: Final = 250_000
+"""Number of states of nodes and links in the history."""
+
+_JOBS: Final = 10_000
+_HOSTS_OF_JOB: Final = 4
+_YEAR: Final = 365 * 86400
 
 _ROUNDS: Final = 2
 """Rounds of readings before requests; with the second one, rates are known."""
@@ -41,6 +67,10 @@ _PATHS: Final = {
     "links": "/fabrics/f0/links?sort=-load",
     "overview": "/fabrics/f0/",
     "topology": "/fabrics/f0/api/v1/topology",
+    "moment": "/fabrics/f0/topology?from={moment}",
+    "difference": "/fabrics/f0/topology?from={moment}&to=now",
+    "switch": "/fabrics/f0/nodes/{switch}",
+    "radius": "/fabrics/f0/api/v1/blast-radius?guid={upper}",
     "findings": "/metrics?collect[]=findings&collect[]=monitor",
     "metrics": "/metrics",
 }
@@ -66,6 +96,36 @@ async def main(port, path, count):
 asyncio.run(main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
 """
 """Program that requests a path as often at once as requested, with a reader of events for each."""
+
+
+def swept(hosts: int, radix: int = RADIX) -> Fabric:
+    """Return the model of a fat tree after a sweep."""
+    clock = SimulatedClock()
+    agent = MADAgent(clock, SimulatedFabric(clock, fatTree(hosts, radix)).attach())
+    found: list[Fabric] = []
+    Sweep(agent).run().addCallback(found.append)
+    while not found:
+        clock.advance(clock.calls[0].getTime() - clock.seconds())
+    return found[0]
+
+
+def _fill(folder: Path, fabric: Fabric, now: float) -> None:
+    """Store a year in which links were lost and have returned, and jobs, of which one has all hosts."""
+    begin, random = now - _YEAR, Random(0)
+    events = [event for event in Presence().follow(fabric, begin) if event is not None]
+    links = [event for event in events if event.kind == "link-came"]
+    count = max(0, _STATES - len(events)) // 2
+    for number in range(count):
+        at, link = begin + (number + 1) * _YEAR / (count + 2), random.choice(links)
+        events.append(replace(link, at=at, kind="link-gone", text="it is gone"))
+        events.append(replace(link, at=at + 1.0, text="it is back"))
+    store = HistoryStore(str(folder / "history.db"))
+    store.append(events)
+    store.close()
+    names = [hostName(node.description) for node in fabric.hosts()]
+    jobs = [random.sample(names, min(_HOSTS_OF_JOB, len(names))) for _ in range(_JOBS)] + [names]
+    lines = [f"{number}:user:{hostList(job)}:job\n" for number, job in enumerate(jobs)]
+    (folder / "jobs").write_text("".join(lines))
 
 
 class _Iterations:
@@ -125,9 +185,15 @@ async def fabrics(reactor: Any, orders: Orders) -> Result:
     C{browsers} is the number of browsers that show one page. The result is the longest reactor iteration of
     all requests, in seconds of processor time without garbage collections; times of others are in C{paths}.
     """
+    with tempfile.TemporaryDirectory() as folder:
+        return await _measured(reactor, orders, Path(folder))
+
+
+async def _measured(reactor: Any, orders: Orders, folder: Path) -> Result:
     names = [f"f{number}" for number in range(orders["fabrics"])]
     sections = "".join(f'[fabrics.{name}]\nport = "sim:fattree:4"\n' for name in names)
-    config = parseConfig(_CONFIG + sections)
+    config = parseConfig(_CONFIG.format(folder=folder) + sections)
+    _fill(folder, swept(orders["hosts"], orders["radix"]), reactor.seconds())
     simulated = [
         SimulatedFabric(reactor, fatTree(orders["hosts"], orders["radix"]), latencySeconds=0.0001)
         for _ in names
@@ -148,13 +214,18 @@ async def fabrics(reactor: Any, orders: Orders) -> Result:
             while poller.statistics.turns < turn:
                 await deferLater(reactor, 0.1)
     ready = time.perf_counter() - begun
+    switches = [node for node in simulated[0].nodes.values() if node.isSwitch]
+    pollers[0].linear = {node.guid: bytes(simulated[0].linearOf(node)) for node in switches}
+    pollers[0].surveyedAt = reactor.seconds()
     known = memoryBytes()[0]
     factory: Site = service.site.factory
     port = reactor.listenTCP(0, factory, interface="127.0.0.1", backlog=1000)
     ports = sum(len(poller.meters) for poller in pollers)
     paths = {}
     for name, path in _PATHS.items():
-        path = path.format(last=ports - 100)
+        leaf, upper = (guidText(node.guid) for node in (switches[0], switches[-1]))
+        moment = int(reactor.seconds() - _YEAR / 2)
+        path = path.format(last=ports - 100, moment=moment, switch=leaf, upper=upper)
         paths[name] = await _asked(reactor, port.getHost().port, path, 1)
     scraped = memoryBytes()[0]
     browsers = await _asked(reactor, port.getHost().port, "/fabrics/f0/links?sort=load", orders["browsers"])
@@ -167,6 +238,8 @@ async def fabrics(reactor: Any, orders: Orders) -> Result:
         "value": max(one["longest"] for one in paths.values()),
         "typical": median(one["longest"] for one in paths.values()),
         "ports": ports,
+        "states": _STATES,
+        "jobs": _JOBS,
         "ready": ready,
         "paths": paths,
         "browsers": browsers,
