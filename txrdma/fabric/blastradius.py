@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Union
@@ -30,7 +30,7 @@ Jobs = Sequence[Sequence[Sequence[Node]]]
 _Vertex = Union[Node, Port]
 """A switch, or a port of a host: hosts do not forward packets from one of their ports to another."""
 
-_JobsOf = dict[Node, set[tuple[int, tuple[Node, ...]]]]
+_JobsOf = dict[Node, list[tuple[int, frozenset[Node]]]]
 """Jobs of each node, by their number, each with all adapters of the host."""
 
 _FEW: Final = 20
@@ -273,17 +273,11 @@ class BlastRadius:
 
     # Some elements together.
 
-    def without(self, elements: Iterable[Element], jobs: Jobs = ()) -> Generator[None, None, Loss]:
+    def without(self, elements: Sequence[Element], jobs: Jobs = ()) -> Generator[None, None, Loss]:
         """Compute, in steps of milliseconds, what is lost without all of the elements together."""
-        nodes = {each for each in elements if isinstance(each, Node)}
-        cut: set[Port] = set()
-        for element in elements:
-            numbers = self._peers[element] if isinstance(element, Node) else (element.number,)
-            node = element if isinstance(element, Node) else element.node
-            for number in numbers:
-                cut |= {node.port(number), self._peers[node][number]}
+        nodes, cut = self._removed(elements)
         loss = Loss(unread=self.unread)
-        yield from self._cutOff(nodes, cut, loss)
+        loss.cutOff, loss.switches = yield from self._cutOff(nodes, cut)
         lost = yield from self._lostFrom(cut)
         yield from self._count(cut, lost, loss)
         off = set(loss.cutOff)
@@ -294,19 +288,38 @@ class BlastRadius:
         loss.jobs.sort(key=lambda one: (-one.cutOff, -one.paths))
         return loss
 
-    def _cutOff(self, nodes: set[Node], cut: set[Port], loss: Loss) -> Iterator[None]:
-        """Find the parts at the elements: hosts without a link to the largest are cut off."""
+    def _removed(self, elements: Sequence[Element]) -> tuple[set[Node], set[Port]]:
+        """Return the nodes among elements, and both ends of all cables that are removed with them."""
+        nodes = {each for each in elements if isinstance(each, Node)}
+        cut: set[Port] = set()
+        for element in elements:
+            numbers = self._peers[element] if isinstance(element, Node) else (element.number,)
+            node = element if isinstance(element, Node) else element.node
+            for number in numbers:
+                cut |= {node.port(number), self._peers[node][number]}
+        return nodes, cut
+
+    def _cutOff(
+        self, nodes: set[Node], cut: set[Port]
+    ) -> Generator[None, None, tuple[list[Node], list[Node]]]:
+        """Return hosts and switches that have no path to the largest of the parts at the elements."""
         pace = Pace()
         parts: list[list[_Vertex]] = []
         seen = {vertex for vertex in nodes if vertex.isSwitch}
         ends = [port for port in cut if not port.node.isSwitch and port.node not in nodes]
-        starts = [port.node for port in cut if port.node.isSwitch]
-        starts += [
-            peer.node
+        left = {
+            end: [
+                peer.node
+                for number, peer in self._peers[end.node].items()
+                if end.node.port(number) not in cut and peer.node.isSwitch
+            ]
             for end in ends
-            for number, peer in self._peers[end.node].items()
-            if end.node.port(number) not in cut and peer.node.isSwitch
-        ]
+        }
+        starts = [port.node for port in cut if port.node.isSwitch and port.node not in nodes]
+        starts += [switch for switches in left.values() for switch in switches]
+        if self._areJoined(starts, nodes, cut):
+            alone = {end.node for end, switches in left.items() if not switches and isEnd(end.node)}
+            return sorted(alone | {node for node in nodes if isEnd(node)}, key=_order), []
         for start in dict.fromkeys(starts):
             if start in seen:
                 continue
@@ -328,10 +341,26 @@ class BlastRadius:
             parts.append(part)
         parts += [[end] for end in ends]
         gone = _gone(parts) | {node for node in nodes if isEnd(node)}
-        loss.cutOff = sorted(gone, key=_order)
         largest = max(parts, key=_size, default=[])
         others = (vertex for part in parts if part is not largest for vertex in part)
-        loss.switches = sorted((vertex for vertex in others if isinstance(vertex, Node)), key=_order)
+        switches = (vertex for vertex in others if isinstance(vertex, Node))
+        return sorted(gone, key=_order), sorted(switches, key=_order)
+
+    def _areJoined(self, starts: list[Node], nodes: set[Node], cut: set[Port]) -> bool:
+        """Return whether switches are connected without the removed elements. This is mostly found nearby."""
+        missing = set(starts)
+        waiting = starts[:1]
+        seen = nodes.union(waiting)
+        missing.difference_update(waiting)
+        for switch in waiting:
+            if not missing:
+                break
+            for peer in self._peers[switch].values():
+                if peer.node.isSwitch and peer.node not in seen and peer not in cut:
+                    seen.add(peer.node)
+                    waiting.append(peer.node)
+                    missing.discard(peer.node)
+        return not missing
 
     def _lostFrom(self, cut: set[Port]) -> Generator[None, None, dict[Node, int]]:
         """Return the destinations to which packets at each switch cross a cut link, from there backwards."""
@@ -508,35 +537,50 @@ class BlastRadius:
 
     # Each element by itself.
 
-    def ranking(self, jobs: Jobs = ()) -> Generator[tuple[int, int], None, list[Rank]]:
+    def ranking(self, jobs: Jobs = ()) -> Generator[tuple[int, int] | None, None, list[Rank]]:
         """
         Compute what is lost without each switch and each cable by itself, the greatest losses first; after
-        milliseconds of work, yield the work done and its total.
+        milliseconds of work, yield the work done and its total, or None.
         """
-        alone, jobsOff = self._singlePoints(jobs)
         counts, users = yield from self._followed(jobs)
+        jobsOf: _JobsOf = defaultdict(list)
+        for number, job in enumerate(jobs):
+            for host in job:
+                for node in host:
+                    jobsOf[node].append((number, frozenset(host)))
+        elements = list(self._elements())
         found: list[Rank] = []
+        for element in elements:
+            cutOff, _switches = yield from self._cutOff(*self._removed([element]))
+            gone = set(cutOff)
+            jobsOff = {number for node in gone for number, host in jobsOf.get(node, ()) if host <= gone}
+            found.append(self._rankOf(element, len(gone), len(jobsOff), counts, users))
+            yield len(found), len(elements)
+        found.sort(key=lambda one: (*one.key, _order(one.element)))
+        return found
+
+    def _elements(self) -> Iterator[Element]:
+        """Yield all switches, and each cable by one of its ends."""
         for node, peers in self._peers.items():
             if node.isSwitch:
-                ports = [node.port(number) for number in peers]
-                found.append(self._rankOf(node, ports, alone, jobsOff, counts, users))
+                yield node
             for number, peer in peers.items():
                 port = node.port(number)
                 if _isFirst(port, peer):
-                    found.append(self._rankOf(port, [port], alone, jobsOff, counts, users))
-        found.sort(key=lambda one: (*one.key, _order(one.element)))
-        return found
+                    yield port
 
     def _rankOf(
         self,
         element: Element,
-        ports: list[Port],
-        alone: dict[Element, int],
-        jobsOff: dict[Element, int],
+        cutOff: int,
+        jobsCutOff: int,
         counts: Counter[Port],
         users: dict[Port, set[int]],
     ) -> Rank:
         isSwitch = isinstance(element, Node)
+        ports = (
+            [element.port(each) for each in self._peers[element]] if isinstance(element, Node) else [element]
+        )
         rates: dict[int, float] = defaultdict(float)
         groups: dict[int, _Sharers] = {}
         paths, using, hosts = 0, set[int](), 0
@@ -560,8 +604,7 @@ class BlastRadius:
                 hosts |= group.hosts
                 shares.append(left / group.gigabits)
         return Rank(
-            *(element, alone.get(element, 0), paths, hosts.bit_count(), min(shares)),
-            *(jobsOff.get(element, 0), len(using)),
+            *(element, cutOff, paths, hosts.bit_count(), min(shares), jobsCutOff, len(using)),
         )
 
     def _followed(
@@ -625,136 +668,6 @@ class BlastRadius:
         using = {ports[channel]: found for channel, found in users.items() if channel in ports}
         using.update((self._ends[-1 - channel], found) for channel, found in users.items() if channel < 0)
         return up, using
-
-    def _singlePoints(self, jobs: Jobs) -> tuple[dict[Element, int], dict[Element, int]]:
-        """
-        Return the number of hosts that are cut off without each switch and cable, where there are any, and
-        the number of jobs with such hosts.
-
-        A depth-first search finds them (Tarjan): without a node, those below a child remain connected if one
-        of them has a link to a node above; without the cable to a child, if one has another link upwards.
-        """
-        found: dict[Element, int] = {}
-        jobsOff: dict[Element, int] = {}
-        jobsOf: _JobsOf = defaultdict(set)
-        for number, job in enumerate(jobs):
-            for host in job:
-                for node in host:
-                    jobsOf[node].add((number, tuple(host)))
-        order: list[_Vertex] = []
-        at: dict[_Vertex, int] = {}
-        for node, peers in self._peers.items():
-            roots: list[_Vertex] = [node] if node.isSwitch else [node.port(number) for number in peers]
-            for root in roots:
-                if root not in at:
-                    self._search(root, order, at, jobsOf, found, jobsOff)
-        return found, jobsOff
-
-    def _search(
-        self,
-        root: _Vertex,
-        order: list[_Vertex],
-        at: dict[_Vertex, int],
-        jobsOf: _JobsOf,
-        found: dict[Element, int],
-        jobsOff: dict[Element, int],
-    ) -> None:
-        """Search one connected part of the fabric from a node."""
-        begin = at[root] = len(order)
-        order.append(root)
-        low = {root: begin}
-        closed: list[tuple[Port, int, int]] = []
-        pieces: dict[_Vertex, list[tuple[int, int]]] = defaultdict(list)
-        upper: list[Port | None] = [None]
-        waiting = [(root, iter(self._links(root)))]
-        while waiting:
-            vertex, left = waiting[-1]
-            for port, peer in left:
-                if port is upper[-1]:
-                    continue  # the link by which it was reached
-                beyond: _Vertex = peer.node if peer.node.isSwitch else peer
-                if beyond in at:
-                    low[vertex] = min(low[vertex], at[beyond])
-                    continue
-                low[beyond] = at[beyond] = len(order)
-                order.append(beyond)
-                upper.append(peer)
-                waiting.append((beyond, iter(self._links(beyond))))
-                break
-            else:
-                waiting.pop()
-                end = upper.pop()
-                if waiting and end is not None:
-                    parent = waiting[-1][0]
-                    low[parent] = min(low[parent], low[vertex])
-                    span = at[vertex], len(order)
-                    if low[vertex] >= at[parent]:
-                        pieces[parent].append(span)
-                    if low[vertex] > at[parent]:
-                        closed.append((end, *span))
-        ports = [0]  # number of ports of hosts before each position
-        for vertex in order[begin:]:
-            ports.append(ports[-1] + _isHostPort(vertex))
-        for end, first, last in closed:
-            peer = self._peers[end.node][end.number]
-            gone = self._outside(order, at, ports, begin, [(first, last)])
-            self._note(end if _isFirst(end, peer) else peer, gone, jobsOf, found, jobsOff)
-        for vertex, spans in pieces.items():
-            if isinstance(vertex, Node):
-                gone = self._outside(order, at, ports, begin, spans, at[vertex])
-                self._note(vertex, gone, jobsOf, found, jobsOff)
-
-    def _outside(
-        self,
-        order: list[_Vertex],
-        at: dict[_Vertex, int],
-        ports: list[int],
-        begin: int,
-        spans: list[tuple[int, int]],
-        removed: int | None = None,
-    ) -> set[Node]:
-        """
-        Return the hosts that have no port in the largest part, without building that part.
-
-        @param spans: parts of the order that are no longer connected to the rest; C{removed} is the position
-            of the removed switch.
-        """
-        parts = [(ports[last - begin] - ports[first - begin], last - first) for first, last in spans]
-        left = len(order) - begin - sum(length for _count, length in parts) - (removed is not None)
-        parts.append((ports[-1] - sum(count for count, _length in parts), left))
-        largest = max(range(len(parts)), key=parts.__getitem__)
-        if parts[largest][1] <= 1:  # no host reaches another one
-            inside = {*order[begin:]}
-        elif largest == len(spans):
-            inside = {vertex for first, last in spans for vertex in order[first:last]}
-        else:
-            first, last = spans[largest]
-            inside = {*order[begin:first], *order[last:]}
-        found = {vertex.node for vertex in inside if isinstance(vertex, Port) and isEnd(vertex.node)}
-        return {
-            host
-            for host in found
-            if all((port := host.port(number)) in inside or port not in at for number in self._peers[host])
-        }
-
-    def _links(self, vertex: _Vertex) -> Iterator[tuple[Port, Port]]:
-        """Return both ports of each link of a switch, or of the link of a host's port."""
-        if isinstance(vertex, Port):
-            return iter([(vertex, self._peers[vertex.node][vertex.number])])
-        return ((vertex.port(number), peer) for number, peer in self._peers[vertex].items())
-
-    @staticmethod
-    def _note(
-        element: Element,
-        gone: set[Node],
-        jobsOf: _JobsOf,
-        found: dict[Element, int],
-        jobsOff: dict[Element, int],
-    ) -> None:
-        if gone:
-            found[element] = len(gone)
-            hosts = set[tuple[int, tuple[Node, ...]]]().union(*(jobsOf.get(one, ()) for one in gone))
-            jobsOff[element] = len({number for number, host in hosts if set(host).issubset(gone)})
 
 
 def _size(part: list[_Vertex]) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from txrdma.fabric.blastradius import BlastRadius, Element, Jobs, Loss, Rank
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.routing import NO_PORT
 from txrdma.fabric.tables import TableSurvey
+from txrdma.iba.verbs import NodeType
 from txrdma.kit.graphs import distances
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
@@ -262,6 +263,39 @@ class ThreeLevelTests(FatTreeTests):
         self.assertEqual((loss.cutOff, len(loss.reduced)), ([], 1))
         self.assertEqual(len(loss.reduced[0].nodes), self.radix // 2)
         self.assertGreater(len(loss.reduced[0].hosts), self.radix // 2)
+
+
+class ChainTests(RadiusTestCase):
+    """Four switches in a row, of which two have two cables: a fabric with single points of failure."""
+
+    def net(self) -> Net:
+        net = Net()
+        for number, hosts in enumerate((6, 2, 1, 1)):
+            net.add(NodeType.SWITCH, 12, f"s{number}")
+            for host in range(hosts):
+                name = "a" if number == host == 0 else f"h{number}{host}"
+                net.add(NodeType.CHANNEL_ADAPTER, 2, name)
+                net.link(name, 1, f"s{number}", host + 1)
+        for one, other in ((0, 1), (1, 2), (2, 3)):
+            net.link(f"s{one}", 10, f"s{other}", 11)
+        net.link("s1", 9, "s2", 9)
+        net.link("h20", 2, "s3", 9)  # a host with two switches
+        return net
+
+    def test_singlePoints(self) -> None:
+        """Switches and cables that separate parts of the fabric cut off the hosts of the smaller one."""
+        whole = self.survey()
+        ranks = completed(whole.ranking([[[self.node("h10")], [self.node("h30")]]]))
+        self.assertEqual(len(ranks), 4 + 11 + 4)
+        for rank in ranks:
+            element = rank.element
+            ports = element.linked() if isinstance(element, Node) else [element]
+            cut = {end for port in ports for end in (port, port.peer) if end is not None}
+            expected = self.unreached(cut, [element])
+            self.assertEqual(set(named(self.loss(whole, element).cutOff)), expected, element)
+            self.assertEqual(rank.cutOff, len(expected), element)
+            self.assertEqual(rank.jobsCutOff, not expected.isdisjoint({"h10", "h30"}), element)
+        self.assertEqual([str(rank.element).partition(" ")[0] for rank in ranks[:3]], ["s0", "s1", "s0"])
 
 
 class LMCTests(RadiusTestCase):
