@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Generator, Iterable, Sequence
 from time import monotonic
@@ -24,11 +23,8 @@ from txrdma.fabric.losses import elementKind, elementText, lossDict, rankDict
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.parts import located
-from txrdma.fabric.routing import FIRST_MULTICAST, NO_PORT
 from txrdma.fabric.slurm import hostList
 from txrdma.fabric.slurmjobs import HostsByName, parsedJobs, queueText, readJobs, SlurmJob, SQUEUE
-from txrdma.fabric.texts import readText
-from txrdma.iba.types import GUID
 
 T = TypeVar("T")
 
@@ -48,8 +44,8 @@ class CommandOptions(SweepOptions):
         "paths between hosts that the present forwarding tables lead over them (until the subnet manager "
         "computes other routes), hosts with less bandwidth, and Slurm jobs on these hosts. NODE is a LID, a "
         "GUID or a name; with a PORT the cable at that port is meant. --all ranks every switch and cable by "
-        "itself, single points of failure first. With --load and no --device nothing is sent; paths are then "
-        "those of --tables."
+        "itself, single points of failure first. With --load and no --device nothing is sent, and paths are "
+        "unknown; --device sim:FILE has those of a txrdma snapshot."
     )
     optFlags = [
         ["all", "a", "Rank all switches and cables, each by itself."],
@@ -57,7 +53,6 @@ class CommandOptions(SweepOptions):
     ]
     optParameters = [
         ["jobs", "j", "", "Read the jobs of Slurm from a file with the output of squeue.", fileName],
-        ["tables", None, "", "Read forwarding tables from the output of txrdma routes --json.", fileName],
         ["most", "m", _FEW, "Maximum number of rows of each table; JSON has all.", count],
     ]
 
@@ -76,15 +71,14 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     """Run C{txrdma blast-radius}: print what is lost without the elements, or rank all."""
     with endedBySignals():
         jobs = readJobs(options["jobs"]) if options["jobs"] else []
-        linear = readTables(options["tables"]) if options["tables"] else {}
     if options["squeue"]:
         jobs = list(parsedJobs(await queueText(reactor, SQUEUE, _SQUEUE_SECONDS)))
     if options["load"] and not options["device"]:
-        fabric, names = loaded(options["load"]), nodeNames(options)
+        fabric, names, linear = loaded(options["load"]), nodeNames(options), {}
     else:
         with opened(reactor, options) as session:
             fabric, names = await swept(session), session.names
-            linear = linear or await linearTables(session, fabric)
+            linear = await linearTables(session, fabric)
     elements = [elementOf(fabric, text, names) for text in options["elements"]]
     byName, radius = HostsByName(names), BlastRadius(fabric, linear)
     for node in fabric.nodes.values():
@@ -150,22 +144,6 @@ def elementOf(fabric: Fabric, text: str, names: NodeNames) -> Element:
     if port is None or not port.number:
         raise InvalidRequest(f"{text}: {node} has no port {number}")
     return port
-
-
-def readTables(path: str) -> dict[GUID, bytes]:
-    """Read forwarding tables from a file with the output of C{txrdma routes --json}."""
-    try:
-        tables = json.loads(readText("tables", path))
-        return {GUID.fromString(one["guid"]): _table(one["linear"]) for one in tables}
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        raise InvalidRequest(f"tables {path}: this is not the output of routes --json: {error!r}") from error
-
-
-def _table(entries: Sequence[dict[str, int]]) -> bytes:
-    ports = {entry["lid"]: entry["port"] for entry in entries}
-    if not all(0 <= lid < FIRST_MULTICAST for lid in ports):
-        raise ValueError("a LID is out of range")
-    return bytes(ports.get(lid, NO_PORT) for lid in range(max(ports, default=0) + 1))
 
 
 # Output.

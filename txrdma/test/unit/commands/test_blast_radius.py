@@ -77,9 +77,8 @@ class BlastRadiusTests(NetFabricTestCase):
             self.refusedOptions("blast-radius", *arguments)
         path = Path(self.mktemp())
         path.write_text("nothing")
-        for option in ("--jobs", "--tables"):
-            self.printed("blast-radius", "left", option, str(path))
-            self.assertIn(str(path), str(self.status))
+        self.printed("blast-radius", "left", "--jobs", str(path))
+        self.assertIn(str(path), str(self.status))
 
     def test_noSqueue(self) -> None:
         """Without squeue the message says so."""
@@ -88,16 +87,15 @@ class BlastRadiusTests(NetFabricTestCase):
         self.assertIn("squeue is not installed here", str(self.status))
 
     def test_snapshot(self) -> None:
-        """A snapshot has no tables: only with those of a file are there paths; nothing is sent."""
-        snapshot, tables = self.mktemp(), Path(self.mktemp())
-        self.printed("discover", "--save", snapshot)
-        tables.write_text(self.printed("routes", "--json"))
+        """What discover saves has no tables, and no paths; that of snapshot has them. Nothing is sent."""
+        saved, snapshot = self.mktemp(), self.mktemp()
+        self.printed("discover", "--save", saved)
+        self.printed("snapshot", snapshot)
         live = self.answerTo("blast-radius", "right")
-        without = self.output("blast-radius", "right", "--json", "--load", snapshot, device="")
+        without = self.output("blast-radius", "right", "--json", "--load", saved, device="")
         self.assertEqual((without.json["cutOff"], without.json["paths"]), (live["cutOff"], 0))
         self.assertIn("no forwarding tables are known", without.errors)
-        arguments = ("right", "--json", "--load", snapshot, "--tables", str(tables))
-        whole = self.output("blast-radius", *arguments, device="")
+        whole = self.output("blast-radius", "right", "--json", device=f"sim:{snapshot}")
         self.assertEqual((whole.json, whole.errors), (live, ""))
 
     def test_silent(self) -> None:
