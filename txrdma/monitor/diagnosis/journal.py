@@ -85,16 +85,19 @@ class Journal:
     Journal of the most recent events of one fabric.
 
     @ivar changes: the last changes, in chronological order.
+    @ivar number: number of events so far.
     @ivar store: stores new events; a monitor without a history drops them.
     """
 
     def __init__(self) -> None:
+        self.number = 0
         self.changes: deque[FabricEvent] = deque(maxlen=MOST_CHANGES)
         self.store: Callable[[Sequence[FabricEvent]], object] = len
 
     def add(self, events: Sequence[FabricEvent]) -> None:
         """Add events, in chronological order."""
         self.changes.extend(event for event in events if event.text)
+        self.number += len(events)
         self.store(events)
 
     def since(self, at: float) -> list[FabricEvent]:

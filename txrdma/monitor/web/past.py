@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from itertools import chain
+from math import ceil, log2
 from typing import Any, Final, NamedTuple, TypeVar
 
 from txrdma.fabric.model import breakUp, Fabric, Node
@@ -177,16 +178,35 @@ def historyOf(context: PageContext) -> HistoryWriter:
     return context.watch.history
 
 
+def _eventsOf(context: PageContext) -> object:
+    """Return a value that is equal until there are newer events."""
+    journal = context.poller.journal
+    return journal, journal.number
+
+
 async def changeTimes(context: PageContext, begin: float | None, end: float | None) -> dict[str, Any]:
-    """Return the times of changes, at most L{MOST_MARKS}, for JSON; of all moments without C{begin}."""
-    history, end = historyOf(context), context.now if end is None else end
-    since, marks = await history.read(lambda store: store.changeTimes(begin or 0.0, end, MOST_MARKS))
-    first = max(begin or 0.0, end if since is None else since)
+    """
+    Return the times of changes, about L{MOST_MARKS}, for JSON; of all moments without C{begin}.
+
+    Browsers that show the last hour request slightly different times, and are answered by one reading.
+    """
+    history, watch, last = historyOf(context), context.watch, context.now if end is None else end
+    least, state = begin or 0.0, _eventsOf(context)
+    step = 2.0 ** ceil(log2(max(1.0, (last - least) / MOST_MARKS)))
+    first = least - least % step
+
+    async def read() -> tuple[float | None, list[tuple[float, int]]]:
+        return await history.read(lambda store: store.changeTimes(first, last, MOST_MARKS))
+
+    wanted = first, end
+    request = ("times", watch.fabric, hash(wanted) % _SLOTS)
+    since, marks = await watch.searches.shared(request, (wanted, state), read)
+    least = max(least, last if since is None else since)
     return {
         "since": since,
-        "begin": min(first, end),
-        "end": end,
-        "marks": [{"at": at, "changes": changes} for at, changes in marks],
+        "begin": min(least, last),
+        "end": last,
+        "marks": [{"at": at, "changes": changes} for at, changes in marks if at > least],
     }
 
 
@@ -205,7 +225,7 @@ async def past(context: PageContext, at: float | None, since: float | None = Non
     if since is not None and since > end:
         since, at = end, None if since >= context.now else since
     isRecent = at is None or at > context.now - _RECENT_SECONDS
-    state = since, at, context.state[::2] if isRecent else None
+    state = since, at, _eventsOf(context) if isRecent else None
     work = partial(_read, watch, context.now if at is None else at, since)
     request = ("past", watch.fabric, hash((since, at)) % _SLOTS)
     found = await watch.searches.shared(request, state, lambda: history.read(work))

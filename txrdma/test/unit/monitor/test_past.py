@@ -117,10 +117,31 @@ class PastTests(PageTestCase):
             self.json(f"topology/difference?from={before - 30}")
             self.pump(20.0)
         self.assertEqual(self.reads, 3)
+        self.poller.version += 1  # as with each sweep
+        self.json(f"topology/difference?from={before - 30}")
+        self.assertEqual(self.reads, 3)
         self.cut("b", 2)
         self.json(f"topology/at?at={before - 30}")
         self.json(f"topology/difference?from={before - 30}")
         self.assertEqual(self.reads, 4)
+
+    def test_sharedTimes(self) -> None:
+        """Times of changes are read once for all browsers until something changes."""
+        self.patch(past, "_SLOTS", 1 << 60)
+        self.patch(past, "MOST_MARKS", 2)
+        self.cut("c")
+        self.reads = 0
+        found = []
+        for _ in range(3):
+            found.append(self.json(f"topology/times?begin={self.clock.seconds() - 70.0}"))
+            self.pump(0.5)
+        self.assertEqual(self.reads, 1)
+        self.assertEqual([sum(mark["changes"] for mark in one["marks"]) for one in found], [2] * 3)
+        self.assertEqual(len({one["end"] for one in found}), 3)
+        self.cut("b", 2)
+        marks = self.json("topology/times?begin=0")["marks"]
+        self.assertGreater(sum(mark["changes"] for mark in marks), 2)
+        self.assertEqual(self.reads, 2)
 
     def test_most(self) -> None:
         """Of many differences some are listed, and all are counted."""
