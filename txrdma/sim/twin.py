@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
 
 from txrdma.fabric.model import localPortIn, Node, PortKey
 from txrdma.fabric.recording import Answer, Recording, registerOf
@@ -38,6 +39,8 @@ from txrdma.sim.fabric.model.nodes import (
 from txrdma.sim.fabric.wire.madport import SimulatedMADPort
 from txrdma.sim.netfabrics import netOf
 from txrdma.sim.nets.netfile import Net
+
+_log = Logger()
 
 _MKEY: Final = span(smp.PortInfo, "mkey")
 _NO_MKEY: Final = bytes(_MKEY.stop - _MKEY.start)
@@ -340,10 +343,11 @@ class Replay:
 
     def _show(self) -> None:
         recording, *later = self._recordings[self._at :]
-        self._twin.become(recording, later[0] if later else None, self._speed)
         self._at += 1
         if later:
             self._timer.start(max(0.0, later[0].at - recording.at) / self._speed, self._show)
+        with _log.failuresHandled("the recording of {at} was not replayed", at=recording.at):
+            self._twin.become(recording, later[0] if later else None, self._speed)
 
 
 def _netOf(recordings: Sequence[Recording]) -> Net:

@@ -66,6 +66,27 @@ class TwinTests(FabricTestCase):
         self.assertSame(third.fabric, self.seen(twin))
         replay.stop()
 
+    def test_raises(self) -> None:
+        """After a recording that cannot be shown, the next one is."""
+        recording = self.recorded(1000.0)
+        several = [
+            Recording(recording.fabric, at, recording.endPort, recording.answers) for at in (1e3, 2e3, 3e3)
+        ]
+        twin = Twin(self.clock, several)
+        self.addCleanup(twin.close)
+        shown: list[float] = []
+
+        def become(one: Recording, *_others: object) -> None:
+            shown.append(one.at)
+            raise ValueError("oops")
+
+        self.patch(twin, "become", become)
+        replay = Replay(twin, several)
+        replay.start()
+        self.pump(2500.0)
+        self.assertEqual(shown, [1e3, 2e3, 3e3])
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 3)
+
     def test_stopped(self) -> None:
         """A stopped replay schedules nothing."""
         recording = self.recorded(1000.0)
