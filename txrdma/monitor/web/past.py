@@ -196,7 +196,8 @@ async def changeTimes(context: PageContext, begin: float | None, end: float | No
     first = least - least % step
 
     async def read() -> tuple[float | None, list[tuple[float, int]]]:
-        return await history.read(lambda store: store.changeTimes(first, last, MOST_MARKS))
+        async with watch.searches.reads:
+            return await history.read(lambda store: store.changeTimes(first, last, MOST_MARKS))
 
     wanted = first, end
     request = ("times", watch.fabric, hash(wanted) % _SLOTS)
@@ -228,7 +229,12 @@ async def past(context: PageContext, at: float | None, since: float | None = Non
     state = since, at, _eventsOf(context) if isRecent else None
     work = partial(_read, watch, context.now if at is None else at, since)
     request = ("past", watch.fabric, hash((since, at)) % _SLOTS)
-    found = await watch.searches.shared(request, state, lambda: history.read(work))
+
+    async def read() -> Past | None:
+        async with watch.searches.reads:
+            return await history.read(work)
+
+    found = await watch.searches.shared(request, state, read)
     if found is None:
         raise Missing("the history has no events yet")
     return found

@@ -25,6 +25,9 @@ MOST_SEARCHES: Final = 2
 MOST_TRACES: Final = 2
 """Largest number of paths that are traced at a time, each by one request to the fabric after the other."""
 
+MOST_READS: Final = 2
+"""Largest number of moments that are read from the history at a time, between what is written to it."""
+
 MOST_RESULTS: Final = 32
 """Largest number of search results that are retained to answer equal requests; each has up to 1,000 rows."""
 
@@ -64,13 +67,14 @@ class Searches:
     """
     Runs searches, each until L{stop}.
 
-    @ivar traces: limits the paths that are traced at a time.
+    @ivar traces: limits the paths that are traced at a time; C{reads} the moments that are read.
     """
 
     def __init__(self, reactor: IReactorTime) -> None:
         self._cooperator = Cooperator(scheduler=lambda work: reactor.callLater(0.0, work))
         self._turns = DeferredSemaphore(MOST_SEARCHES)
         self.traces = DeferredSemaphore(MOST_TRACES)
+        self.reads = DeferredSemaphore(MOST_READS)
         self._results: dict[Hashable, _Shared[Any]] = {}
 
     def stop(self) -> None:

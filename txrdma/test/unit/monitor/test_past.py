@@ -8,11 +8,14 @@ from html import unescape
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail, maybeDeferred
+from twisted.internet.task import deferLater
 
 from txrdma.error import DeviceUnavailable
 from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.web import past
+from txrdma.monitor.web.searches import MOST_READS
+from txrdma.test.support.monitor.fetching import Connection
 from txrdma.test.unit.monitor.test_pages import PageTestCase, Seen
 
 
@@ -149,6 +152,27 @@ class PastTests(PageTestCase):
         before = self.cut("c")
         self.assertEqual(sum(self.json(f"topology/difference?from={before}")["differences"].values()), 2)
         self.assertEqual(len(self.json(f"differences?from={before}")["rows"]), 1)
+
+    def test_crowd(self) -> None:
+        """Few requests read the history at a time, so that they do not delay what is written to it."""
+        history = self.watch.history
+        assert history is not None
+        active = most = 0
+
+        async def slowly(_work: object) -> None:
+            nonlocal active, most
+            active += 1
+            most = max(most, active)
+            await deferLater(self.clock, 0.1)
+            active -= 1
+
+        self.patch(history, "read", slowly)
+        connections = [Connection(self.site.factory) for _ in range(8)]
+        for at, connection in enumerate(connections):
+            connection.ask(f"/api/v1/topology/at?at={at}")
+        self.pump(2.0)
+        self.assertEqual([each.answer.code for each in connections], [404] * 8)
+        self.assertEqual(most, MOST_READS)
 
     def test_page(self) -> None:
         """The page has sliders, and tables of a moment or of differences; old times count as the first."""
