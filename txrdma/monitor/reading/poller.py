@@ -90,7 +90,7 @@ _LATE_PERIODS: Final = 3
 """Periods of a loop after which it is late, where that is more than L{LATE_SECONDS}."""
 
 _MOST_DOUBLINGS: Final = 10
-"""Most failed sweeps in a row that double the pause until the next one."""
+"""Most failed sweeps or refreshes in a row that double the pause until the next one."""
 
 _LATER_SHARE: Final = 4
 """Share of the outstanding datagrams that sweeps after the first one may use."""
@@ -422,7 +422,7 @@ class FabricPoller:
         least = max(settings.settleSeconds, 4 * self.statistics.sweepSeconds)
         failures = self.sweeps.failures
         if failures:
-            return float(min(usual, least * (1 << min(failures - 1, _MOST_DOUBLINGS))))
+            return self._backedOff(least, failures)
         now = self._reactor.seconds()
         waits = [self.findingLog.settlesIn(source, now) for source in (_SWEEP, _MANAGERS)]
         settles = min((wait for wait in waits if wait is not None), default=usual)
@@ -569,7 +569,16 @@ class FabricPoller:
         self._refreshes.runIn(self._settings.settleSeconds)
 
     def _untilRefresh(self) -> float | None:
-        return self._settings.settleSeconds if self._signs or self._newGUIDs else None
+        settings, failures = self._settings, self._refreshes.failures
+        if self._signs or self._newGUIDs:
+            return settings.settleSeconds
+        if failures:  # they count until a refresh succeeds, even if nothing changes any more
+            return self._backedOff(settings.settleSeconds, failures)
+        return None
+
+    def _backedOff(self, seconds: float, failures: int) -> float:
+        """Return a pause that doubles with each failure in a row, up to the time between sweeps."""
+        return float(min(self._settings.sweepSeconds, seconds * (1 << min(failures - 1, _MOST_DOUBLINGS))))
 
     async def _refreshSigned(self) -> bool:
         """Refresh all nodes with a sign of change; False during a sweep, or while the port is down."""

@@ -294,6 +294,19 @@ class ChaosTests(PollerTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
         self.assertIn(("raised", "loop-failed", "sweep"), self.output())
 
+    def test_refresh(self) -> None:
+        """A refresh with a part that raises is repeated, although nothing else has changed."""
+        self.started()
+        self.pump(20.0)
+        self.raising(self.poller, "_check", 1)
+        self.poller._sign(self.fabric.node("c").guid)
+        refreshes = next(loop for loop in self.poller.supervisor.loops if loop.name == "refresh")
+        self.pump(3.0)
+        self.assertEqual(refreshes.problem, "checking what has changed: _check fails")
+        self.pump(60.0)
+        self.assertEqual(refreshes.problem, "")
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+
     def test_hangs(self) -> None:
         """A sweep that does not end is a finding."""
         self.started()
