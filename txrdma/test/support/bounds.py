@@ -50,6 +50,13 @@ BOUNDS: Final = {
         soft.SoftDevice._completionQueues,_listeners
         soft.SoftProtectionDomain._queuePairs streams.StreamEnd.context
         unix.StatusServer.parts,_counters,_answering
+        kit.Arguments._keys kit.ForwardClock._listeners kit.Spool.records kit._Stop.listeners
+        pingpong.Activity.calls ports.EndPortWatcher._calls ports.HostNetwork._listeners
+        tap.FabricsService.monitors verbs.PollingReactor._pollables,_live,_hits verbs._Share._unsubscribers
+        verbs.PyverbsDevice._channels,_completionQueues,_domains,_listeners,_queuePairs,_readers
+        verbs.PyverbsProtectionDomain._handles,_queuePairs,_regions,_shared
+        verify.Client._calls verify.Serving._ports verify.Supervisor.checks,measurements verify.Timer._times
+        verify.Worker._errors,_rest
     """,
     "TURN": """
         btl.FastPath._events btl.Module._events btl.ModulePort._touched btl.Rendezvous._proved
@@ -59,6 +66,7 @@ BOUNDS: Final = {
         smc.LinkGroupCore.output,pending smc._Core.output,pending
         soft.Coordinator._events soft.Datagrams._events soft.LocalPeers._written
         soft.Requester._events soft.Responder._events soft.SoftDevice._events
+        kit.NextCalls._calls,_running
     """,
     "FIXED": """
         btl.Channel._receives,_refused btl.DevicePort.channels btl.ModulePort._channels,ports
@@ -82,6 +90,8 @@ BOUNDS: Final = {
         soft.Responder._finalEvents
         soft.RoCEPort._grids soft.SharedQueuePair._doorbells soft.SoftCompletionQueue._completions
         soft.Peer._classes soft.UDPCarrier._reported unix.StatusServer._ended
+        kit.Prover._data kit.RemoteSender.lost kit.StateTable._states kit._Builder._states
+        pingpong.Samples._counts tap.Statistics.modes tap.Threads._pools verify.StreamService._head
     """,
     "PART": """
         btl.FastPath._peers,_earlyLimits btl.Module._ready,_losing,_probing,unmarked btl.ModulePort._unneeded
@@ -104,6 +114,10 @@ BOUNDS: Final = {
         soft.SoftCompletionQueue._members,_awake,_dormant,_lanes,_polls,_arms soft.SoftQueuePair._held
         soft.SoftSharedReceiveQueue._takers soft.UnopenedLane._waiting
         soft._ConnectedProcess.queuePairs,_unopened,_postponed streams.StreamEnd._rest
+        kit.TimerWheel._order,_slots tap.ProxyFactory.pairs verbs.PyverbsCompletionChannel._queues,_rung
+        verbs.PyverbsCompletionQueue._localCompletions,_members verbs.PyverbsQueuePair._receives,_sends
+        verbs.PyverbsSharedReceiveQueue._consumers,_receives verbs.ReceiveWorkRequests._cache
+        verbs.SendWorkRequests._workRequests verbs.Sources._disarms,_pairs
     """,
     "USER": """
         smc.ControlAnswer.command,connections,linkGroups,statistics,silent smc._SocketCache._sockets
@@ -157,10 +171,14 @@ BOUNDS: Final = {
         monitor.ErrorThresholds._downs,_links,_restarts,_resets,_down,_trained,_recent,_full,_former
         monitor.FabricPoller.firmware,linear,_rotation,_signs,_touched,_ports monitor.FindingLog._pending,open
         monitor.Presence._appeared,present,linked,lost,came monitor.Tallies._tallies
-        monitor._Visit.stops,pending,doubted,states
+        kit.BackOff._silent monitor._Visit.stops,pending,doubted,states tap.HistoryReplay._growing
     """,
     "fabric.excess.MOST_PROBLEMS": "fabric.Fabric.problems",
     "fabric.excess._MOST_CUTS": "fabric.Bounds.cuts",
+    "kit.logs._MOST": "kit.RateLimitedLogger._entries",
+    "kit.remotesender.MOST_ANSWER": "kit._BodyReader.body",
+    "kit.remotesender.MOST_QUEUED": "kit.RemoteSender._queue",
+    "kit.webaccess.MOST_GUESSERS": "kit.Guesses._known",
     "mad.core.answers.MOST_RECORDS": "mad.Records.decoded",
     "mad.core.recent.MOST_REMEMBERED": "mad.RMPPTransfers._incoming mad.Recent._known",
     "mad.core.rmpp.LONGEST_MESSAGE": "mad.RMPPReceiver._parts",
@@ -183,6 +201,7 @@ BOUNDS: Final = {
     "monitor.series.eventtable.MOST_STATES": "monitor._Drawing._added,_hosts,_joined,_removed,_worst",
     "monitor.series.history.MOST_EVENTS": "monitor.EventTable._uncertain",
     "monitor.series.history.MOST_ROWS": "monitor.BatchWriter._rows",
+    "monitor.series.remotewriter.MOST_ROWS": "tap.Duty._unsure",
     "monitor.series.historystore.MOST_PORTS": "monitor.HistoryStore._ports,_last",
     "monitor.web.events._REPEATED": "monitor.EventHub._unsent",
     "monitor.web.events.MOST_READERS": "monitor.EventHub.readers",
@@ -193,6 +212,9 @@ BOUNDS: Final = {
         monitor.MonitorFactory._waiting,_clients monitor._Scrape.scrapers monitor._Shared.waiting
     """,
     "monitor.web.events.MOST_WAITING": "monitor.Reader._waiting",
+    "pingpong.bootstrap.LONGEST": "pingpong.LineSplitter._held",
+    "pingpong.compatible.LINE_BYTES": "pingpong._Exchange._held",
+    "pingpong.conversation._MOST_WAITING": "pingpong.Conversation._received",
     "smc.common.realports._MOST_CHOICES": "smc.RealPorts._choices",
     "smc.flow.flow._EARLY": "smc.Flow.early",
     "smc.group._linkgroup.MAX_CONNECTIONS": """
@@ -225,5 +247,6 @@ BOUNDS: Final = {
     "unix.answers._LONGEST_ANSWER": "unix._Asking._chunks",
     "unix.lines.LONGEST": "unix.Lines._rest",
     "unix.lines.MOST_UNREAD": "unix.Lines._unsent",
+    "verify.serving.MOST_CONNECTIONS": "verify.Serving._connections",
 }
 """Tables by reason, or by the name of the constant that limits them, without C{txrdma}."""
