@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.unix import socketdirectory
 from txrdma.unix.socketdirectory import SocketDirectory
 
 
@@ -40,6 +41,13 @@ class NamesTests(SynchronousTestCase):
         for number in range(100):
             self.publish(f"client-{number}").close()
             self.assertLessEqual(len(os.listdir(self.directory.path)), 5)
+
+    def test_nameOfKilledProcessIsReplaced(self) -> None:
+        """A name of a killed process can be published, even if it is not among those that are removed."""
+        self.patch(socketdirectory, "_SWEPT", 0)
+        self.publish("soft-1").close()
+        self.publish("soft-1")
+        self.assertRaises(FileExistsError, self.publish, "soft-1")
 
     def test_unreadableDirectory(self) -> None:
         """A name is published although the names of others cannot be read."""
