@@ -418,7 +418,9 @@ class StrangerTests(StrangerCase):
             for _ in range(4):
                 self.reactor.iterate(0)
             self.assertTrue(self.added.isNothing())
+            self.assertEqual(port._links, {})
 
+        port = cast(Any, self.device).routes[0]
         anything()
         self.check()
         self.flushLoggedErrors()
