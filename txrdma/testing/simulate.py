@@ -30,7 +30,7 @@ from txrdma.testing.btl.userplans import drawUsers, UsersPlan
 from txrdma.testing.btl.users import playUsers
 from txrdma.testing.cm import scenario as cmUsers
 from txrdma.testing.cm import userplans as cmPlans
-from txrdma.testing.hostile.btl import BTLScenario
+from txrdma.testing.hostile.btl import BTLPathsScenario, BTLScenario
 from txrdma.testing.hostile.cm import CMScenario, RSocketScenario
 from txrdma.testing.hostile.mad import MADScenario
 from txrdma.testing.hostile.plans import HostilePlan
@@ -90,6 +90,7 @@ GENERATORS: Final[dict[str, Generator[Any]]] = {
     "smc-shared-memory": Generator(MemoryPlan, drawMemory, playMemory),
     "smc-two-ports": Generator(TwoPortPlan, drawTwoPorts, playTwoPorts),
     "hostile-btl": _hostile(BTLScenario),
+    "hostile-btl-paths": _hostile(BTLPathsScenario),
     "hostile-mad": _hostile(MADScenario),
     "hostile-rdma": _hostile(CMScenario),
     "hostile-rsocket": _hostile(RSocketScenario),

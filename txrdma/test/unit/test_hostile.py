@@ -122,6 +122,11 @@ class BTLTests(SynchronousTestCase):
     """A hostile peer of a module of the byte transfer layer."""
 
 
+@playingHostile("hostile-btl-paths", 3)
+class BTLPathsTests(SynchronousTestCase):
+    """A hostile peer of a module with two ports."""
+
+
 @playingHostile("hostile-soft", 6)
 class SoftTests(SynchronousTestCase):
     """A hostile process with which software devices share memory."""

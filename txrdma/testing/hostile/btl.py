@@ -91,15 +91,19 @@ class BTLScenario(HostileScenario):
         self.served: dict[int, Pair] = {}
         self.accepting: dict[Host, Any] = {}
 
+    def devicesOf(self, host: Host) -> Any:
+        """Return the device of a host's endpoints, or a list with the device of each path."""
+        return host.device
+
     def begin(self) -> None:
         for host in (self.victim, self.hostile):
             stream: Any = _ServerStream(self, host)
-            ServerEndpoint(host, stream, host.device).listen(_Serving(self, host))
+            ServerEndpoint(host, stream, self.devicesOf(host)).listen(_Serving(self, host))
 
     def connect(self, client: Host, server: Host) -> Pair:
         pair = Pair(MessageTalker())
         stream: Any = _ClientStream(self, (client, server), pair)
-        endpoint = ClientEndpoint(client, stream, client.device)
+        endpoint = ClientEndpoint(client, stream, self.devicesOf(client))
         self.watch(client, endpoint.connect(Recorders(lambda: pair.client)))
         return pair
 
@@ -138,6 +142,18 @@ class BTLScenario(HostileScenario):
             if key[0] in self.hosts:
                 module._isClosed = True
                 module._closing.close()
+
+
+class BTLPathsScenario(BTLScenario):
+    """A simulation in which connections have two paths, since each host has a device with two ports."""
+
+    def makeDevice(self, host: Host) -> Any:
+        """Create the device of a host."""
+        host.addresses = host.address, host.address.replace("10.0.1.", "10.0.2.")
+        return self.world.network.device(*host.addresses)
+
+    def devicesOf(self, host: Host) -> Any:
+        return [host.device] * 2
 
 
 @implementer(IMessageProtocolFactory)
