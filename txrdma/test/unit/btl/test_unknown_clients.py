@@ -22,12 +22,13 @@ from txrdma.btl.core.module import MOST_EARLY_BYTES
 from txrdma.btl.core.window import GIVE_UP
 from txrdma.btl.introductions import frame, FrameKind, Introduction, INTRODUCTION_LENGTH
 from txrdma.btl.lifeline import MOST_EARLY, PeerConnection, PROBE_SECONDS
+from txrdma.btl.probes import PathValidation
 from txrdma.btl.wire import ACK, CHUNK, encodeHead, FRAG, Segment, SEQUENCE_MASK
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
 from txrdma.test.unit.btl import test_receivebuffers
 from txrdma.testing.protocols import Recorders
-from txrdma.testing.smc.hosts import connectedSockets, MemorySocket, MemoryTCP
+from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket, MemoryTCP
 
 
 class Pushing(TagRecorder):
@@ -287,8 +288,8 @@ class BesideTests(SynchronousTestCase):
         self.assertEqual((budget.used, budget.reserved), (0, 0))
 
 
-class AddressTests(HostsCase):
-    """A client that names another address causes only a few small packets to that address."""
+class AddressCase(HostsCase):
+    """Hosts of a client, a server and a victim, whose packets are counted."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -297,11 +298,15 @@ class AddressTests(HostsCase):
         carry = self.world.network.carry
 
         def note(data: Any, segment: int, source: Any, destination: Any) -> Any:
-            if destination[0] == "10.0.1.3":
+            if destination[0] in self.victim.addresses:
                 self.packets += [len(data[at : at + segment]) + 28 for at in range(0, len(data), segment)]
             return carry(data, segment, source, destination)
 
         self.patch(self.world.network, "carry", note)
+
+
+class AddressTests(AddressCase):
+    """A client that names another address causes only a few small packets to that address."""
 
     def begin(self) -> tuple[MemoryTCP, Introduction, PeerOpening]:
         """Introduce the victim to a server that pushes; return the server's introduction."""
@@ -343,3 +348,49 @@ class AddressTests(HostsCase):
         self.pause(PROBE_SECONDS + 1.0)
         self.assertLessEqual(sum(self.packets), 3 * (120 + len(self.output)))
         self.assertIs(opening.lifeline.user, None)
+
+
+class PathAddressTests(AddressCase):
+    """A client that proves its own address, and names another one for a second path."""
+
+    def host(self, address: str) -> Host:
+        """Open a device with two ports."""
+        host = super().host(address)
+        host.device.close()
+        host.addresses = address, address.replace("10.0.1.", "10.0.2.")
+        host.device = self.world.network.device(*host.addresses)
+        return host
+
+    def devices(self, host: Host) -> Any:
+        return [host.device] * 2
+
+    def refused(self, *lies: int) -> PathValidation:
+        """Connect a client that names the victim for these paths, and return the server's validation."""
+        victims = self.victim.device.gids(1)[0], self.victim.device.gids(2)[0]
+        openModule = PeerConnection._openModule
+
+        def lie(lifeline: PeerConnection, host: str) -> None:
+            openModule(lifeline, host)
+            for path in lies if lifeline.isClient else ():
+                lifeline._local[path] = lifeline._local[path].replace(gid=victims[path])
+
+        self.patch(PeerConnection, "_openModule", lie)
+        client, server = self.open(TagRecorder(), Pushing())
+        for each in (client, server):
+            each.answer.addErrback(lambda failure: None)
+        self.pause(PROBE_SECONDS + 1.0)
+        self.assertIs(server.lifeline.user, None)
+        self.assertGreater(len(self.packets), 0)
+        self.assertLess(max(self.packets), 150)
+        self.assertLessEqual(sum(self.packets), 3 * (120 + server.lifeline._receivedBytes))
+        assert server.lifeline._validation is not None
+        return server.lifeline._validation
+
+    def test_secondPath(self) -> None:
+        """The address of one path does not prove that of another, which gets few small packets."""
+        one, other = self.refused(1)._paths
+        self.assertEqual((len(one.missing), len(other.missing)), (0, 2))
+
+    def test_allPaths(self) -> None:
+        """All paths together get few packets."""
+        self.refused(0, 1)
