@@ -266,6 +266,20 @@ class MemoryTests(HostsCase):
         self.assertEqual(found, [bytes([number]) for number in range(20) if number != 10])
         self.assertEqual((client.transport._memory._reads._sent, client.transport._memory._regions), ({}, {}))
 
+    def test_tooManyGets(self) -> None:
+        """Of the gets of a peer that does not wait, twice the limit are answered, and others refused."""
+        self.patch(memory, "MOST_GETS", 3)
+        self.patch(memory._Reads, "_maySend", lambda *_: True)
+        client, server = self.connected()
+        name = server.transport.share(bytearray(b"abc")).name
+        answers = [client.transport.read(name, 3) for _ in range(20)]
+        for each in answers:
+            each.addErrback(lambda failure: failure.trap(MessageFailed))
+        self.wait(lambda: all(each.called for each in answers))
+        found = [self.successResultOf(each) for each in answers]
+        self.assertEqual(found, [b"abc"] * 6 + [MessageFailed] * 14)
+        self.assertEqual(self.outcome(client.transport.read(name, 3)), b"abc")
+
     def test_cancelledGet(self) -> None:
         """A cancelled get releases its memory immediately, and late bytes are ignored."""
         client, server = self.connected()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
+from txrdma.btl.core.module import NONCE_LENGTH
 from txrdma.btl.core.peer import Peer
-from txrdma.btl.probes import MOST_TRIES
+from txrdma.btl.probes import MOST_ECHOES, MOST_TRIES, SMALL_LENGTH
 from txrdma.btl.wire import CHUNK, decodeSegment, FRAG, HEADER_LENGTH
 from txrdma.iba.roce import RoCEPacket
 from txrdma.soft.device import SoftDevice
@@ -97,3 +98,21 @@ class OtherDeviceTests(_Case):
         self.pause(1.0)
         self.assertEqual((self.peer(client).mtu, self.peer(server).mtu), (_USUAL, _USUAL))
         self.close(client, server)
+
+
+class EchoTests(HostsCase):
+    """A peer that sends more probes than the rules require."""
+
+    def test_most(self) -> None:
+        """Few of them are echoed: else one that does not read would fill memory by echoes."""
+        client, server = self.connected()
+        lifeline, validation = self.lifeline(client), self.lifeline(server)._validation
+        assert validation is not None
+        echoes: list[bytes] = []
+        self.patch(validation, "_echo", echoes.append)
+        before = validation._echoes
+        for number in range(50):
+            lifeline.module.core.probe(lifeline.peer, SMALL_LENGTH, bytes([number]) * NONCE_LENGTH, 0)
+        lifeline.module.turnLater()
+        self.outcome(client.transport.send(TAG, b"still here"))
+        self.assertEqual(len(echoes), MOST_ECHOES - before)
