@@ -39,7 +39,7 @@ from txrdma.smc.group._linkstate import (
     Timing,
     Token,
 )
-from txrdma.smc.terms.offer import Role
+from txrdma.smc.terms.offer import MOST_CONNECTIONS, Role
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.smc.wire.llc import (
     AddLink,
@@ -59,9 +59,6 @@ from txrdma.smc.wire.llc import (
     RequestAddLink,
     TestLink,
 )
-
-MAX_CONNECTIONS = 255
-"""Largest number of connections in a group (Linux)."""
 
 MAX_RKEYS = 255
 """Largest number of buffers of one end in a group (RFC 7609, 3.3)."""
@@ -94,7 +91,7 @@ class LinkGroup:
         *,
         timing: Timing = _TIMING,
         version: int = 1,
-        maxConnections: int = MAX_CONNECTIONS,
+        maxConnections: int = MOST_CONNECTIONS,
         offersLink: bool = False,
         maxLinks: int = 1,
         window: int = 1,

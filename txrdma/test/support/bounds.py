@@ -217,7 +217,7 @@ BOUNDS: Final = {
     "pingpong.conversation._MOST_WAITING": "pingpong.Conversation._received",
     "smc.common.realports._MOST_CHOICES": "smc.RealPorts._choices",
     "smc.flow.flow._EARLY": "smc.Flow.early",
-    "smc.group._linkgroup.MAX_CONNECTIONS": """
+    "smc.terms.offer.MOST_CONNECTIONS": """
         smc.Group.flows,_waiting,_lingering smc.Link.members smc.LinkGroup.connections
     """,
     "smc.group._linkgroup.MAX_RKEYS": "smc.LinkLife.remoteKeys smc._Adding.left",

@@ -55,7 +55,7 @@ LIMITS: Final = (
     Limit("smc:", "bytes of all rings of a process", "txrdma.smc.terms.options.MEMORY",
           "The oldest group without connections is closed; if there is none, the connection is plain TCP.",
           "integration.smc.test_options.LimitTests.test_bufferRespectsLimitAndOthersFallBack", "maxmemory"),
-    Limit("smc:", "connections of a link group", "txrdma.smc.group._linkgroup.MAX_CONNECTIONS",
+    Limit("smc:", "connections of a link group", "txrdma.smc.terms.offer.MOST_CONNECTIONS",
           "The next connection begins another group.",
           "integration.smc.test_full_groups.FullGroupTests.test_burst"),
     Limit("smc:", "buffers of a peer in a link group", "txrdma.smc.group._linkgroup.MAX_RKEYS",
@@ -78,7 +78,7 @@ LIMITS: Final = (
     Limit("smc:", "announced connections of a process of our user",
           "txrdma.smc.signalling.local._MOST_EXPECTED",
           "The next one is refused, and is plain TCP.",
-          "integration.smc.test_local.AnnouncementTests.test_room"),
+          "integration.smc.test_local.AnnouncementTests.test_sameUserIsBounded"),
     # btl:
     Limit("btl:", "exchanges of a listener at a time", "txrdma.btl.connections.MOST_OPENING",
           _WAITS,

@@ -8,8 +8,8 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from txrdma.smc.group._linkgroup import MAX_CONNECTIONS
 from txrdma.smc.group.group import Group
+from txrdma.smc.terms.offer import MOST_CONNECTIONS
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 
 
@@ -54,19 +54,19 @@ class FullGroupTests(RaceTestCase):
             return confirmed(group)
 
         self.patch(Group, "confirmed", counting)
-        ends = self.connectMany(2 * MAX_CONNECTIONS + 10)
-        self.assertEqual(len(waits), 2 * MAX_CONNECTIONS + 10 + 3)  # 3: clients wait in a first contact only
+        ends = self.connectMany(2 * MOST_CONNECTIONS + 10)
+        self.assertEqual(len(waits), 2 * MOST_CONNECTIONS + 10 + 3)  # 3: clients wait in a first contact only
         self.assertSMC(ends)
-        self.assertEqual(self.sizes(), [[10, MAX_CONNECTIONS, MAX_CONNECTIONS]] * 2)
+        self.assertEqual(self.sizes(), [[10, MOST_CONNECTIONS, MOST_CONNECTIONS]] * 2)
 
     def test_burstFillsGroupAndOthersUseNextGroup(self) -> None:
         ends = self.connectMany(200)
         ends += self.connectMany(100)
         self.assertSMC(ends)
-        self.assertEqual(self.sizes(), [[300 - MAX_CONNECTIONS, MAX_CONNECTIONS]] * 2)
+        self.assertEqual(self.sizes(), [[300 - MOST_CONNECTIONS, MOST_CONNECTIONS]] * 2)
 
     def test_elementsOfEndedConnectionsAreReused(self) -> None:
-        ends = self.connectMany(MAX_CONNECTIONS)
+        ends = self.connectMany(MOST_CONNECTIONS)
         for here, _there in ends[:20]:
             here.transport.loseConnection()
         self.until(lambda: all(there.hasEnded for _here, there in ends[:20]))
@@ -76,7 +76,7 @@ class FullGroupTests(RaceTestCase):
         self.wait(1.0)
         ends = ends[20:] + self.connectMany(20)
         self.assertSMC(ends)
-        self.assertEqual(self.sizes(), [[MAX_CONNECTIONS]] * 2)
+        self.assertEqual(self.sizes(), [[MOST_CONNECTIONS]] * 2)
 
     def test_anotherGroupIsUsedIfGroupEndsWhileAnnouncingBuffer(self) -> None:
         self.connectMany(1)

@@ -458,6 +458,19 @@ class AnnouncementTests(Base):
         announcements.forget(announcements.expected[TCPAddress.of("127.0.0.1", 1000)])
         self.assertIn(announcements.expected[TCPAddress.of("127.0.0.1", 9999)], announcements._admitted)
 
+    def test_sameUserIsBounded(self) -> None:
+        """A process of the same user can announce a bounded number of connections; the others are refused."""
+        self.patch(signalling, "_MOST_EXPECTED", 3)
+        announcements = self.announcements()
+        near, far = socket.socketpair(socket.AF_UNIX)
+        self.addCleanup(far.close)
+        process = AnnouncementConnection(announcements, near)
+        announcements.connections.add(process)
+        for number in range(5):
+            process.obey(b"connecting %d 127.0.0.1 %d" % (number, 1000 + number))
+        self.assertEqual(len(announcements.expected), 3)
+        self.assertEqual(list(process.open), [0, 1, 2])
+
     def test_clientThatDisappearsIsDropped(self) -> None:
         announcements, announcement = self.expected()
         announcement._channel._lines.close()

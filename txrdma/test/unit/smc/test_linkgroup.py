@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import ResourceExhausted
 from txrdma.iba.types import GID, MACAddress, MTU, QPN, RKey
 from txrdma.iba.verbs import GIDType
-from txrdma.smc.group._linkgroup import LinkGroup, MAX_CONNECTIONS
+from txrdma.smc.group._linkgroup import LinkGroup
 from txrdma.smc.group._linkstate import (
     Event,
     GroupEnded,
@@ -27,7 +27,7 @@ from txrdma.smc.group._linkstate import (
     RuleBroken,
     Timing,
 )
-from txrdma.smc.terms.offer import Agreement, Candidate, Choice, Role, VERSION_1
+from txrdma.smc.terms.offer import Agreement, Candidate, Choice, MOST_CONNECTIONS, Role, VERSION_1
 from txrdma.smc.wire import llc
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.smc.wire.clc import decode as decodeCLC
@@ -246,7 +246,7 @@ class ConnectionTests(SynchronousTestCase):
 
     def test_groupIsFull(self) -> None:
         server = alone(Role.SERVER)
-        tokens = [server.add(object(), 0.0) for _ in range(MAX_CONNECTIONS)]
+        tokens = [server.add(object(), 0.0) for _ in range(MOST_CONNECTIONS)]
         self.assertFalse(server.usable)
         self.assertRaises(ResourceExhausted, server.add, object(), 0.0)
         server.remove(tokens[0], 0.0)
@@ -254,7 +254,7 @@ class ConnectionTests(SynchronousTestCase):
 
     def test_clientAcceptsMoreThanServersLimit(self) -> None:
         client = alone()
-        for _ in range(MAX_CONNECTIONS + 1):
+        for _ in range(MOST_CONNECTIONS + 1):
             client.add(object(), 0.0)
         self.assertTrue(client.usable)
 
