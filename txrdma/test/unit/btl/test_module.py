@@ -7,7 +7,7 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl.core.assembly import Budget, LONGEST, OLDEST
+from txrdma.btl.core.assembly import Budget, LONGEST, MOST_MESSAGES, OLDEST
 from txrdma.btl.core.events import Event, MessageReceived, PeerClosed, PeerFailed, SendCompleted, SendFailed
 from txrdma.btl.core.expected import MOST_NAMES, MOST_PACKETS
 from txrdma.btl.core.module import COMMAND_MTU, Module, SHARED_ROOM
@@ -507,6 +507,16 @@ class LiarTests(ModuleTestCase):
         reason = "the peer has stopped in the middle of a message"
         self.assertEqual(self.eventReceived["bob"], [PeerFailed(self.toAlice, reason)])
         self.assertEqual(self.bob.module._budget.used, 0)
+
+    def test_manyIncomplete(self) -> None:
+        """A peer has a bounded number of incomplete messages, however short, and one more by the reserve."""
+        self.begin(BadNetwork(), Budget(1 << 30, 1 << 30))
+        first = self.toAlice.received.following
+        for number in range(2 * MOST_MESSAGES):
+            sequence = (first + number) & SEQUENCE_MASK
+            self.put(self.lie(kind=CHUNK, fragment=number, total=40, sequence=sequence))
+        self.assertEqual(len(self.toAlice.assembly), MOST_MESSAGES + 1)
+        self.assertEqual(self.counted("num_no_memory_recvs"), MOST_MESSAGES - 1)
 
     def test_asleepInTheMiddle(self) -> None:
         """A receiver that sleeps for two minutes in the middle of a message does not give up its sender."""

@@ -157,6 +157,18 @@ class SilentTests(HostsCase):
         self.assertTrue(all(each.closed for each in silent))
         self.assertEqual((len(accepting.unintroduced), accepting._clientsOf), (0, {}))
 
+    def test_earlyBytes(self) -> None:
+        """A client that sends much before its exchange begins is closed."""
+        self.patch(connections, "MOST_OPENING", 0)
+        accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
+        client = self.client(accepting, end := AccumulatingProtocol(), "192.0.2.66", 40_000)
+        client.write(self.introduction(self.hosts[0]).encode())
+        self.pause(0.1)
+        self.assertEqual((len(accepting.queued), end.closed), (1, 0))
+        client.write(bytes(connections._EARLY))
+        self.pause(0.1)
+        self.assertEqual((len(accepting.queued), end.closed), (0, 1))
+
     def test_busy(self) -> None:
         """An introduction that arrived while the reactor was busy is read before the client's timeout."""
         clock = Clock()

@@ -146,6 +146,17 @@ class EventTests(SiteTestCase):
         self.assertTrue(request.transport.disconnecting)
         self.assertNotIn(reader, hub.readers)
 
+    def test_long(self) -> None:
+        """Few events that are long are dropped for a reader that does not read, too."""
+        slow = self.reader()
+        self.pause(slow)
+        self.started()
+        for _ in range(6):
+            self.site.hub.publish("round", {"filling": "x" * (MOST_BYTES // 4)})
+        (reader,) = self.site.hub.readers
+        self.assertLessEqual(reader._bytes, MOST_BYTES)
+        self.assertGreater(reader.dropped, 0)
+
     def test_crowd(self) -> None:
         """If a fifth of 200 readers does not read, the others miss nothing, and memory remains bounded."""
         readers = [self.reader() for _ in range(200)]

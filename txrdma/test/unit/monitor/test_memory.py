@@ -26,7 +26,7 @@ from txrdma.monitor.diagnosis.findinglog import (
     Resumed,
 )
 from txrdma.monitor.diagnosis.journal import FabricEvent, Journal, MOST_CHANGES
-from txrdma.monitor.diagnosis.presence import Presence
+from txrdma.monitor.diagnosis.presence import Absence, Presence
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.events.alerts import Alert, FormerAlerts
 from txrdma.monitor.events.memory import restoreState, secondsToFind
@@ -394,6 +394,16 @@ class BoundTests(SynchronousTestCase):
         other = Journal()
         restoreState(store, FindingLog(DEFAULT_RULES), Presence(), other, lambda kind: 0.0)
         self.assertEqual(list(other.changes), list(journal.changes))
+
+    def test_gone(self) -> None:
+        """Of many missing nodes those are remembered that were present for the longest time."""
+        presence, gone = Presence(mostGone=3), dict[object, Absence]()
+        for number in range(10):
+            guid = GUID(bytes(7) + bytes([number]))
+            presence._appeared[guid] = float(-number)
+            gone[guid] = Absence(f"n{number}", "", 5.0)
+        presence._bound(gone)
+        self.assertEqual([one.where for one in gone.values()], ["n7", "n8", "n9"])
 
     def test_held(self) -> None:
         """Findings that are new at every reading are not retained; others as long as necessary."""

@@ -16,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Capacity, SendRequest
 from txrdma.smc.common import counting
+from txrdma.smc.flow.flow import _EARLY as EARLY
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.sendqueue import LinkSendQueue, RemoteBuffer, SIGNAL_EVERY
 from txrdma.smc.wire.cdc import CDC_START
@@ -71,6 +72,19 @@ def begun(size: int = _SIZE) -> tuple[Flow, Reported]:
     flow.attach(RemoteBuffer(queue, 0, RKey(0)), _SIZE, 7)
     flow.begin()
     return flow, reported
+
+
+class EarlyTests(SynchronousTestCase):
+    """Messages before the local handshake has completed."""
+
+    def test_most(self) -> None:
+        """A bounded number is queued, and the latest one, which includes the cursors of all, is the last."""
+        queue = LinkSendQueue(None, Capacity(maxInline=1 << 30), lambda: None)  # type: ignore[arg-type]  # posts nothing
+        flow = Flow(queue, memoryview(bytes(_SIZE)), [], Reported())
+        for number in range(200):
+            flow.received((number,))
+        assert flow.early is not None
+        self.assertEqual([number for (number,) in flow.early], [*range(EARLY - 1), 199])
 
 
 class ReceivedTests(SynchronousTestCase):

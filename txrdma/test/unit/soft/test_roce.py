@@ -34,6 +34,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.sim.network import Faults, SimulatedCarrier, SimulatedNetwork
 from txrdma.soft.device import SoftDevice
+from txrdma.soft.rc import roce
 from txrdma.soft.rc._datagram import GRH_LENGTH
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.test.support.captures import packets
@@ -70,6 +71,21 @@ class NetworkCase(SynchronousTestCase):
 
     def statuses(self, end: End) -> list[tuple[int, Status]]:
         return [(completion.identifier, completion.status) for completion in end.poll()]
+
+
+class PeersTests(NetworkCase):
+    def test_most(self) -> None:
+        """Addresses of senders are remembered within a limit, and connections do not depend on that."""
+        self.patch(roce, "_PEERS", 4)
+        alice, bob = connected(self.one, self.other)
+        port, stranger = portOf(self.other), self.network.carrier("10.0.0.66")
+        for number in range(20):
+            port._peer(("10.0.0.66", number))
+            self.assertLessEqual(len(port._peers), 4)
+        stranger.send(memoryview(bytes(64)), 64, (BOB, 4791))
+        alice.write(bob, 1, 0, 8)
+        self.run_()
+        self.assertEqual(self.statuses(alice), [(1, Status.SUCCESS)])
 
 
 class ConnectionTests(NetworkCase):

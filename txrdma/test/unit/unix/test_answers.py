@@ -9,6 +9,7 @@ from typing import Any
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.unix import answers
 from txrdma.unix import sockets as unixsockets
 from txrdma.unix.answers import _Asking
 
@@ -16,7 +17,7 @@ from txrdma.unix.answers import _Asking
 class OwnerTests(SynchronousTestCase):
     """Which processes are trusted to answer."""
 
-    def ask(self) -> _Asking:
+    def ask(self, answer: bytes = b"{}\n") -> _Asking:
         """Connect to a socket of this process, which answers."""
         ends = socket.socketpair()
         for end in ends:
@@ -25,7 +26,7 @@ class OwnerTests(SynchronousTestCase):
         transport.socket = ends[0]
         asking = _Asking()
         asking.makeConnection(transport)
-        asking.dataReceived(b"{}\n")
+        asking.dataReceived(answer)
         return asking
 
     def test_answerOfSameUserIsAccepted(self) -> None:
@@ -35,3 +36,9 @@ class OwnerTests(SynchronousTestCase):
     def test_answerOfUnmappedUserIsRefused(self) -> None:
         self.patch(unixsockets, "unmapped", lambda: frozenset({os.geteuid()}))
         self.failureResultOf(self.ask().answered, PermissionError)
+
+    def test_tooLongAnswerIsRefused(self) -> None:
+        self.patch(answers, "_LONGEST_ANSWER", 10)
+        self.patch(unixsockets, "unmapped", frozenset)
+        self.assertNoResult(self.ask(bytes(10)).answered)
+        self.failureResultOf(self.ask(bytes(11)).answered, ValueError)

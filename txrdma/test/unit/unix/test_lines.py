@@ -9,7 +9,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.unix import lines as unixlines
-from txrdma.unix.lines import Lines, MUCH
+from txrdma.unix.lines import Lines, LONGEST, MUCH
 
 
 class SendingTests(SynchronousTestCase):
@@ -69,6 +69,14 @@ class SendingTests(SynchronousTestCase):
         for _ in range(2000):
             self.lines.send(b"x" * 250)
         self.reactor.advance(0)
+        self.assertFalse(self.lines.isOpen)
+
+    def test_processThatSendsTooLongLineIsDisconnected(self) -> None:
+        self.other.send(b"x" * LONGEST)
+        self.lines.doRead()
+        self.assertTrue(self.lines.isOpen)
+        self.other.send(b"x")
+        self.lines.doRead()
         self.assertFalse(self.lines.isOpen)
 
     def test_roomMeanwhile(self) -> None:
