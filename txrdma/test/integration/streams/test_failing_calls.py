@@ -24,6 +24,13 @@ class RSocketTests(FailingCallContract, TestCase):
     LISTEN, CONNECT = r"rsocket:0:device=soft\:{there}", r"rsocket:{there}:{port}:device=soft\:{here}"
 
 
+class RDMATests(FailingCallContract, TestCase):
+    """C{rdma:} through shared memory: some calls."""
+
+    STEP = 13
+    LISTEN, CONNECT = r"rdma:0:device=soft\:{there}", r"rdma:{there}:{port}:device=soft\:{here}"
+
+
 class SharedMemoryTests(FailingCallContract, TestCase):
     """C{smc:} through shared memory: some calls, each at the first contact of a link group."""
 

@@ -50,3 +50,9 @@ class BTLTests(FailingCallContract, TestCase):
 class RoCEBTLTests(FailingCallContract, TestCase):
     LISTEN = r"btl:{there}:0:device=soft\:{there}\:route=rocev2"
     CONNECT = r"btl:{there}:{port}:device=soft\:{here}\:route=rocev2"
+
+
+class TwoInterfacesTests(FailingCallContract, TestCase):
+    """C{btl:} with two interfaces at each end."""
+
+    LISTEN, CONNECT = "btl:{there}:0:interfaces={there},{there}1", "btl:{there}:{port}:interfaces={here},{here}1"
