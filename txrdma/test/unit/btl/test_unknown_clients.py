@@ -20,10 +20,18 @@ from txrdma.btl.core import ordering
 from txrdma.btl.core.assembly import Assembly, Budget, LONGEST, MOST_OF_PEER, RESERVE_BYTES, TAKEN
 from txrdma.btl.core.module import MOST_EARLY_BYTES
 from txrdma.btl.core.window import GIVE_UP
-from txrdma.btl.introductions import frame, FrameKind, Introduction, INTRODUCTION_LENGTH
+from txrdma.btl.introductions import (
+    frame,
+    FrameKind,
+    Introduction,
+    INTRODUCTION_LENGTH,
+    QueuePairPart,
+    ReceiveBufferFrame,
+)
 from txrdma.btl.lifeline import MOST_EARLY, PeerConnection, PROBE_SECONDS
 from txrdma.btl.probes import PathValidation
 from txrdma.btl.wire import ACK, CHUNK, encodeHead, FRAG, Segment, SEQUENCE_MASK
+from txrdma.iba.types import QPN
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
 from txrdma.test.unit.btl import test_receivebuffers
@@ -351,6 +359,15 @@ class AddressTests(AddressCase):
         self.assertGreater(len(self.packets), 0)
         self.assertLess(max(self.packets), 150)
         self.assertIs(opening.lifeline.user, None)
+
+    def test_queuePair(self) -> None:
+        """Nothing is connected or written by RDMA to an address that is not proved, nor memory allocated."""
+        attacker, _victimIntroduction, opening = self.begin()
+        buffer = ReceiveBufferFrame(rkey=1, length=1 << 20, address=1 << 20)
+        attacker.write(frame(FrameKind.QUEUE_PAIR, QueuePairPart(qpn=QPN(7)).encode()))
+        attacker.write(frame(FrameKind.RECEIVE_BUFFER, buffer.encode()))
+        self.pause(1.0)
+        self.assertEqual((self.reliable(1), opening.lifeline._receiveBuffers), ([], None))
 
     def test_wrongNonce(self) -> None:
         attacker, victimIntroduction, opening = self.begin()
