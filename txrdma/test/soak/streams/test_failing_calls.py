@@ -55,4 +55,5 @@ class RoCEBTLTests(FailingCallContract, TestCase):
 class TwoInterfacesTests(FailingCallContract, TestCase):
     """C{btl:} with two interfaces at each end."""
 
-    LISTEN, CONNECT = "btl:{there}:0:interfaces={there},{there}1", "btl:{there}:{port}:interfaces={here},{here}1"
+    LISTEN = "btl:{there}:0:interfaces={there},{there}1"
+    CONNECT = "btl:{there}:{port}:interfaces={here},{here}1"
