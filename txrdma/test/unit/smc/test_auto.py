@@ -49,6 +49,15 @@ class RealPortsTests(SynchronousTestCase):
         self.patch(Networks, "polls", 0)
         self.ports = RealPorts()
 
+    def test_most(self) -> None:
+        """Choices for a bounded number of pairs of addresses are cached, however many clients there are."""
+        (self.folder / "mlx5_0").mkdir(parents=True)
+        self.patch(realports, "_MOST_CHOICES", 4)
+        for number in range(10):
+            self.ports.portFor("192.0.2.1", f"192.0.2.{number}")
+            self.assertLessEqual(len(self.ports._choices), 4)
+        self.assertGreater(len(self.ports._choices), 0)
+
     def test_missingDevicesAreCachedAsMissing(self) -> None:
         self.assertIsNone(self.ports.portFor("10.0.0.1", "10.0.0.2"))
         (self.folder / "mlx5_0").mkdir(parents=True)
