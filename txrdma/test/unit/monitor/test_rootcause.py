@@ -73,6 +73,8 @@ class LinkTests(FabricTestCase):
 
 
 class LeafTests(PollerTestCase):
+    slowBecause = "simulates a fat tree with nodes that hang for a quarter of an hour"
+
     at = "h00000"
 
     def net(self) -> Net:
