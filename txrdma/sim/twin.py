@@ -1,8 +1,9 @@
 """
 Twins: simulated fabrics made from recordings, with the nodes, tables and counters of a real fabric.
 
-After a change of a link the simulated SM computes new forwarding tables by shortest paths, since the routing
-engine of the real SM is not known. It also brings ports to ACTIVE that were not in the recording.
+The recorded forwarding tables hold as long as the recorded links are there. While one is missing, those that
+the simulated SM computes by shortest paths hold instead, since the routing engine of the real SM is not
+known. It also brings ports to ACTIVE that were not in the recording.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from txrdma.mad.layouts.sa import PathRecord
 from txrdma.mad.registers import AccessRegister, MODULE, ModuleInfo, SYSTEM, SystemInfo
 from txrdma.sim.fabric.agents.pma import countersIn, NAMES
 from txrdma.sim.fabric.fabric import RESWEEP_SECONDS, SimulatedFabric
-from txrdma.sim.fabric.model.forwarding import tableOf
 from txrdma.sim.fabric.model.nodes import (
     bringDown,
     bringUp,
@@ -36,6 +36,7 @@ from txrdma.sim.fabric.model.nodes import (
     SimulatedNode,
     SimulatedPort,
 )
+from txrdma.sim.fabric.sm.election import ManagerCandidate
 from txrdma.sim.fabric.wire.madport import SimulatedMADPort
 from txrdma.sim.netfabrics import netOf
 from txrdma.sim.nets.netfile import Net
@@ -102,6 +103,8 @@ class Twin(SimulatedFabric):
             if recorded.isLocal:
                 number = None if recorded.isSwitch else localPortIn(recorded.raw)
                 self.local = self._byGUID[recorded.guid].identifier, number
+        self._recording = first
+        self._wanted: dict[SimulatedPort, SimulatedPort] = {}
         self._cable(first)
         self._describe(first)
         if isManaged:
@@ -109,6 +112,7 @@ class Twin(SimulatedFabric):
             lmcs = Counter(port.lmc for port in hosts)
             at, number = self._managerOf(first)
             self.manage(at, lmcs.most_common(1)[0][0] if lmcs else 0, number)
+            self._addManagers(first)
         self._overlay(first)
 
     def attach(self, name: str = "", number: int | None = None) -> SimulatedMADPort:
@@ -123,6 +127,21 @@ class Twin(SimulatedFabric):
         port = recording.fabric.byLID(lid) if lid else None
         return ("", None) if port is None else (self._byGUID[port.node.guid].identifier, port.number)
 
+    def _addManagers(self, recording: Recording) -> None:
+        """Let the other SMs of a recording answer as they did. They do not replace a lost master."""
+        for port, _part, content in self._answers(recording, "SubnGet", smp.SMInfo):
+            known = self.sma.managers.get(port.end)
+            info = smp.SMInfo.decode(content)
+            if known is None:
+                known = ManagerCandidate(self, port.end, self.lead)
+                known.state = info.smState
+            known.priority = info.priority
+
+    def sweep(self) -> None:
+        """Sweep by the master SM; its routes hold if a recorded link is missing."""
+        super().sweep()
+        self._route(all(port.neighbor is peer for port, peer in self._wanted.items()))
+
     def become(self, recording: Recording, following: Recording | None = None, speed: float = 1.0) -> None:
         """
         Take the state of a recording: cables, port states, tables and counters.
@@ -130,6 +149,7 @@ class Twin(SimulatedFabric):
         @param following: the next recording: counters grow so that they have its values at its time.
         @param speed: factor by which time passes faster than in the recordings.
         """
+        self._recording = recording
         changed = self._cable(recording)
         self._describe(recording)
         if self.manager is not None and changed:
@@ -176,7 +196,7 @@ class Twin(SimulatedFabric):
 
     def _cable(self, recording: Recording) -> list[SimulatedPort]:
         """Connect the cables of a recording, and return the ports whose links have changed."""
-        wanted: dict[SimulatedPort, SimulatedPort] = {}
+        wanted = self._wanted = {}
         for ends in recording.fabric.links():
             one, other = (self.portAt((end.node.guid, end.number)) for end in ends)
             if one is not None and other is not None:
@@ -215,11 +235,8 @@ class Twin(SimulatedFabric):
     def _overlay(self, recording: Recording) -> None:
         """Set all recorded values, some of which the SM has changed."""
         self._describe(recording)
-        for recorded in recording.fabric.switches():
-            info = recorded.switchInfo
-            if info is not None:
-                self._byGUID[recorded.guid].switchInfo[:] = info.encode()
-        self._setForwarding(recording)
+        self._route(True)
+        self._setMulticast(recording)
         for port, part, content in self._answers(recording, "SubnGet", smp.SLtoVLMappingTable):
             incoming, outgoing = smp.SLtoVLMappingTable.partsOf(part) if port.node.isSwitch else (0, 0)
             one = port.node.ports[outgoing] if port.node.isSwitch else port
@@ -236,7 +253,6 @@ class Twin(SimulatedFabric):
         for port, _part, content in self._answers(recording, "VendGet", None, "MlxGeneralInfoExtended"):
             port.node.generalInfo = content
         self._setRegisters(recording)
-        self._setLevels(recording)
         now = self.clock.seconds()
         for portKey, values in self._counters(recording).items():
             known = self.portAt(portKey)
@@ -255,21 +271,32 @@ class Twin(SimulatedFabric):
             if port is not None and isinstance(answer, bytes):
                 yield port, part, answer
 
-    def _setForwarding(self, recording: Recording) -> None:
-        for port, block, content in self._answers(recording, "SubnGet", smp.LinearForwardingTable):
-            table = tableOf(port.node)
+    def _route(self, isRecorded: bool) -> None:
+        """Set the recorded unicast routes and service levels, or remove what the SM does not compute."""
+        self._setLevels(self._recording if isRecorded else None)
+        for node in self.nodes.values():
+            node.adaptive = None
+        if not isRecorded:
+            return
+        for recorded in self._recording.fabric.switches():
+            info = recorded.switchInfo
+            if info is not None:
+                self._byGUID[recorded.guid].switchInfo[:] = info.encode()
+        tables: dict[SimulatedNode, bytearray] = {}
+        for port, block, content in self._answers(self._recording, "SubnGet", smp.LinearForwardingTable):
+            table = port.node.linear = tables.setdefault(port.node, bytearray())
             begin = block * _LIDS_IN_BLOCK
             table.extend(b"\xff" * (begin + len(content) - len(table)))
             table[begin : begin + len(content)] = content
+        for kind in _ADAPTIVE:
+            for port, block, content in self._answers(self._recording, "SubnGet", kind):
+                port.node.adaptive = port.node.adaptive or {}
+                port.node.adaptive[kind.attributeID, block] = content
+
+    def _setMulticast(self, recording: Recording) -> None:
         for port, part, content in self._answers(recording, "SubnGet", smp.MulticastForwardingTable):
             multicast = port.node.multicast = port.node.multicast or {}
             multicast[part >> 28, part & 0x1FF] = content
-        for node in self.nodes.values():
-            node.adaptive = None
-        for kind in _ADAPTIVE:
-            for port, block, content in self._answers(recording, "SubnGet", kind):
-                port.node.adaptive = port.node.adaptive or {}
-                port.node.adaptive[kind.attributeID, block] = content
 
     def _setRegisters(self, recording: Recording) -> None:
         """Let devices have the recorded serial numbers and modules, and no others."""
@@ -284,14 +311,15 @@ class Twin(SimulatedFabric):
             elif register == MODULE and 0 < number <= port.node.numPorts:
                 port.node.ports[number].module = content[: ModuleInfo.size]
 
-    def _setLevels(self, recording: Recording) -> None:
-        """Let the SA report the recorded service levels; those of other paths are zero."""
+    def _setLevels(self, recording: Recording | None) -> None:
+        """Let the SA report the recorded service levels, if any; those of other paths are zero."""
         levels: dict[tuple[int, int], int] = {}
-        for answer in recording.of("SubnAdmGetTable", PathRecord.__name__).values():
+        answers = {} if recording is None else recording.of("SubnAdmGetTable", PathRecord.__name__)
+        for answer in answers.values():
             for content in answer if isinstance(answer, list) else ():
                 path = PathRecord.decode(content)
                 levels[path.slid, path.dlid] = path.serviceLevel
-        if self.sa is not None and levels:
+        if self.sa is not None:
             self.sa.paths.levelOf = lambda source, dlid: levels.get((source.lid, dlid), 0)
 
     def _counters(self, recording: Recording) -> dict[PortKey, dict[str, int]]:

@@ -10,6 +10,8 @@ from txrdma.fabric.recorder import record
 from txrdma.fabric.recording import Recording
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.smp import SMInfo
+from txrdma.mad.layouts.values import SMState
 from txrdma.sim.twin import Replay, Twin
 from txrdma.test.support.mad.simulated import FabricTestCase, gmp
 
@@ -107,3 +109,42 @@ class TwinTests(FabricTestCase):
         self.pump()
         self.assertNotIn(3, set(twin.linearOf(left)))
         self.assertIn(4, set(twin.linearOf(left)))
+
+    def test_recordedRoutes(self) -> None:
+        """Recorded tables hold as long as all cables are there, and again when all have returned."""
+        left, lid = self.fabric.node("left"), self.lid("c")
+        table = self.fabric.linearOf(left)
+        self.assertEqual({3, 4}, {table[lid], 7 - table[lid]})
+        table[lid] = 7 - table[lid]
+        self.fabric.routeAdaptively("left", {lid: [3, 4]})
+        recorded = bytes(table)
+        twin = Twin(self.clock, [self.recorded(1000.0)])
+        self.addCleanup(twin.close)
+        here = twin.node("left")
+        groups = here.adaptive
+
+        def routes() -> bytes:
+            return bytes(twin.linearOf(here)[: len(recorded)])
+
+        self.assertEqual(groups and groups.keys(), left.adaptive and left.adaptive.keys())
+        twin.sweep()
+        self.assertEqual(routes(), recorded)
+        twin.cut("left", 3)
+        self.pump()
+        self.assertNotEqual(routes(), recorded)
+        self.assertIsNone(here.adaptive)
+        twin.heal("left", 3)
+        self.pump()
+        self.assertEqual((routes(), here.adaptive), (recorded, groups))
+
+    def test_standby(self) -> None:
+        """A standby subnet manager of the recording answers in the twin as it did."""
+        self.fabric.standBy("c")
+        self.pump()
+        twin = Twin(self.clock, [self.recorded(1000.0)])
+        self.addCleanup(twin.close)
+        agent = MADAgent(self.clock, twin.attach())
+        self.addCleanup(agent.close)
+        for name, state in (("c", SMState.STANDBY), ("d", SMState.MASTER)):
+            info = self.answerTo(agent.SubnGet(SMInfo, gmp(self.lid(name))))
+            self.assertIs(info.smState, state)
