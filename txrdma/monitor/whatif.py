@@ -30,7 +30,7 @@ STEP_SECONDS: Final = 60
 _LEVEL: Final = "minutes"
 _READ_SECONDS: Final = 86400
 _FINDINGS: Final = ("finding-raised", "finding-cleared")
-_CHANGES: Final = ("node-came", "link-came", "link-gone")
+_CHANGES: Final = ("node-came", "node-gone", "link-came", "link-gone")
 
 
 @frozen
@@ -84,6 +84,7 @@ class WhatIf:
         self._rules = config.rules
         self._tracker = AlertTracker(config.alerts, begin)
         self._down: set[tuple[PortKey, PortKey]] = set()
+        self._gone: set[GUID] = set()
 
     def run(self) -> Iterator[float]:
         """Evaluate the history, and yield the time up to which that is done, each day and at the end."""
@@ -126,8 +127,11 @@ class WhatIf:
         """Process a recorded finding, or a change of a node or link."""
         if event.kind in _FINDINGS:
             self._recorded(event)
+        elif event.kind == "node-gone" and event.guid is not None:
+            self._gone.add(event.guid)
         elif event.kind == "node-came":
-            if event.guid is not None:
+            if event.guid in self._gone:  # otherwise it is new, or has another name or link
+                self._gone.discard(event.guid)
                 self._thresholds.restarted(event.guid, event.at)
         else:
             link = linkOf(event)

@@ -1,0 +1,120 @@
+"""Evaluations of a history have the alerts of the monitor that has written it."""
+
+from __future__ import annotations
+
+from txrdma.mad.agent import MADAgent
+from txrdma.monitor.config import parseConfig
+from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, Raised
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.events.alerts import AlertTracker
+from txrdma.monitor.reading.poller import FabricPoller
+from txrdma.monitor.series.historystore import HistoryStore
+from txrdma.monitor.series.rows import Row, rowOf, TRAFFIC
+from txrdma.monitor.whatif import WhatIf
+from txrdma.test.support.mad.simulated import FabricTestCase
+
+CONFIG = """
+[poll]
+interval = 10
+survey = 0
+"""
+BEGIN = 1_800_000_000.0
+
+
+class WhatIfTests(FabricTestCase):
+    """A monitor polls a fabric, and its journal and readings are stored as a history."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.clock.rightNow = BEGIN
+        self.config = config = parseConfig(CONFIG)
+        self.path = self.mktemp()
+        self.store = HistoryStore(self.path)
+        self.tracker = AlertTracker(config.alerts, BEGIN)
+        self.sent: list[tuple[str, str]] = []
+        self.poller = FabricPoller(
+            *(self.clock, MADAgent(self.clock, self.fabric.attach("a")), config.settings, config.rules),
+            ErrorThresholds(config.limits, config.flaps, config.mostBitErrors),
+            notify=self.changed,
+            onRound=self.readAll,
+        )
+        self.poller.journal.store = self.store.append
+        self.poller.start()
+        self.addCleanup(self.poller.stop)
+
+    def changed(self, event: FindingEvent) -> None:
+        if isinstance(event, Raised):
+            self.tracker.raised(event.entry, self.clock.seconds())
+        elif isinstance(event, Cleared):
+            self.tracker.cleared(event.entry, self.clock.seconds())
+
+    def readAll(self, since: float) -> None:
+        now = self.clock.seconds()
+        rows = (rowOf(TRAFFIC, key, meter, now) for key, meter in self.poller.meters.items())
+        self.store.write([row for row in rows if isinstance(row, Row)], int(now))
+        self.sent += [
+            (one.finding["kind"], one.finding["where"]) for one in self.tracker.take(now) if one.isRaised
+        ]
+
+    def flap(self, name: str, times: int, downSeconds: float, everySeconds: float = 60.0) -> None:
+        port = self.fabric.port(name)
+        for _time in range(times):
+            self.fabric.cut(name, port.number)
+            self.pump(downSeconds)
+            self.fabric.heal(name, port.number)
+            self.pump(everySeconds - downSeconds)
+
+    def evaluated(self) -> list[tuple[str, str]]:
+        end = self.clock.seconds()
+        fabric = self.poller.fabric
+        self.pump(180.0)  # until the minutes are complete
+        whatIf = WhatIf(self.store, self.config, BEGIN, end, fabric)
+        for _at in whatIf.run():
+            pass
+        return [
+            (one.alert.finding["kind"], one.alert.finding["where"])
+            for one in whatIf.alerts
+            if one.alert.isRaised
+        ]
+
+    def test_flappingHost(self) -> None:
+        """A host whose only link flaps is reported as the monitor has reported it: as missing."""
+        self.pump(600.0)
+        self.flap("c", 6, 4.0)
+        self.pump(600.0)
+        self.assertEqual([kind for kind, _where in self.sent], ["node-gone"])
+        self.assertEqual(self.evaluated(), self.sent)
+
+    def test_unseenFlaps(self) -> None:
+        """A host whose link flaps between sweeps, soon after the first one and a change of its name, flaps."""
+        self.pump(30.0)
+        self.fabric.node("c").description = "c renamed"
+        self.pump(60.0)
+        self.flap("c", 6, 0.5, 30.0)
+        self.pump(600.0)
+        self.assertEqual([kind for kind, _where in self.sent], ["flapping"])
+        self.assertEqual(self.evaluated(), self.sent)
+
+    def test_flappingCable(self) -> None:
+        """A cable between switches that flaps is reported as the monitor has reported it."""
+        self.pump(600.0)
+        port = self.fabric.port("left", 3)
+        for _time in range(6):
+            self.fabric.cut("left", port.number)
+            self.pump(4.0)
+            self.fabric.heal("left", port.number)
+            self.pump(56.0)
+        self.pump(600.0)
+        self.assertIn("flapping", [kind for kind, _where in self.sent])
+        self.assertEqual(sorted(self.evaluated()), sorted(self.sent))
+
+    def test_errors(self) -> None:
+        """Errors, and errors while a link is trained, are judged as the monitor has judged them."""
+        self.pump(600.0)
+        self.fabric.growCounters("left", 1, symbolErrorCounter=0.2)
+        self.flap("b", 2, 4.0)
+        self.fabric.growCounters("c", 1, symbolErrorCounter=30.0)
+        self.flap("c", 1, 4.0, 20.0)
+        self.fabric.growCounters("c", 1, symbolErrorCounter=0.0)
+        self.pump(3000.0)
+        self.assertEqual(sorted(self.evaluated()), sorted(self.sent))
