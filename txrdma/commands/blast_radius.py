@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterable, Sequence
-from time import monotonic
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
-from twisted.internet.task import deferLater
 from twisted.python import usage
 
 from txrdma.commands.common.interruption import endedBySignals
-from txrdma.commands.common.progress import ProgressBar
+from txrdma.commands.common.progress import ProgressBar, worked
 from txrdma.commands.common.rows import printJSON, showRows
 from txrdma.commands.common.session import nodeNames, opened
 from txrdma.commands.common.sweeping import endWith, loaded, SweepOptions, swept
@@ -26,12 +24,9 @@ from txrdma.fabric.parts import located
 from txrdma.fabric.slurm import hostList
 from txrdma.fabric.slurmjobs import HostsByName, parsedJobs, queueText, readJobs, SlurmJob, SQUEUE
 
-T = TypeVar("T")
-
 _FEW: Final = 10
 """Rows of a table by default."""
 
-_PAUSE_SECONDS: Final = 0.05
 _SQUEUE_SECONDS: Final = 60.0
 
 
@@ -85,14 +80,14 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         byName.add(node)
     mapped = [byName.of(job) for job in jobs]
     with ProgressBar("following paths") as progress:
-        await _worked(reactor, radius.steps(), progress)
+        await worked(reactor, radius.steps(), progress)
         for element, text in zip(elements, options["elements"], strict=True):
             if not radius.has(element):
                 raise InvalidRequest(f"{text}: this port has no link")
         if options["all"]:
-            ranks = await _worked(reactor, radius.ranking(mapped), progress)
+            ranks = await worked(reactor, radius.ranking(mapped), progress)
         else:
-            loss = await _worked(reactor, radius.without(elements, mapped), progress)
+            loss = await worked(reactor, radius.without(elements, mapped), progress)
     if options["json"]:
         printJSON(
             [rankDict(rank, names) for rank in ranks]
@@ -110,22 +105,6 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         text = f"the tables of {radius.unread} switches are unknown: paths through them do not count"
         print(text if linear else "no forwarding tables are known: paths are not counted", file=sys.stderr)
     endWith(fabric)
-
-
-async def _worked(reactor: Any, steps: Generator[Any, None, T], progress: ProgressBar) -> T:
-    """Return the result of steps, with pauses in which Ctrl-C is handled; their progress is shown."""
-    pauseAt = monotonic() + _PAUSE_SECONDS
-    while True:
-        try:
-            done = next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        if done is not None:
-            progress(*done)
-        if monotonic() >= pauseAt:
-            await deferLater(reactor, 0.0)
-            pauseAt = monotonic() + _PAUSE_SECONDS
 
 
 def elementOf(fabric: Fabric, text: str, names: NodeNames) -> Element:

@@ -8,12 +8,11 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
-from twisted.internet.task import deferLater
 from twisted.python import usage
 
 from txrdma.commands.common.interruption import endedBySignals
 from txrdma.commands.common.options import CommandOptions as BaseOptions
-from txrdma.commands.common.progress import ProgressBar
+from txrdma.commands.common.progress import ProgressBar, worked
 from txrdma.commands.common.rehearsal import Expectation, Happening, Rehearsal
 from txrdma.commands.common.rehearsalfile import readRehearsal, RehearsalFile
 from txrdma.commands.common.rows import printJSON
@@ -105,7 +104,8 @@ async def _rehearse(reactor: Any, options: CommandOptions) -> None:
     recording = recorded(snapshot)
     background = _background(options["history"] or file.history)
     rehearsal = Rehearsal(recording, config, file.plan, time.time(), background)
-    await _finish(reactor, rehearsal.run(), "rehearsing")
+    with ProgressBar("rehearsing") as progress:
+        await worked(reactor, rehearsal.run(), progress)
     if options["json"]:
         printJSON(_rehearsalDict(rehearsal, file))
     else:
@@ -115,19 +115,6 @@ async def _rehearse(reactor: Any, options: CommandOptions) -> None:
             print(line)
     if rehearsal.missing or (options["strict"] and rehearsal.unexpected):
         raise SystemExit(1)
-
-
-async def _finish(reactor: Any, steps: Iterator[float], what: str) -> None:
-    """Run steps that return shares of the work, with other events of the reactor in between."""
-    try:
-        with ProgressBar(what) as progress:
-            for share in steps:
-                progress(round(share * 100), 100)
-                await deferLater(reactor, 0.0)
-    finally:
-        close = getattr(steps, "close", None)
-        if close is not None:
-            close()
 
 
 def _background(where: str) -> dict[Any, dict[str, float]]:
@@ -203,8 +190,8 @@ async def _evaluate(reactor: Any, options: CommandOptions) -> None:
         end = min(time.time(), span[1])
         begin = max(span[0], end - options["days"] * 86400)
         whatIf = WhatIf(store, config, begin, end, fabric)
-        shares = ((at - begin) / (end - begin) for at in whatIf.run())
-        await _finish(reactor, shares, "evaluating the history")
+        with ProgressBar("evaluating hours") as progress:
+            await worked(reactor, whatIf.run(), progress)
     finally:
         store.close()
     would, were = sentByKind(whatIf.alerts), whatIf.sent

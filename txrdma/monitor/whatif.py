@@ -8,8 +8,8 @@ were recorded, with the severities, silences and delays of the configuration.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from math import floor
+from collections.abc import Generator, Mapping
+from math import ceil, floor
 from typing import Final
 
 from txrdma.error import InvalidRequest
@@ -28,7 +28,8 @@ from txrdma.monitor.series.historystore import HistoryStore
 
 STEP_SECONDS: Final = 60
 _LEVEL: Final = "minutes"
-_READ_SECONDS: Final = 86400
+_READ_SECONDS: Final = 3600
+"""Time of which a history is read at once: an hour of 65,000 ports takes less than a second."""
 _FINDINGS: Final = ("finding-raised", "finding-cleared")
 _CHANGES: Final = ("node-came", "node-gone", "link-came", "link-gone")
 
@@ -86,14 +87,13 @@ class WhatIf:
         self._down: set[tuple[PortKey, PortKey]] = set()
         self._gone: set[GUID] = set()
 
-    def run(self) -> Iterator[float]:
-        """Evaluate the history, and yield the time up to which that is done, each day and at the end."""
-        now: float = self._begin
-        while now < self._end:
-            until = min(self._end, now + _READ_SECONDS)
-            self._evaluate(now, until)
-            now = until
-            yield now
+    def run(self) -> Generator[tuple[int, int], None, None]:
+        """Evaluate the history, and yield the numbers of hours done and of all."""
+        hours = ceil((self._end - self._begin) / _READ_SECONDS)
+        for hour in range(hours):
+            begin = self._begin + hour * _READ_SECONDS
+            self._evaluate(begin, min(self._end, begin + _READ_SECONDS))
+            yield hour + 1, hours
         for event in self._store.eventsBetween((RAISED,), self._begin, self._end):
             kind = event.detail.get("kind", "") if isinstance(event.detail, dict) else ""
             self.sent[kind] = self.sent.get(kind, 0) + 1

@@ -49,6 +49,9 @@ _LIDS_IN_BLOCK: Final = 64
 _WORD: Final = 4
 """Octets of the words in which ports count data."""
 
+LATENCY_SECONDS: Final = 0.0005
+"""Time to an answer of a simulated node, as in small fabrics."""
+
 _LANES_LENGTH: Final = 8
 _ALL_PORTS: Final = 0xFF
 _WIDE: Final = int(PerformanceCapability2.ADDITIONAL_PORT_COUNTERS_EXTENDED)

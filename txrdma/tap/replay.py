@@ -26,7 +26,7 @@ from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.rows import COUNTERS
 from txrdma.monitor.whatif import linkOf, STEP_SECONDS
 from txrdma.sim.fabric.fabric import RESWEEP_SECONDS
-from txrdma.sim.twin import Replay, Twin
+from txrdma.sim.twin import LATENCY_SECONDS, Replay, Twin
 from txrdma.tap.monitor import MonitorService
 
 _log = Logger()
@@ -36,9 +36,6 @@ _LEVEL: Final = "minutes"
 _CHANGES: Final = ("node-gone", "node-came", "link-gone", "link-came")
 _Minute = tuple[dict[PortKey, dict[str, float]], list[FabricEvent]]
 """Rates of counters by port, and changes of the fabric."""
-
-_LATENCY_SECONDS: Final = 0.0005
-"""Time to an answer of a simulated node, as in small fabrics."""
 
 
 def readRecordings(paths: Sequence[str]) -> list[Recording]:
@@ -170,7 +167,7 @@ class ReplayService(MonitorService):
         """
         # Recordings have forwarding tables, which sweeps of the simulated SM would replace.
         resweepSeconds = None if past is None else RESWEEP_SECONDS
-        self._twin = Twin(reactor, recordings, latencySeconds=_LATENCY_SECONDS, resweepSeconds=resweepSeconds)
+        self._twin = Twin(reactor, recordings, latencySeconds=LATENCY_SECONDS, resweepSeconds=resweepSeconds)
         self._replay: Replay | HistoryReplay = Replay(self._twin, recordings, speed)
         try:
             super().__init__(reactor, silent(config), self._twin.attach, aheadSeconds)

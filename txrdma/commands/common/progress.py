@@ -1,15 +1,23 @@
-"""Shows the progress of long operations on a terminal."""
+"""Long operations in steps: shows their progress on a terminal, and lets Ctrl-C end them."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Generator
 from time import monotonic
-from typing import Final, TextIO, TYPE_CHECKING
+from typing import Any, Final, TextIO, TYPE_CHECKING, TypeVar
+
+from twisted.internet.task import deferLater
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 _REDRAWN: Final = 0.1
+_PAUSE_SECONDS: Final = 0.05
+
+T = TypeVar("T")
+Steps = Generator["tuple[int, int] | None", None, T]
+"""Steps of an operation. They yield the work done and the total, or None for a pause only."""
 
 
 class ProgressBar:
@@ -68,3 +76,22 @@ class ProgressBar:
         self._bar.add_task(self._what)
         self._bar.start()
         return True
+
+
+async def worked(reactor: Any, steps: Steps[T], progress: ProgressBar) -> T:
+    """Return the result of steps, with pauses in which Ctrl-C is handled; their progress is shown."""
+    pauseAt = monotonic() + _PAUSE_SECONDS
+    try:
+        while True:
+            try:
+                done = next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            if done is not None:
+                progress(*done)
+            if monotonic() >= pauseAt:
+                await deferLater(reactor, 0.0)
+                pauseAt = monotonic() + _PAUSE_SECONDS
+    finally:
+        steps.close()

@@ -7,7 +7,7 @@ traffic and errors those of a history. Nothing is sent, and nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -29,11 +29,10 @@ from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.faultplan import Fault, FaultPlan
-from txrdma.sim.twin import Twin
+from txrdma.sim.twin import LATENCY_SECONDS, Twin
 from txrdma.tap.monitor import checkOf
 
-STEP_SECONDS: Final = 10.0
-"""Simulated seconds between two reports of progress."""
+_END_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ class Rehearsal:
         self._begin = beginSeconds
         clock = self._clock = SimulatedClock()
         clock.rightNow = beginSeconds - plan.warmUpSeconds
-        fabric = self._fabric = Twin(clock, [recording])
+        fabric = self._fabric = Twin(clock, [recording], latencySeconds=LATENCY_SECONDS)
         try:
             self._faults = FaultPlan(fabric, plan.faults, lambda text: self._add("fault", text))
         except ValueError as error:
@@ -154,30 +153,27 @@ class Rehearsal:
         self._surveyor = Surveyor(clock, self._agent, self._poller, config.surveySeconds)
         self._guids = {id(one): self._faults.guidsOf(one.fault) for one in plan.expectations}
 
-    def run(self) -> Iterator[float]:
-        """Run, and yield the share of the time that has passed, 0 to 1; it ends when it is closed."""
+    def run(self) -> Generator[tuple[int, int] | None, None, None]:
+        """Run in short steps, and yield the simulated seconds done and their total; it ends when closed."""
         plan, clock = self._plan, self._clock
-        total = plan.warmUpSeconds + plan.durationSeconds
-        end = self._begin + plan.durationSeconds
-        isBegun = False
+        start, total = clock.seconds(), round(plan.warmUpSeconds + plan.durationSeconds)
         self._poller.start()
         self._notifier.start()
         self._surveyor.start()
         try:
-            while clock.seconds() < end:
-                if not isBegun and clock.seconds() >= self._begin:
-                    isBegun = True
+            for until in (self._begin, self._begin + plan.durationSeconds):
+                for _step in self._advance(until):
+                    yield round(clock.seconds() - start), total
+                if until == self._begin:
                     self._faults.start()
-                until = end if isBegun else self._begin
-                self._advance(min(until, clock.seconds() + STEP_SECONDS))
-                yield 1 - (end - clock.seconds()) / total
         finally:
             self._stop()
 
-    def _advance(self, until: float) -> None:
+    def _advance(self, until: float) -> Iterator[None]:
         clock = self._clock
         while clock.calls and clock.calls[0].getTime() <= until:
             clock.advance(max(0.0, clock.calls[0].getTime() - clock.seconds()))
+            yield
         clock.rightNow = max(until, clock.rightNow)
 
     def _stop(self) -> None:
@@ -185,7 +181,8 @@ class Rehearsal:
         self._surveyor.stop()
         self._notifier.stop()
         self._poller.stop()
-        self._advance(self._clock.seconds() + STEP_SECONDS)  # the end of its subscription is confirmed
+        for _step in self._advance(self._clock.seconds() + _END_SECONDS):
+            pass  # the end of its subscription is confirmed
         self._agent.close()
         self._fabric.close()
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from txrdma.commands import blast_radius
+from txrdma.commands.common import progress
 from txrdma.test.support.mad.commanding import CommandTestCase, NetFabricTestCase
 from txrdma.test.unit.fabric.test_slurmjobs import squeue
 
@@ -109,7 +109,7 @@ class BlastRadiusTests(NetFabricTestCase):
 
     def test_pauses(self) -> None:
         """Long work has pauses, in which Ctrl-C is handled."""
-        self.patch(blast_radius, "_PAUSE_SECONDS", -1.0)
+        self.patch(progress, "_PAUSE_SECONDS", -1.0)
         self.assertEqual(len(self.answerTo("blast-radius", "--all")), 2 + 7)
 
 

@@ -9,14 +9,17 @@ from pathlib import Path
 from time import time
 from typing import Any, cast
 
+from twisted.internet.defer import CancelledError
 from twisted.python.failure import Failure
 from twisted.python.usage import UsageError
 
 from txrdma.command import run, TxrdmaOptions
+from txrdma.commands.common import progress
 from txrdma.commands.common.options import IReactor
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.rows import COUNTERS, Row
+from txrdma.sim.twin import Twin
 from txrdma.test.support.mad.commanding import NetFabricTestCase
 
 CONFIG = """
@@ -189,6 +192,20 @@ class RehearsalTests(NetFabricTestCase):
         self.assertIn("it has no faults", str(self.status))
         for arguments in ((), ("--strict", "--history", "x"), ("a", "b"), ("--history", "x", "--days", "0")):
             self.assertRaises(UsageError, self.ran, *arguments)
+
+    def test_interrupted(self) -> None:
+        """Ctrl-C ends a rehearsal after any simulated event, and stops its monitor."""
+        self.patch(progress, "_PAUSE_SECONDS", -1.0)
+        stopped: list[object] = []
+        self.patch(Twin, "close", lambda twin: stopped.append(twin))
+        (self.folder / "rules.toml").write_text(FAULTS)
+        options = TxrdmaOptions()
+        options.parseOptions(["rehearse", str(self.folder / "rules.toml")])
+        running = run(cast(IReactor, self.clock), options)
+        self.assertEqual(stopped, [])
+        running.cancel()
+        self.failureResultOf(running, CancelledError)
+        self.assertEqual(len(stopped), 1)
 
     # Histories.
 

@@ -86,7 +86,7 @@ class WhatIfTests(FabricTestCase):
         self.assertEqual(self.evaluated(), self.sent)
 
     def test_unseenFlaps(self) -> None:
-        """A host whose link flaps between sweeps, soon after the first one and a change of its name, flaps."""
+        """A link of a host that flaps between sweeps, after the first one and a change of name, flaps."""
         self.pump(30.0)
         self.fabric.node("c").description = "c renamed"
         self.pump(60.0)
