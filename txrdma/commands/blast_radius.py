@@ -12,7 +12,7 @@ from txrdma.commands.common.interruption import endedBySignals
 from txrdma.commands.common.progress import ProgressBar, worked
 from txrdma.commands.common.rows import printJSON, showRows
 from txrdma.commands.common.session import nodeNames, opened
-from txrdma.commands.common.sweeping import endWith, loaded, SweepOptions, swept
+from txrdma.commands.common.sweeping import endWith, recorded, SweepOptions, swept
 from txrdma.commands.common.values import count, fileName
 from txrdma.commands.routes import linearTables
 from txrdma.error import InvalidRequest
@@ -39,8 +39,8 @@ class CommandOptions(SweepOptions):
         "paths between hosts that the present forwarding tables lead over them (until the subnet manager "
         "computes other routes), hosts with less bandwidth, and Slurm jobs on these hosts. NODE is a LID, a "
         "GUID or a name; with a PORT the cable at that port is meant. --all ranks every switch and cable by "
-        "itself, single points of failure first. With --load and no --device nothing is sent, and paths are "
-        "unknown; --device sim:FILE has those of a txrdma snapshot."
+        "itself, single points of failure first. With --load and no --device nothing is sent; paths are then "
+        "those of the snapshot, if it has tables."
     )
     optFlags = [
         ["all", "a", "Rank all switches and cables, each by itself."],
@@ -69,7 +69,8 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     if options["squeue"]:
         jobs = list(parsedJobs(await queueText(reactor, SQUEUE, _SQUEUE_SECONDS)))
     if options["load"] and not options["device"]:
-        fabric, names, linear = loaded(options["load"]), nodeNames(options), {}
+        recording, names = recorded(options["load"]), nodeNames(options)
+        fabric, linear = recording.fabric, recording.linearTables()
     else:
         with opened(reactor, options) as session:
             fabric, names = await swept(session), session.names

@@ -8,12 +8,10 @@ from typing import Any
 
 from txrdma.commands.common.progress import ProgressBar
 from txrdma.commands.common.rows import csvCells, printJSON, showRows
-from txrdma.commands.common.session import nodeNames, opened, TARGET
-from txrdma.commands.common.sweeping import endWith, PartOptions, recorded, requested, swept
-from txrdma.error import InvalidRequest
+from txrdma.commands.common.session import TARGET
+from txrdma.commands.common.sweeping import asking, endWith, PartOptions, swept
 from txrdma.fabric.cables import CABLE_COLUMNS, cablePorts, cableRow
 from txrdma.fabric.inventory import cablesOf
-from txrdma.fabric.recording import RecordedRPCs
 
 
 class CommandOptions(PartOptions):
@@ -34,22 +32,14 @@ class CommandOptions(PartOptions):
 
 async def run(reactor: Any, options: CommandOptions) -> None:
     """Run C{txrdma cables}: print a row for each end of a cable."""
-    if options["load"] and not options["device"]:
-        recording, names = recorded(options["load"]), nodeNames(options)
-        if not recording.answers:
-            raise InvalidRequest(f"snapshot {options['load']}: without answers; txrdma snapshot records them")
-        fabric = names.put(requested(recording.fabric, options, names))
+    with asking(reactor, options, needsTables=True) as session:
+        names = session.names
+        fabric = names.put(await swept(session))
         nodes = fabric.ordered()
-        cables = await cablesOf(RecordedRPCs(recording), recording.endPort, nodes, options["outstanding"])
-    else:
-        with opened(reactor, options) as session:
-            names = session.names
-            fabric = names.put(await swept(session))
-            nodes = fabric.ordered()
-            with ProgressBar("reading cables") as progress:
-                cables = await cablesOf(
-                    *(session.agent, session.endPort, nodes, options["outstanding"]), progress
-                )
+        with ProgressBar("reading cables") as progress:
+            cables = await cablesOf(
+                *(session.agent, session.endPort, nodes, options["outstanding"]), progress
+            )
     rows = [
         cableRow(port, cable, lambda node: names.name(node.guid, node.description))
         for port in cablePorts(nodes)

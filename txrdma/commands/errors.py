@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from twisted.internet.defer import CancelledError
+from twisted.python import usage
 
 from txrdma.commands.common.interruption import endedBySignals
 from txrdma.commands.common.progress import ProgressBar
 from txrdma.commands.common.rows import hexGUID, printJSON
-from txrdma.commands.common.session import confirmed, opened, Session, TARGET
-from txrdma.commands.common.sweeping import PartOptions, printProblems, SweepOptions, swept
+from txrdma.commands.common.session import confirmed, Session, TARGET
+from txrdma.commands.common.sweeping import asking, PartOptions, printProblems, SweepOptions, swept
 from txrdma.commands.common.values import fileName
 from txrdma.commands.links import linkText
 from txrdma.commands.nodes import chosen
@@ -57,7 +58,8 @@ class CommandOptions(ThresholdOptions, PartOptions):
         "Read the error counters of all ports, and list those above their thresholds, as ibqueryerrors "
         "does. Counters without a threshold are listed if they are not zero, except PortXmitWait. The "
         "exit status is 1 if there are errors, or nodes that do not answer. With a TARGET, only the "
-        f"target and the nodes at most --hops links away are queried. {TARGET}."
+        "target and the nodes at most --hops links away are queried. With --load of a snapshot with "
+        f"counters and no --device nothing is sent. {TARGET}."
     )
     optFlags = [
         ["data", None, "Also show the data and packet counters of ports with errors."],
@@ -72,6 +74,11 @@ class CommandOptions(ThresholdOptions, PartOptions):
         ["routers", None, "Only routers."],
     ]
 
+    def postOptions(self) -> None:
+        super().postOptions()
+        if (self["clear"] or self["clear-data"]) and self["load"] and not self["device"]:
+            raise usage.UsageError("--clear: counters of a snapshot cannot be cleared; give --device, too")
+
 
 async def run(reactor: Any, options: CommandOptions) -> None:
     """Run C{txrdma errors}: read, print and clear counters, exit with 1 if there are errors."""
@@ -79,7 +86,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     clear = " ".join(word for word, flag in (("errors", "clear"), ("data", "clear-data")) if options[flag])
     if clear:
         confirmed(f"clear the counters of {clear.replace(' ', ' and ')} of {_where(options)}", options["yes"])
-    with opened(reactor, options) as session:
+    with asking(reactor, options) as session:
         fabric = await swept(session, withLinks=options["report-port"])
         report = await counted(
             *(session, fabric, thresholds),

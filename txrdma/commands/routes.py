@@ -10,8 +10,8 @@ from twisted.python import usage
 
 from txrdma.commands.common.progress import ProgressBar
 from txrdma.commands.common.rows import hexGUID, printJSON, showRows
-from txrdma.commands.common.session import opened, Session, TARGETS
-from txrdma.commands.common.sweeping import printProblems, SweepOptions, swept
+from txrdma.commands.common.session import Session, TARGETS
+from txrdma.commands.common.sweeping import asking, printProblems, SweepOptions, swept
 from txrdma.commands.common.values import count
 from txrdma.error import InvalidRequest
 from txrdma.fabric.adaptive import AdaptiveTable, adaptiveTable, Contradiction, MELLANOX, NO_GROUPS
@@ -83,7 +83,8 @@ class CommandOptions(SweepOptions):
         "Show the forwarding tables of switches, as ibroute and dump_fts do: for each LID the output "
         "port and the destination. Without SWITCH, which is a TARGET, the tables of all switches are "
         "shown. --over lists the hosts reached over a link of SWITCH, in both directions; --balance "
-        "shows the number of LIDs that each switch forwards by each port to other switches. " + TARGETS
+        "shows the number of LIDs that each switch forwards by each port to other switches. With --load of a "
+        "snapshot with tables and no --device nothing is sent. " + TARGETS
     )
     optFlags = [
         ["multicast", "M", "Show multicast tables: the ports of each multicast LID."],
@@ -116,7 +117,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     """Run C{txrdma routes}: print forwarding tables, or the use of links."""
     isUse = options["balance"] or options["over"] is not None
     owners: dict[int, str] = {}
-    with opened(reactor, options) as session:
+    with asking(reactor, options) as session:
         fabric = Fabric()
         if not options["switch"] or options["load"] or isUse:
             fabric = await swept(session)

@@ -10,8 +10,9 @@ from typing import Any, Final
 from twisted.python import usage
 
 from txrdma.commands.common.rows import hexGUID, printJSON
-from txrdma.commands.common.session import FabricOptions, opened, Session, TARGETS
-from txrdma.commands.common.values import count
+from txrdma.commands.common.session import FabricOptions, Session, TARGETS
+from txrdma.commands.common.sweeping import asking
+from txrdma.commands.common.values import count, fileName
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.routing import DirectView, Hop, NoRoute, QueryView, SAView, Stop, trace, traceMulticast
 from txrdma.fabric.tracerecords import tracedBySA
@@ -33,10 +34,13 @@ class CommandOptions(FabricOptions):
         "supports them. FROM and TO are each a TARGET; FROM is the local port by default. For a "
         "multicast LID, all branches are followed, or with FROM and TO the path between these. "
         + TARGETS
-        + " The exit status is 1 if the packet does not arrive."
+        + " With --load and no --device nothing is sent. The exit status is 1 if the packet does not arrive."
     )
     optFlags = [["no-info", "n", "Print numbers only, as ibtracert -n."]]
-    optParameters = [["multicast", "m", None, "Follow a packet for this multicast LID, as 0xc000.", count]]
+    optParameters = [
+        ["multicast", "m", None, "Follow a packet for this multicast LID, as 0xc000.", count],
+        ["load", None, "", "Trace in a snapshot with tables instead of querying the fabric.", fileName],
+    ]
 
     def parseArgs(self, *targets: str) -> None:
         self["targets"] = targets
@@ -50,7 +54,7 @@ class CommandOptions(FabricOptions):
 async def run(reactor: Any, options: CommandOptions) -> None:
     """Run C{txrdma trace}: print the path hop by hop, exit with 1 if it does not reach its destination."""
     isMulticast = options["multicast"] is not None
-    with opened(reactor, options) as session:
+    with asking(reactor, options, needsTables=True) as session:
         record, why = None, ""
         try:
             if isMulticast:

@@ -15,11 +15,13 @@ from typing_extensions import Unpack
 from twisted.internet.defer import Deferred, fail, succeed
 
 from txrdma.fabric.model import Fabric
+from txrdma.fabric.routing import NO_PORT
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.mad.layouts.attributes import RPCS
 from txrdma.mad.layouts.sa import Query
+from txrdma.mad.layouts.smp import LinearForwardingTable
 from txrdma.mad.registers import AccessRegister, ModuleInfo
 from txrdma.mad.rpcs import CallOptions, RPCs
 
@@ -54,6 +56,18 @@ class Recording:
     def of(self, rpc: str, name: str) -> dict[tuple[int, int], Answer]:
         """Return the answers to one call for one attribute, by LID and part."""
         return self.answers.get((rpc, name), {})
+
+    def linearTables(self) -> dict[GUID, bytes]:
+        """Return the linear forwarding tables of the switches, by GUID."""
+        tables: dict[GUID, bytearray] = {}
+        ports = self.fabric.byLIDs()
+        for (lid, block), answer in self.of("SubnGet", LinearForwardingTable.__name__).items():
+            if lid in ports and isinstance(answer, bytes):
+                table = tables.setdefault(ports[lid].node.guid, bytearray())
+                begin = block * len(answer)
+                table.extend(bytes([NO_PORT]) * (begin + len(answer) - len(table)))
+                table[begin : begin + len(answer)] = answer
+        return {guid: bytes(table) for guid, table in tables.items()}
 
 
 def registerOf(part: int) -> tuple[int, int]:

@@ -45,7 +45,6 @@ _log = Logger()
 
 _MKEY: Final = span(smp.PortInfo, "mkey")
 _NO_MKEY: Final = bytes(_MKEY.stop - _MKEY.start)
-_LIDS_IN_BLOCK: Final = 64
 _WORD: Final = 4
 """Octets of the words in which ports count data."""
 
@@ -285,12 +284,8 @@ class Twin(SimulatedFabric):
             info = recorded.switchInfo
             if info is not None:
                 self._byGUID[recorded.guid].switchInfo[:] = info.encode()
-        tables: dict[SimulatedNode, bytearray] = {}
-        for port, block, content in self._answers(self._recording, "SubnGet", smp.LinearForwardingTable):
-            table = port.node.linear = tables.setdefault(port.node, bytearray())
-            begin = block * _LIDS_IN_BLOCK
-            table.extend(b"\xff" * (begin + len(content) - len(table)))
-            table[begin : begin + len(content)] = content
+        for guid, table in self._recording.linearTables().items():
+            self._byGUID[guid].linear = bytearray(table)
         for kind in _ADAPTIVE:
             for port, block, content in self._answers(self._recording, "SubnGet", kind):
                 port.node.adaptive = port.node.adaptive or {}

@@ -22,6 +22,7 @@ from txrdma.commands.common.options import CommandOptions
 from txrdma.commands.common.showing import ShowingPort
 from txrdma.commands.common.values import count, fileName, seconds, unsigned
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
+from txrdma.fabric.model import Fabric
 from txrdma.fabric.nodenames import NodeNames, readNodeNames
 from txrdma.fabric.targets import combined, parsedTarget
 from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, MADEndPort
@@ -89,6 +90,7 @@ class Session:
         which queries the SA instead.
     @ivar endPort: LID, GIDs and SM of the local port.
     @ivar names: the node-name map.
+    @ivar loaded: fabric of the snapshot whose simulation answers; None if a real fabric does.
     """
 
     reactor: Any
@@ -97,6 +99,7 @@ class Session:
     endPort: MADEndPort
     names: NodeNames
     options: FabricOptions
+    loaded: Fabric | None = None
 
     @property
     def sa(self) -> IBPath:
@@ -242,15 +245,17 @@ def nodeNames(options: FabricOptions) -> NodeNames:
 
 
 @contextmanager
-def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
+def opened(reactor: Any, options: FabricOptions, given: IMADPort | None = None) -> Iterator[Session]:
     """
     Open the management port of the options while the context is active.
+
+    @param given: an open port to use instead.
 
     L{MADFailure} is converted to L{RDMAError} with one line, or with details if C{--debug} is given.
     """
     names = nodeNames(options)
     try:
-        port = openMADPort(reactor, options["device"])
+        port = openMADPort(reactor, options["device"]) if given is None else given
     except ValueError as error:
         raise InvalidRequest(str(error)) from error
     level: int = options["debug"]

@@ -6,7 +6,7 @@ import gc
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, TYPE_CHECKING
 
@@ -85,6 +85,28 @@ class PartOptions(SweepOptions):
             raise usage.UsageError("--from excludes TARGET, at which the sweep begins")
 
 
+@contextmanager
+def asking(reactor: Any, options: FabricOptions, needsTables: bool = False) -> Iterator[Session]:
+    """
+    Open a session like L{opened}; with C{--load} and no C{--device}, a simulation of the snapshot answers, if
+    it has tables.
+
+    @param needsTables: refuse a snapshot without tables instead of opening a port.
+    """
+    recording = recorded(options["load"]) if options["load"] and not options["device"] else None
+    if recording is not None and recording.answers:
+        from txrdma.sim.twin import Twin  # rarely needed
+
+        with closing(Twin(reactor, [recording])) as twin, opened(reactor, options, twin.attach()) as session:
+            session.loaded = recording.fabric
+            yield session
+        return
+    if recording is not None and needsTables:
+        raise InvalidRequest(f"snapshot {options['load']}: it has no tables; txrdma snapshot writes one")
+    with opened(reactor, options) as session:
+        yield session
+
+
 async def fabricOf(reactor: Any, options: SweepOptions, withLinks: bool = True) -> tuple[Fabric, NodeNames]:
     """
     Return the fabric of the options, swept now or loaded from a snapshot, and the node-name map.
@@ -108,8 +130,8 @@ async def swept(session: Session, isPartial: bool = False, withLinks: bool = Tru
     @param withLinks: for a part, also discover the links of its outermost nodes.
     """
     options = session.options
-    if options["load"]:
-        return recalled(options, session.names)
+    if session.loaded is not None or options["load"]:
+        return recalled(options, session.names, session.loaded)
     if options.get("target"):
         return await _sweptAround(session, isPartial, withLinks)
     start = await _startPath(session, options["from"]) if options["from"] else IBDRPath()
@@ -237,13 +259,13 @@ def recorded(path: str) -> Recording:
         raise InvalidRequest(f"snapshot {path}: {error}") from error
 
 
-def recalled(options: FabricOptions, names: NodeNames) -> Fabric:
-    """Load the snapshot of C{--load}, or the part of it around the target, which must be in it."""
-    return requested(loaded(options["load"]), options, names)
+def recalled(options: FabricOptions, names: NodeNames, fabric: Fabric | None = None) -> Fabric:
+    """
+    Load the snapshot of C{--load}, or the part of it around the target, which must be in it.
 
-
-def requested(fabric: Fabric, options: FabricOptions, names: NodeNames) -> Fabric:
-    """Return a fabric, or the part of it around the target of the options, which must be in it."""
+    @param fabric: the fabric of the snapshot, if it is loaded already.
+    """
+    fabric = loaded(options["load"]) if fabric is None else fabric
     target = options.get("target")
     if not target:
         return fabric

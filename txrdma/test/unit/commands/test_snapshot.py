@@ -8,11 +8,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+from txrdma.commands.common import session
 from txrdma.fabric.snapshots import VERSION
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts.smp import MulticastForwardingTable, PKeyTable, SLtoVLMappingTable
+from txrdma.mad.ports import openMADPort
 from txrdma.test.support.mad.commanding import NetFabricTestCase
 
 
@@ -89,6 +91,34 @@ class SnapshotTests(NetFabricTestCase):
         for name in ("nodes", "links", "discover"):
             self.assertEqual(self.offline(name, "--load", path), self.printed(name), name)
         self.assertEqual((self.offline("diff", path, path), self.status), ("", 0))
+
+    def test_answers(self) -> None:
+        """Commands that query tables and counters take them from the file, and open no port."""
+        self.spoil()
+        path = self.taken()
+        for name, *arguments in (
+            ("trace", "b", "c"),
+            ("trace", "--sa", self.lid("b"), "--json"),
+            ("routes",),
+            ("routes", "-M"),
+            ("routes", "--balance"),
+            ("routes", "left", "--over", "3"),
+            ("errors",),
+            ("blast-radius", "left:3", "--json"),
+        ):
+            live = self.printed(name, *arguments)
+            complaints = self.complaints
+            self.patch(session, "openMADPort", self.fail)
+            offline = self.offline(name, *arguments, "--load", path)
+            self.patch(session, "openMADPort", openMADPort)
+            self.assertEqual((offline, self.complaints), (live, complaints), (name, arguments))
+
+    def test_noAnswers(self) -> None:
+        """A path cannot be traced in a file that has no tables."""
+        path = self.mktemp()
+        self.printed("discover", "--save", path)
+        self.offline("trace", "b", "c", "--load", path)
+        self.assertIn("it has no tables", str(self.status))
 
     def test_twin(self) -> None:
         """Commands show the same of the simulation of a snapshot as of the fabric."""
