@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
 from twisted.python import usage
 
+from txrdma.commands.blast_radius import queuedJobs
 from txrdma.commands.common.interruption import endedBySignals
 from txrdma.commands.common.options import CommandOptions as BaseOptions
 from txrdma.commands.common.progress import ProgressBar, worked
@@ -19,14 +20,23 @@ from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.sweeping import recorded
 from txrdma.commands.common.values import fileName
 from txrdma.error import InvalidRequest
+from txrdma.fabric.blastradius import BlastRadius, Element, Loss
+from txrdma.fabric.losses import lossDict
+from txrdma.fabric.nodenames import NodeNames
+from txrdma.fabric.recording import Recording
+from txrdma.fabric.slurm import hostList
+from txrdma.fabric.slurmjobs import HostsByName, readJobs, SlurmJob
+from txrdma.fabric.texts import listed
 from txrdma.monitor.config import MonitorConfig, parseConfig, readConfig
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.whatif import PastAlert, sentByKind, WhatIf
+from txrdma.sim.faultplan import Fault
 
 _LEVEL: Final = "minutes"
 _BACKGROUND_SECONDS: Final = 86400
 _DAYS: Final = 28.0
 _MOST_DAYS: Final = 1100.0
+_NAMES: Final = NodeNames({})
 _TEXT: Final = "An example is in the documentation of the fabric monitor: docs/fabric-monitor.md."
 
 
@@ -38,12 +48,15 @@ class CommandOptions(BaseOptions):
         "Run the fabric monitor on a simulation of the fabric of a snapshot, with the faults in the file "
         "RULES (TOML), and print which findings it raises and which alerts it would send, and when. The "
         "exit status is 0 if all expected findings were raised, 1 if one was not, and 2 if the rehearsal "
-        "failed. Without RULES, print the alerts that the configuration would have sent by a history. "
+        "failed. Faults of links and nodes are listed with the hosts that they cut off, each by itself, and "
+        "with the Slurm jobs on these. Without RULES, print the alerts that the configuration would send "
+        "by a history. "
         f"Nothing is sent to a fabric, and no alert is sent. {_TEXT}"
     )
     failureStatus = 2
     optFlags = [
         ["strict", None, "The exit status is also 1 if there are findings that were not expected."],
+        ["squeue", None, "Read the jobs of Slurm by running squeue --json."],
         ["json", None, "JSON instead of text."],
     ]
     optParameters = [
@@ -51,6 +64,7 @@ class CommandOptions(BaseOptions):
         ["config", "c", "", "Configuration of the monitor (TOML). [default: that of RULES]", fileName],
         ["fabric", None, "", "Name of the fabric, if the configuration has several."],
         ["history", None, "", "History: a file or URL. With RULES, its traffic and errors are simulated."],
+        ["jobs", "j", "", "Read the jobs of Slurm from a file with the output of squeue --json.", fileName],
         ["days", None, _DAYS, "Without RULES: days of the history, the last ones.", float],
     ]
 
@@ -63,8 +77,11 @@ class CommandOptions(BaseOptions):
         self.checkRanges(("days", 0.01, _MOST_DAYS))
         if not self["rules"] and not self["history"]:
             raise usage.UsageError("expected RULES, or --history for the alerts of the past")
-        if self["strict"] and not self["rules"]:
-            raise usage.UsageError("--strict is for RULES")
+        for name in ("strict", "squeue", "jobs"):
+            if self[name] and not self["rules"]:
+                raise usage.UsageError(f"--{name} is for RULES")
+        if self["jobs"] and self["squeue"]:
+            raise usage.UsageError("--jobs excludes --squeue")
 
 
 def configOf(path: str, fabric: str) -> MonitorConfig:
@@ -98,6 +115,9 @@ async def _rehearse(reactor: Any, options: CommandOptions) -> None:
     with endedBySignals():
         file = readRehearsal(options["rules"])
         config = configOf(options["config"] or file.config, options["fabric"])
+        jobs = readJobs(options["jobs"]) if options["jobs"] else []
+    if options["squeue"]:
+        jobs = await queuedJobs(reactor)
     snapshot = options["load"] or file.snapshot
     if not snapshot:
         raise InvalidRequest(f"{options['rules']} has no snapshot: give --load; txrdma snapshot writes one")
@@ -105,16 +125,43 @@ async def _rehearse(reactor: Any, options: CommandOptions) -> None:
     background = _background(options["history"] or file.history)
     rehearsal = Rehearsal(recording, config, file.plan, time.time(), background)
     with ProgressBar("rehearsing") as progress:
+        losses = await worked(reactor, _losses(rehearsal, recording, jobs), progress)
         await worked(reactor, rehearsal.run(), progress)
     if options["json"]:
-        printJSON(_rehearsalDict(rehearsal, file))
+        lost = [{"fault": str(fault), **lossDict([one], loss, _NAMES, jobs)} for fault, one, loss in losses]
+        printJSON({**_rehearsalDict(rehearsal, file), "losses": lost})
     else:
-        for one in rehearsal.happenings:
-            print(_line(one))
+        for happening in rehearsal.happenings:
+            print(_line(happening))
+        for fault, _element, loss in losses:
+            print(f"{fault}: {_lossText(loss, jobs)}")
         for line in _summary(rehearsal, file):
             print(line)
     if rehearsal.missing or (options["strict"] and rehearsal.unexpected):
         raise SystemExit(1)
+
+
+def _losses(
+    rehearsal: Rehearsal, recording: Recording, jobs: Sequence[SlurmJob]
+) -> Generator[None, None, list[tuple[Fault, Element, Loss]]]:
+    """Compute, in short steps, what is lost by each fault of a link or node, while it lasts, by itself."""
+    fabric = recording.fabric
+    radius, mapped = BlastRadius(fabric, recording.linearTables()), HostsByName(fabric, _NAMES).of(jobs)
+    yield from radius.steps()
+    found = []
+    for fault, element in rehearsal.elements(fabric):
+        if radius.has(element):
+            found.append((fault, element, (yield from radius.without([element], mapped))))
+    return found
+
+
+def _lossText(loss: Loss, jobs: Sequence[SlurmJob]) -> str:
+    names = hostList(node.description or str(node.guid) for node in loss.cutOff)
+    text = f"{len(loss.cutOff)} hosts cut off: {names}" if loss.cutOff else "no host is cut off"
+    if not jobs:
+        return text
+    stopped = [jobs[one.job].identifier for one in loss.jobs if one.cutOff]
+    return f"{text}; {len(stopped)} of {len(jobs)} jobs lose hosts: {listed(stopped) or 'none'}"
 
 
 def _background(where: str) -> dict[Any, dict[str, float]]:

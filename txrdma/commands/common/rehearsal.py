@@ -15,7 +15,8 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred, succeed
 
 from txrdma.error import InvalidRequest
-from txrdma.fabric.model import PortKey
+from txrdma.fabric.blastradius import Element
+from txrdma.fabric.model import Fabric, PortKey
 from txrdma.fabric.recording import Recording
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
@@ -152,6 +153,14 @@ class Rehearsal:
         self._notifier = Notifier(clock, config.alerts, [channel], supervisor=self._poller.supervisor)
         self._surveyor = Surveyor(clock, self._agent, self._poller, config.surveySeconds)
         self._guids = {id(one): self._faults.guidsOf(one.fault) for one in plan.expectations}
+
+    def elements(self, fabric: Fabric) -> Iterator[tuple[Fault, Element]]:
+        """Yield the faults that take a node or link away, with that node or port of the recorded fabric."""
+        for fault in self._plan.faults:
+            port = self._faults.portOf(fault)
+            known = fabric.nodes[port.node.guid].known(port.number)
+            if known is not None and fault.kind in ("flap", "cut", "lost"):
+                yield fault, known.node if fault.kind == "lost" else known
 
     def run(self) -> Generator[tuple[int, int] | None, None, None]:
         """Run in short steps, and yield the simulated seconds done and their total; it ends when closed."""

@@ -21,6 +21,7 @@ from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.rows import COUNTERS, Row
 from txrdma.sim.twin import Twin
 from txrdma.test.support.mad.commanding import NetFabricTestCase
+from txrdma.test.unit.fabric.test_slurmjobs import job, squeue
 
 CONFIG = """
 [poll]
@@ -139,6 +140,21 @@ class RehearsalTests(NetFabricTestCase):
         self.assertEqual(self.status, 0)
         self.assertIn("[not expected]", self.rehearsed(rules, "--strict"))
         self.assertEqual(self.status, 1)
+
+    def test_losses(self) -> None:
+        """Each fault of a link or node is listed with the hosts that it cuts off, and their jobs."""
+        jobs = self.folder / "jobs"
+        jobs.write_text(squeue(job(7, "a,c"), job(8, "a")))
+        rules = FAULTS.replace('node = "b"', 'node = "right"', 1)
+        answer = json.loads(self.rehearsed(rules, "--json", "--jobs", str(jobs)))
+        lost = {one["fault"].partition(" ")[0]: one for one in answer["losses"]}
+        self.assertEqual(lost.keys(), {"flap", "lost"})
+        self.assertEqual(lost["flap"]["cutOff"], [])
+        self.assertEqual([one["name"] for one in lost["lost"]["cutOff"]], ["c", "d"])
+        self.assertEqual([one["job"] for one in lost["lost"]["jobs"] if one["hostsCutOff"]], ["7"])
+        text = self.rehearsed(rules, "-j", str(jobs))
+        self.assertIn("lost at right for 300 s: 2 hosts cut off: c,d; 1 of 2 jobs lose hosts: 7\n", text)
+        self.assertIn("flap at left port 3: 4 times, every 30 s: no host is cut off; 0 of 2", text)
 
     def test_consequences(self) -> None:
         """Nodes that are missing because of a lost switch are not unexpected: their finding has a cause."""
