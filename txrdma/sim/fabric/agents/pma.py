@@ -212,8 +212,11 @@ def _selected(port: SimulatedPort, number: int) -> list[SimulatedPort]:
 
 def _encoded(group: _Group, counted: list[SimulatedCounters], now: float) -> bytes:
     """Return the encoded attribute, with sums over the ports. A counter stops at its maximum."""
-    values: dict[str, int | list[int]] = {}
     first, *others = counted
+    isStill = not others and not first.isGrowing
+    if isStill and group.kind in first.encoded:
+        return first.encoded[group.kind]
+    values: dict[str, int | list[int]] = {}
     for name, key, element, highest, _selector, _bit in group.counters:
         value = first.value(key, now)
         for counters in others:
@@ -225,4 +228,9 @@ def _encoded(group: _Group, counted: list[SimulatedCounters], now: float) -> byt
             several = values.setdefault(name, [])
             assert isinstance(several, list)
             several.append(value)
-    return group.kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}).encode()
+    encoded = group.kind(
+        **{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    ).encode()
+    if isStill:
+        first.encoded[group.kind] = encoded
+    return encoded
