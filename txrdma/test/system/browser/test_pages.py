@@ -43,6 +43,18 @@ SWITCHES = (
 )
 
 
+TWISTD = "from twisted.scripts.twistd import run; run()"
+REPLAY = """
+[web]
+listen = 'tcp:0:interface=127.0.0.1'
+
+[poll]
+interval = 0.5
+sweep = 60
+settle = 0.2
+states = 5
+"""
+
 AXE = """
     const done = arguments[arguments.length - 1];
     axe.run().then((all) => done(all.violations.map((one) => `${one.id}: ${one.nodes[0].html}`)));
@@ -472,6 +484,46 @@ class BrowserTests(SynchronousTestCase):
         self.at(f"/nodes/{self.guid('leaf02')}/ports/9")
         self.drawn("#charts")
         self.assertEqual(self.js(hidden), 2)
+
+    def test_replay(self) -> None:
+        """C{twistd fabric-monitor --replay} shows two snapshots one after the other, and says what it is."""
+        files = [str(self.folder / f"replay-{name}-{os.getpid()}.snapshot") for name in ("before", "after")]
+        config = self.folder / f"replay-{os.getpid()}.toml"
+        config.write_text(REPLAY)
+        for file, device in zip(files, ("sim:fattree:64", "sim:fattree:64:dead=h00003"), strict=True):
+            command = [sys.executable, "-m", "txrdma", "snapshot", "--device", device, file]
+            subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS)
+        replays = [word for file in files for word in ("--replay", file)]
+        command = [
+            sys.executable,
+            "-c",
+            TWISTD,
+            "-n",
+            "--pidfile=",
+            "fabric-monitor",
+            "--config",
+            str(config),
+            *replays,
+        ]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True) as server:
+            try:
+                assert server.stdout is not None
+                lines = (re.search(r"starting on (\d+)", line) for line in server.stdout)
+                url = next(f"http://127.0.0.1:{line[1]}" for line in lines if line)
+                self.driver.get(url)
+                self.assertIn("This is a replay of", self.text("#standby"))
+                self.until(lambda: "h00003" in self.text("#findings"))
+                self.assertEqual(self.complaints(), [])
+                self.picture("replay")
+                for path in ("/topology", "/nodes", "/findings", "/links"):
+                    self.driver.get(url + path)
+                    self.assertIn("not the present state of the fabric", self.text("#standby"), path)
+                    self.assertEqual(self.complaints(), [], path)
+            finally:
+                server.terminate()
+        for file in (*files, str(config)):
+            os.unlink(file)
 
     def test_firstPaint(self) -> None:
         """The overview is shown quickly, and is small, including everything that it requests."""
