@@ -115,6 +115,7 @@ class Rehearsal:
 
     @ivar happenings: what has happened, in order of time.
     @ivar missing: expectations that were not met, after the end.
+    @ivar fabric: simulation of the recorded fabric.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class Rehearsal:
         self._begin = beginSeconds
         clock = self._clock = SimulatedClock()
         clock.rightNow = beginSeconds - plan.warmUpSeconds
-        fabric = self._fabric = Twin(clock, [recording], latencySeconds=LATENCY_SECONDS)
+        fabric = self.fabric = Twin(clock, [recording], latencySeconds=LATENCY_SECONDS)
         try:
             self._faults = FaultPlan(fabric, plan.faults, lambda text: self._add("fault", text))
         except ValueError as error:
@@ -193,7 +194,7 @@ class Rehearsal:
         for _step in self._advance(self._clock.seconds() + _END_SECONDS):
             pass  # the end of its subscription is confirmed
         self._agent.close()
-        self._fabric.close()
+        self.fabric.close()
 
     # Events.
 

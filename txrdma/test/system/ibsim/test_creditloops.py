@@ -6,17 +6,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from txrdma.commands.common.rehearsal import Rehearsal, RehearsalPlan
 from txrdma.fabric.creditloops import Channel, findLaneCycle, Lanes, LaneSurvey, Link
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.model import Port
-from txrdma.fabric.routechecks import RouteCheck
+from txrdma.fabric.recorder import record
+from txrdma.fabric.recording import RecordedRPCs
+from txrdma.fabric.routechecks import RouteCheck, routeFindings
 from txrdma.fabric.routeuse import Linear
 from txrdma.fabric.tables import TableSurvey
 from txrdma.iba.types import LID
 from txrdma.mad.layouts.sa import PathRecord
 from txrdma.mad.rpcs import RPCs
+from txrdma.monitor.config import parseConfig
+from txrdma.sim.faultplan import Fault
 from txrdma.test.system.ibsim.fabric import IbsimTestCase
 
+PATHS_OF = LaneSurvey.pathsOf
 SIZE = 5
 
 
@@ -89,6 +95,35 @@ class LayerTests(TorusTestCase):
         self.assertEqual(self.loop(linear, lanes, links), [])
         lanes.mappings = dict.fromkeys(lanes.mappings, (0,) * 16)
         self.assertNotEqual(self.loop(linear, lanes, links), [])
+
+    async def test_rehearsal(self) -> None:
+        """A rehearsal has no findings without a fault, and OpenSM's routes before and after one."""
+        linear, lanes, _links = await self.survey()
+        agent = self.agentAt("h00")
+        end = agent.port.endPort
+        self.patch(LaneSurvey, "pathsOf", SingleSurvey.pathsOf)
+        recording = await record(agent, end, await Sweep(agent).run(), 0.0, 32)
+        self.assertEqual(recording.linearTables().keys(), linear.keys())
+        levels: dict[int, list[bytes]] = {}
+        for (source, dlid), level in lanes.levels.items():
+            path = PathRecord(slid=source.lid, dlid=LID(dlid), serviceLevel=level)
+            levels.setdefault(source.lid, []).append(path.encode())
+        answers = {(lid, 1): several for lid, several in levels.items()}
+        recording.answers["SubnAdmGetTable", "PathRecord"] = {**answers}
+        self.patch(LaneSurvey, "pathsOf", PATHS_OF)
+        checked = await routeFindings(RecordedRPCs(recording), end, recording.fabric, linear)
+        kinds = {one.kind for one in checked}
+        self.assertNotIn("credit-loop", kinds)
+        for faults in ((), (Fault("flap", 60.0, "s22", 1, times=1),)):
+            plan = RehearsalPlan(faults, (), 60.0, 900.0)
+            rehearsal = Rehearsal(recording, parseConfig("[poll]\nsurvey = 100"), plan, 0.0)
+            tables = rehearsal.fabric.linearOf
+            for _step in rehearsal.run():
+                pass
+            self.assertLessEqual({one.kind for one in rehearsal.happenings}, {*kinds, "", "link-gone"})
+            for guid, table in linear.items():
+                here = rehearsal.fabric.node(f"{int(guid):#018x}")
+                self.assertEqual(bytes(tables(here)[: len(table)]), table)
 
 
 class OneLaneTests(TorusTestCase):
