@@ -466,8 +466,11 @@ def frame(context: PageContext, path: str, heading: str, parts: Part, drawing: s
     body = tags.body(
         tags.a("Skip to the content", href="#main", class_="skip"),
         header,
-        tags.p(watch.note if watch.isActive else standby, id="standby", class_="empty", **live),
-        tags.main(tags.h1(heading), parts, id="main"),
+        tags.main(
+            tags.p(watch.note if watch.isActive else standby, id="standby", class_="empty", **live),
+            *(tags.h1(heading), parts),
+            id="main",
+        ),
         footer,
     )
     loaded = [tags.script(src=f"/static/{script}", defer="defer") for script in scripts]

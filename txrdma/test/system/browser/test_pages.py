@@ -515,15 +515,18 @@ class BrowserTests(SynchronousTestCase):
                 self.assertIn("This is a replay of", self.text("#standby"))
                 self.until(lambda: "h00003" in self.text("#findings"))
                 self.assertEqual(self.complaints(), [])
-                self.picture("replay")
+                left = "return document.querySelector(arguments[0]).getBoundingClientRect().left"
+                self.assertEqual(self.js(left, "#standby"), self.js(left, "h1"))
                 for path in ("/topology", "/nodes", "/findings", "/links"):
                     self.driver.get(url + path)
                     self.assertIn("not the present state of the fabric", self.text("#standby"), path)
                     self.assertEqual(self.complaints(), [], path)
+                self.picture("replay")
+                self.assertEqual(self.complaintsOfAxe(), [])
             finally:
                 server.terminate()
-        for file in (*files, str(config)):
-            os.unlink(file)
+                for file in (*files, str(config)):
+                    os.unlink(file)
 
     def test_firstPaint(self) -> None:
         """The overview is shown quickly, and is small, including everything that it requests."""
