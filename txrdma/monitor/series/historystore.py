@@ -485,15 +485,48 @@ class HistoryStore:
                 continue
             any_ = " OR ".join(f'"{name}" > 0' for name in names)
             columns = ", ".join(["at", *(f'"{name}"' for name in names)])
-            for portKey, at, *values in self._rows(family, level, begin, end, columns, f"AND ({any_})"):
+            some = self._portsWith(family, level, any_, begin, end)
+            for portKey, at, *values in self._rows(family, level, begin, end, columns, f"AND ({any_})", some):
                 grown = {name: int(more) for name, more in zip(names, values, strict=True) if more}
                 found.append((int(at), portKey, grown))
         return sorted(found, key=lambda one: one[0])
 
+    def _portsWith(
+        self, family: ColumnFamily, level: str, condition: str, begin: int, end: int
+    ) -> tuple[str, tuple[int, ...]]:
+        """
+        Return SQL for a table of the ports with growth in a time by the next coarser level, and its values.
+
+        Most ports have no errors in most hours. These are all ports where the coarser level has no such rows.
+        """
+        index = indexOf(level, self._levels) + 1
+        for coarser in self._levels[index : index + 1]:
+            head = f"{family.head}{coarser.name}"
+            first = begin // coarser.stepSeconds * coarser.stepSeconds
+            period = first // coarser.periodSeconds
+            with self._transaction():
+                known = self._database.execute("SELECT until FROM done WHERE level = ?", head)
+            isComplete = bool(known) and end <= min(known[0][0], coarser.span(period)[1])
+            if isComplete and period in self._known[head]:
+                source = f"FROM ports CROSS JOIN {head}_{period} WHERE port = id AND at >= ? AND at < ?"
+                return f"(SELECT id {source} AND ({condition}) GROUP BY id) AS ports", (first, end)
+        return "ports", ()
+
     def _rows(
-        self, family: ColumnFamily, level: str, begin: int, end: int, columns: str, rest: str
+        self,
+        family: ColumnFamily,
+        level: str,
+        begin: int,
+        end: int,
+        columns: str,
+        rest: str,
+        some: tuple[str, tuple[int, ...]] = ("ports", ()),
     ) -> Iterator[tuple[Any, ...]]:
-        """Yield the ports and some columns of the rows of a time."""
+        """
+        Yield the ports and some columns of the rows of a time.
+
+        @param some: SQL for the table of the ports, and its values.
+        """
         chosen = self._levels[indexOf(level, self._levels)]
         ports = {number: portKey for portKey, number in self._ports.items()}
         for period in list(self._known[family.head + chosen.name]):
@@ -501,10 +534,10 @@ class HistoryStore:
             if first < end and last > begin:
                 table = f"{family.head}{chosen.name}_{period}"
                 # By ports, so that SQLite, whose rows are sorted by port, reads the rows of that time only.
-                source = f"FROM ports CROSS JOIN {table} WHERE port = id AND at >= ? AND at < ?"
+                source = f"FROM {some[0]} CROSS JOIN {table} WHERE port = id AND at >= ? AND at < ?"
                 statement = f"SELECT port, {columns} {source} {rest}"
                 with self._transaction():
-                    rows = self._database.execute(statement, begin, end)
+                    rows = self._database.execute(statement, *some[1], begin, end)
                 yield from ((ports[row[0]], *row[1:]) for row in rows if row[0] in ports)
 
     def eventsBetween(self, kinds: Sequence[str], begin: float, end: float) -> list[FabricEvent]:

@@ -165,6 +165,21 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual(reader.growth(["symbolErrorCounter"], 0, 900, "minutes"), [])
         self.assertEqual([one.at for one in reader.eventsBetween(("node-gone",), 650.0, 750.0)], [700.0])
 
+    def test_growthByHours(self) -> None:
+        """Growth within complete hours, and after them, is that of the minutes."""
+        rows = [reading(at, 5 * (at % 7200 == 600)) for at in range(600, 4 * 3600, 600)]
+        self.store.write(rows, 4 * 3600)
+        self.store.write([reading(4 * 3600 + 600, 9)], 4 * 3600 + 900)
+        reader = self.opened(isReader=True)
+        expected = [(600, PORT, 5), (7800, PORT, 5), (15000, PORT, 9)]
+        for step in (1800, 3600, 5400, 86400):
+            found = [
+                (at, portKey, grown["portXmitData"])
+                for begin in range(0, 18000, step)
+                for at, portKey, grown in reader.growth(["portXmitData"], begin, begin + step, "minutes")
+            ]
+            self.assertEqual(found, expected, step)
+
     def load(self, version: int) -> None:
         """Load a history that an older version has written into the new database."""
         raise NotImplementedError
