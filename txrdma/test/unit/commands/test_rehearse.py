@@ -16,6 +16,9 @@ from twisted.python.usage import UsageError
 from txrdma.command import run, TxrdmaOptions
 from txrdma.commands.common import progress
 from txrdma.commands.common.options import IReactor
+from txrdma.commands.common.rehearsal import Rehearsal, RehearsalPlan
+from txrdma.commands.common.sweeping import recorded
+from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.rows import COUNTERS, Row
@@ -140,6 +143,27 @@ class RehearsalTests(NetFabricTestCase):
         self.assertEqual(self.status, 0)
         self.assertIn("[not expected]", self.rehearsed(rules, "--strict"))
         self.assertEqual(self.status, 1)
+
+    def test_withoutFaults(self) -> None:
+        """Without faults, a rehearsal has no findings but those of the check of the snapshot."""
+        self.fabric.standBy("c")
+        self.fabric.port("c").info[31] = 1
+        self.fabric.port("right", 1).info[31] = 1
+        self.fabric.setCounters("a", 1, symbolErrorCounter=0xFFFF, linkDownedCounter=3)
+        left, lid = self.fabric.node("left"), int(self.lid("c"))
+        self.fabric.linearOf(left)[int(self.lid("b", 2))] = 0xFF
+        self.fabric.routeAdaptively("left", {lid: [3, 4]})
+        self.printed("snapshot", str(self.folder / "site"))
+        checked = json.loads(self.printed("check", "--load", str(self.folder / "site"), "--json"))
+        kinds = {one["kind"] for one in checked["findings"]}
+        recording = recorded(str(self.folder / "site"))
+        rehearsal = Rehearsal(recording, parseConfig(""), RehearsalPlan((), (), 600.0, 600.0), time())
+        for _step in rehearsal.run():
+            pass
+        same = {"counter-full": "errors", "node-silent": "counters-silent"}
+        found = {same.get(one.kind, one.kind) for one in rehearsal.happenings}
+        self.assertLessEqual({"errors", "unreachable-lid", "width"}, found)
+        self.assertLessEqual(found, kinds)
 
     def test_losses(self) -> None:
         """Each fault of a link or node is listed with the hosts that it cuts off, and their jobs."""
