@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from txrdma.commands.common import sweeping
 from txrdma.commands.common.interruption import endedBySignals
+from txrdma.commands.common.progress import cooperative, ProgressBar
 from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.session import nodeNames, opened
 from txrdma.commands.common.sweeping import recorded
@@ -68,7 +70,8 @@ async def run(reactor: Any, options: CommandOptions) -> None:
             async def count(nodes: list[Node]) -> CounterReport:
                 return await CounterSurvey(rpcs, recording.endPort, thresholds).run(nodes)
 
-            found += await _asked(rpcs, recording.endPort, fabric, options, thresholds, count)
+            with endedBySignals():  # nothing waits for the reactor
+                found += await _asked(rpcs, recording.endPort, fabric, options, thresholds, count)
         else:
             found += recordedManagers(fabric)
     else:
@@ -79,7 +82,9 @@ async def run(reactor: Any, options: CommandOptions) -> None:
                 return await counted(session, fabric, thresholds, nodes)
 
             found = swept(fabric)
-            found += await _asked(session.agent, session.endPort, fabric, options, thresholds, countNow)
+            found += await _asked(
+                *(session.agent, session.endPort, fabric, options, thresholds, countNow, reactor)
+            )
     if options["json"]:
         printJSON(reportDict(fabric, found))
     elif found or not options["quiet"]:
@@ -97,17 +102,21 @@ async def _asked(
     options: CommandOptions,
     thresholds: Thresholds,
     count: Callable[[list[Node]], Awaitable[CounterReport]],
+    reactor: Any = None,
 ) -> list[Finding]:
     """
     Return the findings that need requests to a swept fabric.
 
     @param count: reads the counters of nodes.
+    @param reactor: handles Ctrl-C while routes are followed; None if it does not run meanwhile.
     """
     found = await managerFindings(rpcs, endPort, fabric)
     if not options["no-tables"]:
         tables = await TableSurvey(rpcs, endPort, fabric).run()
         found += tableFindings(fabric, tables)
-        found += await routeFindings(rpcs, endPort, fabric, tables.linear, adaptive=tables.adaptive)
+        with ProgressBar("following routes") as progress:
+            cooperate = partial(cooperative, reactor, progress, len(fabric.nodes))
+            found += await routeFindings(rpcs, endPort, fabric, tables.linear, cooperate, tables.adaptive)
     if not options["no-errors"]:
         # Nodes without a LID are findings already.
         found += counterFindings(await count([node for node in fabric.nodes.values() if node.lid]))

@@ -123,7 +123,8 @@ async def _rehearse(reactor: Any, options: CommandOptions) -> None:
         raise InvalidRequest(f"{options['rules']} has no snapshot: give --load; txrdma snapshot writes one")
     recording = recorded(snapshot)
     background = _background(options["history"] or file.history)
-    rehearsal = Rehearsal(recording, config, file.plan, time.time(), background)
+    with endedBySignals():
+        rehearsal = Rehearsal(recording, config, file.plan, time.time(), background)
     with ProgressBar("rehearsing") as progress:
         losses = await worked(reactor, _losses(rehearsal, recording, jobs), progress)
         await worked(reactor, rehearsal.run(), progress)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 from twisted.python import usage
 
 from txrdma.commands.common import sweeping
-from txrdma.commands.common.progress import ProgressBar
+from txrdma.commands.common.interruption import endedBySignals
+from txrdma.commands.common.progress import cooperative, ProgressBar
 from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.session import opened
 from txrdma.fabric.recorder import expectedCalls, record
@@ -49,9 +51,11 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         with ProgressBar("reading tables") as progress:
             recording = await record(
                 *(session.agent, session.endPort, fabric, began, options["outstanding"]),
-                lambda calls: progress(min(calls, expected), expected),
+                lambda calls: progress.named("reading tables", min(calls, expected), expected),
+                partial(cooperative, reactor, partial(progress.named, "following routes"), len(fabric.nodes)),
             )
-    writeRecording(recording, options["file"])
+    with endedBySignals():
+        writeRecording(recording, options["file"])
     if options["json"]:
         printJSON(_summary(recording, options["file"]))
     else:

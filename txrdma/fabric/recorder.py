@@ -6,7 +6,7 @@ The checks themselves make the requests, and their answers are recorded; other t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 from typing_extensions import Unpack
@@ -14,6 +14,7 @@ from typing_extensions import Unpack
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from txrdma.fabric.creditloops import exhaust
 from txrdma.fabric.errorcorrection import correctionFindings
 from txrdma.fabric.errorcounters import CounterSurvey, ERROR_COUNTERS, Thresholds
 from txrdma.fabric.health import managerFindings
@@ -98,6 +99,7 @@ async def record(
     at: float,
     maxOutstanding: int,
     completed: Callable[[int], object] = lambda calls: None,
+    cooperate: Callable[[Iterator[None]], Awaitable[object]] = exhaust,
 ) -> Recording:
     """
     Read the tables and counters of a fabric, and all else that its checks need.
@@ -106,6 +108,7 @@ async def record(
 
     @param at: current time, in seconds since 1970.
     @param completed: called with the number of calls after each of them.
+    @param cooperate: runs steps of milliseconds.
     """
     recording = Recording(fabric, at, endPort)
     recorder = RecordingRPCs(rpcs, recording.answers, completed)
@@ -114,7 +117,7 @@ async def record(
     nodes = [node for node in fabric.nodes.values() if node.lid]
     works = (_willing(work) for node in nodes for work in _worksOf(schedule, endPort, node))
     await schedule.run(mqueue=works)
-    await routeFindings(recorder, endPort, fabric, tables.linear, adaptive=tables.adaptive)
+    await routeFindings(recorder, endPort, fabric, tables.linear, cooperate, tables.adaptive)
     await managerFindings(recorder, endPort, fabric)
     survey = CounterSurvey(recorder, endPort, _ALL, withData=True, maxOutstanding=maxOutstanding)
     await survey.run(nodes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from time import monotonic
 from typing import Any, Final, TextIO, TYPE_CHECKING, TypeVar
 
@@ -78,7 +78,7 @@ class ProgressBar:
         return True
 
 
-async def worked(reactor: Any, steps: Steps[T], progress: ProgressBar) -> T:
+async def worked(reactor: Any, steps: Steps[T], progress: Callable[[int, int], object]) -> T:
     """Return the result of steps, with pauses in which Ctrl-C is handled; their progress is shown."""
     pauseAt = monotonic() + _PAUSE_SECONDS
     try:
@@ -95,3 +95,20 @@ async def worked(reactor: Any, steps: Steps[T], progress: ProgressBar) -> T:
                 pauseAt = monotonic() + _PAUSE_SECONDS
     finally:
         steps.close()
+
+
+async def cooperative(
+    reactor: Any, progress: Callable[[int, int], object], total: int, steps: Iterator[None]
+) -> None:
+    """Run about C{total} steps, with pauses like L{worked} if there is a reactor, and show the progress."""
+
+    def counted() -> Steps[None]:
+        for number, _step in enumerate(steps, 1):
+            yield min(number, total), total
+
+    if reactor is not None:
+        await worked(reactor, counted(), progress)
+        return
+    for done in counted():
+        if done is not None:
+            progress(*done)

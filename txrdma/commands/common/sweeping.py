@@ -97,7 +97,9 @@ def asking(reactor: Any, options: FabricOptions, needsTables: bool = False) -> I
     if recording is not None and recording.answers:
         from txrdma.sim.twin import Twin  # rarely needed
 
-        with closing(Twin(reactor, [recording])) as twin, opened(reactor, options, twin.attach()) as session:
+        with endedBySignals():
+            twin = Twin(reactor, [recording])
+        with closing(twin), opened(reactor, options, twin.attach()) as session:
             session.loaded = recording.fabric
             yield session
         return
@@ -245,18 +247,18 @@ def recorded(path: str) -> Recording:
     """
     with endedBySignals():
         text = readText("snapshot", path)
-    try:
-        recording = parseRecording(text)
-        if recording is not None:
-            return recording
-        from txrdma.sim.netfabrics import readFabric  # rarely needed
+        try:
+            recording = parseRecording(text)
+            if recording is not None:
+                return recording
+            from txrdma.sim.netfabrics import readFabric  # rarely needed
 
-        fabric = readFabric(text, path)
-        if not fabric.nodes:
-            raise ValueError("no nodes")
-        return Recording(fabric)
-    except ValueError as error:
-        raise InvalidRequest(f"snapshot {path}: {error}") from error
+            fabric = readFabric(text, path)
+            if not fabric.nodes:
+                raise ValueError("no nodes")
+            return Recording(fabric)
+        except ValueError as error:
+            raise InvalidRequest(f"snapshot {path}: {error}") from error
 
 
 def recalled(options: FabricOptions, names: NodeNames, fabric: Fabric | None = None) -> Fabric:
