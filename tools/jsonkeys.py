@@ -43,7 +43,8 @@ SOURCES: Final = {
     ),
     "snapshot": "commands.snapshot._summary",
     "rehearse": (
-        "commands.rehearse commands.common.rehearsal.Happening monitor.diagnosis.findinglog.Entry.toDict"
+        "commands.rehearse commands.common.rehearsal.Happening monitor.diagnosis.findinglog.Entry.toDict "
+        "fabric.losses"
     ),
     "nodes": "fabric.snapshots.nodeDict commands.nodes.INVENTORY",
     "cables": "commands.cables.CABLE_COLUMNS",

@@ -158,7 +158,8 @@ def _losses(
 
 def _lossText(loss: Loss, jobs: Sequence[SlurmJob]) -> str:
     names = hostList(node.description or str(node.guid) for node in loss.cutOff)
-    text = f"{len(loss.cutOff)} hosts cut off: {names}" if loss.cutOff else "no host is cut off"
+    cutOff = "1 host" if len(loss.cutOff) == 1 else f"{len(loss.cutOff)} hosts"
+    text = f"{cutOff} cut off: {names}" if loss.cutOff else "no host is cut off"
     if not jobs:
         return text
     stopped = [jobs[one.job].identifier for one in loss.jobs if one.cutOff]
