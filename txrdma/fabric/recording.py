@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 from twisted.internet.defer import Deferred, fail, succeed
 
 from txrdma.fabric.model import Fabric
-from txrdma.fabric.routing import NO_PORT
+from txrdma.fabric.routing import FIRST_MULTICAST, NO_PORT
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.mad.errors import MADError, MADTimeoutError
@@ -62,9 +62,9 @@ class Recording:
         tables: dict[GUID, bytearray] = {}
         ports = self.fabric.byLIDs()
         for (lid, block), answer in self.of("SubnGet", LinearForwardingTable.__name__).items():
-            if lid in ports and isinstance(answer, bytes):
+            begin = block * len(answer) if isinstance(answer, bytes) else -1
+            if lid in ports and isinstance(answer, bytes) and 0 <= begin < FIRST_MULTICAST:
                 table = tables.setdefault(ports[lid].node.guid, bytearray())
-                begin = block * len(answer)
                 table.extend(bytes([NO_PORT]) * (begin + len(answer) - len(table)))
                 table[begin : begin + len(answer)] = answer
         return {guid: bytes(table) for guid, table in tables.items()}

@@ -15,6 +15,7 @@ from typing import Any, Final
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from txrdma.error import InvalidRequest, WireError
 from txrdma.fabric.model import localPortIn, Node, PortKey
 from txrdma.fabric.recording import Answer, Recording, registerOf
 from txrdma.iba.types import GUID
@@ -87,6 +88,7 @@ class Twin(SimulatedFabric):
         """
         @param recordings: recordings of one fabric; it begins as the first one. Nodes that only others have
             are disconnected.
+        @raise InvalidRequest: a recording is damaged.
         @param isManaged: whether there is an SM, at the node that has it in the first recording.
         """
         first = recordings[0]
@@ -107,15 +109,19 @@ class Twin(SimulatedFabric):
                 self.local = self._byGUID[recorded.guid].identifier, number
         self._recording = first
         self._wanted: dict[SimulatedPort, SimulatedPort] = {}
-        self._cable(first)
-        self._describe(first)
-        if isManaged:
-            hosts = (port for port in first.fabric.endPorts() if not port.node.isSwitch and port.lid)
-            lmcs = Counter(port.lmc for port in hosts)
-            at, number = self._managerOf(first)
-            self.manage(at, lmcs.most_common(1)[0][0] if lmcs else 0, number)
-            self._addManagers(first)
-        self._overlay(first)
+        try:
+            self._cable(first)
+            self._describe(first)
+            if isManaged:
+                hosts = (port for port in first.fabric.endPorts() if not port.node.isSwitch and port.lid)
+                lmcs = Counter(port.lmc for port in hosts)
+                at, number = self._managerOf(first)
+                self.manage(at, lmcs.most_common(1)[0][0] if lmcs else 0, number)
+                self._addManagers(first)
+            self._overlay(first)
+        except (IndexError, WireError) as error:
+            self.close()
+            raise InvalidRequest(f"the snapshot is damaged: {error}") from error
 
     def attach(self, name: str = "", number: int | None = None) -> SimulatedMADPort:
         """Return a management port attached to a port, by default to that which has made the recording."""
@@ -341,7 +347,8 @@ class Twin(SimulatedFabric):
         for portKey, after in self._counters(following).items():
             known, values = self.portAt(portKey), before.get(portKey, {})
             if known is not None:
-                rates = {name: max(0, after[name] - value) / seconds for name, value in values.items()}
+                both = values.keys() & after.keys()  # a port may not have answered for all
+                rates = {name: max(0, after[name] - values[name]) / seconds for name in both}
                 known.count().grow(now, **rates)
 
 

@@ -113,6 +113,15 @@ class SnapshotTests(NetFabricTestCase):
             self.patch(session, "openMADPort", openMADPort)
             self.assertEqual((offline, self.complaints), (live, complaints), (name, arguments))
 
+    def test_impossibleBlock(self) -> None:
+        """A block of a forwarding table beyond all LIDs is ignored."""
+        path = Path(self.taken())
+        document: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+        for blocks in document["answers"]["SubnGet LinearForwardingTable"].values():
+            blocks[str(1 << 40)] = blocks["0"]
+        path.write_bytes(gzip.compress(json.dumps(document).encode()))
+        self.assertIn("To ca", self.offline("trace", "b", "c", "--load", str(path)))
+
     def test_noAnswers(self) -> None:
         """A path cannot be traced in a file that has no tables."""
         path = self.mktemp()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
+from txrdma.error import InvalidRequest
 from txrdma.fabric.differences import differences
 from txrdma.fabric.model import Fabric
 from txrdma.fabric.recorder import record
@@ -88,6 +89,29 @@ class TwinTests(FabricTestCase):
         self.pump(2500.0)
         self.assertEqual(shown, [1e3, 2e3, 3e3])
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 3)
+
+    def test_otherCounters(self) -> None:
+        """Counters that only one of two recordings has do not grow."""
+        self.fabric.setCounters("c", 1, symbolErrorCounter=10)
+        first, second = self.recorded(1000.0), self.recorded(2000.0)
+        del second.answers["PerformanceGet", "PortCounters"]
+        twin = Twin(self.clock, [first, second])
+        self.addCleanup(twin.close)
+        replay = Replay(twin, [first, second])
+        self.addCleanup(replay.stop)
+        replay.start()
+        self.pump(500.0)
+        self.assertEqual(self.errorsAt(twin, "c"), 10)
+
+    def test_damaged(self) -> None:
+        """A recording whose answers are too short, or of ports that do not exist, is refused."""
+        for name in ("PortCounters", "VLArbitrationTable"):
+            recording = self.recorded(1000.0)
+            for (_rpc, kind), answers in recording.answers.items():
+                if kind == name:
+                    lid = self.lid("left")
+                    answers[lid, 99] = b"short"
+            self.assertRaises(InvalidRequest, Twin, self.clock, [recording])
 
     def test_stopped(self) -> None:
         """A stopped replay schedules nothing."""
