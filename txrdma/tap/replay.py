@@ -118,12 +118,17 @@ class HistoryReplay:
 
     def _next(self) -> None:
         if self._at < self._end:
-            self._timer.start(STEP_SECONDS / self._speed, self._next)
+            due = self._twin.clock.seconds() + STEP_SECONDS / self._speed
             begin = self._at
             self._at += STEP_SECONDS
-            self._inThread(self._read, begin).addCallbacks(self._show, self._failed)
+            reading = self._inThread(self._read, begin).addCallback(self._show).addErrback(self._failed)
+            reading.addBoth(lambda result: self._nextAt(due))
         else:
             self._show(({}, []))
+
+    def _nextAt(self, due: float) -> None:
+        if not self._isStopped:
+            self._timer.start(max(0.0, due - self._twin.clock.seconds()), self._next)
 
     def _read(self, begin: int) -> _Minute:
         end = begin + STEP_SECONDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
-from txrdma.error import InvalidRequest
+from txrdma.error import InvalidRequest, WireError
 from txrdma.fabric.differences import differences
 from txrdma.fabric.model import Fabric
 from txrdma.fabric.recorder import record
@@ -101,6 +101,21 @@ class TwinTests(FabricTestCase):
         self.addCleanup(replay.stop)
         replay.start()
         self.pump(500.0)
+        self.assertEqual(self.errorsAt(twin, "c"), 10)
+
+    def test_failedState(self) -> None:
+        """A replay continues after a recording whose state cannot be taken."""
+        recordings = [self.recorded(at) for at in (1000.0, 2000.0, 3000.0)]
+        recordings[1].answers["PerformanceGet", "PortCounters"][self.lid("c"), 1] = b"short"
+        twin = Twin(self.clock, recordings)
+        self.addCleanup(twin.close)
+        self.patch(twin, "_grow", lambda *arguments: None)
+        replay = Replay(twin, recordings)
+        replay.start()
+        self.assertRaises(WireError, self.pump, 1000.0)
+        self.fabric.setCounters("c", 1, symbolErrorCounter=10)
+        recordings[2].answers.update(self.recorded(3000.0).answers)
+        self.pump(1500.0)
         self.assertEqual(self.errorsAt(twin, "c"), 10)
 
     def test_damaged(self) -> None:
