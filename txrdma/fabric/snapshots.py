@@ -229,9 +229,10 @@ def writeRecording(recording: Recording, path: str) -> None:
         part.write_bytes(content)
         os.replace(part, path)
     except OSError as error:
+        raise InvalidRequest(f"snapshot {path}: {error}") from error
+    finally:  # also after Ctrl-C
         with suppress(OSError):
             part.unlink()
-        raise InvalidRequest(f"snapshot {path}: {error}") from error
 
 
 def parseRecording(text: str) -> Recording | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,18 @@ class SnapshotTests(NetFabricTestCase):
         path.write_bytes(b"\x1f\x8b damaged")
         self.offline("check", "--load", str(path))
         self.assertIn(f"snapshot {path}", str(self.status))
+
+    def test_interrupted(self) -> None:
+        """Ctrl-C while the file is written leaves neither it nor a part of it."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+
+        def interrupted(part: Path, file: str) -> None:
+            raise SystemExit(130)
+
+        self.patch(os, "replace", interrupted)
+        self.printed("snapshot", str(folder / "site"))
+        self.assertEqual((self.status, list(folder.iterdir())), (130, []))
 
     def test_mistakes(self) -> None:
         self.assertIn("expected FILE", self.refusedOptions("snapshot"))
