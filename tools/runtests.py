@@ -35,6 +35,7 @@ _WORKER: Final = Path(__file__).resolve().with_name("testworker.py")
 _DESCRIPTORS: Final = 4096
 _QUIET_SECONDS: Final = 30.0  # between progress lines without a terminal
 SLOW_SECONDS: Final = 2.0  # the class of a slower test must have a reason
+MOST_SECONDS: Final = 10.0  # only tests of the soak may take longer
 FORBIDDEN: Final = {
     "unit": frozenset({"process", "network", "reactor"}),
     "integration": frozenset({"process"}),
@@ -359,21 +360,24 @@ def printSlowest(ended: list[Ended], number: int) -> None:
         print(f"{each.seconds:8.2f} s  {each.test}{reason}")
 
 
-def printUnexplained(ended: list[Ended]) -> None:
+def printTooSlow(ended: list[Ended]) -> None:
     """
-    Print the classes with tests over two seconds without a reason (attribute C{slowBecause}).
+    Print the classes with tests over two seconds that give no reason (attribute C{slowBecause}), and tests
+    over ten seconds that are not part of the soak.
 
     Time in which a test waited for a processor does not count.
     """
+    used = {each.test: each.seconds - each.waitedSeconds for each in ended}
     slow = {
-        each.test.rpartition(".")[0]
-        for each in ended
-        if each.seconds - each.waitedSeconds > SLOW_SECONDS and not each.reason
+        each.test.rpartition(".")[0] for each in ended if used[each.test] > SLOW_SECONDS and not each.reason
     }
-    if slow:
-        print(
-            f"Slower than {SLOW_SECONDS:.0f} s, without slowBecause in the class: {', '.join(sorted(slow))}"
-        )
+    tooSlow = {test for test, seconds in used.items() if seconds > MOST_SECONDS and ".soak." not in test}
+    for names, text in (
+        (slow, f"{SLOW_SECONDS:.0f} s, without slowBecause in the class"),
+        (tooSlow, f"{MOST_SECONDS:.0f} s"),
+    ):
+        if names:
+            print(f"Slower than {text}: {', '.join(sorted(names))}")
 
 
 def printSkips(ended: list[Ended]) -> None:
@@ -446,7 +450,7 @@ def main(arguments: list[str]) -> int:
             file.write(json.dumps({"module": module, **vars(each)}) + "\n")
     results = [each for _, each in run.ended]
     printSlowest(results, options.slowest)
-    printUnexplained(results)
+    printTooSlow(results)
     printSkips(results)
     counts = progress.counts
     progress.print_(f"{progress.line()}; log in {log.name}")

@@ -131,6 +131,27 @@ class RunTests(SynchronousTestCase):
         self.assertEqual(status, 0)
         self.assertRegex(output, r"0\.1\d s  test_given\.T\.test_a  \(It sleeps\.\)")
 
+    def test_slow(self) -> None:
+        """Classes with slow tests that give no reason are printed, and tests that only the soak may have."""
+        runtests = tool(self, "runtests")
+        ended = [
+            runtests.Ended(f"{name}.test_a", "passed", "", seconds, waited, 0.0, [], reason)
+            for name, seconds, waited, reason in (
+                ("a.Explained", 3.0, 0.0, "It sleeps."),
+                ("a.Unexplained", 3.0, 0.5, None),
+                ("a.Waited", 3.0, 1.5, None),
+                ("a.soak.Long", 11.0, 0.5, "It sleeps."),
+                ("a.Long", 11.0, 0.5, "It sleeps."),
+            )
+        ]
+        with redirect_stdout(StringIO()) as out:
+            runtests.printTooSlow(ended)
+        self.assertEqual(
+            out.getvalue(),
+            "Slower than 2 s, without slowBecause in the class: a.Unexplained\n"
+            "Slower than 10 s: a.Long.test_a\n",
+        )
+
     def test_descriptors(self) -> None:
         """Tests may open more descriptors than an ordinary user's initial limit, where that is allowed."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -30,7 +30,7 @@ SETUPS = ((8,), (8, 8), (4, 16))
 
 TAG = 1
 MESSAGE = 20_000
-WARM_SECONDS, SECONDS = 1.0, 2.0
+WARM_SECONDS, SECONDS = 0.8, 1.4
 
 
 class Receiver(MessageProtocol):

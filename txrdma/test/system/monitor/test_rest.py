@@ -54,7 +54,7 @@ class SchemathesisTests(TestCase):
         port = listening._waitingForPort.result.getHost().port
         command = [
             *("-m", "schemathesis.cli", "run", f"http://127.0.0.1:{port}/api/v1/openapi.json"),
-            *("--exclude-path", "/events", "--max-examples", "25", "--seed", "1", "--no-color"),
+            *("--exclude-path", "/events", "--max-examples", "15", "--seed", "1", "--no-color"),
             *("--phases", "examples,coverage,fuzzing", "--generation-database", "none"),
         ]
         out, err, code = await getProcessOutputAndValue(sys.executable, command, os.environ)

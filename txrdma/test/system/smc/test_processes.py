@@ -89,7 +89,7 @@ class TwoProcessesTests(EndsTestCase):
 
     def test_firstContactsUseSMCInAnyTiming(self) -> None:
         with serving(SERVER, "smc:0:interface=127.0.0.1", "") as (_, port):
-            for _ in range(10):
+            for _ in range(6):
                 done = printed(CONNECT, f"smc:127.0.0.1:{port}")
                 self.assertEqual((done.stdout, done.stderr), ("SMC-R\n", ""))
 
