@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from secrets import randbits
-from typing import Protocol
 
 from zope.interface import implementer
 
@@ -34,13 +33,11 @@ EventHandler = Callable[["CMConnection", Event], None]
 """A function that is called with each event of a connection."""
 
 
-class ConnectionOwner(Protocol):
-    """The interface of the manager for its connections. C{guid}: the CA GUID in REPs."""
-
-    guid: GUID
-
-    def perform(self, connection: CMConnection, request: Callable[[float], object]) -> bool:
-        """Call a request of the core with the current time; return False if the connection has ended."""
+Perform = Callable[["CMConnection", Callable[[float], object]], bool]
+"""
+Calls a request of a connection's core with the current time; returns False if the connection has ended:
+L{ConnectionManager.perform<txrdma.cm.manager.ConnectionManager.perform>}.
+"""
 
 
 @implementer(IManagedConnection)
@@ -52,12 +49,22 @@ class CMConnection:
     @ivar checkMigration: called before a LAP is handled, to report a migration of the queue pair; or None.
     """
 
-    __slots__ = ("__weakref__", "_core", "_handler", "_loading", "checkMigration", "managed", "manager")
+    __slots__ = (
+        "__weakref__",
+        "_core",
+        "_guid",
+        "_handler",
+        "_loading",
+        "_perform",
+        "checkMigration",
+        "managed",
+    )
 
     managedBy = "txrdma"
 
-    def __init__(self, manager: ConnectionOwner, managed: Managed, handler: EventHandler) -> None:
-        self.manager = manager
+    def __init__(self, perform: Perform, guid: GUID, managed: Managed, handler: EventHandler) -> None:
+        """@param guid: the CA GUID in REPs."""
+        self._perform, self._guid = perform, guid
         self.managed = managed
         self._core = managed.connection
         self._handler = handler
@@ -106,8 +113,8 @@ class CMConnection:
 
         @raise InvalidRequest: no REQ is pending.
         """
-        made = reply.replace(localCAGUID=self.manager.guid)
-        self.manager.perform(self, lambda now: self._core.opening.accept(made, now))
+        made = reply.replace(localCAGUID=self._guid)
+        self._perform(self, lambda now: self._core.opening.accept(made, now))
 
     def ready(self, privateData: bytes = b"") -> None:
         """
@@ -115,7 +122,7 @@ class CMConnection:
 
         @raise InvalidRequest: no REP is pending.
         """
-        self.manager.perform(self, lambda now: self._core.opening.ready(privateData, now))
+        self._perform(self, lambda now: self._core.opening.ready(privateData, now))
 
     def reject(
         self,
@@ -129,9 +136,7 @@ class CMConnection:
         @param information: see L{txrdma.cm.layouts.rejectinfo.informationFor}.
         @raise InvalidRequest: neither is pending.
         """
-        self.manager.perform(
-            self, lambda now: self._core.opening.reject(reason, now, information, privateData)
-        )
+        self._perform(self, lambda now: self._core.opening.reject(reason, now, information, privateData))
 
     def delay(self, service: int) -> None:
         """
@@ -140,15 +145,15 @@ class CMConnection:
         @param service: the time until the answer, encoded.
         @raise InvalidRequest: neither is pending.
         """
-        self.manager.perform(self, lambda now: self._core.opening.delay(service, now))
+        self._perform(self, lambda now: self._core.opening.delay(service, now))
 
     def communicating(self) -> None:
-        self.manager.perform(self, self._core.communicating)
+        self._perform(self, self._core.communicating)
 
     def disconnect(self, privateData: bytes = b"") -> None:
         closing = self._core.closing
         if closing is None or not closing.hasDisconnected:
-            self.manager.perform(self, lambda now: self._core.disconnect(now, privateData))
+            self._perform(self, lambda now: self._core.disconnect(now, privateData))
 
     def loadAlternatePath(
         self, path: IBPath | CMPath, privateData: bytes = b"", isLegacyPeer: bool = False
@@ -173,7 +178,7 @@ class CMConnection:
         answer: Deferred[CMPath] = Deferred(ignore)
         self._loading = answer
         try:
-            isPerformed = self.manager.perform(
+            isPerformed = self._perform(
                 self, lambda now: self._core.loadAlternatePath(asked, now, privateData, isLegacyPeer)
             )
         except BaseException:
@@ -193,13 +198,13 @@ class CMConnection:
         @param transactionID: the one of the L{AlternatePathRequested}.
         @raise InvalidRequest: the LAP is not pending any more.
         """
-        self.manager.perform(
+        self._perform(
             self, lambda now: self._core.replyAlternatePath(transactionID, status, now, information)
         )
 
     def migrated(self) -> None:
         """Report that the queue pair has migrated, which L{txrdma.cm.connections.transport} does itself."""
-        self.manager.perform(self, self._core.migrated)
+        self._perform(self, self._core.migrated)
 
     # For the manager
 

@@ -9,11 +9,14 @@ Reductions combine the members' elements in the order of their ranks.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, TYPE_CHECKING
 
 from txrdma.btl.groups._algorithms import byRank, Step
 from txrdma.btl.groups._slots import AREA_BYTES, Slots, Wait
 from txrdma.iba.verbs import Buffer
+
+if TYPE_CHECKING:
+    from txrdma.btl.groups.reductions import Elements
 
 SHORT_REDUCTION: Final = 8 << 10
 """Bytes up to which each member reduces all elements, instead of a part of them."""
@@ -28,20 +31,6 @@ SharedSchedule = Generator[Step | Wait, list[Any], Any]
 
 _BARRIER, _BROADCAST, _REDUCE, _ALLREDUCE, _GATHER, _ALLTOALL, _SCATTER = range(1, 8)
 _IN_SLOT, _IN_MESSAGES = 1, 2
-
-
-class Reduced(Protocol):
-    """Elements of a member, and how they are reduced; C{bytes} may be replaced by a copy at any time."""
-
-    bytes: memoryview
-    unit: int
-    kind: object
-
-    def view(self, part: memoryview) -> Any:
-        """Return a buffer as L{reduce} needs it, for any elements of this C{kind}."""
-
-    def reduce(self, views: Sequence[Any], into: memoryview) -> None:
-        """Reduce the elements of buffers, in order, into another one."""
 
 
 class Mismatch(Exception):
@@ -82,10 +71,10 @@ class SharedAlgorithms:
                 yield from self._receive((root,), kind, length)
                 piece[:] = slots.current()[root][: len(piece)]
 
-    def allreduce(self, elements: Reduced, into: memoryview) -> SharedSchedule:
+    def allreduce(self, elements: Elements, into: memoryview) -> SharedSchedule:
         return self._reduce(_ALLREDUCE, elements, into)
 
-    def reduce(self, root: int, elements: Reduced, into: memoryview | None) -> SharedSchedule:
+    def reduce(self, root: int, elements: Elements, into: memoryview | None) -> SharedSchedule:
         """
         Combine the elements of all members in a buffer of the root.
 
@@ -93,7 +82,7 @@ class SharedAlgorithms:
         """
         return self._reduce(_REDUCE | root << 8, elements, into)
 
-    def _reduce(self, kind: int, elements: Reduced, into: memoryview | None) -> SharedSchedule:
+    def _reduce(self, kind: int, elements: Elements, into: memoryview | None) -> SharedSchedule:
         slots, length = self._slots, len(elements.bytes)
         kind |= elements.unit << 24
         if length > SHORT_REDUCTION:
@@ -111,7 +100,7 @@ class SharedAlgorithms:
             self._check(others, kind, length)
             elements.reduce(self._viewsOf(elements, length), into)
 
-    def _viewsOf(self, elements: Reduced, length: int) -> list[Any]:
+    def _viewsOf(self, elements: Elements, length: int) -> list[Any]:
         """Return views of short elements of all members; those of the last reduction are reused."""
         area = self._slots.step & 1
         known = self._views.get(area)
@@ -121,7 +110,7 @@ class SharedAlgorithms:
         self._views[area] = elements.kind, length, found
         return found
 
-    def _reducePieces(self, kind: int, elements: Reduced, into: memoryview | None) -> SharedSchedule:
+    def _reducePieces(self, kind: int, elements: Elements, into: memoryview | None) -> SharedSchedule:
         """
         Reduce piece by piece. In each step a member publishes a piece of its elements, and the results of its
         part of the last piece.

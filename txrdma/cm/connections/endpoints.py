@@ -124,7 +124,7 @@ def within(reactor: Any, seconds: float | None, connecting: Deferred[_ProtocolT]
     return connecting.addTimeout(seconds, reactor, late)
 
 
-class Suspendable(Protocol):
+class SuspendableListening(Protocol):
     """A listening port that can release its adapter, and listen to the same service ID at another one."""
 
     def suspend(self) -> None: ...
@@ -132,7 +132,7 @@ class Suspendable(Protocol):
     def resume(self, adapter: Adapter) -> None: ...
 
 
-def followUser(reactor: Any, device: DeviceSpec, former: Adapter, listening: Suspendable) -> None:
+def followUser(reactor: Any, device: DeviceSpec, former: Adapter, listening: SuspendableListening) -> None:
     """
     Listen on a new device if the user has changed when the reactor starts.
 

@@ -20,19 +20,11 @@ ReceivedDatagram = tuple[tuple[bytes, int], memoryview, int]
 """A datagram: its sender's address and queue pair, its bytes, and the ECN field of its IP header."""
 
 
-class PollablePort(Protocol):
-    """The port of a route."""
-
-    def poll(self) -> None:
-        """Receive pending packets of all routes of the port."""
-
-
 class DirectDatagramRoute(Route, Protocol):
     """The route of a UD queue pair; with an C{inbox} received datagrams need no receives."""
 
     inbox: DirectDatagrams | None
     bufferBytes: int
-    port: PollablePort
 
     def put(self, address: AddressVector, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
         """Send a datagram immediately. Return False if it has to be posted instead."""
@@ -86,7 +78,7 @@ class DirectDatagrams:
         if route is not None:
             self.isTaking = True  # the caller needs no wakeup for these
             try:
-                route.port.poll()
+                route.poll()
             finally:
                 self.isTaking = False
         received = self.received
