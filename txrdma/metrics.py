@@ -25,7 +25,7 @@ from twisted.internet.interfaces import IReactorFromThreads
 from twisted.web.iweb import IRequest
 from twisted.web.resource import Resource
 
-from txrdma.smc.status.families import families, Family, MetricKind, readStatistics
+from txrdma.smc.status.families import families, MetricFamily, MetricKind, readStatistics
 
 __all__ = ["MetricsResource", "SMCCollector"]
 
@@ -69,7 +69,7 @@ class SMCCollector:
         return map(_converted, families(readStatistics(self._reactor)))
 
 
-def _converted(family: Family) -> Any:
+def _converted(family: MetricFamily) -> Any:
     """Convert a family to one of prometheus_client."""
     name = _PREFIX + family.name
     if family.kind is MetricKind.SIZES:

@@ -98,7 +98,7 @@ Done = Callable[[Exception | None], None]
 """The outcome of a message: None if it has arrived, else the error."""
 
 
-class User(Protocol):
+class LifelineUser(Protocol):
     """The user of a lifeline: L{BTLMessageTransport<txrdma.btl.transport.BTLMessageTransport>}."""
 
     def deliverMessages(self, messages: Sequence[tuple[int, memoryview]]) -> None: ...
@@ -126,7 +126,7 @@ class PeerConnection(StreamProtocol):
         self,
         reactor: Any,
         device: DeviceSpecs,
-        established: Callable[[PeerConnection], User | None],
+        established: Callable[[PeerConnection], LifelineUser | None],
         failed: Callable[[Failure], None],
         isClient: bool,
     ) -> None:
@@ -139,7 +139,7 @@ class PeerConnection(StreamProtocol):
         """
         self._reactor, self._device = reactor, device
         self._established, self._failed = established, failed
-        self.user: User | None = None
+        self.user: LifelineUser | None = None
         self._release: Callable[[], None] = lambda: None
         self._local: list[Introduction] = []  # of each port of the module
         self._validation: PathValidation | None = None  # after the peer's introduction

@@ -285,7 +285,7 @@ class ModulePort:
             mtu = max(port.mtu for port in self.ports)
             credits = [each.sends for each in self._channels]
             self.core = Module(mtu, credits, rooms=[port.channels[DATA].room for port in self.ports])
-            insight.modules.appear(reactor, self.core, lambda: self.counters)
+            insight.modules.add(reactor, self.core, lambda: self.counters)
             undo.callback(insight.modules.leave, self.core)
             undo.callback(self._stopTimers)
             undo.callback(self._clock.leave, self._setBack)

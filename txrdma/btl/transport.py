@@ -508,7 +508,7 @@ class BTLMessageTransport(MessageTransport):
         """The peer's address of the TCP connection."""
         return self._remoteAddress
 
-    # Calls of the lifeline: see L{txrdma.btl.lifeline.User}
+    # Calls of the lifeline: see L{txrdma.btl.lifeline.LifelineUser}
 
     def deliverMessages(self, messages: Sequence[tuple[int, memoryview]]) -> None:
         """Dispatch messages by tag. If a handler raises, the others are still called."""

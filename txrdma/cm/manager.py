@@ -113,7 +113,7 @@ class ConnectionManager:
             for each in (server, *others):
                 undo.callback(each.handle(ManagementClass.COMM_MGT, self, (Method.SEND, Method.GET)))
             self._ends = undo.pop_all()
-        managers.appear(self._reactor, self, lambda: self.counters)
+        managers.add(self._reactor, self, lambda: self.counters)
         self._clock.join(self._reschedule)
 
     def __repr__(self) -> str:
@@ -152,7 +152,7 @@ class ConnectionManager:
         if self._connections.get(managed) is not connection:
             return False
         request(self.seconds())
-        self._turned(managed)
+        self._collect(managed)
         return True
 
     def listen(
@@ -284,7 +284,7 @@ class ConnectionManager:
         def cancel(_: Deferred[SIDRREP]) -> None:
             del self._resolving[managed]
             managed.resolution.cancel(self.seconds())
-            self._turned(managed)
+            self._collect(managed)
 
         answer = self._resolving[managed] = Deferred(cancel)
         self._turn()
@@ -337,8 +337,8 @@ class ConnectionManager:
 
     # Turns
 
-    def _turned(self, managed: Managed) -> None:
-        self._core.turned(managed, self.seconds())
+    def _collect(self, managed: Managed) -> None:
+        self._core.collect(managed, self.seconds())
         self._turn()
 
     def _turn(self) -> None:
@@ -373,7 +373,7 @@ class ConnectionManager:
                 handler = None if managed.listener is None else self._handlers.get(managed.listener)
                 if handler is None:  # it was closed, or is for SIDR_REQs
                     managed.connection.disconnect(self.seconds())
-                    self._core.turned(managed, self.seconds())
+                    self._core.collect(managed, self.seconds())
                     return
                 connection = self._connections[managed] = CMConnection(
                     self.perform, self.guid, managed, handler
@@ -411,7 +411,7 @@ class ConnectionManager:
                 _log.failure(text, serviceID=hex(event.request.serviceID))
                 response = SIDRREP(status=SIDRStatus.REJECTED)
         managed.resolution.answer(response, self.seconds())
-        self._core.turned(managed, self.seconds())
+        self._core.collect(managed, self.seconds())
 
     def _transmit(self) -> None:
         for each in self._core.outgoing():

@@ -13,7 +13,7 @@ from typing import Any
 
 from twisted.python import usage
 
-from txrdma.btl.groups.launching import End, Launch
+from txrdma.btl.groups.launching import Launch, ProcessEnd
 from txrdma.btl.groups.terms import MOST_MEMBERS
 from txrdma.commands.common.interruption import Interruption
 from txrdma.commands.common.options import CommandOptions as BaseOptions
@@ -83,7 +83,7 @@ def reserved() -> Iterator[tuple[str, int]]:
         yield holder.getsockname()
 
 
-def _report(end: End) -> None:
+def _report(end: ProcessEnd) -> None:
     process = f" (process {end.pid})" if end.pid else ""
     with suppress(OSError):  # nobody reads it
         print(f"txrdma btl-run: rank {end.rank} has failed: {end.text}{process}", file=sys.stderr, flush=True)

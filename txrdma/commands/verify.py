@@ -24,8 +24,8 @@ from txrdma.verify.report import asMarkdown, asReport, namesOf, redacted
 from txrdma.verify.serving import PORT, Serving
 from txrdma.verify.subject import TestedPort
 from txrdma.verify.suites import SUITES
-from txrdma.verify.supervisor import Supervisor
-from txrdma.verify.worker import Task
+from txrdma.verify.supervisor import WorkerSupervisor
+from txrdma.verify.worker import WorkerTask
 
 PARTS = (*SUITES, "streams", "peer")
 
@@ -105,15 +105,17 @@ class CommandOptions(common.CommandOptions):
                     f"--output {self['output']}: there is no permission to write here; - is for none"
                 )
 
-    def tasks(self) -> list[Task]:
+    def tasks(self) -> list[WorkerTask]:
         device = chosen(self["device"])
         other = chosen(self["to"]) if self["to"] else device
         port = self["to-port"] or (1 if self["to"] else self["port"])
         ends, ports, isQuick = (device, other), (self["port"], port), bool(self["quick"])
         patience = self["patience"]
         if self["peer"]:
-            return [Task("peer", ends, ports, 0, isQuick, self["peer"], self["tcp-port"], patience)]
-        return [Task(part, ends, ports, 0, isQuick, patience=patience) for part in self["parts"] or PARTS]
+            return [WorkerTask("peer", ends, ports, 0, isQuick, self["peer"], self["tcp-port"], patience)]
+        return [
+            WorkerTask(part, ends, ports, 0, isQuick, patience=patience) for part in self["parts"] or PARTS
+        ]
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
@@ -127,7 +129,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     host = Host()
     problems = examine(host)
     with ProgressBar("verify") as bar:
-        supervisor = Supervisor(reactor, bar.named)
+        supervisor = WorkerSupervisor(reactor, bar.named)
         async with Interruption(reactor) as interruption:
             interruption.then = supervisor.interrupt
             await supervisor.run(tasks)

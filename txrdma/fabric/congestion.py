@@ -36,7 +36,7 @@ _TICK_OF_PORT: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class CreditWait:
     """
     The waits of a port for credits, and the congestion marks that it received.
 
@@ -67,7 +67,7 @@ def waitShare(port: Port, ticksPerSecond: float, tick: int) -> float | None:
 
 
 def congestionFindings(
-    fabric: Fabric, waits: Mapping[PortKey, Wait], load: Callable[[Port], float | None]
+    fabric: Fabric, waits: Mapping[PortKey, CreditWait], load: Callable[[Port], float | None]
 ) -> list[Finding]:
     """
     Return a finding for each cause of congestion, at the port to which packets for it are sent.
@@ -82,11 +82,11 @@ class _Congestion:
     """One search for causes: from each port that waits, along the ports for which it waits, to the last."""
 
     def __init__(
-        self, fabric: Fabric, waits: Mapping[PortKey, Wait], load: Callable[[Port], float | None]
+        self, fabric: Fabric, waits: Mapping[PortKey, CreditWait], load: Callable[[Port], float | None]
     ) -> None:
         self._waits = waits
         self._load = load
-        self._congested: dict[Port, Wait] = {}
+        self._congested: dict[Port, CreditWait] = {}
         for (guid, number), wait in waits.items():
             node = fabric.nodes.get(guid)
             port = None if node is None else node.known(number)

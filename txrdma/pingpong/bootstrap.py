@@ -86,7 +86,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ServerResult:
     """
     Results measured by the server.
 
@@ -110,7 +110,7 @@ class Trouble:
     reason: str
 
 
-Message = Union[BootstrapHello, Open, Opened, Connect, Connected, Run, Ready, Done, Result, Trouble]
+Message = Union[BootstrapHello, Open, Opened, Connect, Connected, Run, Ready, Done, ServerResult, Trouble]
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ _MESSAGES: Final[dict[str, tuple[type, _Layout[Any]]]] = {
         ("run", Run, {"test": _TEST}),
         ("ready", Ready, {}),
         ("done", Done, {"messages": _number(0, _COUNT), "interrupted": _BOOL}),
-        ("result", Result, {**dict.fromkeys(_COUNTS, _number(0, _COUNT)), "peak": _real(1e18)}),
+        ("result", ServerResult, {**dict.fromkeys(_COUNTS, _number(0, _COUNT)), "peak": _real(1e18)}),
         ("trouble", Trouble, {"reason": _TEXT}),
     )
 }

@@ -171,13 +171,13 @@ class Source(Activity):
     def begin(self) -> None:
         self.watch()
         self._post(self._depth)
-        self._goOn()
+        self._startMeasured()
 
     def end(self) -> None:
         """Post no more requests, and finish when the outstanding ones have completed."""
         self._left = 0
         self._isWarm = True
-        self._goOn()
+        self._startMeasured()
 
     def sendsCompleted(self, batch: Sequence[Completion]) -> None:
         count = len(batch)
@@ -189,7 +189,7 @@ class Source(Activity):
         if self._isCounting:
             self._count(count)
         if not self._outstanding:
-            self._goOn()
+            self._startMeasured()
 
     def settle(self) -> None:
         measurement = self.measurement
@@ -197,7 +197,7 @@ class Source(Activity):
         if self._slices >= 3:
             measurement.peak = max(self._best * self.test.size, measurement.peak)
 
-    def _goOn(self) -> None:
+    def _startMeasured(self) -> None:
         """When no request is outstanding, begin the measured messages, or finish."""
         if self._outstanding or self.isFinished:
             return

@@ -30,8 +30,8 @@ from txrdma.pingpong.bootstrap import (
     Open,
     Opened,
     Ready,
-    Result,
     Run,
+    ServerResult,
     VERSION,
 )
 from txrdma.pingpong.conversation import Conversation, ConversationLost
@@ -156,7 +156,7 @@ class Client(_End):
             activity.start()
             measurement = await activity.done
             conversation.send(Done(activity.messages, measurement.interrupted))
-            result = await conversation.receive(Result, seconds=_RESULT_SECONDS)
+            result = await conversation.receive(ServerResult, seconds=_RESULT_SECONDS)
             if test.measure is Measure.BIDIRECTIONAL:
                 await activity.conclude(result.sent)
         except RDMAError as error:
@@ -193,7 +193,7 @@ class Client(_End):
         return gone if isinstance(gone, ConversationLost) else error
 
 
-def _joined(measurement: Measurement, activity: Activity, result: Result) -> Measurement:
+def _joined(measurement: Measurement, activity: Activity, result: ServerResult) -> Measurement:
     """Combine the measurements of both ends."""
     test = measurement.test
     measurement.wrong += result.wrong
@@ -375,7 +375,7 @@ class _Service(_End):
         finally:
             self._leave(activity)
         counts = (activity.received, activity.messages, seen.messages)
-        conversation.send(Result(*counts, seen.nanoseconds, seen.peak, seen.wrong))
+        conversation.send(ServerResult(*counts, seen.nanoseconds, seen.peak, seen.wrong))
 
     def _linkBroken(self, error: Exception) -> None:
         """End the conversation if the link fails in a test; after it this happens when a client leaves."""

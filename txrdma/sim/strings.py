@@ -75,7 +75,7 @@ class SimulatedPortStringParser:
     prefix = "sim"
 
     def parsePort(self, reactor: Any, *args: str, **kwargs: str) -> IMADPort:
-        node, options = understood(*args, **kwargs)
+        node, options = parsed(*args, **kwargs)
         key = (reactor, options)
         holding = _held.get(key)
         if holding is None:
@@ -120,7 +120,7 @@ def fabricOf(port: IMADPort) -> SimulatedFabric:
     return next(holding.fabric for holding in _held.values() if port in holding.ports)
 
 
-def understood(*args: str, **kwargs: str) -> tuple[str, SimulatedFabricOptions]:
+def parsed(*args: str, **kwargs: str) -> tuple[str, SimulatedFabricOptions]:
     """
     Return the node and the fabric's settings in a string.
 

@@ -234,7 +234,7 @@ class UserspaceBackend:
             _check(reactor, options)
         except ValueError:
             return fail()
-        introspection.appear(reactor, report)
+        introspection.openStatusSocket(reactor, report)
         return connect(reactor, host, port, factory, options)
 
     def listen(
@@ -253,7 +253,7 @@ class UserspaceBackend:
         try:
             tcp = _listenTCP(reactor, reception, port, stepping, backlog, interface)
             stepping.outcomes = Outcomes(f"connection at {tcpAddressOf(tcp.getHost())}")
-            introspection.appear(reactor, report)
+            introspection.openStatusSocket(reactor, report)
             return SMCPort(tcp, factory, reception, reactorUse(reactor), _usualDevice(options))
         finally:
             use.release()

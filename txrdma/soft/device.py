@@ -363,7 +363,7 @@ class SoftDevice:
         self._eventTimer.stop()
         self._onClosed()
 
-    # txrdma.soft.core.queuepair.Host
+    # txrdma.soft.core.queuepair.QueuePairOwner
 
     def connect(self, queuePair: SoftQueuePair) -> Route:
         """

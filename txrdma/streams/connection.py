@@ -116,7 +116,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
     peer: Address
 
     # Of the class until they change: an instance with more than 30 attributes takes 1.2 KiB more.
-    isEnding = discardsInput = isNoticed = isPaused = False
+    isEnding = discardsInput = hasProducer = isPaused = False
     _rest = b""
     _failure: Failure | None = None
     _stopping: Deferred[None] | None = None
@@ -346,7 +346,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         front = self._front
         if self._mustFlush and not core.backlog and front is not None:
             self._mustFlush = False
-            if self.isNoticed and self.isOpen:
+            if self.hasProducer and self.isOpen:
                 callWithContext(self.context, front.flushed)
             elif not self.isEnding:
                 return
@@ -357,7 +357,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
 
     def _maybeEndWriting(self, core: CoreT | None) -> None:
         """Close the write side if that was requested, all bytes are posted and no producer may write more."""
-        if not self.isEnding or not self.isOpen or self.backlog or self.isNoticed:
+        if not self.isEnding or not self.isOpen or self.backlog or self.hasProducer:
             return
         self.isOpen = False
         if core is not None:
@@ -430,7 +430,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
             return None
         if not self.discardsInput and self._failure is None:
             self._failure = Failure(CONNECTION_LOST)
-        self.discardsInput, self.isNoticed, self.isEnding = True, False, True
+        self.discardsInput, self.hasProducer, self.isEnding = True, False, True
         stopped: Deferred[None] = Deferred()
         self._stopping = stopped
         late = [

@@ -51,7 +51,7 @@ class Bytes(Protocol):
     @ivar isEnding: whether to close the write side when all bytes are posted.
     @ivar discardsInput: whether received bytes are discarded.
     @ivar isPaused: whether delivery of received bytes is paused.
-    @ivar isNoticed: whether a producer is registered that may write more.
+    @ivar hasProducer: whether a producer is registered that may write more.
     @ivar backlog: number of bytes that are not posted yet.
     """
 
@@ -60,7 +60,7 @@ class Bytes(Protocol):
     isEnding: bool
     discardsInput: bool
     isPaused: bool
-    isNoticed: bool
+    hasProducer: bool
     protocol: Any
 
     @property
@@ -244,7 +244,7 @@ class StreamTransport(Generic[EndT]):
             producer.stopProducing()
         else:
             self.producer = producer
-            self._flow.isNoticed = True
+            self._flow.hasProducer = True
             self.streamingProducer = streaming
             self.producerPaused = False
             if not streaming:
@@ -252,7 +252,7 @@ class StreamTransport(Generic[EndT]):
 
     def unregisterProducer(self) -> None:
         self.producer = None
-        self._flow.isNoticed = False
+        self._flow.hasProducer = False
         if self.connected and self._flow.isEnding:
             self.stream.closeWriting()
 
@@ -339,8 +339,8 @@ class StreamTransport(Generic[EndT]):
         @param written: number of bytes that were written when all of them were posted.
         """
         flow = self._flow
-        if flow.isNoticed and flow.isEnding and not self.producerPaused and self.stream.written == written:
-            flow.isNoticed = False
+        if flow.hasProducer and flow.isEnding and not self.producerPaused and self.stream.written == written:
+            flow.hasProducer = False
             self.stream.closeWriting()
 
     def _pull(self) -> None:
@@ -382,7 +382,7 @@ class StreamTransport(Generic[EndT]):
         protocol, flow.protocol = flow.protocol, None
         if reason is None:
             self.producer = None
-            self._flow.isNoticed = False
+            self._flow.hasProducer = False
             return
         self.dismiss()
         try:
@@ -394,7 +394,7 @@ class StreamTransport(Generic[EndT]):
     def dismiss(self) -> None:
         """Stop the producer, since nothing more is sent."""
         producer, self.producer = self.producer, None
-        self._flow.isNoticed = False
+        self._flow.hasProducer = False
         try:
             if producer is not None:
                 producer.stopProducing()

@@ -128,14 +128,14 @@ class FabricsService(ListeningService):
         results = [service.reload() for service in self.monitors.values()]
         return all(results)
 
-    def _hung(self, number: int, frame: object) -> None:
+    def _hangupReceived(self, number: int, frame: object) -> None:
         self._reactor.callFromThread(self.reload)
 
     def startService(self) -> None:
         super().startService()  # type: ignore[no-untyped-call]  # of Twisted's
         self._notifier.start()
         if self._reload is not None:
-            signal.signal(signal.SIGHUP, self._hung)
+            signal.signal(signal.SIGHUP, self._hangupReceived)
 
     def stopService(self) -> Deferred[None]:
         self._notifier.stop()

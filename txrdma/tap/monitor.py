@@ -413,7 +413,7 @@ class MonitorService(ListeningService):
         self.poller.journal.add([reloaded])
         return True
 
-    def _hung(self, number: int, frame: object) -> None:
+    def _hangupReceived(self, number: int, frame: object) -> None:
         self._reactor.callFromThread(self.reload)
 
     def address(self) -> Deferred[IAddress | None]:
@@ -455,7 +455,7 @@ class MonitorService(ListeningService):
             self._takeover.start(None)
             self._renewal.start()
         if self._reload is not None and not self.config.fabric:
-            signal.signal(signal.SIGHUP, self._hung)
+            signal.signal(signal.SIGHUP, self._hangupReceived)
         self._notifier.start()
         self.poller.start()
         self._surveyor.start()

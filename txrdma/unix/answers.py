@@ -120,7 +120,7 @@ class StatusServer(Generic[T]):
         self._namespace, self._command, self._report = namespace, command, report
         self._answering: dict[Any, Answering] = {}
 
-    def appear(self, reactor: Any, part: T, counters: Callable[[], Counter[str]]) -> None:
+    def add(self, reactor: Any, part: T, counters: Callable[[], Counter[str]]) -> None:
         """
         Add an object. The status socket is opened when the reactor runs.
 

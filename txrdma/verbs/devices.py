@@ -55,7 +55,7 @@ def openDevice(reactor: object, description: str) -> IVerbsDevice:
     @raise txrdma.error.DeviceUnavailable: the device can't be opened.
     """
     with _malformed():
-        parser, args, kwargs = _understood(description)
+        parser, args, kwargs = _parsed(description)
         return parser.parseDevice(reactor, *args, **kwargs)
 
 
@@ -66,7 +66,7 @@ def checkDevice(description: str) -> None:
     @raise txrdma.error.MalformedDevice: the string is malformed.
     """
     with _malformed():
-        _keyOf(None, *_understood(description))
+        _keyOf(None, *_parsed(description))
 
 
 def prepareDevice(description: str) -> None:
@@ -77,7 +77,7 @@ def prepareDevice(description: str) -> None:
     @raise txrdma.error.MalformedDevice: the string is malformed.
     """
     with _malformed():
-        parser, args, kwargs = _understood(description)
+        parser, args, kwargs = _parsed(description)
         _keyOf(None, parser, args, kwargs)
     import_module("txrdma.kit.wirecode")
     prepare: Callable[..., None] | None = getattr(parser, "prepare", None)
@@ -96,7 +96,7 @@ def sharedDevice(reactor: object, description: str) -> IVerbsDevice:
     @raise txrdma.error.DeviceUnavailable: the device can't be opened.
     """
     with _collectingLater(), _malformed():
-        parser, args, kwargs = _understood(description)
+        parser, args, kwargs = _parsed(description)
         key = _keyOf(reactor, parser, args, kwargs)
         opened = _openDevices.get(key)
         if opened is None:
@@ -113,7 +113,7 @@ def openedAs(reactor: object, description: str) -> str:
     @raise txrdma.error.MalformedDevice: the string is malformed.
     """
     with _malformed():
-        opened = _openDevices.get(_keyOf(reactor, *_understood(description)))
+        opened = _openDevices.get(_keyOf(reactor, *_parsed(description)))
     return description if opened is None else opened.description
 
 
@@ -336,7 +336,7 @@ def _builtIn() -> Iterator[IVerbsDeviceStringParser]:
     return (each for each in vars(dropin).values() if IVerbsDeviceStringParser.providedBy(each))
 
 
-def _understood(description: str) -> tuple[IVerbsDeviceStringParser, list[str], dict[str, str]]:
+def _parsed(description: str) -> tuple[IVerbsDeviceStringParser, list[str], dict[str, str]]:
     """Return the parser of a device string, with its arguments; raises ValueError if it is malformed."""
     args, kwargs = parseString(description)
     prefix, *args = args

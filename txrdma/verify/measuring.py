@@ -59,11 +59,11 @@ _STEP_BYTES: Final = 4 << 20
 _SECONDS: Final = 20.0
 
 
-class Mismatch(Exception):
+class Misbehavior(Exception):
     """Raised if a stream or a message connection did not behave as required."""
 
 
-class Received(Recorder):
+class LimitedRecorder(Recorder):
     """Records data of the server, up to a limit, at which the connection is aborted."""
 
     def dataReceived(self, data: bytes) -> None:
@@ -73,8 +73,8 @@ class Received(Recorder):
             super().dataReceived(data)
 
 
-class _HalfCloseReceived(Received, HalfCloseRecorder):
-    """Like L{Received}, on a connection that stays open when one direction is closed."""
+class _HalfCloseReceived(LimitedRecorder, HalfCloseRecorder):
+    """Like L{LimitedRecorder}, on a connection that stays open when one direction is closed."""
 
 
 @contextmanager
@@ -88,11 +88,11 @@ def _closing(connected: Any) -> Iterator[None]:
     connected.transport.loseConnection()
 
 
-async def _before(end: Received, awaited: Deferred[Any]) -> None:
+async def _before(end: LimitedRecorder, awaited: Deferred[Any]) -> None:
     """
     Wait for an event of a connection.
 
-    @raise Mismatch: the connection ends first.
+    @raise Misbehavior: the connection ends first.
     """
 
     def ended(_: object) -> None:
@@ -103,15 +103,15 @@ async def _before(end: Received, awaited: Deferred[Any]) -> None:
     await awaited
 
 
-def _closedEarly(reason: Failure) -> Mismatch:
-    return Mismatch(f"the server closed the connection early: {reason.getErrorMessage()}")
+def _closedEarly(reason: Failure) -> Misbehavior:
+    return Misbehavior(f"the server closed the connection early: {reason.getErrorMessage()}")
 
 
-class Timer(Protocol):
+class RoundTripTimer(Protocol):
     """
     Sends a small message, waits for its echo, and so on.
 
-    @ivar done: fires with the seconds of each; fails with L{Mismatch} if the connection ends first.
+    @ivar done: fires with the seconds of each; fails with L{Misbehavior} if the connection ends first.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -145,7 +145,7 @@ class Timer(Protocol):
 
 
 @frozen
-class Offer:
+class ServerOffer:
     """
     The offer of a server: its address and ports.
 
@@ -159,7 +159,7 @@ class Offer:
     missing: dict[str, str]
 
 
-def decodeOffer(line: bytes) -> Offer:
+def decodeOffer(line: bytes) -> ServerOffer:
     """
     Decode the line of a server; its values become parts of endpoint strings.
 
@@ -180,10 +180,10 @@ def decodeOffer(line: bytes) -> Offer:
         if type(port) is not int or not 0 < port < 1 << 16:
             raise WireError("offer", 0, f"{port!r} is not a port number")
     texts = {kind: printable(reason[:_LONGEST_REASON]) for kind, reason in reasons.items()}
-    return Offer(address, ports, texts)
+    return ServerOffer(address, ports, texts)
 
 
-class Client:
+class MeasuringClient:
     """
     Exchanges data with a server from one device.
 
@@ -212,7 +212,9 @@ class Client:
         @raise WireError: it sends no offer, or an invalid one.
         """
         try:
-            control = await connectProtocol(HostnameEndpoint(self._reactor, self.host, port), Received())
+            control = await connectProtocol(
+                HostnameEndpoint(self._reactor, self.host, port), LimitedRecorder()
+            )
         except (ConnectError, DNSLookupError) as error:
             raise DeviceUnavailable(f"no server at TCP port {port} of {self.host}: {error}") from error
         try:
@@ -233,14 +235,14 @@ class Client:
             self._reporter.started(name)
             await self._checked(name, check)
 
-    def _add(self, checks: list[Any], offer: Offer, kind: str, check: Any, address: str) -> None:
+    def _add(self, checks: list[Any], offer: ServerOffer, kind: str, check: Any, address: str) -> None:
         if kind in offer.ports:
             checks.append((kind, lambda: check(kind, address, offer.ports[kind])))
         elif kind in offer.missing:
             checks.append((kind, lambda: self._missing(offer.missing[kind])))
 
     async def _missing(self, reason: str) -> None:
-        raise Mismatch(f"the server cannot listen: {reason}")
+        raise Misbehavior(f"the server cannot listen: {reason}")
 
     async def _checked(self, name: str, check: Callable[[], Any]) -> None:
         begun = time.monotonic()
@@ -258,8 +260,8 @@ class Client:
         calls = await self._echoed(kind, endpoint)
         self._calls = self._calls or calls  # those of tcp: come first
         if calls != self._calls:
-            raise Mismatch(f"the protocol got {', '.join(calls)}; over TCP {', '.join(self._calls)}")
-        timer = await connectProtocol(endpoint, Timer(self._seconds))
+            raise Misbehavior(f"the protocol got {', '.join(calls)}; over TCP {', '.join(self._calls)}")
+        timer = await connectProtocol(endpoint, RoundTripTimer(self._seconds))
         with _closing(timer):
             times = await timer.done
         self._measured(f"{kind}:", _SMALL, median(times) / 2 * 1e6, "us")
@@ -279,15 +281,15 @@ class Client:
             recorder.transport.loseConnection()
             await recorder.lost
         if not used.startswith(_SERVED[kind]):
-            raise Mismatch(f"served by {used} instead of {_SERVED[kind]}")
+            raise Misbehavior(f"served by {used} instead of {_SERVED[kind]}")
         if recorder.received != data:
-            raise Mismatch(f"the echo of {_ECHOED} bytes is wrong: {len(recorder.received)} bytes")
+            raise Misbehavior(f"the echo of {_ECHOED} bytes is wrong: {len(recorder.received)} bytes")
         ends = ("readEnded", "writeEnded")
         seen = [name for name in ends if getattr(recorder, name).called]
         return [*seen, recorder.reason.type.__name__]
 
     async def _bandwidth(self, kind: str, endpoint: Any) -> None:
-        recorder = await connectProtocol(endpoint, Received())
+        recorder = await connectProtocol(endpoint, LimitedRecorder())
         with _closing(recorder):
             recorder.transport.write(SINK)
             begun, count = time.perf_counter(), 0
@@ -315,7 +317,7 @@ class Client:
                 client.transport.sendMessage(data, immediate)
             await client.done
         if client.messages != sent:
-            raise Mismatch("echoed messages were changed or reordered")
+            raise Misbehavior("echoed messages were changed or reordered")
 
     async def _verbs(self, kind: str, host: str, port: int) -> None:
         device = self._end.device
@@ -332,7 +334,7 @@ class Client:
 
     def _verbsMeasured(self, found: Measurement) -> None:
         if found.wrong:
-            raise Mismatch(f"{found.wrong} of {found.messages} messages had wrong contents")
+            raise Misbehavior(f"{found.wrong} of {found.messages} messages had wrong contents")
         if not found.messages:
             return  # the host was too busy for one message in this time
         if found.test.measure is Measure.LATENCY:

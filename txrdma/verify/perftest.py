@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from txrdma.iba.verbs import LinkLayer
-from txrdma.testing.streams.nursery import dieWithParent
+from txrdma.testing.streams.forkserver import dieWithParent
 from txrdma.verify.checks import Measured
 from txrdma.verify.subject import Subject, TestedPort
 

@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import signalName
 from txrdma.verify.checks import Check, decoded, Measured, Outcome
-from txrdma.verify.worker import Task
+from txrdma.verify.worker import WorkerTask
 
 _STALL_SECONDS: Final = 120.0
 """Seconds without a message after which a worker is killed; a single conversation may take a minute."""
@@ -105,7 +105,7 @@ class Worker(ProcessProtocol):
         return self._errors.decode(errors="replace").splitlines()[-_LAST_LINES:]
 
 
-class Supervisor:
+class WorkerSupervisor:
     """
     Runs tasks one after the other.
 
@@ -130,7 +130,7 @@ class Supervisor:
         if self._worker is not None:
             self._worker.kill("interrupted")
 
-    async def run(self, tasks: Sequence[Task]) -> None:
+    async def run(self, tasks: Sequence[WorkerTask]) -> None:
         """Run tasks, and collect their results."""
         for task in tasks:
             for _ in range(1 + _RESTARTS):
@@ -141,7 +141,7 @@ class Supervisor:
                     break
                 task = replace(task, first=done)
 
-    async def _once(self, task: Task) -> int | None:
+    async def _once(self, task: WorkerTask) -> int | None:
         """Run a worker; return the number of the check with which another one continues, or None."""
         total = 0
 

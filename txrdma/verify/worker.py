@@ -22,9 +22,9 @@ from twisted.trial.reporter import TestResult
 
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.kit.values import frozen
-from txrdma.testing.streams.nursery import dieWithParent
+from txrdma.testing.streams.forkserver import dieWithParent
 from txrdma.verify.checks import Check, Outcome, Reporter
-from txrdma.verify.measuring import Client
+from txrdma.verify.measuring import MeasuringClient
 from txrdma.verify.perftest import measurePerftest
 from txrdma.verify.serving import Serving
 from txrdma.verify.streams import converse
@@ -38,7 +38,7 @@ _MODULE: Final = "txrdma.verify.worker"
 
 
 @frozen
-class Task:
+class WorkerTask:
     """
     The task of a worker.
 
@@ -64,7 +64,7 @@ class Task:
         return [sys.executable, "-m", _MODULE, json.dumps(asdict(self))]
 
     @classmethod
-    def decode(cls, text: str) -> Task:
+    def decode(cls, text: str) -> WorkerTask:
         """Return the task of a command line's argument."""
         found = json.loads(text)
         return cls(**{**found, "devices": tuple(found["devices"]), "ports": tuple(found["ports"])})
@@ -111,7 +111,7 @@ def _nameOf(test: Any) -> str:
     return f"{type(test).__name__}.{test._testMethodName}"
 
 
-def run(task: Task, reporter: Reporter) -> None:
+def run(task: WorkerTask, reporter: Reporter) -> None:
     """
     Run a part, and report its results.
 
@@ -138,12 +138,12 @@ def run(task: Task, reporter: Reporter) -> None:
             case.run(result)
 
 
-def _withServer(task: Task, reporter: Reporter, here: TestedPort) -> None:
+def _withServer(task: WorkerTask, reporter: Reporter, here: TestedPort) -> None:
     """Run the checks with a server; without its address, with another worker as the server."""
     from twisted.internet import reactor
 
     seconds = _SECONDS / 4 if task.isQuick else _SECONDS
-    client = Client(reactor, reporter, here, task.peer or _LOOPBACK, seconds, task.patience)
+    client = MeasuringClient(reactor, reporter, here, task.peer or _LOOPBACK, seconds, task.patience)
     if task.peer:
         _untilDone(client.run(task.control, task.first))
         return
@@ -207,7 +207,7 @@ def main(arguments: Sequence[str]) -> None:
     os.dup2(2, 1)
     status = 0
     try:
-        run(Task.decode(arguments[0]), Reporter(out))
+        run(WorkerTask.decode(arguments[0]), Reporter(out))
     except RDMAError as error:
         print(error, file=sys.stderr)
         status = 1

@@ -82,7 +82,7 @@ class Assembly:
     def __len__(self) -> int:
         return len(self._incomplete)
 
-    def judge(self, chunk: Segment, isNext: bool) -> int:
+    def check(self, chunk: Segment, isNext: bool) -> int:
         """
         Decide whether a chunk can be accepted: TAKEN, OVER_BUDGET or WRONG.
 
@@ -114,7 +114,7 @@ class Assembly:
 
     def take(self, chunk: Segment, now: float) -> bytearray | None:
         """
-        Store a chunk that L{judge} has found to be TAKEN.
+        Store a chunk that L{check} has found to be TAKEN.
 
         @return: the message when it is complete, else None.
         """

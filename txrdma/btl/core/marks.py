@@ -50,7 +50,7 @@ class Marks:
 
     @ivar isUsed: whether datagrams are sent with ECT(0).
     @ivar hasFailed: whether marking has failed, which is still to be reported to the driver.
-    @ivar arrived: segments, sent once, that were acknowledged since the last call of L{judge}.
+    @ivar arrived: segments, sent once, that were acknowledged since the last call of L{validate}.
     @ivar received: datagrams that have arrived from the peer with ECT(0) or CE; C{marked}: with CE; both
         modulo 65536.
     """
@@ -79,7 +79,7 @@ class Marks:
         """
         Process the counts of an acknowledgement. Return whether the peer reports new marks.
 
-        If the acknowledgement has acknowledged segments for the first time, call L{judge} next.
+        If the acknowledgement has acknowledged segments for the first time, call L{validate} next.
         """
         self._newlyReceived = (received - self._echoedReceived) & _COUNT
         marks = (marked - self._echoedMarked) & _COUNT
@@ -94,7 +94,7 @@ class Marks:
             self._disable()
         return marks > 0 and self.isUsed
 
-    def judge(self) -> None:
+    def validate(self) -> None:
         """Validate the counts: each acknowledged segment must have been received with ECT(0) or CE."""
         isComparable, missing = self.arrived < _OLD, self.arrived - self._newlyReceived
         self.arrived = 0

@@ -517,7 +517,7 @@ class Module(FastPath):
             peer.receivedBytes += len(payload) - len(messages) * ENTRY_LENGTH
             self._deliverPack(peer, segment.sequence, messages)
         elif kind == CHUNK and peer.state < ENDED:
-            verdict = peer.assembly.judge(segment, segment.sequence == received.following)
+            verdict = peer.assembly.check(segment, segment.sequence == received.following)
             if verdict == WRONG:
                 self._refuse(peer, segment.sequence, isBad=True)
                 return

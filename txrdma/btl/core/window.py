@@ -208,7 +208,7 @@ class SendWindow:
         if path.marks.echoed(ack.capable, ack.marked):  # before the acknowledgement, which may end the round
             path.congestion.marked()
         if found := self._arrive(count, beyond, ack.latest, ack.latestAttempt, now):
-            path.marks.judge()
+            path.marks.validate()
         return found
 
     def piggybackReceived(self, acknowledged: int, now: float) -> list[Sent] | None:

@@ -2,7 +2,7 @@
 The algorithms of collective operations for members that share memory, without I/O.
 
 Like those of L{txrdma.btl.groups._algorithms}, each is a generator: the schedule of one member. It yields a
-L{Wait <txrdma.btl.groups._slots.Wait>} when others have not published a step, and a L{Step} for messages.
+L{SlotWait} when others have not published a step, and a L{Step} for messages.
 Reductions combine the members' elements in the order of their ranks.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, Final, TYPE_CHECKING
 
 from txrdma.btl.groups._algorithms import byRank, Step
-from txrdma.btl.groups._slots import AREA_BYTES, Slots, Wait
+from txrdma.btl.groups._slots import AREA_BYTES, Slots, SlotWait
 from txrdma.iba.verbs import Buffer
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ PIECE_BYTES: Final = AREA_BYTES // 2
 LARGEST_UNIT: Final = PIECE_BYTES
 """Bytes of the largest element that can be reduced."""
 
-SharedSchedule = Generator[Step | Wait, list[Any], Any]
+SharedSchedule = Generator[Step | SlotWait, list[Any], Any]
 
 _BARRIER, _BROADCAST, _REDUCE, _ALLREDUCE, _GATHER, _ALLTOALL, _SCATTER = range(1, 8)
 _IN_SLOT, _IN_MESSAGES = 1, 2
@@ -90,13 +90,13 @@ class SharedAlgorithms:
             return
         others, step = slots.others, slots.step
         if slots.missing(step, others) is not None:
-            yield Wait(step, others)
+            yield SlotWait(step, others)
         slots.next()[:length] = elements.bytes
         slots.publish(kind, length)
         if into is not None:
             step += 1
             if slots.missing(step, others) is not None:
-                yield Wait(step, others)
+                yield SlotWait(step, others)
             self._check(others, kind, length)
             elements.reduce(self._viewsOf(elements, length), into)
 
@@ -176,7 +176,7 @@ class SharedAlgorithms:
         found: dict[int, Buffer] = {}
         for rank in ranks:
             if slots.missing(slots.step, (rank,)) is not None:
-                yield Wait(slots.step, (rank,))
+                yield SlotWait(slots.step, (rank,))
             remoteKind, location = slots.header(rank)
             if remoteKind != kind:
                 raise Mismatch(rank, "it has called another operation, or with elements of another type")
@@ -211,20 +211,20 @@ class SharedAlgorithms:
             raise Mismatch(rank, f"its item of {length} bytes at {at} is outside of its memory")
         return bytes(area[at : at + length])
 
-    def _begin(self) -> Generator[Wait, list[Any], memoryview]:
-        """Wait until the next step can be written; return this member's area."""
+    def _begin(self) -> Generator[SlotWait, list[Any], memoryview]:
+        """SlotWait until the next step can be written; return this member's area."""
         slots = self._slots
         if slots.missing(slots.step, slots.others) is not None:
-            yield Wait(slots.step, slots.others)
+            yield SlotWait(slots.step, slots.others)
         return slots.next()
 
-    def _receive(self, ranks: Sequence[int], kind: int, length: int) -> Generator[Wait, list[Any], None]:
+    def _receive(self, ranks: Sequence[int], kind: int, length: int) -> Generator[SlotWait, list[Any], None]:
         """
-        Wait for members, which must run the same operation with the same length.
+        SlotWait for members, which must run the same operation with the same length.
 
         It yields in any case, so that a long operation is interrupted by other work of the reactor.
         """
-        yield Wait(self._slots.step, ranks)
+        yield SlotWait(self._slots.step, ranks)
         self._check(ranks, kind, length)
 
     def _check(self, ranks: Sequence[int], kind: int, length: int) -> None:

@@ -43,7 +43,7 @@ _SLEEPS: Final = 8
 _HEADER: Final = 16
 
 
-class Wait(NamedTuple):
+class SlotWait(NamedTuple):
     """A schedule continues when these members have published a step."""
 
     step: int

@@ -6,7 +6,7 @@ call the next operation before the last one has completed; it begins afterwards.
 
 Theory of operation. Each operation has a schedule, a generator that L{txrdma.btl.groups._algorithms} or
 L{txrdma.btl.groups._sharedalgorithms} makes. It yields a C{Step}, the messages that this member exchanges
-next, or a C{Wait} for members that have to write into shared memory, and returns the result. C{_advance}
+next, or a C{SlotWait} for members that have to write into shared memory, and returns the result. C{_advance}
 resumes the schedule of the oldest operation when all messages of its step have been received and sent, or the
 members have published theirs. Callbacks may start operations and close the group, so C{_advance} is not
 nested, and each operation has a flag that it is over. The first failure, of any member, fails all operations.
@@ -29,12 +29,12 @@ from txrdma.btl.ends import DeviceSpecs
 from txrdma.btl.groups import _algorithms
 from txrdma.btl.groups._algorithms import Step
 from txrdma.btl.groups._sharedalgorithms import LARGEST_UNIT, Mismatch, SharedSchedule
-from txrdma.btl.groups._slots import Wait
+from txrdma.btl.groups._slots import SlotWait
 from txrdma.btl.groups.errors import GroupFailed
 from txrdma.btl.groups.joining import JOIN_SECONDS, Joining
 from txrdma.btl.groups.members import DATA, Members, WAKE
 from txrdma.btl.groups.reductions import alike, Elements, Operation
-from txrdma.btl.groups.sharing import POLL_SECONDS, SharedMemory, shareMemory
+from txrdma.btl.groups.sharing import GroupMemory, POLL_SECONDS, shareMemory
 from txrdma.btl.groups.terms import GroupTerms
 from txrdma.btl.transport import BTLMessageTransport
 from txrdma.error import InvalidRequest
@@ -68,7 +68,7 @@ class _Running:
         self.isComplete = self.isOver = self._isBegun = False
         self.outcome: Deferred[Any]
 
-    def advance(self, received: list[Any]) -> Step | Wait:
+    def advance(self, received: list[Any]) -> Step | SlotWait:
         """Return the first or next step."""
         if self._isBegun:
             return self._schedule.send(received)
@@ -114,8 +114,8 @@ class Group:
         self._values: list[Any] = []  # messages received in the current step
         self._missing = 0  # messages of the current step that have not been received or sent
         self._isAdvancing = self._isClosed = False
-        self._memory: SharedMemory | None = None
-        self._wait: Wait | None = None  # members that the current step waits for, in shared memory
+        self._memory: GroupMemory | None = None
+        self._wait: SlotWait | None = None  # members that the current step waits for, in shared memory
         members.onFailure = self._failed
 
     def __repr__(self) -> str:
@@ -168,7 +168,7 @@ class Group:
             self._useMemory(memory)
         return self
 
-    def _useMemory(self, memory: SharedMemory) -> None:
+    def _useMemory(self, memory: GroupMemory) -> None:
         """Exchange data in memory that all members share: all of them have to call this at the same time."""
         self._memory = memory
         self._members.onWake = self._advance
@@ -211,7 +211,7 @@ class Group:
     # Operations
 
     def barrier(self) -> Deferred[None]:
-        """Wait until all members have called this."""
+        """SlotWait until all members have called this."""
         return self._start("barrier", self._schedule("barrier"), lambda _: None)
 
     def broadcast(self, buffer: _BufferT, root: int = 0) -> Deferred[_BufferT]:

@@ -42,7 +42,7 @@ _READS: Final = 8
 """Calls of C{doRead} that read as much as a pipe holds, 64 KiB."""
 
 
-class End(NamedTuple):
+class ProcessEnd(NamedTuple):
     """
     The end of a process.
 
@@ -57,7 +57,7 @@ class End(NamedTuple):
     text: str
 
     @classmethod
-    def of(cls, rank: int, pid: int, reason: Any) -> End:
+    def of(cls, rank: int, pid: int, reason: Any) -> ProcessEnd:
         """Return the end of a process, from Twisted's C{ProcessDone} or C{ProcessTerminated}."""
         number = getattr(reason, "signal", None)
         if number is not None:
@@ -90,7 +90,7 @@ class Prefixer:
 class _MemberProcess(ProcessProtocol):
     """The process of a member."""
 
-    def __init__(self, rank: int, exited: Callable[[End], None], ended: Callable[[int], None]) -> None:
+    def __init__(self, rank: int, exited: Callable[[ProcessEnd], None], ended: Callable[[int], None]) -> None:
         """
         @param exited: called when the process has exited, or its output cannot be written.
         @param ended: called with the rank when all its output has been written as well, which its own child
@@ -112,7 +112,7 @@ class _MemberProcess(ProcessProtocol):
         self._report(2, self._error.received, data)
 
     def processExited(self, reason: Failure) -> None:
-        self._exited(End.of(self._rank, self._pid, reason.value))
+        self._exited(ProcessEnd.of(self._rank, self._pid, reason.value))
 
     def processEnded(self, reason: Failure) -> None:
         self._report(1, self._out.end)
@@ -135,7 +135,7 @@ class _MemberProcess(ProcessProtocol):
             process: Any = self.transport
             process.closeChildFD(descriptor)
             text = f"its output cannot be written: {error}"
-            self._exited(End(self._rank, self._pid, CANNOT_WRITE, text))
+            self._exited(ProcessEnd(self._rank, self._pid, CANNOT_WRITE, text))
 
 
 def _writer(stream: Any) -> Callable[[bytes], object]:
@@ -159,7 +159,7 @@ class Launch:
         @param isPrefixed: write output line by line with the rank as prefix; else processes inherit the
             standard output.
         """
-        self.failed: End | None = None
+        self.failed: ProcessEnd | None = None
         self._reactor, self._size, self._command = reactor, size, list(command)
         self._isPrefixed = isPrefixed
         self._rendezvous = Rendezvous(reactor, size)
@@ -167,7 +167,7 @@ class Launch:
         self._finished: Deferred[None] = Deferred()
         self._timer = Timer(reactor)
 
-    async def run(self, environment: Mapping[str, str], reportFailure: Callable[[End], None]) -> None:
+    async def run(self, environment: Mapping[str, str], reportFailure: Callable[[ProcessEnd], None]) -> None:
         """
         Start the processes, and wait until all have ended.
 
@@ -182,7 +182,7 @@ class Launch:
                 self._start(rank, environment, nothing)
         except OSError as error:
             for missing in range(rank, self._size):
-                self._exited(End(missing, 0, CANNOT_START, f"its process cannot be started: {error}"))
+                self._exited(ProcessEnd(missing, 0, CANNOT_START, f"its process cannot be started: {error}"))
                 self._ended(missing)
         finally:
             os.close(nothing)
@@ -206,7 +206,7 @@ class Launch:
             childFDs={0: nothing if rank else 0, **output},
         )
 
-    def _exited(self, end: End) -> None:
+    def _exited(self, end: ProcessEnd) -> None:
         self._rendezvous.ended(end.rank, end.text)
         if end.status and self.failed is None:
             self.failed = end

@@ -21,7 +21,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from txrdma.btl.groups._sharedalgorithms import SharedAlgorithms
-from txrdma.btl.groups._slots import memoryBytes, NONCE_BYTES, Slots, Wait
+from txrdma.btl.groups._slots import memoryBytes, NONCE_BYTES, Slots, SlotWait
 from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.wire import bits, data, Layout, wire
 from txrdma.unix.mapping import closeMapping, mapped, sealedLength, sealedMemory
@@ -50,7 +50,7 @@ TURN_SECONDS: Final = 20e-3
 
 
 @wire(72)
-class Offer(Layout):
+class MemoryOffer(Layout):
     """
     Memory that the member of rank 0 offers to the others.
 
@@ -63,7 +63,7 @@ class Offer(Layout):
     nonce: bytes = data(NONCE_BYTES)
 
 
-class SharedMemory:
+class GroupMemory:
     """
     The memory that a member shares with all others, and the waits for them.
 
@@ -97,9 +97,9 @@ class SharedMemory:
         self._turn: IDelayedCall | None = None
         self._turnEnds, self._mostWork = 0.0, 0
 
-    def poll(self, wait: Wait) -> bool:
+    def poll(self, wait: SlotWait) -> bool:
         """
-        Wait for a limited time.
+        SlotWait for a limited time.
 
         @return: whether all members have published the step. If not, a missing one wakes this one.
         """
@@ -156,7 +156,7 @@ class Offered:
         self.mapping: mmap.mmap | None = None
         self._descriptor, self._length = -1, memoryBytes(size)
 
-    def make(self) -> Offer:
+    def make(self) -> MemoryOffer:
         """Make memory, and return the offer for other members; L{closeDescriptor} withdraws it."""
         nonce = token_bytes(NONCE_BYTES)
         try:
@@ -164,13 +164,13 @@ class Offered:
             if not reason:
                 self._descriptor, self.mapping = sealedMemory("txrdma-group", self._length)
                 self.mapping[-NONCE_BYTES:] = nonce
-                return Offer(process=os.getpid(), descriptor=self._descriptor, nonce=nonce)
+                return MemoryOffer(process=os.getpid(), descriptor=self._descriptor, nonce=nonce)
         except OSError as error:
             reason = str(error)
         _log.debug("The members of a group do not share memory: {reason}", reason=reason)
-        return Offer(process=0, descriptor=0, nonce=nonce)
+        return MemoryOffer(process=0, descriptor=0, nonce=nonce)
 
-    def take(self, offer: Offer) -> None:
+    def take(self, offer: MemoryOffer) -> None:
         """Open memory that another member offers."""
         try:
             if offer.process and not whyNoSharedMemory():
@@ -215,7 +215,7 @@ async def shareMemory(
     size: int,
     broadcast: Callable[[bytearray], Awaitable[Any]],
     least: Callable[[bytes], Awaitable[bytes]],
-) -> SharedMemory | None:
+) -> GroupMemory | None:
     """
     Let all members of a group share memory: all of them have to call this.
 
@@ -225,12 +225,12 @@ async def shareMemory(
     """
     offered = Offered(size)
     try:
-        buffer = bytearray(Offer.size)
+        buffer = bytearray(MemoryOffer.size)
         if rank == 0:
             buffer[:] = offered.make().encode()
         await broadcast(buffer)
         if rank != 0:
-            offered.take(Offer.decode(buffer))
+            offered.take(MemoryOffer.decode(buffer))
         allHaveIt = await least(bytes([offered.mapping is not None])) == bytes([True])
         offered.closeDescriptor()
     except BaseException:
@@ -239,4 +239,4 @@ async def shareMemory(
     if not allHaveIt or offered.mapping is None:
         offered.close()
         return None
-    return SharedMemory(reactor, offered.mapping, rank, size)
+    return GroupMemory(reactor, offered.mapping, rank, size)

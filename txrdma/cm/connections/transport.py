@@ -81,7 +81,7 @@ _UNREAD: Final = "the peer closed the connection before its last messages were r
 _NO_MEMORY: Final = ReceiveRequest(0)
 
 
-class Requester(Protocol):
+class PostingProtocol(Protocol):
     """A protocol that posts its requests to the queue pair itself, with identifiers below L{FIRST}."""
 
     @property
@@ -161,7 +161,7 @@ class RDMATransport(RequestTransport):
         self._shared: SharedCompletionQueue | None = None
         self._pair: IQueuePair | None = None
         self._memory: Part | None = None
-        self._requester: Requester | None = None
+        self._requester: PostingProtocol | None = None
         self.completed: Callable[[Sequence[Completion]], None] = self._completed
         try:
             shared = self._shared = adapter.reserve(self._depth)
@@ -247,7 +247,7 @@ class RDMATransport(RequestTransport):
 
     # Requests of the program, beside those of L{RequestTransport}
 
-    def openQueuePair(self, requester: Requester, entries: int) -> IQueuePair:
+    def openQueuePair(self, requester: PostingProtocol, entries: int) -> IQueuePair:
         """
         Let the protocol use the queue pair itself from now on, instead of messages.
 
@@ -582,7 +582,7 @@ class RDMATransport(RequestTransport):
         self._life.isReading = True
         self._reuse(slot)
 
-    # Calls of the L{Requester}
+    # Calls of the L{PostingProtocol}
 
     def handle(self, completion: Completion) -> None:
         """Handle the completion of a failed request, or of one of the transport."""

@@ -139,13 +139,13 @@ class Alternate(ExchangeCore):
 
     @ivar primary: the path in use, as this end sees it.
     @ivar alternate: the path to migrate to; None while there is none that both ends have agreed on.
-    @ivar wasUsed: a LAP was sent or received.
+    @ivar isNegotiated: a LAP was sent or received.
     """
 
     __slots__ = (
         *("_answered", "_checkPath", "_ends", "_isActive", "_isSupported", "_lap", "_lapTransaction"),
         *("_mayReload", "_newest", "_path", "_privateData", "_response", "_timedOut"),
-        *("alternate", "primary", "wasUsed"),
+        *("alternate", "primary", "isNegotiated"),
     )
     _final = frozenset({"CLOSED"})
 
@@ -171,7 +171,7 @@ class Alternate(ExchangeCore):
         self._checkPath = checkPath
         self.primary = primary
         self.alternate = alternate
-        self.wasUsed = False
+        self.isNegotiated = False
         self._path = primary  # that of the last LAP, as this end sees it
         self._lap = _NO_LAP
         self._lapTransaction = 0
@@ -288,7 +288,7 @@ class Alternate(ExchangeCore):
     def _receiveLAP(self, lap: LAP) -> None:
         if self._stateName == _CLOSED:
             return
-        self.wasUsed = True
+        self.isNegotiated = True
         path = reversedPath(alternateOf(lap))
         if self._isActive or not self._isSupported:
             self._send(self._apr(APStatus.NOT_SUPPORTED))
@@ -351,7 +351,7 @@ class Alternate(ExchangeCore):
     # What transitions do
 
     def _disarm(self) -> None:
-        self.wasUsed = True
+        self.isNegotiated = True
         if self.alternate is not None:
             self.alternate = None
             self._emit(QPDisarmed())

@@ -36,7 +36,7 @@ from txrdma.iba.types import GUID, QPN
 from txrdma.kit.wire import Layout
 
 
-class Connection:
+class ConnectionCore:
     """
     The local end of a connection, from its first message until its IDs can be reused.
 
@@ -163,7 +163,7 @@ class Connection:
     def expired(self, now: float) -> None:
         for core in self._cores():
             core.expired(now)
-        self._goOn(now)
+        self._startParts(now)
 
     def received(self, message: Layout, transactionID: int, now: float) -> bool:
         """
@@ -176,20 +176,20 @@ class Connection:
         isDREQ = isinstance(message, DREQ)
         if isDREQ or (isinstance(message, LAP) and not self.opening.isActive):
             self.opening.confirmed(now)
-            self._goOn(now, isDREQ)
-        return self._part(message).received(message, transactionID, now) | self._goOn(now)
+            self._startParts(now, isDREQ)
+        return self._part(message).received(message, transactionID, now) | self._startParts(now)
 
     # Requests of a program; those of an opening are made to it
 
-    def settled(self, now: float) -> None:
+    def afterRequest(self, now: float) -> None:
         """Continue after a request to the opening."""
-        self._goOn(now)
+        self._startParts(now)
 
     def communicating(self, now: float) -> None:
         """Note that the queue pair has received data: a peer that sends has sent its RTU, too."""
         if not self.opening.isActive:
             self.opening.confirmed(now)
-            self._goOn(now)
+            self._startParts(now)
 
     def disconnect(self, now: float, privateData: bytes = b"") -> bool:
         """
@@ -200,10 +200,10 @@ class Connection:
         """
         if self.closing is None:
             changes = self.opening.cancel(now)
-            self._goOn(now)
+            self._startParts(now)
             return changes
         changes = self.closing.disconnect(self.nextTransaction(), now, privateData)
-        self._goOn(now)
+        self._startParts(now)
         return changes
 
     def fail(self, now: float) -> None:
@@ -271,13 +271,13 @@ class Connection:
         if isinstance(message, MRA) and message.messageMRAed == MessageKind.LAP:
             return self._established()
         used = self._alternate
-        if isinstance(message, REJ) and used is not None and used.wasUsed and not used.isOutstanding:
+        if isinstance(message, REJ) and used is not None and used.isNegotiated and not used.isOutstanding:
             return self.opening  # where it changes nothing: a connection that has answered a LAP is known
         # An end that has disconnected answers no REP: its RTU would establish the peer's end for nobody.
         isOfEnd = isinstance(message, (DREQ, DREP, REJ)) or self.closing.state != "ESTABLISHED"
         return self.closing if isOfEnd else self.opening
 
-    def _goOn(self, now: float, isDREQ: bool = False) -> bool:
+    def _startParts(self, now: float, isDREQ: bool = False) -> bool:
         """Start the parts that follow from the state of the opening; the closing part answers a DREQ."""
         opening, closing = self.opening, self.closing
         if closing is None:

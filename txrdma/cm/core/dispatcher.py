@@ -10,7 +10,7 @@ its GUID and queue pair: then the peer has forgotten that connection, which ends
 attempt. Otherwise it belongs to a crossing attempt of this end, or to a listener. So every message of a peer
 is answered, or counted as late; it changes no connection but the one that it matches.
 
-After each input, L{Dispatcher.turned} collects events and messages of that connection, updates its deadline
+After each input, L{Dispatcher.collect} collects events and messages of that connection, updates its deadline
 in one timer wheel for all, and forgets it when it is free. While a connection has an alternate path, its
 messages are sent again by both paths in turn: if the primary one is cut, the peer still gets a DREQ. What
 peers can fill is bounded: a listener drops REQs beyond its backlog, which peers retransmit, and only
@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Final, Union
 
 from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
-from txrdma.cm.core.connection import Connection
+from txrdma.cm.core.connection import ConnectionCore
 from txrdma.cm.core.events import Event, PathMigrated
 from txrdma.cm.core.exchange import LOW_BITS, RetryPolicy
 from txrdma.cm.core.sidr import Resolution
@@ -144,7 +144,11 @@ class Managed:
     __slots__ = ("core", "key", "listener", "names", "slot", "path", "usesAlternate", "deadline")
 
     def __init__(
-        self, key: int, core: Union[Connection, Resolution], path: IBPath, listener: Listener | None = None
+        self,
+        key: int,
+        core: Union[ConnectionCore, Resolution],
+        path: IBPath,
+        listener: Listener | None = None,
     ) -> None:
         self.key, self.core, self.path, self.listener = key, core, path, listener
         self.deadline: float | None = None
@@ -173,9 +177,9 @@ class Managed:
         return other if self.usesAlternate else self.path
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> ConnectionCore:
         """The core, which is a connection."""
-        assert isinstance(self.core, Connection)
+        assert isinstance(self.core, ConnectionCore)
         return self.core
 
     @property
@@ -189,7 +193,7 @@ class Dispatcher:
     """
     The connections, listeners and resolutions of one end port.
 
-    After a request to a connection or a resolution its owner calls L{turned}.
+    After a request to a connection or a resolution its owner calls L{collect}.
 
     @ivar guid: the CA GUID of this end, in its REQs and REPs. Each process needs its own: by GUID and queue
         pair peers find connections that this end has forgotten.
@@ -273,13 +277,15 @@ class Dispatcher:
         """
         number = self._freeNumber(self._connections)
         firstTransaction = self._random() & LOW_BITS
-        connection = Connection(number, self.guid, firstTransaction, mayReload=mayReload, checkPath=checkPath)
+        connection = ConnectionCore(
+            number, self.guid, firstTransaction, mayReload=mayReload, checkPath=checkPath
+        )
         managed = self._connections[number] = Managed(number, connection, _toGSI(path))
         made = request.replace(localCommID=number, localCAGUID=self.guid)
         if isPeerToPeer:
             self._peerToPeer[managed] = None
         connection.opening.connect(made, firstTransaction, now, isPeerToPeer)
-        self.turned(managed, now)
+        self.collect(managed, now)
         return managed
 
     def resolve(self, request: SIDRREQ, path: IBPath, retryPolicy: RetryPolicy, now: float) -> Managed:
@@ -291,14 +297,14 @@ class Dispatcher:
         number = self._freeNumber(self._resolutions)
         managed = self._resolutions[number] = Managed(number, Resolution(retryPolicy), _toGSI(path))
         managed.resolution.ask(request.replace(requestID=number), self._random() & LOW_BITS, now)
-        self.turned(managed, now)
+        self.collect(managed, now)
         return managed
 
-    def turned(self, managed: Managed, now: float) -> None:
+    def collect(self, managed: Managed, now: float) -> None:
         """Collect messages, events and deadlines of a connection or a resolution after a request."""
         core = managed.core
-        if isinstance(core, Connection):
-            core.settled(now)
+        if isinstance(core, ConnectionCore):
+            core.afterRequest(now)
             if managed.listener is not None and core.closing is not None:  # it is established, or has failed
                 managed.listener.waiting.discard(managed.key)
             if self._peerToPeer and managed in self._peerToPeer and core.state not in _UNANSWERED:
@@ -338,7 +344,7 @@ class Dispatcher:
         for managed in self._wheel.expired(now):
             managed.deadline = None
             managed.core.expired(now)
-            self.turned(managed, now)
+            self.collect(managed, now)
 
     def received(self, message: Layout, transactionID: int, path: IBPath, now: float) -> None:
         """Process a message of a peer. C{path}: path that the message took."""
@@ -363,7 +369,7 @@ class Dispatcher:
         managed.receivedOn(path)  # before the core, whose answer takes the path of the message
         if not managed.core.received(message, transactionID, now):
             self.counters[f"duplicate {kind}"] += 1
-        self.turned(managed, now)
+        self.collect(managed, now)
         if isinstance(message, (REQ, REP)) and managed.key in self._connections:
             self._indexByPeer(managed)
 
@@ -392,7 +398,7 @@ class Dispatcher:
         if old is not None:  # the peer has forgotten it
             self._refuse(request, RejectReason.STALE_CONNECTION, transactionID, path)
             old.connection.fail(now)
-            self.turned(old, now)
+            self.collect(old, now)
             return None
         crossing = self._crossing(request, path)
         return crossing or self._ofListener(request, transactionID, path)
@@ -418,7 +424,7 @@ class Dispatcher:
             return None
         number = self._freeNumber(self._connections)
         firstTransaction = self._random() & LOW_BITS
-        connection = Connection(
+        connection = ConnectionCore(
             number, self.guid, firstTransaction, mayReload=listener.mayReload, checkPath=listener.checkPath
         )
         managed = Managed(number, connection, _toGSI(path.reverse()), listener)
@@ -468,10 +474,10 @@ class Dispatcher:
         if old is None or old is managed:
             return False
         old.connection.fail(now)
-        self.turned(old, now)
+        self.collect(old, now)
         rejection = REJ(messageRejected=MessageKind.REQ, reason=RejectReason.STALE_CONNECTION)
         managed.connection.received(rejection, transactionID, now)
-        self.turned(managed, now)
+        self.collect(managed, now)
         return True
 
     def _answerUnknown(self, message: Layout, transactionID: int, path: IBPath) -> None:
@@ -550,7 +556,7 @@ class Dispatcher:
 
     def _forget(self, managed: Managed) -> None:
         managed.slot.pop(id(managed), None)
-        table = self._connections if isinstance(managed.core, Connection) else self._resolutions
+        table = self._connections if isinstance(managed.core, ConnectionCore) else self._resolutions
         if table.get(managed.key) is managed:
             del table[managed.key]
         for names, key in managed.names:

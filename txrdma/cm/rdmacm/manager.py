@@ -290,7 +290,7 @@ class KernelManager:
         self._connections: dict[int, KernelManagedConnection] = {}
         self._handlers: dict[int, tuple[int, EventHandler]] = {}
         reactor.addReader(self)
-        managers.appear(reactor, self, lambda: self.counters)
+        managers.add(reactor, self, lambda: self.counters)
 
     def __repr__(self) -> str:
         return f"<KernelManager {self.device.name} {len(self._connections)} connections>"

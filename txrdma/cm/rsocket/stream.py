@@ -196,7 +196,7 @@ class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
         if self._mapped is not None:
             callWithContext(self.context, self._mapped.handleEvents, events)
 
-    # The queue pair: see txrdma.cm.connections.transport.Requester
+    # The queue pair: see txrdma.cm.connections.transport.PostingProtocol
 
     @property
     def isIdle(self) -> bool:

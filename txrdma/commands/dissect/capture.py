@@ -12,7 +12,7 @@ from txrdma.commands.dissect.conversation import (
     CLIENT,
     DissectedConnection,
     DissectedConversation,
-    Event,
+    DissectedEvent,
     SERVER,
 )
 from txrdma.commands.dissect.tcp import segmentIn
@@ -42,7 +42,7 @@ class PacketEvent(NamedTuple):
 
     number: int
     when: float
-    event: Event
+    event: DissectedEvent
 
 
 class Explanation:
@@ -71,7 +71,7 @@ class Explanation:
         when = packet.when - self._began
         self.events += (PacketEvent(self._number, when, event) for event in events)
 
-    def _decode(self, packet: Captured) -> list[Event]:
+    def _decode(self, packet: Captured) -> list[DissectedEvent]:
         kind, data = networkPacket(packet.data, packet.linkType)
         conversation = self.conversation
         if kind in (ETHERTYPE_IPV4, ETHERTYPE_IPV6):

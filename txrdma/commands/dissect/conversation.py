@@ -42,7 +42,7 @@ Message = Union[clc.Message, llc.LLC, CDC, None]
 
 
 @frozen
-class Event:
+class DissectedEvent:
     """
     One packet, or one message in it.
 
@@ -194,7 +194,7 @@ class DissectedConversation:
         self._ends: dict[tuple[bytes, int], DissectedLinkEnd] = {}
         self._writes: dict[tuple[bytes, int], int] = {}
 
-    def segment(self, source: str, destination: str, segment: bytes) -> list[Event]:
+    def segment(self, source: str, destination: str, segment: bytes) -> list[DissectedEvent]:
         """
         Decode a TCP segment.
 
@@ -203,7 +203,7 @@ class DissectedConversation:
         @raise WireError: the header is truncated.
         """
         header = TCPHeader.decode(segment)
-        events: list[Event] = []
+        events: list[DissectedEvent] = []
         key = (source, header.source), (destination, header.destination)
         if header.flags & _SYN:
             events += self._synchronized(key, bool(header.flags & _ACK), OPTION in tuple(optionsOf(segment)))
@@ -218,13 +218,15 @@ class DissectedConversation:
             events += self._closed(key, "resets TCP" if header.flags & _RST else "closes TCP")
         return events
 
-    def _synchronized(self, key: tuple[Address, Address], isAnswer: bool, hasOption: bool) -> list[Event]:
+    def _synchronized(
+        self, key: tuple[Address, Address], isAnswer: bool, hasOption: bool
+    ) -> list[DissectedEvent]:
         if not isAnswer:
             self._byAddresses.pop(key, None)
             if not hasOption:
                 return []
             connection = self._connection(*key)
-            return [Event("tcp", CLIENT, "sends a SYN with the SMC option", connection.number)]
+            return [DissectedEvent("tcp", CLIENT, "sends a SYN with the SMC option", connection.number)]
         known = self._byAddresses.get((key[1], key[0]))
         if known is None or known.state != "asked":
             return []
@@ -232,7 +234,7 @@ class DissectedConversation:
         if not hasOption:
             known.state, known.why = "TCP", "the server's SYN-ACK has no SMC option"
             text = "sends a SYN-ACK without the SMC option: plain TCP"
-        return [Event("tcp", SERVER, text, known.number)]
+        return [DissectedEvent("tcp", SERVER, text, known.number)]
 
     def _connection(self, client: Address, server: Address) -> DissectedConnection:
         connection = DissectedConnection(len(self.connections) + 1, client, server)
@@ -246,7 +248,7 @@ class DissectedConversation:
             return CLIENT, self._byAddresses[key]
         return SERVER, self._byAddresses.get((key[1], key[0]))
 
-    def _decodeCLC(self, key: tuple[Address, Address], direction: Reassembly) -> list[Event]:
+    def _decodeCLC(self, key: tuple[Address, Address], direction: Reassembly) -> list[DissectedEvent]:
         events = []
         while direction.data and not direction.isOver:
             try:
@@ -261,7 +263,7 @@ class DissectedConversation:
             events.append(self._clc(key, message))
         return events
 
-    def _clc(self, key: tuple[Address, Address], message: clc.Message) -> Event:
+    def _clc(self, key: tuple[Address, Address], message: clc.Message) -> DissectedEvent:
         self.counts[f"clc {type(message).__name__}"] += 1
         side, connection = self._known(key)
         if connection is None:
@@ -279,7 +281,7 @@ class DissectedConversation:
             if connection.state != "TCP":
                 connection.why = f"the {side} declined: {message.diagnosis.name}"
             connection.state = "TCP"
-        return Event("clc", side, describeCLC(message), connection.number, message=message)
+        return DissectedEvent("clc", side, describeCLC(message), connection.number, message=message)
 
     def _confirmed(self, connection: DissectedConnection, confirm: clc.Confirm) -> None:
         """Register both ends of the link, and the tokens of the connection."""
@@ -297,11 +299,11 @@ class DissectedConversation:
         for answer, side in ends:
             group.tokens[side, answer.token] = connection
 
-    def _closed(self, key: tuple[Address, Address], text: str) -> list[Event]:
+    def _closed(self, key: tuple[Address, Address], text: str) -> list[DissectedEvent]:
         side, connection = self._known(key)
-        return [] if connection is None else [Event("tcp", side, text, connection.number)]
+        return [] if connection is None else [DissectedEvent("tcp", side, text, connection.number)]
 
-    def packet(self, source: GID, destination: GID, packet: RoCEPacket) -> list[Event]:
+    def packet(self, source: GID, destination: GID, packet: RoCEPacket) -> list[DissectedEvent]:
         """Decode a packet of a reliable connection between two GIDs. Other packets are ignored."""
         bth = packet.bth
         key = (destination.raw, int(bth.destination))
@@ -339,7 +341,7 @@ class DissectedConversation:
         end.expected = (psn + 1) % (1 << 24)
         return False
 
-    def _acknowledged(self, end: DissectedLinkEnd, packet: RoCEPacket) -> list[Event]:
+    def _acknowledged(self, end: DissectedLinkEnd, packet: RoCEPacket) -> list[DissectedEvent]:
         """Report negative acknowledgements."""
         aeth = packet.get(AETH)
         if aeth is None or aeth.kind is AETHKind.ACK:
@@ -349,9 +351,9 @@ class DissectedConversation:
         else:
             text = f"rejects a request: {NAKCode(aeth.value).name}"
         self.counts["refusals"] += 1
-        return [Event("nak", _other(end.side), text, link=end.link)]
+        return [DissectedEvent("nak", _other(end.side), text, link=end.link)]
 
-    def _written(self, end: DissectedLinkEnd, packet: RoCEPacket) -> list[Event]:
+    def _written(self, end: DissectedLinkEnd, packet: RoCEPacket) -> list[DissectedEvent]:
         reth = packet.get(RETH)
         if reth is None:
             return []
@@ -363,12 +365,12 @@ class DissectedConversation:
             stream = connection.streams[writer]
             if stream.address <= reth.address < stream.address + stream.size:
                 text += f": {reth.address - stream.address:,} into the {end.side}'s ring"
-                return [Event("write", writer, text, connection.number, end.link)]
-        return [Event("write", writer, text, link=end.link)]
+                return [DissectedEvent("write", writer, text, connection.number, end.link)]
+        return [DissectedEvent("write", writer, text, link=end.link)]
 
     def _received(
         self, source: GID, key: tuple[bytes, int], end: DissectedLinkEnd | None, payload: bytes
-    ) -> list[Event]:
+    ) -> list[DissectedEvent]:
         """Decode the message of a SEND."""
         sender = str(source) if end is None else _other(end.side)
         if len(payload) == CDC_LENGTH and payload[0] == CDC_TYPE:
@@ -383,7 +385,7 @@ class DissectedConversation:
         self.counts[f"llc {message.type.name}"] += 1
         if end is not None:
             self._register(end, key, message)
-        return [Event("llc", sender, text, link=None if end is None else end.link, message=message)]
+        return [DissectedEvent("llc", sender, text, link=None if end is None else end.link, message=message)]
 
     def _register(self, end: DissectedLinkEnd, key: tuple[bytes, int], message: llc.LLC) -> None:
         """Register the numbers of links, and the ends of new links."""
@@ -398,7 +400,7 @@ class DissectedConversation:
             if added != key:
                 self._ends[added] = DissectedLinkEnd(end.group, _other(end.side), body.link)
 
-    def _cdc(self, sender: str, end: DissectedLinkEnd | None, message: CDC) -> Event:
+    def _cdc(self, sender: str, end: DissectedLinkEnd | None, message: CDC) -> DissectedEvent:
         self.counts["cdc"] += 1
         connection = None
         if end is not None and end.group is not None:
@@ -409,10 +411,10 @@ class DissectedConversation:
                 f"token {message.token:#x}: producer cursor {message.producerWrap}:{message.producerCount}, "
                 f"consumer cursor {message.consumerWrap}:{message.consumerCount}"
             )
-            return Event("cdc", sender, joined(text, *_flagTexts(message)), None, link, message)
+            return DissectedEvent("cdc", sender, joined(text, *_flagTexts(message)), None, link, message)
         if message.flags & ProducerFlags.FAILOVER_VALIDATION:
             text = f"fails over to this link: message {message.sequence} must have been received"
-            return Event("cdc", sender, text, connection.number, link, message)
+            return DissectedEvent("cdc", sender, text, connection.number, link, message)
         out, back = connection.streams[sender], connection.streams[_other(sender)]
         produced = out.advanced(out.produced, message.producerWrap, message.producerCount)
         consumed = back.advanced(back.consumed, message.consumerWrap, message.consumerCount)
@@ -427,7 +429,7 @@ class DissectedConversation:
             names = [each.name for each in StateFlags if each in message.state and each.name]
             connection.closing[sender] = ", ".join(names).lower().replace("_", " ")
         text = joined(*parts, *words) or "repeats its cursors"
-        return Event("cdc", sender, text, connection.number, link, message)
+        return DissectedEvent("cdc", sender, text, connection.number, link, message)
 
 
 def _ringAddress(answer: clc.Accept | clc.Confirm) -> int:

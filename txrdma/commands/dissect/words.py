@@ -18,10 +18,10 @@ from txrdma.smc.wire.clc import (
     enterpriseName,
     Message,
     OSType,
-    Path,
     Proposal,
     SMCDAccept,
     SMCDConfirm,
+    SMCKind,
 )
 
 _MEANINGS = {
@@ -92,7 +92,7 @@ def describeCLC(message: Message) -> str:
 
 def _proposal(message: Proposal) -> str:
     first = ""
-    if message.version == 1 or message.typeV1 is not Path.NONE:
+    if message.version == 1 or message.typeV1 is not SMCKind.NONE:
         where = f"subnet {ipaddress.IPv4Address(message.subnet)}/{message.prefixLength}"
         if message.ipv6Prefixes:
             where = amount(len(message.ipv6Prefixes), "IPv6 prefix") + (
@@ -113,8 +113,9 @@ def _proposal(message: Proposal) -> str:
     return f"proposes {offers or 'nothing'}; peer ID {message.peerID.hex()}"
 
 
-def _flavour(path: Path) -> str:
-    return {Path.SMC_R: "SMC-R", Path.SMC_D: "SMC-D", Path.BOTH: "SMC-R and SMC-D"}.get(path, str(path.name))
+def _flavour(path: SMCKind) -> str:
+    names = {SMCKind.SMC_R: "SMC-R", SMCKind.SMC_D: "SMC-D", SMCKind.BOTH: "SMC-R and SMC-D"}
+    return names.get(path, str(path.name))
 
 
 def _answer(message: Accept | Confirm) -> str:

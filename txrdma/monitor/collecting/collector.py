@@ -32,7 +32,7 @@ from txrdma.mad.paths import toLID
 from txrdma.mad.portwatch import PortEvent, PortLost
 from txrdma.monitor.collecting import wire
 from txrdma.monitor.collecting.connection import MessageConnection
-from txrdma.monitor.collecting.wire import Request, Result
+from txrdma.monitor.collecting.wire import PortsRequest, PortsResult
 
 MOST_MONITORS: Final = 8
 """Maximum number of monitors that are connected to a collector."""
@@ -76,7 +76,7 @@ class _Reading(Call):
 
     __slots__ = ("at", "connection", "parts", "read", "request")
 
-    def __init__(self, connection: CollectorProtocol, request: Request) -> None:
+    def __init__(self, connection: CollectorProtocol, request: PortsRequest) -> None:
         super().__init__(*_KINDS[request.attributes[0]], b"", 0, NO_KEYS, 0)
         self.connection = connection
         self.request = request
@@ -123,7 +123,7 @@ class _Reading(Call):
             self._completed(wire.COMPLETE, *self.read)
 
     def _completed(self, kind: int, *content: bytes) -> None:
-        self.connection.completed(self, Result(self.request.identifier, kind, b"".join(content)))
+        self.connection.completed(self, PortsResult(self.request.identifier, kind, b"".join(content)))
 
 
 @implementer(IPushProducer)
@@ -136,9 +136,9 @@ class CollectorProtocol(MessageConnection):
         self.factory = factory
         self._isFilling = self._isPaused = False
         self._timeoutSeconds, self._retries = 0.0, 0
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[PortsRequest] = deque()
         self._running: dict[_Reading, None] = {}
-        self._results: list[Result] = []
+        self._results: list[PortsResult] = []
         self._flushing, self._beating = Timer(factory.reactor), Timer(factory.reactor)
 
     def connectionMade(self) -> None:
@@ -196,7 +196,7 @@ class CollectorProtocol(MessageConnection):
         agent = self.factory.agent
         agent.issue(call, toLID(agent.port.endPort, lid), self._timeoutSeconds, self._retries)
 
-    def completed(self, call: _Reading, result: Result) -> None:
+    def completed(self, call: _Reading, result: PortsResult) -> None:
         """Send a result, together with the others of this iteration of the reactor."""
         if call not in self._running:  # the connection has ended
             return
@@ -212,7 +212,7 @@ class CollectorProtocol(MessageConnection):
 
     def _flush(self) -> None:
         results, self._results = self._results, []
-        message: list[Result] = []
+        message: list[PortsResult] = []
         size = 0
         for result in results:
             message.append(result)

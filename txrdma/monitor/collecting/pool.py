@@ -33,7 +33,7 @@ from txrdma.mad.core.transactions import Call
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError
 from txrdma.monitor.collecting import wire
 from txrdma.monitor.collecting.connection import MessageConnection
-from txrdma.monitor.collecting.wire import Request, Result
+from txrdma.monitor.collecting.wire import PortsRequest, PortsResult
 
 _log = Logger()
 
@@ -93,7 +93,7 @@ class _Link(MessageConnection):
         self._collector = collector
         self._open: dict[int, _PendingCall] = {}
         self._identifiers = count(1)
-        self._requests: list[Request] = []
+        self._requests: list[PortsRequest] = []
         self._flushing, self._watching = Timer(collector.reactor), Timer(collector.reactor)
         self._received = 0
 
@@ -131,7 +131,7 @@ class _Link(MessageConnection):
         call.identifier = next(self._identifiers) & 0xFFFFFFFF
         self._open[call.identifier] = asked
         self._collector.pool.sent += 1
-        self._requests.append(Request(call.identifier, asked.path.dlid, asked.attributes, asked.ports))
+        self._requests.append(PortsRequest(call.identifier, asked.path.dlid, asked.attributes, asked.ports))
         self._flushing.ensure(0, self._flush)
 
     def _flush(self) -> None:
@@ -140,7 +140,7 @@ class _Link(MessageConnection):
         if not self._watching.isPending:
             self._watch()
 
-    def _complete(self, result: Result) -> None:
+    def _complete(self, result: PortsResult) -> None:
         """Pass a result on; the next call starts first, so that the collector is never idle."""
         asked = self._open.pop(result.identifier, None)
         if asked is None:  # it was given up

@@ -69,7 +69,7 @@ _REQUEST: Final = Struct(">IHBH")
 _RESULT: Final = Struct(">IBI")
 
 
-class Request(NamedTuple):
+class PortsRequest(NamedTuple):
     """
     A request to read attributes of ports.
 
@@ -85,7 +85,7 @@ class Request(NamedTuple):
     ports: bytes
 
 
-class Result(NamedTuple):
+class PortsResult(NamedTuple):
     """
     The result of a request.
 
@@ -113,7 +113,7 @@ def decodeSettings(data: bytes) -> tuple[float, int]:
     return milliseconds / 1000, retries
 
 
-def encodeRequests(requests: Iterable[Request]) -> bytes:
+def encodeRequests(requests: Iterable[PortsRequest]) -> bytes:
     """Return a message with requests."""
     pack = _REQUEST.pack
     parts: list[bytes] = []
@@ -122,7 +122,7 @@ def encodeRequests(requests: Iterable[Request]) -> bytes:
     return b"".join(parts)
 
 
-def decodeRequests(data: bytes) -> Iterator[Request]:
+def decodeRequests(data: bytes) -> Iterator[PortsRequest]:
     """
     Yield the requests of a message.
 
@@ -135,10 +135,10 @@ def decodeRequests(data: bytes) -> Iterator[Request]:
             raise WireError("collector", 0, "an attribute or a port is repeated in a request")
         if not 0 < lid <= _HIGHEST_LID:
             raise WireError("collector", 0, f"{lid:#x} is not a unicast LID")
-        yield Request(identifier, lid, attributes, ports)
+        yield PortsRequest(identifier, lid, attributes, ports)
 
 
-def encodeResults(results: Iterable[Result]) -> bytes:
+def encodeResults(results: Iterable[PortsResult]) -> bytes:
     """Return a message with results."""
     pack = _RESULT.pack
     parts: list[bytes] = []
@@ -147,10 +147,10 @@ def encodeResults(results: Iterable[Result]) -> bytes:
     return b"".join(parts)
 
 
-def decodeResults(data: bytes) -> Iterator[Result]:
+def decodeResults(data: bytes) -> Iterator[PortsResult]:
     """@raise WireError: the message is incomplete."""
     for (identifier, kind), (content,) in _items(_RESULT, 1, data):
-        yield Result(identifier, kind, content)
+        yield PortsResult(identifier, kind, content)
 
 
 def _items(head: Struct, lengths: int, data: bytes) -> Iterator[tuple[list[int], list[bytes]]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from txrdma.fabric.congestion import CONGESTED, Wait, waitShare
+from txrdma.fabric.congestion import CONGESTED, CreditWait, waitShare
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Node, Port, PortKey
 from txrdma.fabric.portcounters import Meter
@@ -36,7 +36,7 @@ class CongestionReader:
 
     def __init__(self, meters: Mapping[PortKey, Meter]) -> None:
         """@param meters: meters of all ports."""
-        self.waits: dict[PortKey, Wait] = {}
+        self.waits: dict[PortKey, CreditWait] = {}
         self.full: set[PortKey] = set()
         self._meters = meters
         self._ticks: dict[GUID, int] = {}
@@ -129,7 +129,7 @@ class CongestionReader:
                     lanes = tuple(lane for lane, count in enumerate(answer.portVLXmitWait) if count)
             isNear = share >= CONGESTED or isPeerCongested
             marks = await get(PortRcvConCtrl, port) if isNear else None
-            self.waits[portKey] = Wait(share, lanes, *self._marksOf(portKey, marks))
+            self.waits[portKey] = CreditWait(share, lanes, *self._marksOf(portKey, marks))
 
     def _marksOf(self, portKey: PortKey, answer: Any) -> tuple[float | None, float | None]:
         """Return the shares of packets that were marked since the last reading of the marks."""

@@ -80,7 +80,7 @@ class Flow:
     @ivar isPaused: the application has paused reading.
     @ivar discardsInput: the application will not read any more: received bytes are dropped.
     @ivar isEnding: the application will not write any more; C{owner.finish} is called on each flush.
-    @ivar isNoticed: C{owner.wasFlushed} is called after each flush, because there is a producer.
+    @ivar hasProducer: C{owner.wasFlushed} is called after each flush, because there is a producer.
     @ivar confirmsEach: request a completion for each message.
     @ivar isDirty: the flow is in L{LinkSendQueue.dirty <txrdma.smc.flow.sendqueue.LinkSendQueue.dirty>}.
     @ivar isBlocked: the backlog exceeds the free space of the peer's ring.
@@ -99,7 +99,7 @@ class Flow:
             "isPaused",
             "discardsInput",
             "isEnding",
-            "isNoticed",
+            "hasProducer",
             "confirmsEach",
             "isDirty",
             "isBlocked",
@@ -125,7 +125,7 @@ class Flow:
         self.backlog = self.flags = self.peerState = 0
         self.early: list[tuple[int, ...]] | None = []
         self.isOpen = self.isPaused = self.discardsInput = False
-        self.isEnding = self.isNoticed = self.confirmsEach = self.isDirty = self.isBlocked = False
+        self.isEnding = self.hasProducer = self.confirmsEach = self.isDirty = self.isBlocked = False
         self.dropped = 0
         self.written = self.last = self.writes = self.wraps = self.messagesSent = 0
         # Messages delivered by the fast path, other deliveries, other messages. No message is counted twice.
@@ -433,7 +433,7 @@ class Flow:
             or offset + length >= size
             or produced - ring.peerConsumed >= size
             or self.isEnding
-            or self.isNoticed
+            or self.hasProducer
             or self.confirmsEach
             or self.peerState & ENDS
             or queue.sent >= queue.limit
@@ -518,7 +518,7 @@ class Flow:
             isLast = self.owner.finish()
             mustSend |= isLast
             queue.flushed.append(self)
-        elif self.isNoticed or self.confirmsEach:
+        elif self.hasProducer or self.confirmsEach:
             queue.flushed.append(self)
         if mustSend:
             self._mustSend = False

@@ -37,12 +37,12 @@ from txrdma.smc.wire.llc import (
     AddLink,
     AddLinkContinuation,
     AddLinkExtension,
+    AddLinkReason,
     ConfirmLink,
     DeleteLink,
     DeleteReason,
     LLC,
     LLCFlags,
-    RejectReason,
     RequestAddLink,
     RKeyPair,
 )
@@ -235,7 +235,7 @@ class LinkExchanges:
 
     def _reject(self, request: LLC, link: LinkLife) -> None:
         self._core.arriving = link
-        self._core.reply(request, LLCFlags.REJECT, RejectReason.NO_ALTERNATE_PATH)
+        self._core.reply(request, LLCFlags.REJECT, AddLinkReason.NO_ALTERNATE_PATH)
 
     def _freeNumber(self) -> int:
         taken = {link.number for link in self._core.links} | {each.number for each in self._deletions}

@@ -44,6 +44,7 @@ from txrdma.smc.wire.clc import Diagnosis
 from txrdma.smc.wire.llc import (
     AddLink,
     AddLinkContinuation,
+    AddLinkReason,
     Buffer,
     ConfirmLink,
     ConfirmRKey,
@@ -55,7 +56,6 @@ from txrdma.smc.wire.llc import (
     LinkRKey,
     LLC,
     LLCFlags,
-    RejectReason,
     RequestAddLink,
     TestLink,
 )
@@ -453,7 +453,7 @@ class LinkGroup:
             if self._core.state == "active":
                 self._onLinks(message, link, now)
             elif not message.isResponse:
-                self._core.reply(message, LLCFlags.REJECT, RejectReason.NO_ALTERNATE_PATH)
+                self._core.reply(message, LLCFlags.REJECT, AddLinkReason.NO_ALTERNATE_PATH)
         elif isinstance(body, AddLinkContinuation):
             self._onLinks(message, link, now)
         elif body is None:

@@ -19,15 +19,15 @@ from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.smc.wire.llc import (
     AddLink,
     AddLinkExtension,
+    AddLinkReason,
     Body,
     ConfirmLink,
     DeleteLink,
     DeleteReason,
-    Header,
     LLC,
     LLCFlags,
+    LLCHeader,
     message,
-    RejectReason,
 )
 
 
@@ -68,16 +68,16 @@ class GroupKey(NamedTuple):
     """
     The properties that connections of one link group have in common.
 
-    The peer's properties are its own claims, so they identify it only together with the witness.
+    The peer's properties are its own claims, so they identify it only together with the identityKey.
 
-    @ivar witness: identity of the peer as reported by the kernel: its process, user, or TCP address.
+    @ivar identityKey: identity of the peer as reported by the kernel: its process, user, or TCP address.
     @ivar localGID: the local GID.
     @ivar eid: on a server, the enterprise ID that it has chosen; empty on clients, which rely on the server.
     @ivar qpn: on a client, number of the peer's queue pair.
     """
 
     role: Role
-    witness: Hashable
+    identityKey: Hashable
     peerID: bytes
     gid: GID
     mac: MACAddress
@@ -89,20 +89,24 @@ class GroupKey(NamedTuple):
     @property
     def peer(self) -> tuple[Role, Hashable, bytes]:
         """The part of the key that is the same for all links of a group."""
-        return self.role, self.witness, self.peerID
+        return self.role, self.identityKey, self.peerID
 
     @classmethod
-    def ofProposal(cls, proposal: Proposal, choice: Choice, witness: Hashable) -> GroupKey:
+    def ofProposal(cls, proposal: Proposal, choice: Choice, identityKey: Hashable) -> GroupKey:
         """Create the server's key of the group for the client of this Proposal."""
         agreement, localGID = choice.agreement, choice.candidate.gid
         version, eid = agreement.version, agreement.eid
-        return cls(Role.SERVER, witness, proposal.peerID, choice.gid, proposal.mac, localGID, version, eid)
+        return cls(
+            Role.SERVER, identityKey, proposal.peerID, choice.gid, proposal.mac, localGID, version, eid
+        )
 
     @classmethod
-    def ofAccept(cls, accept: Accept, localGID: GID, witness: Hashable) -> GroupKey:
+    def ofAccept(cls, accept: Accept, localGID: GID, identityKey: Hashable) -> GroupKey:
         """Create the client's key of the group for the server of this Accept."""
         version, qpn = accept.version, accept.qpn
-        return cls(Role.CLIENT, witness, accept.peerID, accept.gid, accept.mac, localGID, version, qpn=qpn)
+        return cls(
+            Role.CLIENT, identityKey, accept.peerID, accept.gid, accept.mac, localGID, version, qpn=qpn
+        )
 
 
 class LinkEnd(NamedTuple):
@@ -335,19 +339,23 @@ class LinkGroupCore:
         extension: AddLinkExtension | None = None,
     ) -> None:
         """Send a request on a link; None: on C{carrier}."""
-        header = Header(LLCFlags(flags), self.version, RejectReason.NONE, self.bigEndian)
+        header = LLCHeader(LLCFlags(flags), self.version, AddLinkReason.NONE, self.bigEndian)
         raw = LLC(body.TYPE, header, body, extension).encode()
         self.output.append((self.carrier if link is None else link, raw))
 
     def reply(
-        self, request: LLC, flags: int = 0, reject: RejectReason = RejectReason.NONE, body: Body | None = None
+        self,
+        request: LLC,
+        flags: int = 0,
+        reject: AddLinkReason = AddLinkReason.NONE,
+        body: Body | None = None,
     ) -> None:
         """Send a request back as a response, optionally with another body."""
         body = body if body is not None else request.body
         assert body is not None, "an unknown type has no response"
         asked = request.header
-        reason = reject if asked.version == 1 else RejectReason.NONE  # version 2 has no field for it
-        header = Header(asked.flags | flags | LLCFlags.RESPONSE, asked.version, reason, asked.bigEndian)
+        reason = reject if asked.version == 1 else AddLinkReason.NONE  # version 2 has no field for it
+        header = LLCHeader(asked.flags | flags | LLCFlags.RESPONSE, asked.version, reason, asked.bigEndian)
         self.output.append((self.arriving, message(body, header).encode()))
 
     def confirmLink(self, flags: int, link: LinkLife) -> None:

@@ -20,8 +20,8 @@ from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer, Unacknowledged
 from txrdma.smc.group._linkstate import LinkEnd, LinkMade
 from txrdma.smc.group.attachment import DevicePort
+from txrdma.smc.group.interfaces import LinkedStream, LinkOwner
 from txrdma.smc.group.link import Link
-from txrdma.smc.group.parties import LinkOwner, Member
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.smc.wire.llc import AddLink
 
@@ -152,7 +152,7 @@ class LinkFailover:
         other = min((each for each in group.links if each.isActive), key=lambda each: len(each.members))
         if wasActive:
             _rateLimited.info(
-                group.key.witness,
+                group.key.identityKey,
                 "{count} SMC-R connections with {peer} moved to another link: {reason}",
                 count=len(link.members),
                 peer=group.name,
@@ -169,7 +169,7 @@ class LinkFailover:
         self.settle()
 
     def _move(
-        self, stream: Member, link: Link, other: Link, unacknowledged: dict[Flow, list[Unacknowledged]]
+        self, stream: LinkedStream, link: Link, other: Link, unacknowledged: dict[Flow, list[Unacknowledged]]
     ) -> None:
         """Move one connection to another link, where its buffers have other addresses and keys."""
         group = self._group

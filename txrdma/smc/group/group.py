@@ -53,8 +53,8 @@ from txrdma.smc.group.buffers import (
     SMALLEST_RING,
 )
 from txrdma.smc.group.failover import LinkFailover
+from txrdma.smc.group.interfaces import GroupOwner, LinkedStream
 from txrdma.smc.group.link import Link
-from txrdma.smc.group.parties import Member, Membership
 from txrdma.smc.terms.offer import Agreement
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
 
@@ -75,7 +75,7 @@ class Group:
     @ivar isPeerLost: the TCP connection of its last connection was lost: the peer may have died.
     """
 
-    def __init__(self, groups: Membership, key: GroupKey, port: DevicePort, agreement: Agreement) -> None:
+    def __init__(self, groups: GroupOwner, key: GroupKey, port: DevicePort, agreement: Agreement) -> None:
         self.groups = groups
         self.key = key
         self.agreement = agreement
@@ -84,7 +84,7 @@ class Group:
         self.flows: dict[int, Flow] = {}
         self._reactor: IReactorTime = groups.reactor
         self._waiting: list[Deferred[None]] = []
-        self._lingering: dict[Member, float] = {}  # deadlines of closing connections, the earliest first
+        self._lingering: dict[LinkedStream, float] = {}  # deadlines while closing, the earliest first
         self.seconds = groups.clock.seconds
         self._timer = Timer(groups.reactor)
         self._isResting = self._isEnding = False
@@ -264,18 +264,18 @@ class Group:
 
     # Connections
 
-    def add(self, stream: Member, flow: Flow) -> int:
+    def add(self, stream: LinkedStream, flow: Flow) -> int:
         """Add a connection, and return its alert token."""
         token = self.core.add(stream, self.seconds())
         self.flows[token] = flow
         self.isPeerLost = False
         return token
 
-    def streams(self) -> list[Member]:
+    def streams(self) -> list[LinkedStream]:
         """Return the connections of the group, including those that have ended for the application only."""
-        return [cast("Member", stream) for stream in self.core.connections.values()]
+        return [cast("LinkedStream", stream) for stream in self.core.connections.values()]
 
-    def linger(self, stream: Member) -> None:
+    def linger(self, stream: LinkedStream) -> None:
         """Start the timeout for the peer's part of closing a connection."""
         if self.isOver:
             return
@@ -285,7 +285,7 @@ class Group:
         if self._timer.dueAt > self._reactor.seconds() + LINGER_TIMEOUT:
             self._reschedule()
 
-    def forget(self, stream: Member, element: Element, quiet: bool) -> None:
+    def forget(self, stream: LinkedStream, element: Element, quiet: bool) -> None:
         """Remove an ended connection; call L{trim} after its last message was posted."""
         self._lingering.pop(stream, None)
         self.flows.pop(stream.token, None)
@@ -391,7 +391,7 @@ class Group:
                     stream.remoteBuffersDeleted(event.rkeys)
         elif isinstance(event, RuleBroken):
             _rateLimited.warn(
-                (self.key.witness, "rules"),
+                (self.key.identityKey, "rules"),
                 "the peer {peer} violated the SMC-R link protocol: {rule}",
                 peer=self._peer(),
                 rule=event.text,
@@ -541,7 +541,7 @@ class Group:
 
     def _reportEnd(self, text: str, diagnosis: Diagnosis, mayHaveExited: bool) -> None:
         """Report the end to pending requests, and to all connections."""
-        streams: list[tuple[Member, bool, int]] = []
+        streams: list[tuple[LinkedStream, bool, int]] = []
         for link in self.links:
             arrived = link.scheduler.lastArrived()
             hasExited = mayHaveExited and link.scheduler.lane is not None
@@ -549,7 +549,7 @@ class Group:
         alive = [stream for stream, _, _ in streams if not stream.disconnected and not stream.hasReceivedEnd]
         if alive:
             _rateLimited.info(
-                self.key.witness,
+                self.key.identityKey,
                 "{count} SMC-R connections with {peer} on {device} ended: {reason}",
                 count=len(alive),
                 peer=describe(alive[0].peer),

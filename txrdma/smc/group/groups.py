@@ -33,8 +33,8 @@ from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group._linkstate import GroupKey, Timing
 from txrdma.smc.group.closenotifier import CloseNotifier
 from txrdma.smc.group.group import Group
+from txrdma.smc.group.interfaces import LinkedStream
 from txrdma.smc.group.link import Link
-from txrdma.smc.group.parties import Member
 from txrdma.smc.group.pollthread import PollThread
 from txrdma.smc.group.ports import findPorts, openDevices
 from txrdma.smc.group.ratelimiter import GroupRateLimiter
@@ -185,10 +185,11 @@ class LinkGroups:
         self.isStopping = False
         self._key = (reactor, description)
         self._groups: dict[tuple[object, ...], list[Group]] = {}
-        self._orphans: WeakSet[Member] = WeakSet()  # connections without a link that wait for the end of TCP
+        # Connections without a link that wait for the end of TCP.
+        self._orphans: WeakSet[LinkedStream] = WeakSet()
         self._endingGroups = 0
         self._stopped: Deferred[None] | None = None
-        self._targets: dict[Member, int] = {}
+        self._targets: dict[LinkedStream, int] = {}
         self._rateLimiter = GroupRateLimiter(reactor)
         self.devices = list(devices) or openDevices(reactor, description)
         self._opened = tuple(self.devices)
@@ -241,15 +242,15 @@ class LinkGroups:
         return [link for group in self.groups() for link in group.links]
 
     async def forProposal(
-        self, proposal: Proposal, choice: Choice, witness: Hashable, terms: GroupTerms = ANY_TERMS
+        self, proposal: Proposal, choice: Choice, identityKey: Hashable, terms: GroupTerms = ANY_TERMS
     ) -> tuple[Group, bool]:
         """
         Return the server's group for a client, and whether it is new; wait while one is being created.
 
-        @param witness: verified identity of the client.
+        @param identityKey: verified identity of the client.
         @raise Refused: there would be too many groups.
         """
-        key = GroupKey.ofProposal(proposal, choice, witness)
+        key = GroupKey.ofProposal(proposal, choice, identityKey)
         hasTurn = False
         while True:
             making = None
@@ -275,16 +276,16 @@ class LinkGroups:
         accept: Accept,
         candidate: Candidate,
         agreement: Agreement,
-        witness: Hashable,
+        identityKey: Hashable,
         terms: GroupTerms = ANY_TERMS,
     ) -> Group:
         """
         Return the client's group that a server's Accept names, or a new one for a first contact.
 
-        @param witness: verified identity of the server.
+        @param identityKey: verified identity of the server.
         @raise Refused: there is no such group, or there would be too many.
         """
-        key = GroupKey.ofAccept(accept, candidate.gid, witness)
+        key = GroupKey.ofAccept(accept, candidate.gid, identityKey)
         if accept.firstContact:
             return self._make(key, candidate, agreement, terms)
         for group in self._serving(key):
@@ -335,7 +336,7 @@ class LinkGroups:
     def closeIdle(self, spared: Group) -> bool:
         return closeIdle(self.reactor, spared)
 
-    def orphaned(self, stream: Member) -> None:
+    def orphaned(self, stream: LinkedStream) -> None:
         """Record a connection that still has unread bytes after the end of its link."""
         self._orphans.add(stream)
 

@@ -30,7 +30,7 @@ from txrdma.smc.flow.sendqueue import RemoteBuffer
 from txrdma.smc.group._linkstate import LinkLife
 from txrdma.smc.group.attachment import Attachment, DevicePort, PeerEnd
 from txrdma.smc.group.buffers import Element
-from txrdma.smc.group.parties import LinkOwner, Member
+from txrdma.smc.group.interfaces import LinkedStream, LinkOwner
 from txrdma.smc.group.sendscheduler import FLUSH_SECONDS, SendScheduler, statusText
 from txrdma.smc.terms.offer import Agreement
 from txrdma.smc.wire.cdc import CDC_LENGTH, CDC_START, CDC_TYPE, unpackFrom
@@ -105,7 +105,7 @@ class Link:
         self.contexts: list[Any] = theContextTracker.currentContext().contexts
         self.agreement = group.agreement
         self.psn = secrets.randbits(24)
-        self.members: dict[Member, None] = {}
+        self.members: dict[LinkedStream, None] = {}
         self.route = ""
         self.isActive = False
         self.hasReceived = False
@@ -256,7 +256,7 @@ class Link:
         """Busy-poll for answers as long as that lowers latency, because a connection has C{latency=low}."""
         self._reader.preferLatency()
 
-    def add(self, stream: Member, flow: Flow) -> int:
+    def add(self, stream: LinkedStream, flow: Flow) -> int:
         """Bind a new connection to the link, and return its alert token."""
         token = self.group.add(stream, flow)
         self.members[stream] = None
@@ -267,7 +267,7 @@ class Link:
         """Whether the link has ended; connections with unread bytes remain."""
         return self._queue.isOver
 
-    def forget(self, stream: Member, element: Element, quiet: bool) -> None:
+    def forget(self, stream: LinkedStream, element: Element, quiet: bool) -> None:
         """Remove an ended connection; if C{quiet}, the peer does not write to its element any more."""
         self.members.pop(stream, None)
         self.group.forget(stream, element, quiet)
@@ -276,7 +276,7 @@ class Link:
         else:
             self.group.trimSoon()  # the group may have other links
 
-    def confirmSoon(self, stream: Member) -> None:
+    def confirmSoon(self, stream: LinkedStream) -> None:
         """Request acknowledgement of everything sent on a connection, because the process is ending."""
         self.scheduler.confirmSoon()
         if not stream.hasArrived:

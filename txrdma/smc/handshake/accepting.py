@@ -127,9 +127,9 @@ class ServerNegotiation(Negotiation):
         self, groups: LinkGroups, proposal: Proposal, choice: Choice
     ) -> tuple[Group, bool, Element]:
         """Find a group for the client, and reserve a ring; return group, whether it is new, and ring."""
-        options, witness = self._options, self._peer.witness
+        options, identityKey = self._options, self._peer.identityKey
         while True:
-            group, isNew = await groups.forProposal(proposal, choice, witness, self._terms)
+            group, isNew = await groups.forProposal(proposal, choice, identityKey, self._terms)
             self._group = group
             try:
                 return group, isNew, await group.reserve(options.ring, options.maxmemory)

@@ -17,9 +17,9 @@ from txrdma.error import RDMAError
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.group.groups import linkGroups
-from txrdma.smc.signalling.approaching import LocalApproach
 from txrdma.smc.signalling.interfaces import Carrier, IClientSignal, IListenerSignal
 from txrdma.smc.signalling.local import Announcements
+from txrdma.smc.signalling.localsignal import LocalClientSignal
 from txrdma.smc.terms.options import Options
 
 _rateLimited = RateLimitedLogger(Logger())
@@ -34,7 +34,7 @@ def carrierFor(reactor: Any, options: Options) -> Carrier:
     """Return the carrier for an endpoint with these options; rarely used modules are imported on demand."""
     takesTCP = options.fallback
     anybody = options.device != "auto"  # other users may connect if the device was configured
-    approach: Callable[[], IClientSignal] = partial(LocalApproach, reactor, takesTCP)
+    approach: Callable[[], IClientSignal] = partial(LocalClientSignal, reactor, takesTCP)
     reception: Callable[[int], IListenerSignal] = partial(Announcements, reactor, anybody)
     if options.meetingDirectory:
         from txrdma.smc.signalling.neighbours import NeighbourAnnouncements

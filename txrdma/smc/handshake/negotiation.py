@@ -42,7 +42,7 @@ from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ClientHandshake, ServerHandshake
 from txrdma.smc.handshake.outcomes import NotSMC, Outcomes
 from txrdma.smc.handshake.plaintcp import Foreign, runOnTCP
-from txrdma.smc.signalling.counterpart import PeerIdentity
+from txrdma.smc.signalling.peeridentity import PeerIdentity
 from txrdma.smc.stream.stream import Stream
 from txrdma.smc.stream.tcpmonitor import TCPMonitor
 from txrdma.smc.stream.transport import PromptTransport, SMCTransport

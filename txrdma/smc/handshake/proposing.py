@@ -155,8 +155,8 @@ class ClientNegotiation(Negotiation):
         assert self._manager is not None and self._offer is not None, "an Accept before the Proposal"
         candidate = self._offer.candidate(agreement.version)
         assert candidate is not None, "a version that was not offered"
-        options, witness = self._options, self._peer.witness
-        group = self._manager.forAccept(accept, candidate, agreement, witness, self._terms)
+        options, identityKey = self._options, self._peer.identityKey
+        group = self._manager.forAccept(accept, candidate, agreement, identityKey, self._terms)
         self._group = group
         try:
             element = await group.reserve(options.ring, options.maxmemory)

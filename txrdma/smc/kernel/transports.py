@@ -281,7 +281,7 @@ class KernelBackend:
     def connect(
         self, reactor: Any, host: str, port: int, factory: IProtocolFactory, options: Options
     ) -> Deferred[IProtocol]:
-        control.appear(reactor, report)
+        control.openStatusSocket(reactor, report)
         policy = EndpointPolicy(f"connection to {host}:{port}", options.fallback)
         endpoint = endpointTo(reactor, host, port, options, partial(dial, reactor, policy))
         return cancellable(endpoint.connect(factory), host, port)
@@ -295,5 +295,5 @@ class KernelBackend:
         factory: IProtocolFactory,
         options: Options,
     ) -> IListeningPort:
-        control.appear(reactor, report)
+        control.openStatusSocket(reactor, report)
         return cast(IListeningPort, listen(reactor, options.fallback, port, factory, backlog, interface))

@@ -13,9 +13,9 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from txrdma.kit.delayedcalls import Timer
-from txrdma.smc.signalling.approaching import LocalApproach
 from txrdma.smc.signalling.interfaces import IDialing
 from txrdma.smc.signalling.localclient import AnnouncementChannel, ANSWER_SECONDS, knownChannel, openChannel
+from txrdma.smc.signalling.localsignal import LocalClientSignal
 from txrdma.smc.signalling.neighbours import listenersAt, ProvingSocket
 from txrdma.smc.signalling.owners import sourceFor, TCPAddress
 from txrdma.smc.signalling.silence import logUnresponsivePeer
@@ -238,7 +238,7 @@ def seek(reactor: Reactor, directory: SocketDirectory, target: TCPAddress, found
     return search
 
 
-class NeighbourApproach(LocalApproach):
+class NeighbourApproach(LocalClientSignal):
     """A connection that is announced to a listener on this host, in any network namespace."""
 
     def __init__(self, reactor: Reactor, takesTCP: bool, directory: SocketDirectory) -> None:

@@ -66,7 +66,7 @@ class ControlSocket(Answering):
         }
 
 
-def appear(reactor: object, report: Report) -> None:
+def openStatusSocket(reactor: object, report: Report) -> None:
     """
     Answer for this process while the reactor runs and SMC is in use on it. Idempotent.
 

@@ -27,7 +27,7 @@ class MetricKind(Enum):
 
 
 @frozen
-class Family:
+class MetricFamily:
     """
     The numbers of one metric.
 
@@ -64,7 +64,7 @@ def readStatistics(reactor: IReactorFromThreads) -> dict[str, Any]:
         return statistics()
 
 
-def families(found: Mapping[str, Any]) -> Iterator[Family]:
+def families(found: Mapping[str, Any]) -> Iterator[MetricFamily]:
     """Yield the families of statistics, always the same ones in the same order."""
     counters, gauges = found["counters"], found["gauges"]
     sent = counters["sent"]
@@ -94,25 +94,25 @@ _COUNTER: Final = MetricKind.COUNTER
 _GAUGE: Final = MetricKind.GAUGE
 
 
-def _single(kind: MetricKind, name: str, text: str, unit: str, value: float) -> Family:
-    return Family(kind, name, text, unit, (), [((), value)])
+def _single(kind: MetricKind, name: str, text: str, unit: str, value: float) -> MetricFamily:
+    return MetricFamily(kind, name, text, unit, (), [((), value)])
 
 
-def _counts(kind: MetricKind, name: str, text: str, label: str, counts: Mapping[str, float]) -> Family:
-    return Family(kind, name, text, "", (label,), [((key,), count) for key, count in counts.items()])
+def _counts(kind: MetricKind, name: str, text: str, label: str, counts: Mapping[str, float]) -> MetricFamily:
+    return MetricFamily(kind, name, text, "", (label,), [((key,), count) for key, count in counts.items()])
 
 
 def _nested(
     kind: MetricKind, name: str, text: str, labels: tuple[str, str], counts: Mapping[str, Mapping[str, float]]
-) -> Family:
+) -> MetricFamily:
     samples = [((one, other), count) for one, row in counts.items() for other, count in row.items()]
-    return Family(kind, name, text, "", labels, samples)
+    return MetricFamily(kind, name, text, "", labels, samples)
 
 
-def _direction(direction: str, unit: str, text: str, counters: Mapping[str, Any]) -> Iterator[Family]:
+def _direction(direction: str, unit: str, text: str, counters: Mapping[str, Any]) -> Iterator[MetricFamily]:
     """Yield the families of one direction: sizes of single writes or reads, and messages."""
     sizes = [((bound,), times) for bound, times in counters["sizes"].items()]
-    yield Family(MetricKind.SIZES, f"{unit}_bytes", text, "By", ("size",), sizes, counters["bytes"])
+    yield MetricFamily(MetricKind.SIZES, f"{unit}_bytes", text, "By", ("size",), sizes, counters["bytes"])
     yield _single(_COUNTER, f"messages_{direction}", f"CDC messages {direction}.", "", counters["messages"])
 
 
@@ -124,10 +124,10 @@ class Snapshots:
 
     def __init__(self, read: Callable[[], Mapping[str, Any]]) -> None:
         self._read = read
-        self._families: dict[str, Family] = {}
+        self._families: dict[str, MetricFamily] = {}
         self._served: set[str] = set()
 
-    def take(self, name: str, instrument: str) -> Family:
+    def take(self, name: str, instrument: str) -> MetricFamily:
         if instrument in self._served or not self._families:
             self._families = {each.name: each for each in families(self._read())}
             self._served.clear()

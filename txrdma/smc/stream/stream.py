@@ -436,7 +436,7 @@ class Stream:
         if self._closesAfterFlush:
             if self.flow.backlog:
                 self.flow.drop()
-        elif self.flow.backlog or self.flow.isNoticed:  # there is a producer
+        elif self.flow.backlog or self.flow.hasProducer:  # there is a producer
             return False
         self.flow.isEnding = self.flow.isOpen = False
         if self.flow.discardsInput:
@@ -451,7 +451,7 @@ class Stream:
         """Handle writes after the peer has closed: drop them, or abort."""
         flow = self.flow
         # TCP accepts one write after the peer has closed, and reports the reset to one that may write more.
-        mayWrite = not flow.isEnding or flow.isNoticed
+        mayWrite = not flow.isEnding or flow.hasProducer
         isLast = not mayWrite and flow.backlog <= ONE_SEND and flow.peerState & ENDS == _CLOSED
         if self._closesAfterFlush or isLast:
             flow.drop()
@@ -557,7 +557,7 @@ class Stream:
         The next call of a paused or writing application returns the link to the reactor.
         """
         use, flow = self._use, self.flow
-        isIdle = not (flow.discardsInput or flow.backlog or flow.isNoticed)
+        isIdle = not (flow.discardsInput or flow.backlog or flow.hasProducer)
         if use is not None and isIdle and self.link.groups.canRest:
             self._use = None
             self._closeTCP(inOrder=True)

@@ -34,7 +34,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.kit.delayedcalls import cancelCall, isPending
-from txrdma.smc.group.parties import Member
+from txrdma.smc.group.interfaces import LinkedStream
 
 _log = Logger()
 
@@ -65,11 +65,11 @@ class TCPMonitor(Protocol):
     """
 
     def __init__(
-        self, stream: Member, tcp: Connection, reactor: IReactorTime, clock: Callable[[], float]
+        self, stream: LinkedStream, tcp: Connection, reactor: IReactorTime, clock: Callable[[], float]
     ) -> None:
         """@param clock: returns the time in seconds; it never goes back."""
         self.tcp = tcp
-        self._stream: Member | None = stream
+        self._stream: LinkedStream | None = stream
         self._reactor = reactor
         self._seconds = clock
         self._grace: IDelayedCall | None = None
@@ -132,7 +132,7 @@ class TCPMonitor(Protocol):
         else:
             self._reset(stream)
 
-    def _decide(self, stream: Member) -> None:
+    def _decide(self, stream: LinkedStream) -> None:
         """Decide how the peer ended, from the ends of both TCP and the link."""
         stream.checkReceipt()
         if self._stream is None:
@@ -183,7 +183,7 @@ class TCPMonitor(Protocol):
         elif self._hasLinkEnded or not stream.mayBeSilent or not stream.hasArrived:
             self._reset(stream)
 
-    def _deadline(self, stream: Member) -> float:
+    def _deadline(self, stream: LinkedStream) -> float:
         """Return the time until which to wait for messages of the link, which come late if a host is busy."""
         since = self._waitingSince
         receivedAt, latest = max(since, stream.checkReceipt()), since + LONGEST_GRACE
@@ -191,7 +191,7 @@ class TCPMonitor(Protocol):
             return latest  # the peer's process exists
         return min(receivedAt + (GRACE if stream.isShared else PACKET_GRACE), latest)
 
-    def _reset(self, stream: Member) -> None:
+    def _reset(self, stream: LinkedStream) -> None:
         """End the stream, whose peer is lost, as a reset ends TCP."""
         if self._hasLinkEnded:
             self.cut()

@@ -132,5 +132,5 @@ class PromptTransport(SMCTransport):
 
     def _hurry(self) -> None:
         flow = self._flow
-        if flow.isDirty and not (flow.isNoticed or flow.isEnding or flow.confirmsEach):
+        if flow.isDirty and not (flow.hasProducer or flow.isEnding or flow.confirmsEach):
             self.stream.link.scheduler.postNow(flow)

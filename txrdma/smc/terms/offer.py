@@ -33,10 +33,10 @@ from txrdma.smc.wire.clc import (
     FirstContactV21,
     IPv6Prefix,
     OSType,
-    Path,
     Proposal,
     ProposalV2,
     SMCDArea,
+    SMCKind,
 )
 
 VERSIONS: Final = frozenset((1, 2))
@@ -284,7 +284,7 @@ def propose(candidates: tuple[Candidate, ...], abilities: Abilities, address: st
             features=abilities.features if abilities.release else 0,
         )
         values |= {"version": 2, "smcd": SMCDArea(), "v2": extension}
-        values["typeV1"] = Path.NONE if v1 is None else Path.SMC_R
+        values["typeV1"] = SMCKind.NONE if v1 is None else SMCKind.SMC_R
     return Offer(Proposal(**values), abilities, v1, v2)
 
 
@@ -333,7 +333,7 @@ def _chooseV1(
     proposal: Proposal, candidates: tuple[Candidate, ...], abilities: Abilities
 ) -> Choice | Diagnosis:
     """Choose the device for SMC version 1: the first whose port shares a subnet with the client."""
-    if not abilities.allows(1) or proposal.typeV1 == Path.NONE:
+    if not abilities.allows(1) or proposal.typeV1 == SMCKind.NONE:
         return Diagnosis.VERSMISMAT
     if not proposal.offersV1:
         return Diagnosis.MODEUNSUPP
@@ -350,9 +350,9 @@ def _chooseV2(
     proposal: Proposal, candidates: tuple[Candidate, ...], abilities: Abilities
 ) -> Choice | Diagnosis:
     """Choose for version 2: a port with a route to the client's GID, without a router if possible."""
-    if proposal.version < 2 or 2 not in abilities.versions or proposal.typeV2 == Path.NONE:
+    if proposal.version < 2 or 2 not in abilities.versions or proposal.typeV2 == SMCKind.NONE:
         return Diagnosis.VERSMISMAT
-    if proposal.typeV2 not in (Path.SMC_R, Path.BOTH):
+    if proposal.typeV2 not in (SMCKind.SMC_R, SMCKind.BOTH):
         return Diagnosis.MODEUNSUPP
     offered = proposal.v2
     if offered is None:

@@ -18,16 +18,16 @@ from txrdma.kit.values import frozen
 from txrdma.kit.wire import bits, data, Layout, reserved, wire
 from txrdma.smc.wire._clcframe import (
     checkLength,
+    CLCHeader,
     EID_LENGTH,
     FLAG,
     frame,
-    Header,
     HEADER_LENGTH,
     MessageType,
     OSType,
-    Path,
     SMALLEST_BUFFER,
     SMCD,
+    SMCKind,
     SMCR,
 )
 
@@ -166,10 +166,10 @@ class _Answer:
                 body += self.v2.firstContact.encode()
             if self.v2.gids is not None:
                 body += bytes((len(self.v2.gids), 0, 0, 0)) + b"".join(gid.raw for gid in self.v2.gids)
-        return frame(self._TYPE, body, self.version, FLAG if self.firstContact else 0, Path.SMC_R)
+        return frame(self._TYPE, body, self.version, FLAG if self.firstContact else 0, SMCKind.SMC_R)
 
     @classmethod
-    def read(cls, header: Header, body: bytes) -> Self:
+    def read(cls, header: CLCHeader, body: bytes) -> Self:
         """Decode an Accept or Confirm: the bytes between its header and its trailer."""
         name = cls.__name__
         first = bool(header.typeV2 & FLAG)
@@ -280,10 +280,10 @@ class _SMCDAnswer:
             body += _SMCDBodyV2(chid=self.chid, eid=eid, gidExtension=self.gidExtension).encode()
             body += self.contact.encode() if self.contact is not None else b""
         flag = FLAG if self.firstContact else 0
-        return frame(self._TYPE, body, self.version, flag, Path.SMC_D, SMCD)
+        return frame(self._TYPE, body, self.version, flag, SMCKind.SMC_D, SMCD)
 
     @classmethod
-    def read(cls, header: Header, body: bytes) -> Self:
+    def read(cls, header: CLCHeader, body: bytes) -> Self:
         first = bool(header.typeV2 & FLAG)
         fixed = _SMCDBody.decode(body)
         common = (fixed.gid, fixed.token, fixed.index, fixed.sizeCode, fixed.linkID, first, header.version)
@@ -314,10 +314,10 @@ class SMCDConfirm(_SMCDAnswer):
 
 
 def readAnswer(
-    kind: type[Answer], direct: type[DirectAnswer], header: Header, body: bytes
+    kind: type[Answer], direct: type[DirectAnswer], header: CLCHeader, body: bytes
 ) -> Answer | DirectAnswer:
-    if header.typeV1 == Path.SMC_D:
+    if header.typeV1 == SMCKind.SMC_D:
         return direct.read(header, body)
-    if header.typeV1 != Path.SMC_R or header.eyecatcher != SMCR:
+    if header.typeV1 != SMCKind.SMC_R or header.eyecatcher != SMCR:
         raise WireError(kind.__name__, 7, f"neither SMC-R nor SMC-D: {header.typeV1}")
     return kind.read(header, body)

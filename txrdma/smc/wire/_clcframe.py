@@ -74,7 +74,7 @@ class MessageType(Code):
     DECLINE = 4
 
 
-class Path(Code):
+class SMCKind(Code):
     """The kind of SMC to which a message refers."""
 
     SMC_R = 0
@@ -169,12 +169,12 @@ class Diagnosis(Code):
 
 
 @wire(8)
-class Header(Layout):
+class CLCHeader(Layout):
     """
     The beginning of each message (RFC 7609, A.2).
 
     @ivar length: length of the whole message, including header and trailer.
-    @ivar typeV2: the L{Path} of version 2 in a Proposal. Its upper bit means first contact in Accept and
+    @ivar typeV2: the L{SMCKind} of version 2 in a Proposal. Its upper bit means first contact in Accept and
         Confirm, and out of sync in Decline.
     """
 
@@ -183,11 +183,11 @@ class Header(Layout):
     length: int = bits(16)
     version: int = bits(4)
     typeV2: int = bits(2)
-    typeV1: Path = bits(2)
+    typeV1: SMCKind = bits(2)
 
 
 FLAG = 2
-"""The flag bit in C{Header.typeV2}."""
+"""The flag bit in C{CLCHeader.typeV2}."""
 
 
 def checkEyecatcher(buffer: Buffer) -> None:
@@ -197,9 +197,9 @@ def checkEyecatcher(buffer: Buffer) -> None:
         raise WireError("CLC", 0, f"no eyecatcher: {seen.hex()}")
 
 
-def readHeader(buffer: Buffer) -> Header:
+def readHeader(buffer: Buffer) -> CLCHeader:
     """Decode the header of a message after L{checkEyecatcher}; raises L{WireError}."""
-    header = Header.decode(buffer)
+    header = CLCHeader.decode(buffer)
     if not header.type.known:
         raise WireError("CLC", 4, f"no such message: {header.type}")
     if not HEADER_LENGTH + TRAILER_LENGTH < header.length <= MAX_LENGTH:
@@ -210,11 +210,11 @@ def readHeader(buffer: Buffer) -> Header:
 
 
 def frame(
-    kind: MessageType, body: bytes, version: int, typeV2: int, typeV1: Path, eyecatcher: bytes = SMCR
+    kind: MessageType, body: bytes, version: int, typeV2: int, typeV1: SMCKind, eyecatcher: bytes = SMCR
 ) -> bytes:
     """Add header and trailer to the body of a message."""
     size = HEADER_LENGTH + len(body) + TRAILER_LENGTH
-    header = Header(
+    header = CLCHeader(
         eyecatcher=eyecatcher, type=kind, length=size, version=version, typeV2=typeV2, typeV1=typeV1
     )
     return header.encode() + body + eyecatcher

@@ -14,12 +14,12 @@ from txrdma.kit.values import frozen
 from txrdma.kit.wire import bits, data, Layout, reserved, wire
 from txrdma.smc.wire._clcframe import (
     checkLength,
+    CLCHeader,
     EID_LENGTH,
     frame,
-    Header,
     HEADER_LENGTH,
     MessageType,
-    Path,
+    SMCKind,
     SMCR,
 )
 
@@ -146,15 +146,15 @@ class Proposal:
     prefixLength: int = 0
     ipv6Prefixes: tuple[IPv6Prefix, ...] = ()
     version: int = 1
-    typeV1: Path = Path.SMC_R
-    typeV2: Path = Path.SMC_R
+    typeV1: SMCKind = SMCKind.SMC_R
+    typeV2: SMCKind = SMCKind.SMC_R
     smcd: SMCDArea | None = None
     v2: ProposalV2 | None = None
 
     @property
     def offersV1(self) -> bool:
         """Whether the client offers SMC-R version 1."""
-        return self.typeV1 in (Path.SMC_R, Path.BOTH)
+        return self.typeV1 in (SMCKind.SMC_R, SMCKind.BOTH)
 
     def encode(self) -> bytes:
         area = self._ipArea() if _hasIPArea(self.version, self.typeV1) else b""
@@ -174,7 +174,7 @@ class Proposal:
         return area.encode() + b"".join(each.encode() for each in self.ipv6Prefixes)
 
     @classmethod
-    def read(cls, header: Header, body: bytes) -> Self:
+    def read(cls, header: CLCHeader, body: bytes) -> Self:
         if header.eyecatcher != SMCR:
             raise WireError("Proposal", 0, "with the eyecatcher of SMC-D")
         head = _ProposalBody.decode(body)
@@ -190,7 +190,7 @@ class Proposal:
                 raise WireError("Proposal", 38, f"the subnet at {head.ipOffset}, not {end - head.size}")
             area, prefixes, end = _decodeIPArea(body, end)
         v2 = None
-        if header.version > 1 and header.typeV2 != Path.NONE and smcd is not None and smcd.extensionOffset:
+        if header.version > 1 and header.typeV2 != SMCKind.NONE and smcd is not None and smcd.extensionOffset:
             if head.size + _EXTENSION_OFFSET_END + smcd.extensionOffset != end:
                 raise WireError("Proposal", 50, f"version 2 at {smcd.extensionOffset}")
             v2, end = _decodeV2(body, end)
@@ -204,15 +204,15 @@ class Proposal:
             prefixes,
             header.version,
             header.typeV1,
-            Path(header.typeV2),
+            SMCKind(header.typeV2),
             smcd,
             v2,
         )
 
 
-def _hasIPArea(version: int, typeV1: Path) -> bool:
+def _hasIPArea(version: int, typeV1: SMCKind) -> bool:
     """Return whether a Proposal contains the client's subnet and prefixes, which version 1 needs."""
-    return version == 1 or typeV1 != Path.NONE
+    return version == 1 or typeV1 != SMCKind.NONE
 
 
 def _decodeIPArea(body: bytes, at: int) -> tuple[_IPArea, tuple[IPv6Prefix, ...], int]:

@@ -31,22 +31,22 @@ from txrdma.smc.wire._clcframe import (
     Buffer,
     checkEyecatcher,
     checkLength,
+    CLCHeader,
     Diagnosis,
     enterpriseID,
     enterpriseName,
     FLAG,
     frame,
-    Header,
     HEADER_LENGTH,
     MAX_LENGTH,
     MAX_SIZE_CODE,
     MessageType,
     OSType,
-    Path,
     readHeader,
     sizeCode,
     SMALLEST_BUFFER,
     SMCD,
+    SMCKind,
     SMCR,
     TRAILER_LENGTH,
 )
@@ -73,12 +73,12 @@ __all__ = [
     "Message",
     "MessageType",
     "OSType",
-    "Path",
     "Proposal",
     "ProposalV2",
     "SMCDAccept",
     "SMCDArea",
     "SMCDConfirm",
+    "SMCKind",
     "decode",
     "decodeFirst",
     "enterpriseID",
@@ -131,11 +131,11 @@ class Decline:
             body + self.words,
             self.version,
             FLAG if self.outOfSync else 0,
-            Path.SMC_R,
+            SMCKind.SMC_R,
         )
 
     @classmethod
-    def read(cls, header: Header, body: bytes) -> Self:
+    def read(cls, header: CLCHeader, body: bytes) -> Self:
         fixed = _DeclineBody.decode(body)
         checkLength("Decline", body, fixed.size, fixed.size + _WORDS)
         return cls(
@@ -176,7 +176,7 @@ def decodeFirst(buffer: Buffer) -> tuple[int, Message | None]:
     return size, _read(header, bytes(buffer[:size])) if len(buffer) >= size else None
 
 
-def _read(header: Header, raw: bytes) -> Message:
+def _read(header: CLCHeader, raw: bytes) -> Message:
     if raw[-TRAILER_LENGTH:] != header.eyecatcher:
         raise WireError("CLC", len(raw) - TRAILER_LENGTH, f"no eyecatcher at the end: {raw[-4:].hex()}")
     kind = header.type

@@ -4,7 +4,7 @@ Link layer control: the messages by which two ends manage their links and the ke
 Follows RFC 7609, appendix A.3, for version 1, and Linux for version 2.
 
 A version 2 header has the length in the two bytes where version 1 has a length and a reject reason. Linux
-writes it in its own byte order, so both orders are decoded; C{Header.bigEndian} selects one to encode.
+writes it in its own byte order, so both orders are decoded; C{LLCHeader.bigEndian} selects one to encode.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LLCFlags(IntFlag):
     """In CONFIRM LINK: neither side has eyecatchers in its buffers."""
 
 
-class RejectReason(Code):
+class AddLinkReason(Code):
     """The reason to refuse an ADD LINK (RFC 7609, A.3.2)."""
 
     NONE = 0
@@ -92,12 +92,12 @@ class _HeaderV1(Layout):
     type: LLCType = bits(4)
     length: int = bits(8)
     reserved2: int = reserved(4)
-    rejectReason: RejectReason = bits(4)
+    rejectReason: AddLinkReason = bits(4)
     flags: LLCFlags = bits(8)
 
 
 @frozen
-class Header:
+class LLCHeader:
     """
     The header of an LLC message (RFC 7609, A.3), without its type.
 
@@ -108,7 +108,7 @@ class Header:
 
     flags: LLCFlags = LLCFlags(0)
     version: int = 1
-    rejectReason: RejectReason = RejectReason.NONE
+    rejectReason: AddLinkReason = AddLinkReason.NONE
     bigEndian: bool = False
 
     def encode(self, kind: LLCType, length: int) -> bytes:
@@ -121,7 +121,7 @@ class Header:
         return bytes((self.version << 4 | kind, *size, self.flags))
 
 
-def readHeader(buffer: Buffer) -> tuple[LLCType, int, Header]:
+def readHeader(buffer: Buffer) -> tuple[LLCType, int, LLCHeader]:
     """
     Decode a header: type, length and the rest; raises L{WireError}.
 
@@ -134,7 +134,7 @@ def readHeader(buffer: Buffer) -> tuple[LLCType, int, Header]:
             raise WireError("LLC", 1, f"a length of {head.length} instead of {LLC_LENGTH}")
         if there < LLC_LENGTH:
             raise WireError("LLC", there, f"{there} bytes, fewer than {LLC_LENGTH}")
-        return head.type, LLC_LENGTH, Header(head.flags, 1, head.rejectReason)
+        return head.type, LLC_LENGTH, LLCHeader(head.flags, 1, head.rejectReason)
     if head.version != 2:
         raise WireError("LLC", 0, f"version {head.version}")
     little, big = (int.from_bytes(buffer[1:3], order) for order in _ORDERS)
@@ -142,7 +142,7 @@ def readHeader(buffer: Buffer) -> tuple[LLCType, int, Header]:
     if not fitting:
         raise WireError("LLC", 1, f"a length of {little} or {big} in {there} bytes")
     length = max(fitting)
-    return head.type, length, Header(head.flags, 2, bigEndian=length != little)
+    return head.type, length, LLCHeader(head.flags, 2, bigEndian=length != little)
 
 
 _ORDERS: tuple[Literal["little"], Literal["big"]] = ("little", "big")
@@ -335,7 +335,7 @@ class LLC:
     """
 
     type: LLCType
-    header: Header
+    header: LLCHeader
     body: Body | None
     extension: AddLinkExtension | None = None
     more: bytes = b""
@@ -381,9 +381,9 @@ _BODIES: dict[LLCType, type[Body]] = {
 AnyBody = TypeVar("AnyBody", bound=Body)
 
 
-def message(body: Body, header: Header | None = None) -> LLC:
+def message(body: Body, header: LLCHeader | None = None) -> LLC:
     """Create a message with this body; by default with a header of version 1 without flags."""
-    return LLC(body.TYPE, header or Header(), body)
+    return LLC(body.TYPE, header or LLCHeader(), body)
 
 
 def decode(buffer: Buffer) -> LLC:

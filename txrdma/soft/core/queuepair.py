@@ -58,7 +58,7 @@ _ATOMICS: Final = (Operation.COMPARE_AND_SWAP, Operation.FETCH_AND_ADD)
 _ATOMIC_BYTES: Final = 8
 
 
-class Host(Protocol):
+class QueuePairOwner(Protocol):
     """The interface of the software device for its queue pairs, which it makes."""
 
     keys: KeyTable
@@ -89,7 +89,7 @@ class SoftQueuePair:
 
     def __init__(
         self,
-        host: Host,
+        host: QueuePairOwner,
         domain: Domain,
         kind: QPKind,
         number: QPN,

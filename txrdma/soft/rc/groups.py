@@ -12,7 +12,7 @@ from txrdma.soft.rc._packets import Incoming
 from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
 
 
-class Members(PortRoute):
+class AttachedRoutes(PortRoute):
     """
     The routes of a device's queue pairs that are attached to a group, as one route.
 

@@ -46,7 +46,7 @@ from txrdma.soft.rc._packets import (
     slicesOf,
 )
 from txrdma.soft.rc.counters import RoCECounters
-from txrdma.soft.rc.groups import Members
+from txrdma.soft.rc.groups import AttachedRoutes
 from txrdma.soft.rc.localpeers import LocalPeers
 from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
 from txrdma.soft.rc.routes import DatagramRoute, RoCERoute
@@ -125,7 +125,7 @@ class RoCEPort(RoutePort):
         self._localPeers: LocalPeers | None = None
         self._lanes = lanes
         self._quiet = 0  # polls since a socket received something
-        self._groups: dict[str, tuple[RoCEPort, Members]] = {}
+        self._groups: dict[str, tuple[RoCEPort, AttachedRoutes]] = {}
         carrier.start(self)
         if lanes is not None:
             self._localPeers = LocalPeers(self, lanes, self._routes)
@@ -257,7 +257,7 @@ class RoCEPort(RoutePort):
         if group not in self._groups:
             port = RoCEPort(self._clock, self._carrier.joined(group), self._capture, self.longestDatagram)
             port.counters, port.isEnabled = self.counters, self.isEnabled
-            self._groups[group] = port, Members(port)
+            self._groups[group] = port, AttachedRoutes(port)
         _port, members = self._groups[group]
         members.routes[route] = None
 

@@ -18,7 +18,7 @@ from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.protocols import Greeter, HalfCloseRecorder, ProducerRecorder, Recorder
 from txrdma.verify import serving
 from txrdma.verify.checks import Reporter
-from txrdma.verify.measuring import Client, MOST_RECEIVED, Received
+from txrdma.verify.measuring import LimitedRecorder, MeasuringClient, MOST_RECEIVED
 from txrdma.verify.serving import ECHO, MessageService, StreamService
 
 _MUCH = 48 << 20
@@ -90,7 +90,7 @@ class ClientTests(RealReactorCase):
         class Endless(Greeter):
             greeting = bytes(4 * MOST_RECEIVED)
 
-        client = await self.connected(Endless, Received())
+        client = await self.connected(Endless, LimitedRecorder())
         await client.lost
         self.assertLessEqual(len(client.received), MOST_RECEIVED)
 
@@ -102,7 +102,7 @@ class ClientTests(RealReactorCase):
         factory: Any = Factory.forProtocol(lambda: silent)
         port: Any = reactor.listenTCP(0, factory, interface="127.0.0.1")
         self.addCleanup(port.stopListening)
-        client = Client(reactor, Reporter(StringIO()), Mock(), "127.0.0.1", 0.0, patience=0.01)
+        client = MeasuringClient(reactor, Reporter(StringIO()), Mock(), "127.0.0.1", 0.0, patience=0.01)
         with self.assertRaisesRegex(WireError, "has not sent it in 0.2 s"):
             await client.run(port.getHost().port)
         await silent.lost

@@ -44,7 +44,7 @@ BOUNDS: Final = {
         monitor.CounterReader._interrupted monitor._Link.waiting,_open,_requests monitor._TimedWait.receivers
         smc.AnnouncementChannel._open smc.Flow.context,pending smc._LoopbackReceiver._addresses
         smc._Searches.current,absent smc._Search.waiting soft.HostInterfaces._recent soft.KeyTable._regions
-        soft.Members.routes
+        soft.AttachedRoutes.routes
         soft.RemoteMemory._preparing soft.RoCEPort._groups
         soft.SoftDevice.domains,addressHandles,sharedReceiveQueues,_queuePairs,_numbers,_channels
         soft.SoftDevice._completionQueues,_listeners

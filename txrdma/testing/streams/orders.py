@@ -11,7 +11,7 @@ CLIENT, SERVER, PROXY = "client", "server", "proxy"
 @dataclass(frozen=True, slots=True)
 class Order:
     """
-    An order to the nursery to fork a process, with everything that the process needs.
+    An order to the forkserver to fork a process, with everything that the process needs.
 
     @ivar who: L{CLIENT}, L{SERVER} or L{PROXY}.
     @ivar stage: path of the UNIX socket for reports.

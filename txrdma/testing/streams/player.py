@@ -1,7 +1,7 @@
 """
 A player: a process that runs one end of a conversation, and reports every call of its protocol.
 
-L{play} runs an L{Order}; L{txrdma.testing.streams.nursery} calls it in processes that it forks.
+L{play} runs an L{Order}; L{txrdma.testing.streams.forkserver} calls it in processes that it forks.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-The stage: runs conversations in processes that a nursery forks, and records what they report.
+The stage: runs conversations in processes that a forkserver forks, and records what they report.
 
 It uses no reactor: a run is one blocking call, and several threads may have one each.
 """
@@ -84,7 +84,7 @@ class Closed(Exception):
 
 class Stage:
     """
-    A nursery, and a folder for sockets and logs, for any number of conversations.
+    A forkserver, and a folder for sockets and logs, for any number of conversations.
 
     @ivar path: the folder.
     """
@@ -92,7 +92,7 @@ class Stage:
     def __init__(self) -> None:
         self.path = tempfile.mkdtemp(prefix="txrdma-stage-")
         self._folder = Path(self.path)
-        self._nursery: subprocess.Popen[bytes] | None = None
+        self._forkserver: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._plays = 0
         self.isClosed = False
@@ -103,25 +103,25 @@ class Stage:
         """End all processes, and remove the folder; further calls do nothing."""
         atexit.unregister(self.close)
         self.isClosed = True
-        nursery, self._nursery = self._nursery, None
-        if nursery is not None:
-            assert nursery.stdin is not None
-            nursery.stdin.close()
-            nursery.wait()
+        forkserver, self._forkserver = self._forkserver, None
+        if forkserver is not None:
+            assert forkserver.stdin is not None
+            forkserver.stdin.close()
+            forkserver.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def order(self, order: Order) -> None:
-        """Send an order to the nursery, which forks a process for it; start the nursery if necessary."""
+        """Send an order to the forkserver, which forks a process for it; start it if necessary."""
         with self._lock:
             if self.isClosed:
                 raise Closed
-            if self._nursery is None:
-                self._nursery = subprocess.Popen(
-                    [sys.executable, "-m", "txrdma.testing.streams.nursery", self.path],
+            if self._forkserver is None:
+                self._forkserver = subprocess.Popen(
+                    [sys.executable, "-m", "txrdma.testing.streams.forkserver", self.path],
                     stdin=subprocess.PIPE,
                     cwd=Path(txrdma.__file__).parent.parent,
                 )
-            stdin: Any = self._nursery.stdin
+            stdin: Any = self._forkserver.stdin
             stdin.write(order.encode())
             stdin.flush()
 
@@ -294,7 +294,7 @@ class _Play:
             try:
                 os.kill(process.pid, number)
             except ProcessLookupError:
-                pass  # it has ended, and the nursery has not reported that yet
+                pass  # it has ended, and the forkserver has not reported that yet
 
     def _outOfTime(self) -> None:
         self._isLate = True

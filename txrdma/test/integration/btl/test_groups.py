@@ -58,13 +58,13 @@ class JoinTests(TestCase):
         rendezvous = await self.rendezvous()
         take = sharing.Offered.take
 
-        def refuse(offered: sharing.Offered, offer: sharing.Offer) -> None:
+        def refuse(offered: sharing.Offered, offer: sharing.MemoryOffer) -> None:
             if not refused:
                 refused.append(offer)
                 offer = offer.replace(nonce=bytes(NONCE_BYTES))
             take(offered, offer)
 
-        refused: list[sharing.Offer] = []
+        refused: list[sharing.MemoryOffer] = []
         self.patch(sharing.Offered, "take", refuse)
         groups = await gatherResults([self.join(rendezvous.terms(rank)) for rank in range(SIZE)])
         found = await gatherResults([each.allreduce(bytes([each.rank])) for each in groups])

@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.signalling.silence import silentPeers
 from txrdma.smc.status import control as introspection
-from txrdma.smc.status.control import answer, answering, appear, controlName
+from txrdma.smc.status.control import answer, answering, controlName, openStatusSocket
 from txrdma.test.support.smc.control import AskingCase, NAMESPACE, reactor, ReportedStatus
 from txrdma.unix import answers as unixanswers
 from txrdma.unix import sockets as unixsockets
@@ -54,9 +54,9 @@ Num       RefCount Protocol Flags    Type St Inode Path
     def test_repeatedAppearCreatesOneSocketWhenReactorRuns(self) -> None:
         self.patch(introspection, "NAMESPACE", NAMESPACE)
         memory = InternalReactor()
-        appear(memory, dict)
+        openStatusSocket(memory, dict)
         use = reactorUse(memory).hold()
-        appear(memory, dict)
+        openStatusSocket(memory, dict)
         [sentinel] = memory.getReaders()
         memory.run()
         [control] = memory._internalReaders
@@ -70,12 +70,12 @@ Num       RefCount Protocol Flags    Type St Inode Path
         self.patch(introspection, "NAMESPACE", NAMESPACE)
         memory = InternalReactor()
         self.addCleanup(reactorUse(memory).hold().release)
-        appear(memory, dict)
+        openStatusSocket(memory, dict)
         memory.run()
         old = controlName(os.getpid())
         user = os.geteuid() + 1
         self.patch(os, "geteuid", lambda: user)
-        appear(memory, dict)
+        openStatusSocket(memory, dict)
         memory.run()
         [control] = memory._internalReaders
         self.assertEqual(control.owner, (os.getpid(), user))
@@ -85,7 +85,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
 
     def test_reactorWithoutInternalReadersGetsNoControlSocket(self) -> None:
         memory = MemoryReactorClock()
-        appear(memory, dict)
+        openStatusSocket(memory, dict)
         self.assertEqual(memory.getReaders(), [])
 
 

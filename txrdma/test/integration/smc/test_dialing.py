@@ -13,7 +13,7 @@ from twisted.internet.defer import gatherResults
 from twisted.internet.error import ConnectionRefusedError
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.signalling import approaching, clientports
+from txrdma.smc.signalling import clientports, localsignal
 from txrdma.smc.signalling.clientports import bindSomewhere
 from txrdma.smc.signalling.dialing import DialedClient
 from txrdma.smc.signalling.local import Announcements
@@ -108,7 +108,7 @@ class DialTests(EndsTestCase):
             raise OSError(errno.EADDRINUSE, "Address already in use")
 
         _, port = await self.serve(kind=Echo)
-        self.patch(approaching, "bindSomewhere", refuse)
+        self.patch(localsignal, "bindSomewhere", refuse)
         await self.check(port, "TCP", Diagnosis.PEERNOSMC)
 
     async def test_plainTCPIfListenerRefusesAnnouncement(self) -> None:

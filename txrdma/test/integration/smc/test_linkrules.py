@@ -11,8 +11,8 @@ from twisted.logger import formatEvent, globalLogPublisher, ILogObserver, LogEve
 
 from txrdma.smc.group import group as groupModule
 from txrdma.smc.wire.llc import (
-    Header,
     LLC,
+    LLCHeader,
     LLCType,
 )
 from txrdma.test.support.smc.linkrules import bodies
@@ -43,7 +43,7 @@ class LogTests(RaceTestCase):
                 peer = str(group.key.gid)
                 groupModule._rateLimited._entries.clear()
             self.output.clear()
-            other.links[0].send(LLC(LLCType.CONFIRM_LINK, Header(), bodies(1)[0]).encode())
+            other.links[0].send(LLC(LLCType.CONFIRM_LINK, LLCHeader(), bodies(1)[0]).encode())
             self.until(lambda group=group, other=other: group.isOver and other.isOver)  # type: ignore[misc]
             [reported] = [event for event in self.output if event["log_level"] is LogLevel.warn]
             text = formatEvent(reported)

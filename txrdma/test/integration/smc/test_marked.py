@@ -16,7 +16,7 @@ from txrdma.error import WireError
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.handshake import _machine
-from txrdma.smc.signalling import approaching
+from txrdma.smc.signalling import localsignal
 from txrdma.smc.signalling.option.shared import sharedOption
 from txrdma.smc.wire.clc import Decline, decode, Diagnosis, Proposal
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
@@ -37,7 +37,7 @@ class MarkedTestCase(EndsTestCase):
 
     def forgetPresence(self) -> None:
         """Disable announcements, as if the other end were on another host."""
-        self.patch(approaching, "channelTo", lambda reactor, target: None)
+        self.patch(localsignal, "channelTo", lambda reactor, target: None)
 
 
 class BothEndsTests(MarkedTestCase):

@@ -19,7 +19,7 @@ from unittest.mock import patch
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.smc.common.reactoruse import reactorUse
-from txrdma.smc.signalling import approaching, neighbours
+from txrdma.smc.signalling import localsignal, neighbours
 from txrdma.smc.signalling import netns as seeking
 from txrdma.smc.signalling.interfaces import IDialing
 from txrdma.smc.signalling.local import Announcements
@@ -330,7 +330,7 @@ class ProofTests(PlaceTestCase):
 
     def cancel(self, end: Callable[[NeighbourApproach], object]) -> None:
         """Abandon a connection during the search; neither continues."""
-        self.patch(approaching, "channelTo", lambda reactor, target: None)
+        self.patch(localsignal, "channelTo", lambda reactor, target: None)
         self.listener()
         approach = NeighbourApproach(cast(Reactor, self.reactor), True, self.directory)
         proceeded: list[str] = []

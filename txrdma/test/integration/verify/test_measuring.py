@@ -17,7 +17,7 @@ from twisted.trial.unittest import TestCase
 
 from txrdma.testing.reactors import waitUntil
 from txrdma.verify.checks import Check, decoded, Outcome, Reporter
-from txrdma.verify.measuring import Client
+from txrdma.verify.measuring import MeasuringClient
 from txrdma.verify.serving import StreamService
 
 LOOPBACK = "127.0.0.1"
@@ -104,7 +104,7 @@ class ClosedTests(TestCase):
         control = await self.listen(Offering, offer=offer)
         out = StringIO()
         noDevice: Any = None
-        await Client(reactor, Reporter(out), noDevice, LOOPBACK, 0.01, patience).run(control)
+        await MeasuringClient(reactor, Reporter(out), noDevice, LOOPBACK, 0.01, patience).run(control)
         found = [decoded(line) for line in out.getvalue().encode().splitlines()]
         (check,) = [each for each in found if isinstance(each, Check)]
         return check

@@ -8,14 +8,14 @@ from typing import Any, cast, TypeVar
 
 from txrdma.cm.core.alternate import Alternate
 from txrdma.cm.core.closing import Closing
-from txrdma.cm.core.connection import Connection
+from txrdma.cm.core.connection import ConnectionCore
 from txrdma.cm.core.exchange import ExchangeCore
 
 AnyCore = TypeVar("AnyCore", bound=ExchangeCore)
 Copied = TypeVar("Copied")
 
 
-def copied(connection: Connection) -> Connection:
+def copied(connection: ConnectionCore) -> ConnectionCore:
     """Return an independent copy of a connection."""
     twin = _twinOf(connection)
     twin.opening = _copiedCore(connection.opening)
@@ -47,7 +47,7 @@ def _slotNames(kind: Any) -> tuple[str, ...]:
     return tuple(name for each in kind.__mro__ for name in vars(each).get("__slots__", ()))
 
 
-def known(connection: Connection) -> tuple[object, ...]:
+def known(connection: ConnectionCore) -> tuple[object, ...]:
     """Return the part of a connection's state that determines its further behaviour."""
     opening, closing, alternate = connection.opening, connection.closing, connection.alternate
     found: list[object] = [

@@ -71,7 +71,7 @@ class End:
     def do(self, managed: Managed, what: Callable[[], object]) -> None:
         """Call a request of a connection."""
         what()
-        self.manager.turned(managed, self.world.now)
+        self.manager.collect(managed, self.world.now)
         self.turn()
 
     def disconnect(self, managed: Managed) -> None:
@@ -84,7 +84,7 @@ class End:
                 self.happened.append((managed, event))
                 if self.answers:
                     self._answer(managed, event)
-                    self.manager.turned(managed, self.world.now)
+                    self.manager.collect(managed, self.world.now)
         for each in self.manager.outgoing():
             self.world.send(self, each.path, each.message, each.transactionID)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from txrdma.cm.core.connection import Connection
+from txrdma.cm.core.connection import ConnectionCore
 from txrdma.cm.core.dispatcher import Dispatcher, Listener, Managed
 from txrdma.cm.core.events import (
     AlternatePathAbandoned,
@@ -212,7 +212,7 @@ class End:
         return _NONE if self.managed is None else self.managed.connection.state
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> ConnectionCore:
         assert self.managed is not None
         return self.managed.connection
 
@@ -331,7 +331,7 @@ class End:
         """Process all events, take the messages, and check the invariants."""
         manager = self.manager
         if self.managed is not None:
-            manager.turned(self.managed, 0.0)
+            manager.collect(self.managed, 0.0)
         while events := manager.events():
             for managed, event in events:
                 self._act(managed, event)

@@ -1,4 +1,4 @@
-"""The stage of a test process, with one nursery for all suites that play conversations."""
+"""The stage of a test process, with one forkserver for all suites that play conversations."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class TsharkTests(SynchronousTestCase):
 
     def test_proposalOfVersion2HasNoSubnet(self) -> None:
         proposal = clc.Proposal(b"12345678", GID(bytes(16)), MACAddress(bytes(6)), version=2,
-                                typeV1=clc.Path.NONE, smcd=clc.SMCDArea(),
+                                typeV1=clc.SMCKind.NONE, smcd=clc.SMCDArea(),
                                 v2=clc.ProposalV2(self.gid, (self.eid,), 1))  # fmt: skip
         fields = ("smc.proposal.smc.type", "smc.proposal.smcv2_ext_offset", "smc.proposal.rocev2.gid.ipv4")
         self.assertEqual(self.shown(proposal, *fields), ["2", "0x001c", "10.77.0.1"])

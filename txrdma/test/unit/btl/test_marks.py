@@ -22,7 +22,7 @@ class CountTests(SynchronousTestCase):
         """Process an acknowledgement of segments, with these counts; return whether it has new marks."""
         hasMarks = self.marks.echoed(received, marked)
         self.marks.arrived += arrived
-        self.marks.judge()
+        self.marks.validate()
         return hasMarks
 
     def test_received(self) -> None:

@@ -285,12 +285,12 @@ class BesideTests(SynchronousTestCase):
 
         taken = []
         for peer in peers:
-            if peer.judge(chunk(1), True) == TAKEN:
+            if peer.check(chunk(1), True) == TAKEN:
                 peer.take(chunk(1), 0.0)
                 taken.append(peer)
         self.assertEqual((len(taken), budget.reserved), (RESERVE_BYTES // LONGEST, RESERVE_BYTES))
         taken[0].drop()
-        self.assertEqual(peers[-1].judge(chunk(1), True), TAKEN)
+        self.assertEqual(peers[-1].check(chunk(1), True), TAKEN)
 
     def test_share(self) -> None:
         """One peer can use its share of the reserve and one further message; the others have the rest."""
@@ -299,11 +299,11 @@ class BesideTests(SynchronousTestCase):
         taken = 0
         for fragment in range(1, 9):
             chunk = Segment(CHUNK, 1, fragment=fragment, total=LONGEST, payload=memoryview(b"x"))
-            if greedy.judge(chunk, True) == TAKEN:
+            if greedy.check(chunk, True) == TAKEN:
                 greedy.take(chunk, 0.0)
                 taken += 1
         self.assertEqual((taken, budget.used), (MOST_OF_PEER // LONGEST + 1, MOST_OF_PEER))
-        self.assertEqual(modest.judge(chunk, False), TAKEN)
+        self.assertEqual(modest.check(chunk, False), TAKEN)
         greedy.drop()
         self.assertEqual((budget.used, budget.reserved), (0, 0))
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from txrdma.cm.connection import CMConnection
 from txrdma.cm.connections.endpoints import IBServerEndpoint
-from txrdma.cm.core.connection import Connection
+from txrdma.cm.core.connection import ConnectionCore
 from txrdma.cm.core.dispatcher import MOST_SIDR_REQUESTS
 from txrdma.cm.layouts.messages import (
     APR,
@@ -65,7 +65,7 @@ class StrangerCase(MessagingCase):
         self.manager = self.server.transport.adapter.localManager
 
     @property
-    def core(self) -> Connection:
+    def core(self) -> ConnectionCore:
         """Return the state machine of the server's end."""
         return cast(CMConnection, self.server.transport._cm)._core
 
@@ -230,7 +230,7 @@ class StrangerTests(StrangerCase):
             core.received(SIDRREQ(requestID=number, serviceID=SERVICE), number, path, now)
             for managed, _ in core.events():
                 managed.resolution.answer(SIDRREP(), now)
-                core.turned(managed, now)
+                core.collect(managed, now)
             self.assertEqual([each.transactionID for each in core.outgoing()], [number])
         self.assertEqual(len(core._sidrRequests), MOST_SIDR_REQUESTS)
         for managed in list(core._sidrRequests.values()):

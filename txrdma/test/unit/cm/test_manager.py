@@ -178,7 +178,7 @@ class OpeningTests(ManagerCase):
         self.server.answers = True
         for managed, event in list(self.server.happened):
             self.server._answer(managed, event)
-            self.server.manager.turned(managed, self.world.now)
+            self.server.manager.collect(managed, self.world.now)
         self.server.turn()
         self.world.run(until=20.0)
         self.assertEqual(self.eventNames(self.client).count("ConnectionEstablished"), 4)
@@ -396,7 +396,7 @@ class AlternateTests(ManagerCase):
         for end, managed in ((self.client, self.mine), (self.server, remote)):
             managed.connection.migrated(self.world.now)
             self.assertEqual(end.manager.outgoing(), [])
-            end.manager.turned(managed, self.world.now)
+            end.manager.collect(managed, self.world.now)
         self.assertEqual((self.mine.path.dgid, self.mine.path.dqpn), (way.dgid, 1))
         self.assertEqual((remote.path.dgid, remote.path.sgid), (way.sgid, way.dgid))
 

@@ -7,7 +7,7 @@ from math import inf
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.core import opening
-from txrdma.cm.core.connection import Connection
+from txrdma.cm.core.connection import ConnectionCore
 from txrdma.cm.core.events import ConnectionReplied
 from txrdma.cm.core.exchange import LONGEST_DELAY, RetryPolicy
 from txrdma.cm.core.opening import Opening
@@ -133,7 +133,7 @@ class RequestTests(SynchronousTestCase):
         self.assertGreater(opening._rank(guid), opening._rank(high))
 
     def test_disconnectInAnyState(self) -> None:
-        connection = Connection(1, GUID.fromInt(9), 100)
+        connection = ConnectionCore(1, GUID.fromInt(9), 100)
         connection.opening.connect(REQUEST, 5, 0.0)
         self.assertTrue(connection.disconnect(0.0))
         self.assertTrue(connection.isFree)

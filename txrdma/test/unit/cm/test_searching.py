@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.core.alternate import Alternate, Inputs, TABLE
-from txrdma.cm.core.connection import Connection
+from txrdma.cm.core.connection import ConnectionCore
 from txrdma.cm.core.dispatcher import Dispatcher, Managed
 from txrdma.cm.core.exchange import ExchangeCore
 from txrdma.cm.core.opening import Inputs as OpeningInputs
@@ -108,12 +108,12 @@ class PlantedTests(SynchronousTestCase):
         return found.fault, found.story[-1] if found.story else ""
 
     def test_lateREPIsAnswered(self) -> None:
-        part = Connection._part
+        part = ConnectionCore._part
 
-        def answering(connection: Connection, message: Layout) -> ExchangeCore:
+        def answering(connection: ConnectionCore, message: Layout) -> ExchangeCore:
             return connection.opening if isinstance(message, REP) else part(connection, message)
 
-        self.patch(Connection, "_part", answering)
+        self.patch(ConnectionCore, "_part", answering)
         fault, step = self.fault()
         self.assertIn("RTU is sent in state", str(fault))
         self.assertTrue(step.startswith("REP"), step)

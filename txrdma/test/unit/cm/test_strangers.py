@@ -99,7 +99,7 @@ class StrangerTests(ManagerCase):
         self.answers(rejection)
         self.assertEqual(self.remote.state, "ESTABLISHED")
         assert self.remote.alternate is not None
-        self.remote.alternate.wasUsed = False
+        self.remote.alternate.isNegotiated = False
         self.answers(rejection)
         self.assertEqual(self.remote.state, "TIMEWAIT")
 

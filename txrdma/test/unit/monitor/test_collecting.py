@@ -253,7 +253,7 @@ class PoolTests(CollectingTestCase):
         turns = self.poller.statistics.turns
         encode = wire.encodeResults
 
-        def longer(results: Iterable[wire.Result]) -> bytes:
+        def longer(results: Iterable[wire.PortsResult]) -> bytes:
             return encode(one._replace(content=wire.READ + one.content) for one in results)
 
         self.patch(wire, "encodeResults", longer)
@@ -356,10 +356,10 @@ class CollectorTests(FabricTestCase):
     def requests(self, *lids: int, what: int = 3) -> bytes:
         attributes = bytes((what,))
         return wire.encodeRequests(
-            wire.Request(7 + at, lid, attributes, b"\0") for at, lid in enumerate(lids)
+            wire.PortsRequest(7 + at, lid, attributes, b"\0") for at, lid in enumerate(lids)
         )
 
-    def results(self, seconds: float = 10.0) -> list[wire.Result]:
+    def results(self, seconds: float = 10.0) -> list[wire.PortsResult]:
         self.pump(seconds)
         return [each for message in self.messages() for each in wire.decodeResults(message)]
 
@@ -386,8 +386,8 @@ class CollectorTests(FabricTestCase):
         assert isinstance(status, int)
         self.assertEqual(status & 0x1C, 0x1C)
 
-    def series(self, name: str, ports: bytes, attributes: bytes = b"\1\2") -> wire.Result:
-        self.send(wire.encodeRequests([wire.Request(1, self.lid(name), attributes, ports)]))
+    def series(self, name: str, ports: bytes, attributes: bytes = b"\1\2") -> wire.PortsResult:
+        self.send(wire.encodeRequests([wire.PortsRequest(1, self.lid(name), attributes, ports)]))
         (result,) = self.results()
         return result
 
@@ -409,7 +409,7 @@ class CollectorTests(FabricTestCase):
 
     def test_silentSeries(self) -> None:
         """A series ends when the node becomes silent, and has what was read before."""
-        self.send(wire.encodeRequests([wire.Request(1, self.lid("left"), b"\1", bytes(range(1, 9)))]))
+        self.send(wire.encodeRequests([wire.PortsRequest(1, self.lid("left"), b"\1", bytes(range(1, 9)))]))
         before = self.collector.sent
         while self.collector.sent < before + 3:
             self.clock.advance(0.0001)
@@ -422,7 +422,7 @@ class CollectorTests(FabricTestCase):
         """An unknown or repeated call, an invalid LID, and wrong lengths or settings end the connection."""
         lid = self.lid("a")
         series = [
-            wire.encodeRequests([wire.Request(1, lid, attributes, ports)])
+            wire.encodeRequests([wire.PortsRequest(1, lid, attributes, ports)])
             for attributes, ports in (
                 *((b"", b""), (b"\1", b""), (b"", b"\1"), (b"\1\5", b"\1")),
                 *((b"\1\2\1", b"\1"), (b"\1", b"\1\2\1")),

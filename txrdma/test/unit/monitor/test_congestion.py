@@ -4,7 +4,7 @@ Congestion: how long ports wait for credits, the cause of these waits, and count
 
 from __future__ import annotations
 
-from txrdma.fabric.congestion import congestionFindings, Wait, waitShare
+from txrdma.fabric.congestion import congestionFindings, CreditWait, waitShare
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.model import Fabric, Port
 from txrdma.mad.layouts.messages import MADStatus
@@ -77,7 +77,7 @@ class CauseTests(FabricTestCase):
         ports = {"root": self.peer(self.host(0)), "up": self.peer(self.up(self.peer(self.host(0))))}
         ports["host"] = self.host(0)
         several = {
-            (ports[name].node.guid, ports[name].number): Wait(share, (0, 2) if name == "root" else ())
+            (ports[name].node.guid, ports[name].number): CreditWait(share, (0, 2) if name == "root" else ())
             for name, share in waits.items()
         }
         return [
@@ -118,7 +118,7 @@ class CauseTests(FabricTestCase):
         for leaf in self.swept.switches():
             for port in leaf.linked():
                 if self.peer(port).node.isSwitch:
-                    waits[leaf.guid, port.number] = Wait(0.9 if leaf is switch else 0.5)
+                    waits[leaf.guid, port.number] = CreditWait(0.9 if leaf is switch else 0.5)
         found = congestionFindings(self.swept, waits, self.loads.get)
         self.assertEqual([(one.kind, one.guid) for one in found], [("congestion", switch.guid)])
 

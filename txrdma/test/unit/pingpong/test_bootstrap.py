@@ -26,8 +26,8 @@ from txrdma.pingpong.bootstrap import (
     Open,
     Opened,
     Ready,
-    Result,
     Run,
+    ServerResult,
     Trouble,
 )
 from txrdma.pingpong.compatible import decodeEndAddress, encodeEndAddress, LINE_BYTES
@@ -83,7 +83,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Connect, ENDPOINT_DATA),
     st.builds(Run, tests()),
     st.builds(Done, COUNTS, st.booleans()),
-    st.builds(Result, COUNTS, COUNTS, COUNTS, COUNTS, st.floats(0, 1e18), COUNTS),
+    st.builds(ServerResult, COUNTS, COUNTS, COUNTS, COUNTS, st.floats(0, 1e18), COUNTS),
     st.builds(Trouble, TEXTS),
     st.sampled_from([Connected(), Ready()]),
 )

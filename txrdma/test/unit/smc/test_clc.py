@@ -33,7 +33,7 @@ def recorded() -> list[tuple[str, bytes]]:
 
 
 eids = st.binary(min_size=32, max_size=32)
-paths = st.sampled_from(list(clc.Path))
+paths = st.sampled_from(list(clc.SMCKind))
 
 ipParts = {
     "subnet": st.integers(0, 0xFFFFFFFF),
@@ -63,9 +63,9 @@ extensions = st.builds(
 def proposalsV2(draw: st.DrawFn) -> clc.Proposal:
     """Generate Proposals of version 2, whose parts depend on what is offered."""
     typeV1, typeV2 = draw(paths), draw(paths)
-    v2 = draw(st.one_of(st.none(), extensions)) if typeV2 is not clc.Path.NONE else None
+    v2 = draw(st.one_of(st.none(), extensions)) if typeV2 is not clc.SMCKind.NONE else None
     parts: dict[str, Any] = (
-        {name: draw(part) for name, part in ipParts.items()} if typeV1 is not clc.Path.NONE else {}
+        {name: draw(part) for name, part in ipParts.items()} if typeV1 is not clc.SMCKind.NONE else {}
     )
     area = draw(smcdAreas)
     return clc.Proposal(draw(ids), draw(gids), draw(macs), version=2, typeV1=typeV1, typeV2=typeV2, smcd=area,
@@ -149,7 +149,7 @@ class RecordedTests(SynchronousTestCase):
         proposal = clc.decode(next(raw for name, raw in recorded() if name == "smc-first"))
         assert isinstance(proposal, clc.Proposal) and proposal.v2 is not None
         self.assertEqual(
-            (proposal.version, proposal.typeV1, proposal.typeV2), (2, clc.Path.NONE, clc.Path.SMC_R)
+            (proposal.version, proposal.typeV1, proposal.typeV2), (2, clc.SMCKind.NONE, clc.SMCKind.SMC_R)
         )
         self.assertFalse(proposal.offersV1)
         self.assertEqual(proposal.v2.eids, (b"TXRDMA".ljust(32),))
@@ -304,7 +304,7 @@ class DistrustTests(SynchronousTestCase):
 
     def test_proposalWithoutExtensionIsRead(self) -> None:
         proposal = clc.Proposal(b"12345678", GID(bytes(16)), MACAddress(bytes(6)), version=2,
-                                typeV1=clc.Path.NONE, smcd=clc.SMCDArea())  # fmt: skip
+                                typeV1=clc.SMCKind.NONE, smcd=clc.SMCDArea())  # fmt: skip
         raw = proposal.encode()
         self.assertEqual((len(raw), clc.decode(raw)), (84, proposal))
 

@@ -235,7 +235,7 @@ class WordTests(SynchronousTestCase):
         body = kind.decode(raw)
         if isinstance(body, llc.DeleteRKey):
             body = body.replace(count=body.count % 9)
-        message = llc.LLC(kind.TYPE, llc.Header(llc.LLCFlags(flags)), body)
+        message = llc.LLC(kind.TYPE, llc.LLCHeader(llc.LLCFlags(flags)), body)
         self.assertTrue(describeLLC(message))
 
 

@@ -39,11 +39,11 @@ from txrdma.smc.wire.clc import (
     enterpriseID,
     LateCLCFilter,
     MAX_LENGTH,
-    Path,
     Proposal,
     ProposalV2,
     SMCDAccept,
     SMCDArea,
+    SMCKind,
 )
 from txrdma.test.support.captures import streams
 from txrdma.test.support.smc.clc import END
@@ -65,7 +65,7 @@ proposal2 = replace(
     version=2,
     subnet=0,
     prefixLength=0,
-    typeV1=Path.NONE,
+    typeV1=SMCKind.NONE,
     smcd=SMCDArea(extensionOffset=28),
     v2=ProposalV2(_own.gid, (_eid,), 1, maxConnections=255, maxLinks=1),
 )
@@ -187,7 +187,7 @@ class VersionTests(SynchronousTestCase):
         self.assertEqual((len(raw), raw[7] >> 4), {1: (28, 1), 2: (44, 2)}[version])
 
     def test_clientVersionFollowsAccept(self) -> None:
-        both = replace(offer2, proposal=replace(proposal2, typeV1=Path.SMC_R), v1=_own)
+        both = replace(offer2, proposal=replace(proposal2, typeV1=SMCKind.SMC_R), v1=_own)
         for one, answer, version in (
             (offer, None, 1),
             (both, None, 2),
@@ -202,7 +202,7 @@ class VersionTests(SynchronousTestCase):
             self._declined(client, version)
 
     def test_serverVersionFollowsProposal(self) -> None:
-        both = replace(proposal2, typeV1=Path.SMC_R)
+        both = replace(proposal2, typeV1=SMCKind.SMC_R)
         cases = ((proposal, 2, None, 1), (both, 2, None, 2), (both, 1, None, 1), (both, 2, accept, 1),
                  (proposal2, 2, accept2, 2), (replace(both, version=3), 2, None, 2))  # fmt: skip
         for one, highest, answer, version in cases:

@@ -241,7 +241,9 @@ class TwoEnds(list[End]):
 def offered(port: LinkEnd, number: int) -> bytes:
     """Return an ADD LINK of version 2."""
     body = llc.AddLink(mac=port.mac, gid=port.gid, qpn=QPN(7), link=number, mtu=1)
-    return llc.LLC(body.TYPE, llc.Header(version=2), body, llc.AddLinkExtension(port.gid, True, ())).encode()
+    return llc.LLC(
+        body.TYPE, llc.LLCHeader(version=2), body, llc.AddLinkExtension(port.gid, True, ())
+    ).encode()
 
 
 class SeedTests(SynchronousTestCase):
@@ -341,7 +343,7 @@ class SeedTests(SynchronousTestCase):
             count += 1
             pairs = tuple(llc.RKeyPair(known=key, new=RKey(9000 + 2 * count + n)) for n in range(2))
             more = llc.AddLinkContinuation(link=body.link, remaining=200, pairs=pairs)
-            server.core.received(llc.LLC(more.TYPE, llc.Header(llc.LLCFlags.RESPONSE), more).encode(), now)
+            server.core.received(llc.LLC(more.TYPE, llc.LLCHeader(llc.LLCFlags.RESPONSE), more).encode(), now)
 
         self.patch(client.core, "received", received)
         ends.deliver(0.0, 100)
@@ -477,7 +479,7 @@ class SilenceTests(SynchronousTestCase):
             times = []
             while now < end:
                 client.core.received(
-                    llc.LLC(llc.LLCType.TEST_LINK, llc.Header(version=2), llc.TestLink()).encode(), now
+                    llc.LLC(llc.LLCType.TEST_LINK, llc.LLCHeader(version=2), llc.TestLink()).encode(), now
                 )
                 if llc.RequestAddLink.TYPE in {llc.decode(raw).type for _, raw in client.core.outgoing()}:
                     times.append(now)

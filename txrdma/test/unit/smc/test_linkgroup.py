@@ -39,7 +39,7 @@ CLIENT = LinkEnd(MACAddress(b"client"), GID.fromIP("10.0.0.1"), QPN(1))
 
 def ask(body: llc.Body, flags: int = 0) -> bytes:
     """Return a message of version 1."""
-    return llc.message(body, llc.Header(llc.LLCFlags(flags))).encode()
+    return llc.message(body, llc.LLCHeader(llc.LLCFlags(flags))).encode()
 
 
 class Pair:
@@ -469,14 +469,14 @@ class RequestTests(SynchronousTestCase):
             [answer] = answers(group)
             self.assertEqual(answer.body, asked)
             self.assertEqual(answer.header.flags, llc.LLCFlags.RESPONSE | llc.LLCFlags.REJECT)
-            self.assertEqual(answer.header.rejectReason, llc.RejectReason.NO_ALTERNATE_PATH)
+            self.assertEqual(answer.header.rejectReason, llc.AddLinkReason.NO_ALTERNATE_PATH)
             self.assertTrue(group.usable)
 
     def test_peersByteOrderIsUsed(self) -> None:
         group = LinkGroup(Role.CLIENT, CLIENT, version=2)
         group.confirm(0.0, SERVER)
         body = llc.ConfirmLink(mac=SERVER.mac, gid=SERVER.gid, qpn=SERVER.qpn, link=1)
-        group.received(llc.message(body, llc.Header(llc.LLCFlags(3), 2, bigEndian=True)).encode(), 0.0)
+        group.received(llc.message(body, llc.LLCHeader(llc.LLCFlags(3), 2, bigEndian=True)).encode(), 0.0)
         group.confirmRKey(RKey(1), 2, 0.0)
         self.assertEqual([raw[:4].hex() for _, raw in group.outgoing()], ["21002c83", "26002c00"])
 

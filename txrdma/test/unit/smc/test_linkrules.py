@@ -19,9 +19,9 @@ from txrdma.smc.wire.llc import (
     decode,
     DeleteLink,
     DeleteReason,
-    Header,
     LLC,
     LLCFlags,
+    LLCHeader,
     LLCType,
 )
 from txrdma.test.support.smc.linkrules import bodies, FAR
@@ -105,7 +105,7 @@ class Group:
         extension = None
         if isinstance(body, AddLink) and self.version == 2:
             extension = AddLinkExtension(FAR.gid, True, ())
-        header = Header(LLCFlags.RESPONSE if isResponse else LLCFlags(0), self.version)
+        header = LLCHeader(LLCFlags.RESPONSE if isResponse else LLCFlags(0), self.version)
         core.received(LLC(body.TYPE, header, body, extension).encode(), 0.0, core.first)
         printed = [decode(raw) for _, raw in core._core.output]
         reported = core._core.pending

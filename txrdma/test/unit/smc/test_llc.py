@@ -18,6 +18,7 @@ from txrdma.smc.wire.cdc import CDC, CDC_HEAD, CDC_TYPE, pack, ProducerFlags, St
 from txrdma.smc.wire.llc import (
     AddLink,
     AddLinkExtension,
+    AddLinkReason,
     Body,
     ConfirmLink,
     ConfirmRKey,
@@ -25,12 +26,11 @@ from txrdma.smc.wire.llc import (
     DeleteLink,
     DeleteReason,
     DeleteRKey,
-    Header,
     LLC,
     LLCFlags,
+    LLCHeader,
     LLCType,
     message,
-    RejectReason,
     RKeyPair,
     TestLink,
 )
@@ -55,8 +55,8 @@ bodies = (
 )
 flags = st.integers(0, 255).map(LLCFlags)
 # Version 1 has reject reasons, version 2 a byte order.
-headersV1 = st.builds(Header, flags, st.just(1), st.integers(0, 15).map(RejectReason))
-headersV2 = st.builds(Header, flags, st.just(2), bigEndian=st.booleans())
+headersV1 = st.builds(LLCHeader, flags, st.just(1), st.integers(0, 15).map(AddLinkReason))
+headersV2 = st.builds(LLCHeader, flags, st.just(2), bigEndian=st.booleans())
 messagesV1 = st.builds(message, st.one_of(*map(layouts, bodies)), headersV1)
 messagesV2 = st.builds(message, st.one_of(*map(layouts, bodies)), headersV2)
 extensions = st.builds(
@@ -191,13 +191,15 @@ class LLCTests(SynchronousTestCase):
         for bigEndian in (False, True):
             for length in (264, 2049):
                 body = bytes(length - 44)
-                one = LLC(LLCType.TEST_LINK, Header(version=2, bigEndian=bigEndian), TestLink(), None, body)
+                one = LLC(
+                    LLCType.TEST_LINK, LLCHeader(version=2, bigEndian=bigEndian), TestLink(), None, body
+                )
                 self.assertEqual(decode(one.encode()), one)
 
     def test_palindromicLengthIsResolvedByKeyCount(self) -> None:
         for bigEndian in (False, True):
             extension = AddLinkExtension(GID(bytes(16)), True, (RKeyPair(),) * 124)
-            one = LLC(LLCType.ADD_LINK, Header(version=2, bigEndian=bigEndian), AddLink(), extension)
+            one = LLC(LLCType.ADD_LINK, LLCHeader(version=2, bigEndian=bigEndian), AddLink(), extension)
             self.assertEqual(len(one.encode()), 0x0808)
             self.assertEqual(decode(one.encode()), one)
 
@@ -212,13 +214,13 @@ class LLCTests(SynchronousTestCase):
             self.assertFalse(found.type.known)
 
     def test_falseKeyCount(self) -> None:
-        header = Header(version=2)
+        header = LLCHeader(version=2)
         raw = bytearray(LLC(LLCType.ADD_LINK, header, AddLink(), AddLinkExtension(GID(bytes(16)))).encode())
         raw[70] = 1
         self.assertRaises(WireError, decode, raw)
 
     def test_rejectReasonOfVersionOne(self) -> None:
-        header = Header(LLCFlags.RESPONSE | LLCFlags.REJECT, rejectReason=RejectReason.NO_ALTERNATE_PATH)
+        header = LLCHeader(LLCFlags.RESPONSE | LLCFlags.REJECT, rejectReason=AddLinkReason.NO_ALTERNATE_PATH)
         self.assertEqual(message(AddLink(), header).encode()[:4].hex(), "022c01c0")
 
     def test_deletedRKeys(self) -> None:
@@ -226,9 +228,9 @@ class LLCTests(SynchronousTestCase):
         self.assertEqual(message(DeleteRKey(count=3, rkeys=keys)).deletedRKeys, keys[:3])
         self.assertRaises(WireError, lambda: message(DeleteRKey(count=9, rkeys=keys)).deletedRKeys)
         body = DeleteRKey(count=10, rkeys=keys, reserved40=9)
-        longer = LLC(LLCType.DELETE_RKEY, Header(version=2), body, None, bytes((0, 0, 0, 10)))
+        longer = LLC(LLCType.DELETE_RKEY, LLCHeader(version=2), body, None, bytes((0, 0, 0, 10)))
         self.assertEqual(decode(longer.encode()).deletedRKeys, tuple(RKey(n) for n in range(1, 11)))
-        shorter = LLC(LLCType.DELETE_RKEY, Header(version=2), body)
+        shorter = LLC(LLCType.DELETE_RKEY, LLCHeader(version=2), body)
         self.assertRaises(WireError, lambda: decode(shorter.encode()).deletedRKeys)
 
     def test_tooWideValuesAreRefused(self) -> None:

@@ -35,10 +35,10 @@ from txrdma.smc.wire.clc import (
     Diagnosis,
     enterpriseID,
     IPv6Prefix,
-    Path,
     Proposal,
     ProposalV2,
     SMCDArea,
+    SMCKind,
 )
 from txrdma.test.support.captures import names, SMC_GO, streams
 from txrdma.test.support.smc.clc import END
@@ -208,10 +208,10 @@ class ChoosingTests(SynchronousTestCase):
         cases: tuple[tuple[Proposal, tuple[Candidate, ...], Abilities, Diagnosis], ...] = (
             (new, (SERVER,), OLD, Diagnosis.VERSMISMAT),
             (old, (SERVER,), NEW, Diagnosis.VERSMISMAT),
-            (replace(old, typeV1=Path.SMC_D), (SERVER,), BOTH, Diagnosis.MODEUNSUPP),
-            (replace(both, typeV1=Path.SMC_D), (SERVER,), OLD, Diagnosis.MODEUNSUPP),
-            (replace(new, typeV2=Path.SMC_D), (SERVER,), BOTH, Diagnosis.MODEUNSUPP),
-            (replace(new, typeV2=Path.NONE, v2=None), (SERVER,), BOTH, Diagnosis.VERSMISMAT),
+            (replace(old, typeV1=SMCKind.SMC_D), (SERVER,), BOTH, Diagnosis.MODEUNSUPP),
+            (replace(both, typeV1=SMCKind.SMC_D), (SERVER,), OLD, Diagnosis.MODEUNSUPP),
+            (replace(new, typeV2=SMCKind.SMC_D), (SERVER,), BOTH, Diagnosis.MODEUNSUPP),
+            (replace(new, typeV2=SMCKind.NONE, v2=None), (SERVER,), BOTH, Diagnosis.VERSMISMAT),
             (old, (elsewhere,), BOTH, Diagnosis.DIFFPREFIX),
             (both, (elsewhere,), OLD, Diagnosis.DIFFPREFIX),
             (old, (), BOTH, Diagnosis.NOSMCRDEV),
@@ -236,7 +236,7 @@ class ChoosingTests(SynchronousTestCase):
         self.assertIs(reason, Diagnosis.NOUEID)
 
     def test_offerOfSMCDAsWell(self) -> None:
-        one = replace(offered().proposal, typeV1=Path.BOTH, typeV2=Path.BOTH)
+        one = replace(offered().proposal, typeV1=SMCKind.BOTH, typeV2=SMCKind.BOTH)
         for abilities, version in ((OLD, 1), (BOTH, 2)):
             choice = choose(one, (SERVER,), abilities)
             assert isinstance(choice, Choice)
@@ -502,8 +502,9 @@ class TwoEndsTests(SynchronousTestCase):
         eids = tuple(junk[at : at + 32].ljust(32) for at in range(0, len(junk), 32))
         gid = GID(junk[:16].ljust(16, b"\0"))
         v2 = ProposalV2(gid, eids, len(junk) & 3, maxConnections=len(junk)) if len(junk) < 100 else None
-        one = Proposal(junk[:8].ljust(8), gid, MACAddress(bytes(6)), version=last >> 4, typeV1=Path(last & 3),
-                       typeV2=Path(last >> 2 & 3), smcd=SMCDArea(), v2=v2)  # fmt: skip
+        v1, v2Kind = SMCKind(last & 3), SMCKind(last >> 2 & 3)
+        mac = MACAddress(bytes(6))
+        one = Proposal(junk[:8].ljust(8), gid, mac, 0, 0, (), last >> 4, v1, v2Kind, SMCDArea(), v2)
         self.assertIsInstance(choose(one, (SERVER,), BOTH), (Choice, Diagnosis))
 
 

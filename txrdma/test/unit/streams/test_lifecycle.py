@@ -189,7 +189,7 @@ class World:
     def turned(self) -> None:
         """Note what was written late: over TCP it is no loss if the end closes with it."""
         if self.late:
-            mayWrite = self.end.isNoticed or "stop" in self.producer.calls
+            mayWrite = self.end.hasProducer or "stop" in self.producer.calls
             self.isLate |= mayWrite or not self.done & {"close", "closeWriting"}
             self.late = 0
 
@@ -276,7 +276,7 @@ class World:
     def state(self) -> Hashable:
         """What the future depends on."""
         end, core = self.end, self.core
-        flags = (end.isEnding, end.discardsInput, end.isNoticed, end.isOpen, end.isPaused, end._mustFlush)
+        flags = (end.isEnding, end.discardsInput, end.hasProducer, end.isOpen, end.isPaused, end._mustFlush)
         life = [getattr(end._life, name) for name in end._life.__slots__]
         bytes_ = [getattr(core, name) for name in core.__slots__ if name not in ("_unsent", "_read")]
         waiting = (end._rest, end._failure is None, self.transport.producer is None)
@@ -332,7 +332,7 @@ def problems(world: World) -> Iterator[str]:
     if reason == "ConnectionLost" and closes and world.core.isOver and not (isCut or world.isLate):
         yield "a last answer is lost"
     isHalf = isinstance(world.protocol, HalfTalker) and "closeWriting" in world.done and not closes
-    if isHalf and world.core.isOver and not (reason or end.isNoticed or "writeConnectionLost" in calls):
+    if isHalf and world.core.isOver and not (reason or end.hasProducer or "writeConnectionLost" in calls):
         yield "a half-close after the peer's close is not reported"
     if reason == "ConnectionDone" and not closes:
         yield "a protocol that has not closed ends in order"

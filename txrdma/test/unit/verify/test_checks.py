@@ -30,7 +30,7 @@ from txrdma.verify.streams import providersOf
 from txrdma.verify.subject import kernelName, TestedPort
 from txrdma.verify.suites import casesOf, quirksOf
 from txrdma.verify.transports import clientDevice, connecting, listening, serverDevice
-from txrdma.verify.worker import Task
+from txrdma.verify.worker import WorkerTask
 
 PASSED = Check("verbs", "VerbsTests.test_send", Outcome.PASSED, seconds=0.5)
 FAILED = Check(
@@ -105,8 +105,8 @@ class MessageTests(SynchronousTestCase):
 
     def test_task(self) -> None:
         """A task is decoded from the last argument of its command line."""
-        task = Task("peer", ("soft", "pyverbs:mlx5_0"), (1, 2), 7, True, "192.0.2.1", 18517)
-        self.assertEqual(Task.decode(task.command()[-1]), task)
+        task = WorkerTask("peer", ("soft", "pyverbs:mlx5_0"), (1, 2), 7, True, "192.0.2.1", 18517)
+        self.assertEqual(WorkerTask.decode(task.command()[-1]), task)
 
 
 class KnownTests(SynchronousTestCase):

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable, WireError
 from txrdma.test.support.addressreactor import AddressReactor
 from txrdma.verify.checks import Reporter
-from txrdma.verify.measuring import Client, decodeOffer, Offer
+from txrdma.verify.measuring import decodeOffer, MeasuringClient, ServerOffer
 from txrdma.verify.subject import TestedPort
 
 OFFER = {"version": "1", "address": "192.0.2.1", "missing": {"rdma": "no port"}, "tcp": 7000, "smc": 7001}
@@ -23,12 +23,12 @@ OFFER = {"version": "1", "address": "192.0.2.1", "missing": {"rdma": "no port"},
 class OfferTests(SynchronousTestCase):
     """The server's offer, which is not trusted."""
 
-    def decoded(self, **changes: Any) -> Offer:
+    def decoded(self, **changes: Any) -> ServerOffer:
         return decodeOffer(json.dumps({**OFFER, **changes}).encode() + b"\n")
 
     def test_valid(self) -> None:
         """An offer has an address, ports, and reasons for missing kinds; unknown kinds are ignored."""
-        expected = Offer("192.0.2.1", {"tcp": 7000, "smc": 7001}, {"rdma": "no port"})
+        expected = ServerOffer("192.0.2.1", {"tcp": 7000, "smc": 7001}, {"rdma": "no port"})
         self.assertEqual(self.decoded(control=1, other="x"), expected)
         for address in ("", "fe80::1%eth0.7", "::ffff:192.0.2.1"):
             self.assertEqual(self.decoded(address=address).address, address)
@@ -59,7 +59,9 @@ class ServerlessTests(SynchronousTestCase):
     def test_refused(self) -> None:
         """Without a server the reason names its host and port."""
         reactor = AddressReactor()
-        client = Client(reactor, Reporter(io.StringIO()), cast(TestedPort, None), "192.0.2.1", 0.1, 1)
+        client = MeasuringClient(
+            reactor, Reporter(io.StringIO()), cast(TestedPort, None), "192.0.2.1", 0.1, 1
+        )
         running = Deferred.fromCoroutine(client.run(18517))
         ((_host, _port, factory, *_),) = reactor.tcpClients
         factory.clientConnectionFailed(cast(Any, None), Failure(ConnectionRefusedError()))

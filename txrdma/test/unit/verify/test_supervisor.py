@@ -13,10 +13,10 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.verify.checks import Check, Measured, Outcome, Reporter
-from txrdma.verify.supervisor import Supervisor, Worker
-from txrdma.verify.worker import Task
+from txrdma.verify.supervisor import Worker, WorkerSupervisor
+from txrdma.verify.worker import WorkerTask
 
-TASK = Task("verbs", ("soft", "soft"))
+TASK = WorkerTask("verbs", ("soft", "soft"))
 MEASURED = Measured("tcp:", 64, 10.0, "us")
 
 
@@ -27,7 +27,7 @@ class Process:
     @ivar worker: the worker's protocol; C{task}: what it was started for.
     """
 
-    def __init__(self, worker: Worker, task: Task) -> None:
+    def __init__(self, worker: Worker, task: WorkerTask) -> None:
         self.worker = worker
         self.task = task
         self.hasEnded = False
@@ -62,7 +62,7 @@ class Processes(Clock):
 
     def spawnProcess(self, protocol: Worker, path: str, words: Sequence[str], **more: Any) -> None:
         """Start a worker for the task of a command line."""
-        self.processes.append(Process(protocol, Task.decode(words[-1])))
+        self.processes.append(Process(protocol, WorkerTask.decode(words[-1])))
 
 
 def passed(name: str) -> Callable[[Reporter], None]:
@@ -81,9 +81,9 @@ class SupervisorTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.reactor = Processes()
         self.progress: list[tuple[str, int, int]] = []
-        self.supervisor = Supervisor(self.reactor, lambda *values: self.progress.append(values))
+        self.supervisor = WorkerSupervisor(self.reactor, lambda *values: self.progress.append(values))
 
-    def begin(self, *tasks: Task) -> Deferred[None]:
+    def begin(self, *tasks: WorkerTask) -> Deferred[None]:
         return Deferred.fromCoroutine(self.supervisor.run(tasks or (TASK,)))
 
     @property
@@ -95,7 +95,7 @@ class SupervisorTests(SynchronousTestCase):
 
     def test_results(self) -> None:
         """Results and measurements are collected, task after task."""
-        running = self.begin(TASK, Task("btl", ("soft", "soft")))
+        running = self.begin(TASK, WorkerTask("btl", ("soft", "soft")))
         self.process.report(lambda reporter: reporter.total(2), passed("a"), passed("b"))
         self.process.end()
         self.assertNoResult(running)
@@ -161,7 +161,7 @@ class SupervisorTests(SynchronousTestCase):
 
     def test_patience(self) -> None:
         """More time is given on a slow host."""
-        running = self.begin(Task("verbs", ("soft", "soft"), patience=2.0))
+        running = self.begin(WorkerTask("verbs", ("soft", "soft"), patience=2.0))
         self.reactor.advance(239)
         self.assertNoResult(running)
         self.reactor.advance(2)

@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.btl.groups import _algorithms
 from txrdma.btl.groups._algorithms import Schedule, split, Step
 from txrdma.btl.groups._sharedalgorithms import SharedSchedule
-from txrdma.btl.groups._slots import Slots, Wait
+from txrdma.btl.groups._slots import Slots, SlotWait
 from txrdma.btl.groups.reductions import Elements
 
 SIZES = st.integers(1, 9)
@@ -44,7 +44,7 @@ class Play:
         self.steps, self.sentBytes = [0] * size, [0] * size
         self._messages: dict[tuple[int, int], deque[bytes]] = {}
         self._schedules = {rank: make(rank) for rank in range(size)}
-        self._waiting: dict[int, Step | Wait] = {}
+        self._waiting: dict[int, Step | SlotWait] = {}
         random = Random(seed)
         for rank in range(size):
             self._continue(rank, None)
@@ -68,12 +68,12 @@ class Play:
             self._messages.setdefault((rank, other), deque()).append(bytes(data))
         self._waiting[rank] = step
 
-    def _isReady(self, rank: int, step: Step | Wait) -> bool:
-        if isinstance(step, Wait):
+    def _isReady(self, rank: int, step: Step | SlotWait) -> bool:
+        if isinstance(step, SlotWait):
             return self._slots[rank].missing(step.step, step.ranks) is None
         return all(self._messages.get((other, rank)) for other, _into in step.receives)
 
-    def _receive(self, rank: int, step: Step | Wait) -> list[Any]:
+    def _receive(self, rank: int, step: Step | SlotWait) -> list[Any]:
         received: list[Any] = []
         for other, into in step.receives if isinstance(step, Step) else ():
             data = self._messages[other, rank].popleft()

@@ -24,7 +24,7 @@ from txrdma.btl.groups.errors import GroupFailed
 from txrdma.btl.groups.group import Group
 from txrdma.btl.groups.joining import Joining
 from txrdma.btl.groups.members import DATA, FAILED, LONGEST_TEXT, Member, Members, WAKE
-from txrdma.btl.groups.sharing import SharedMemory
+from txrdma.btl.groups.sharing import GroupMemory
 from txrdma.btl.groups.terms import GroupTerms
 from txrdma.error import InvalidRequest, Refused
 from txrdma.test.support.btl.hosts import HostsCase
@@ -73,7 +73,7 @@ class SharedMixin:
         for each in case.groups:
             ticks = itertools.count()
             seconds = partial(lambda ticks: next(ticks) * 1e-3, ticks)
-            each._useMemory(SharedMemory(case.world.clock, memory, each.rank, SIZE, seconds))
+            each._useMemory(GroupMemory(case.world.clock, memory, each.rank, SIZE, seconds))
 
 
 class OperationTests(GroupCase):

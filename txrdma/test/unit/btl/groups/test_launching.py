@@ -14,7 +14,14 @@ from twisted.python import usage
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl.groups.launching import End, GRACE_SECONDS, INTERRUPT_SECONDS, Launch, LONGEST_LINE, Prefixer
+from txrdma.btl.groups.launching import (
+    GRACE_SECONDS,
+    INTERRUPT_SECONDS,
+    Launch,
+    LONGEST_LINE,
+    Prefixer,
+    ProcessEnd,
+)
 from txrdma.btl.groups.terms import GroupTerms, MOST_MEMBERS
 from txrdma.commands.btl_run import CommandOptions
 
@@ -100,7 +107,7 @@ class LaunchTests(SynchronousTestCase):
 
     def launch(self, isPrefixed: bool = False) -> None:
         self.reactor = ProcessReactor()
-        self.failures: list[End] = []
+        self.failures: list[ProcessEnd] = []
         self.launched = Launch(self.reactor, SIZE, ["/bin/program", "x"], isPrefixed)
         running = self.launched.run({"PATH": "/bin"}, self.failures.append)
         self.running = Deferred.fromCoroutine(running)
@@ -126,7 +133,7 @@ class LaunchTests(SynchronousTestCase):
         self.processes[0].end(status=1)
         self.processes[2].end()
         self.successResultOf(self.running)
-        self.assertEqual(self.failures, [End(1, 101, 137, "its process was ended by SIGKILL")])
+        self.assertEqual(self.failures, [ProcessEnd(1, 101, 137, "its process was ended by SIGKILL")])
         self.assertEqual(self.launched.failed, self.failures[0])
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
@@ -144,7 +151,7 @@ class LaunchTests(SynchronousTestCase):
         for process in self.processes:
             process.end(signal=40)
         self.successResultOf(self.running)
-        self.assertEqual(self.failures, [End(0, 100, 168, "its process was ended by signal 40")])
+        self.assertEqual(self.failures, [ProcessEnd(0, 100, 168, "its process was ended by signal 40")])
 
     def test_escalation(self) -> None:
         """Processes that still run after a failure get SIGTERM, and later SIGKILL."""
@@ -213,7 +220,9 @@ class LaunchTests(SynchronousTestCase):
         """If a process cannot be started, this is reported as its failure, and the started ones are ended."""
         self.patch(ProcessReactor, "mostProcesses", 1)
         self.launch()
-        self.assertEqual(self.failures, [End(1, 0, 126, "its process cannot be started: no more processes")])
+        self.assertEqual(
+            self.failures, [ProcessEnd(1, 0, 126, "its process cannot be started: no more processes")]
+        )
         self.reactor.advance(GRACE_SECONDS)
         self.reactor.advance(GRACE_SECONDS)
         self.assertEqual([each.signals for each in self.processes], [["TERM", "KILL"]])
@@ -274,7 +283,7 @@ class LaunchTests(SynchronousTestCase):
         self.processes[1].protocol.errReceived(b"two\n")
         self.processes[2].protocol.outReceived(b"rest")
         self.assertEqual([each.closed for each in self.processes], [[1], [2], []])
-        self.assertEqual(self.failures, [End(0, 100, 1, "its output cannot be written: nobody reads")])
+        self.assertEqual(self.failures, [ProcessEnd(0, 100, 1, "its output cannot be written: nobody reads")])
         for each in self.processes:
             each.end()
         self.successResultOf(self.running)

@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl.groups import reductions
 from txrdma.btl.groups._sharedalgorithms import Mismatch, SharedAlgorithms, SharedSchedule, SHORT_REDUCTION
-from txrdma.btl.groups._slots import AREA_BYTES, memoryBytes, Slots, Wait
+from txrdma.btl.groups._slots import AREA_BYTES, memoryBytes, Slots, SlotWait
 from txrdma.btl.groups.reductions import Elements
 from txrdma.test.unit.btl.groups.test_algorithms import Play
 
@@ -227,8 +227,8 @@ class RuleTests(SynchronousTestCase):
                 reached.append(number)
 
         schedule = ahead()
-        self.assertEqual(next(schedule), Wait(1, [1]))
+        self.assertEqual(next(schedule), SlotWait(1, [1]))
         self.assertEqual(reached, [0])
         self.others.publish(1, 0)
-        self.assertEqual(next(schedule), Wait(2, [1]))
+        self.assertEqual(next(schedule), SlotWait(2, [1]))
         self.assertEqual(reached, [0, 1])

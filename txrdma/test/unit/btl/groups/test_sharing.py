@@ -8,11 +8,11 @@ from collections.abc import Callable
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl.groups._slots import AREA_BYTES, memoryBytes, Slots, Wait
+from txrdma.btl.groups._slots import AREA_BYTES, memoryBytes, Slots, SlotWait
 from txrdma.btl.groups.sharing import (
+    GroupMemory,
     MOST_PAUSE,
     POLL_SECONDS,
-    SharedMemory,
     TURN_SECONDS,
     TURN_WORK,
     WORK_SECONDS,
@@ -29,7 +29,7 @@ class WaitingTests(SynchronousTestCase):
         self.clock, self.now, self.yields = Clock(), 0.0, 0
         self.others: Callable[[], object] = lambda: None
         memory = mmap.mmap(-1, memoryBytes(3))
-        self.memory = SharedMemory(self.clock, memory, 0, 3, lambda: self.now, self.yielded)
+        self.memory = GroupMemory(self.clock, memory, 0, 3, lambda: self.now, self.yielded)
         self.slots = self.memory.slots
         self.first, self.second = (Slots(memoryview(memory), rank, 3) for rank in (1, 2))
 
@@ -45,7 +45,7 @@ class WaitingTests(SynchronousTestCase):
 
     def wait(self) -> bool:
         """Wait for the next step of both others."""
-        return self.memory.poll(Wait(self.first.step + 1, self.slots.others))
+        return self.memory.poll(SlotWait(self.first.step + 1, self.slots.others))
 
     def test_found(self) -> None:
         """Members that arrive soon are found by polling, and need not send wakeups."""
@@ -57,12 +57,12 @@ class WaitingTests(SynchronousTestCase):
     def test_sleeps(self) -> None:
         """A member that has polled for the maximum time sleeps until a missing member wakes it."""
         self.first.publish(1, 0)
-        self.assertFalse(self.memory.poll(Wait(1, [1, 2])))
+        self.assertFalse(self.memory.poll(SlotWait(1, [1, 2])))
         self.assertAlmostEqual(self.now, POLL_SECONDS, delta=2 * YIELD)
         self.first.publish(1, 0)
         self.second.publish(1, 0)
         self.assertEqual([self.first.outgoing(), self.second.outgoing()], [(), [0]])
-        self.assertTrue(self.memory.poll(Wait(1, [1, 2])))
+        self.assertTrue(self.memory.poll(SlotWait(1, [1, 2])))
         self.second.publish(1, 0)
         self.assertEqual(self.second.outgoing(), ())
 
@@ -82,7 +82,7 @@ class WaitingTests(SynchronousTestCase):
                 self.first.publish(1, 0)
 
         self.others = come
-        self.assertFalse(self.memory.poll(Wait(1, [1, 2])))
+        self.assertFalse(self.memory.poll(SlotWait(1, [1, 2])))
         self.assertAlmostEqual(self.now, 1.8 * each, delta=3 * YIELD)
 
     def test_inVain(self) -> None:

@@ -32,7 +32,7 @@ _TAKEN: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
 @implementer(IClientSignal)
-class LocalApproach:
+class LocalClientSignal:
     """A connection that is announced to a listener on this host, if there is one."""
 
     isSMC = False

@@ -1,5 +1,5 @@
 """
-The nursery: a process that has imported all modules and forks players, which then start quickly.
+The forkserver: a process that has imported all modules and forks players, which then start quickly.
 
 It reads orders from its standard input, at whose end it kills all players and exits. It reports how a player
 has ended to that player's stage. It imports no reactor: each player installs its own.
@@ -72,7 +72,7 @@ def dieWithParent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-class Nursery:
+class Forkserver:
     """The forked players that have not ended."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class Nursery:
                         self._orders[pid] = order
 
     def leave(self) -> None:
-        """Detach a child from the nursery: a new session, and its own descriptors and signal handlers."""
+        """Detach a child from the forkserver: a new session, and its own descriptors and signal handlers."""
         os.setsid()
         dieWithParent()
         for each in (self._wake, self._wakeUp):
@@ -145,7 +145,7 @@ class Nursery:
             os.waitpid(pid, 0)
 
 
-def _be(order: Order) -> NoReturn:
+def _runChild(order: Order) -> NoReturn:
     """
     Run a player, and exit like a process, but without the interpreter's finalization, which takes longer
     than most conversations.
@@ -176,11 +176,11 @@ def main(folder: str) -> None:
     os.setsid()
     prepare()
     gc.freeze()
-    nursery = Nursery()
-    order = nursery.serve()
+    forkserver = Forkserver()
+    order = forkserver.serve()
     if order is not None:
-        nursery.leave()
-        _be(order)
+        forkserver.leave()
+        _runChild(order)
     shutil.rmtree(folder, ignore_errors=True)
 
 

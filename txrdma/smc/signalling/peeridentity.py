@@ -72,7 +72,7 @@ class PeerIdentity:
         self.directory = carried.directory
 
     @property
-    def witness(self) -> Hashable:
+    def identityKey(self) -> Hashable:
         """Identity of the peer that no other peer can claim: its process, user, or host; None if unknown."""
         if self.process is not None:
             return self.process
