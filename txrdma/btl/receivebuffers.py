@@ -134,7 +134,8 @@ class RemoteReceiveBuffers:
         sendFrame: Callable[[FrameKind, bytes], None],
     ) -> None:
         """
-        @param port: the port of the module with the queue pair; C{remoteChannel}: the address of the peer's.
+        @param port: the local port on which the queue pair is created.
+        @param remoteChannel: the datagram address of the peer, whose device has the other queue pair.
         @param sendFrame: sends a frame to the peer.
         """
         self._reactor, self._sendFrame = reactor, sendFrame

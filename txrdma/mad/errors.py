@@ -87,7 +87,7 @@ class MADError(MADFailure, Refused):
     def __init__(
         self, rpc: RPC, path: IBPath, status: int, request: bytes, reply: bytes, further: str = ""
     ) -> None:
-        """@param further: added to the words."""
+        """@param further: text that is appended to the meaning of the status."""
         words = (MADStatus(status).words(rpc.managementClass) or "no reason") + further
         MADFailure.__init__(self, f"{rpc.name}: status {status:#06x}, {words}", rpc, path, request, reply)
         self.status = status

@@ -78,7 +78,7 @@ class StreamCore(StreamDirections, Protocol):
         """
         Queue bytes until the peer can accept them; drop them if the write side is closed.
 
-        @return: the backlog.
+        @return: the number of bytes that are queued now.
         """
 
     def drop(self) -> None:

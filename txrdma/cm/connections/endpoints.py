@@ -96,7 +96,7 @@ class IPScheme(ServiceIDScheme):
 
 
 class Automatic(Enum):
-    """The type of L{AUTOMATIC}."""
+    """Type of the constant L{AUTOMATIC}, for annotations."""
 
     AUTOMATIC = "auto"
 

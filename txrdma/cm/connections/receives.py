@@ -42,7 +42,7 @@ class Part:
         self.requests: list[ReceiveRequest] = []
 
     def prepare(self, slots: int) -> list[ReceiveRequest]:
-        """Return the receives of the first C{slots} slots."""
+        """Return receive requests, one for each slot from the first on; C{slots} is their number."""
         requests, length = self.requests, self._slotBytes
         for slot in range(len(requests), slots):
             segment = Segment(self._address + slot * length, length, self._lkey)

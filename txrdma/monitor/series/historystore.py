@@ -367,7 +367,7 @@ class HistoryStore:
         return table
 
     def _summarize(self, family: ColumnFamily, finer: Level, coarser: Level, now: int) -> None:
-        """Compute the rows of the coarser level whose time has ended."""
+        """Compute the rows of a level from those of the next finer one, for all steps that have ended."""
         step = coarser.stepSeconds
         periods = self._known[family.head + finer.name]
         if not periods:

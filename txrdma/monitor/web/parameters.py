@@ -127,7 +127,7 @@ def _inQuery(parameters: Sequence[Parameter], query: Mapping[bytes, Sequence[byt
     for key, given in query.items():
         name = key.decode("utf-8", "replace")
         if name not in known:
-            raise Wrong(f"there is no parameter {name!r}, but {', '.join(known) or 'none'}")
+            raise Wrong(f"there is no parameter {name!r}; known are: {', '.join(known) or 'none'}")
         if len(given) > 1:
             raise Wrong(f"{name} is given {len(given)} times")
         try:

@@ -43,10 +43,12 @@ def activeMTU(interfaceMTU: int | None, isIPv6: bool, most: MTU | None) -> MTU:
 
 def longestDatagram(interfaceMTU: int | None, isIPv6: bool, most: MTU | None) -> int:
     """
-    Return the length of the longest datagram between software devices on interfaces with this MTU, in bytes.
+    Return the length in bytes of the longest datagram between two software devices.
 
-    Between them a datagram is not limited to the path MTUs of IBA, of which 1024 is the largest on Ethernet.
-    A device string with C{mtu=} (C{most}) limits it nevertheless, and so does an unknown MTU (None).
+    It fills a packet of the interfaces, which can be longer than the largest path MTU of IBA that fits.
+
+    @param interfaceMTU: the MTU of the interfaces; None: unknown, so that the path MTU is the limit.
+    @param most: the path MTU that a device string requests by C{mtu=}, which is then the limit; or None.
     """
     usual = activeMTU(interfaceMTU, isIPv6, most).bytes
     if interfaceMTU is None or most is not None:

@@ -253,7 +253,7 @@ class LaneReceiver:
             self.pollSends()  # otherwise left for idle polls
 
     def pollSends(self) -> None:
-        """Complete consumed sends, and wake a peer that waits for the local position."""
+        """Complete consumed sends, and wake a peer that waits until this end has read more."""
         outgoing = self._outgoing
         if outgoing.isLinked and (outgoing.outstanding or outgoing.isSuspended):
             consumed = self._rings.peerWords[CONSUMED]
@@ -263,7 +263,7 @@ class LaneReceiver:
             self.announce()
 
     def announce(self) -> None:
-        """Wake the peer if it waits for the local position."""
+        """Wake the peer if it waits until this end has read more of the ring."""
         self.isUnannounced = False
         self._wakeups.consumed()
 
