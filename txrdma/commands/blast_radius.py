@@ -64,10 +64,7 @@ class CommandOptions(SweepOptions):
 
 async def run(reactor: Any, options: CommandOptions) -> None:
     """Run C{txrdma blast-radius}: print what is lost without the elements, or rank all."""
-    with endedBySignals():
-        jobs = readJobs(options["jobs"]) if options["jobs"] else []
-    if options["squeue"]:
-        jobs = list(parsedJobs(await queueText(reactor, SQUEUE, _SQUEUE_SECONDS)))
+    jobs = await chosenJobs(reactor, options)
     if options["load"] and not options["device"]:
         recording, names = recorded(options["load"]), nodeNames(options)
         fabric, linear = recording.fabric, recording.linearTables()
@@ -76,9 +73,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
             fabric, names = await swept(session), session.names
             linear = await linearTables(session, fabric)
     elements = [elementOf(fabric, text, names) for text in options["elements"]]
-    byName, radius = HostsByName(names), BlastRadius(fabric, linear)
-    for node in fabric.nodes.values():
-        byName.add(node)
+    byName, radius = HostsByName.among(fabric.nodes.values(), names), BlastRadius(fabric, linear)
     mapped = [byName.of(job) for job in jobs]
     with ProgressBar("following paths") as progress:
         await worked(reactor, radius.steps(), progress)
@@ -106,6 +101,14 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         text = f"the tables of {radius.unread} switches are unknown: paths through them do not count"
         print(text if linear else "no forwarding tables are known: paths are not counted", file=sys.stderr)
     endWith(fabric)
+
+
+async def chosenJobs(reactor: Any, options: usage.Options) -> list[SlurmJob]:
+    """Return the jobs of C{--squeue} or C{--jobs}; none without these options."""
+    if options["squeue"]:
+        return list(parsedJobs(await queueText(reactor, SQUEUE, _SQUEUE_SECONDS)))
+    with endedBySignals():
+        return readJobs(options["jobs"]) if options["jobs"] else []
 
 
 def elementOf(fabric: Fabric, text: str, names: NodeNames) -> Element:

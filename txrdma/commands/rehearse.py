@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from twisted.python import usage
 
-from txrdma.commands.blast_radius import queuedJobs
+from txrdma.commands.blast_radius import chosenJobs
 from txrdma.commands.common.interruption import endedBySignals
 from txrdma.commands.common.options import CommandOptions as BaseOptions
 from txrdma.commands.common.progress import ProgressBar, worked
@@ -25,7 +25,7 @@ from txrdma.fabric.losses import lossDict
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.recording import Recording
 from txrdma.fabric.slurm import hostList
-from txrdma.fabric.slurmjobs import HostsByName, readJobs, SlurmJob
+from txrdma.fabric.slurmjobs import HostsByName, SlurmJob
 from txrdma.fabric.texts import listed
 from txrdma.monitor.config import MonitorConfig, parseConfig, readConfig
 from txrdma.monitor.series.historystore import HistoryStore
@@ -115,9 +115,7 @@ async def _rehearse(reactor: Any, options: CommandOptions) -> None:
     with endedBySignals():
         file = readRehearsal(options["rules"])
         config = configOf(options["config"] or file.config, options["fabric"])
-        jobs = readJobs(options["jobs"]) if options["jobs"] else []
-    if options["squeue"]:
-        jobs = await queuedJobs(reactor)
+    jobs = await chosenJobs(reactor, options)
     snapshot = options["load"] or file.snapshot
     if not snapshot:
         raise InvalidRequest(f"{options['rules']} has no snapshot: give --load; txrdma snapshot writes one")
@@ -147,7 +145,11 @@ def _losses(
 ) -> Generator[None, None, list[tuple[Fault, Element, Loss]]]:
     """Compute, in short steps, what is lost by each fault of a link or node, while it lasts, by itself."""
     fabric = recording.fabric
-    radius, mapped = BlastRadius(fabric, recording.linearTables()), HostsByName(fabric, _NAMES).of(jobs)
+    radius, hosts = (
+        BlastRadius(fabric, recording.linearTables()),
+        HostsByName.among(fabric.nodes.values(), _NAMES),
+    )
+    mapped = [hosts.of(job) for job in jobs]
     yield from radius.steps()
     found = []
     for fault, element in rehearsal.elements(fabric):

@@ -81,6 +81,14 @@ class HostsByName:
         self._names = names
         self._nodes: dict[str, list[Node]] = defaultdict(list)
 
+    @classmethod
+    def among(cls, nodes: Iterable[Node], names: NodeNames) -> HostsByName:
+        """Return those among some nodes."""
+        found = cls(names)
+        for node in nodes:
+            found.add(node)
+        return found
+
     def add(self, node: Node) -> None:
         """Add a node, unless it is no host."""
         if isHost(node):

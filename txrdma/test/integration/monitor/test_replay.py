@@ -71,6 +71,8 @@ def recorded(fabric: SimulatedFabric, clock: SimulatedClock, at: float) -> Recor
 
 
 class ReplayTests(TestCase):
+    slowBecause = "runs whole monitors of recorded fabrics"
+
     def setUp(self) -> None:
         clock = SimulatedClock()
         fabric = SimulatedFabric(clock, fatTree(4))

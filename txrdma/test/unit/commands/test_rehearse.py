@@ -24,7 +24,7 @@ from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.rows import COUNTERS, Row
 from txrdma.sim.twin import Twin
 from txrdma.test.support.mad.commanding import NetFabricTestCase
-from txrdma.test.unit.fabric.test_slurmjobs import job, squeue
+from txrdma.test.unit.fabric.test_slurmjobs import squeue
 
 CONFIG = """
 [poll]
@@ -168,7 +168,7 @@ class RehearsalTests(NetFabricTestCase):
     def test_losses(self) -> None:
         """Each fault of a link or node is listed with the hosts that it cuts off, and their jobs."""
         jobs = self.folder / "jobs"
-        jobs.write_text(squeue(job(7, "a,c"), job(8, "a")))
+        jobs.write_text(squeue("7:a,c", "8:a"))
         rules = FAULTS.replace('node = "b"', 'node = "right"', 1)
         answer = json.loads(self.rehearsed(rules, "--json", "--jobs", str(jobs)))
         lost = {one["fault"].partition(" ")[0]: one for one in answer["losses"]}

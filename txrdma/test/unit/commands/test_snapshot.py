@@ -74,7 +74,7 @@ class SnapshotTests(NetFabricTestCase):
         plain = self.mktemp()
         self.printed("discover", "--save", plain)
         self.offline("cables", "--load", plain)
-        self.assertIn("without answers", str(self.status))
+        self.assertIn("it has no tables", str(self.status))
 
     def test_silent(self) -> None:
         """A node that did not answer is also a finding of the snapshot."""
