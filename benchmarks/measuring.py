@@ -358,12 +358,13 @@ FIGURES: Final[dict[str, Callable[[dict[str, Any]], float]]] = {
     "links": lambda client: client["links"] * 1e3,
     "most": lambda client: client["most"],
     "cpu": lambda client: client["cpu"] * 1e6,
+    "bytes": lambda client: client["bytes"] / client["seconds"] / 1e6,
     "jain": lambda client: client["jain"],
     "resent": lambda client: client.get("resent", client["resentByTCP"]) / max(1, client["lost"]),
 }
 """
-Figures of scenarios that have several: functions of the client's result, in us of time or CPU, /s, shares, or
-ms.
+Figures of scenarios that have several: functions of the client's result, in us of time or CPU, /s, MB/s,
+shares, or ms.
 """
 
 

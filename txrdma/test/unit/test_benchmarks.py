@@ -13,6 +13,7 @@ from typing import cast
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from benchmarks.controlgroups import limitedGroup, NoControlGroup
+from benchmarks.parts import PARTS
 from benchmarks.report import table
 from benchmarks.results import load, Row, shortly
 from txrdma.test.support import CHECKOUT
@@ -53,6 +54,24 @@ class FigureTests(SynchronousTestCase):
         low, high = sorted((measured("roundtrip ratio"), measured("memory ratio")), key=float)
         self.assertEqual(measured("roundtrip memory cpu range"), f"{low} to {high}")
         self.assertEqual(measured("cpu range"), measured("cpu ratio"))
+
+    def test_readme(self) -> None:
+        """The README, which has no roles, states the same figure of a busy machine as the other pages."""
+        busy = self.kinds["measured"]("busy-1-0 busy-1-20 busy-1-60 busy-1-200 range")
+        text = " ".join((CHECKOUT / "README.md").read_text().split())
+        self.assertIn(
+            f"Beside a CPU-bound process, on two cores, small round trips take {busy} of TCP's time", text
+        )
+
+    def test_targets(self) -> None:
+        """Rows of results that were stored before a target changed have its present value."""
+        cases = [each for part in PARTS for case in part.cases(False) for each in (case, *case.also)]
+        targets = {case.name: case.reaches for case in cases}
+        for page in ("benchmarks.json", "benchmarks-compiled.json"):
+            rows = [row for each in load(CHECKOUT / "docs" / page)["sections"] for row in each["rows"]]
+            found = {row["name"]: row["reaches"] for row in rows if row["name"] in targets}
+            self.assertGreater(len(found), 50)
+            self.assertEqual(found, {name: targets[name] for name in found})
 
     def test_unknown(self) -> None:
         """An unknown figure is an error."""
