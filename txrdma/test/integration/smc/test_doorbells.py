@@ -1,5 +1,5 @@
 """
-Doorbells over shared memory: the system calls that wake a sleeping peer.
+Doorbells over shared memory: the system calls that wake a sleeping peer; and ends that rather poll for it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 from txrdma.test.support.smc.ends import EndsTestCase
 from txrdma.testing.protocols import Echo
 from txrdma.verbs._busypoll import SpinBudget
+from txrdma.verbs.completions import CompletionReader
 
 _MESSAGES = 100
 
@@ -45,3 +46,17 @@ class DoorbellTests(EndsTestCase):
     async def test_messageToSleepingPeerWritesDoorbellOnce(self) -> None:
         count = await self.roundTrips()
         self.assertEqual(count, 2 * _MESSAGES)
+
+
+class LowLatencyTests(EndsTestCase):
+    """Both ends in one process, on the real reactor."""
+
+    async def test_endsWithLowLatencyPollLonger(self) -> None:
+        """C{latency=low} in a string applies to this end only."""
+        preferred: list[CompletionReader] = []
+        self.patch(CompletionReader, "preferLatency", lambda reader: preferred.append(reader))
+        for listen, connect, number in (("", "", 0), ("low", "", 1), ("", "low", 1), ("low", "low", 2)):
+            preferred.clear()
+            listenText, connectText = (f":latency={each}" if each else "" for each in (listen, connect))
+            await self.ends(listen=f"smc:127.0.0.1:0{listenText}", connect=f"smc:127.0.0.1:{{}}{connectText}")
+            self.assertEqual(len(set(preferred)), number, (listen, connect))

@@ -129,3 +129,45 @@ class BusyPollTests(SynchronousTestCase):
             self.now += 300 * US
             busyPoll.found(self.now)
         self.assertLess(polled / (self.now - began), 0.02)
+
+
+class CrowdedTests(SynchronousTestCase):
+    """A process that has to wait for a processor, as the kernel counts it."""
+
+    def setUp(self) -> None:
+        self.waited = 0.0
+        self.asked = 0
+        self.now = 1000.0
+        self.budget = SpinBudget(self.runQueueWait)
+        self.busyPoll = BusyPoll(self.budget)
+
+    def runQueueWait(self) -> float:
+        self.asked += 1
+        return self.waited
+
+    def polls(self, share: float) -> bool:
+        """Return whether answers are polled for after a second in which the process waited this share."""
+        for _ in range(100):
+            self.now += 10e-3
+            self.waited += share * 10e-3
+            polls = self.busyPoll.wait(self.now) > self.now
+            self.busyPoll.found(self.now + US)
+        return polls
+
+    def test_waitForProcessorStopsPolling(self) -> None:
+        """No reader polls while the process waits for more than 5 % of the time; afterwards readers do."""
+        for share, polls in ((0.0, True), (0.04, True), (0.06, False), (0.9, False), (0.04, True)):
+            self.assertIs(self.polls(share), polls, share)
+
+    def test_kernelIsAskedOnceInTwoMilliseconds(self) -> None:
+        for _ in range(1000):
+            self.now += 10 * US
+            self.busyPoll.wait(self.now)
+            self.busyPoll.found(self.now + US)
+        self.assertLessEqual(self.asked, 6)
+
+    def test_allReadersOfProcessStop(self) -> None:
+        """A reader does not poll when another one has just found the machine busy."""
+        self.polls(0.9)
+        self.now += 100 * US
+        self.assertEqual(BusyPoll(self.budget).wait(self.now), self.now)
