@@ -239,7 +239,7 @@ class AlertTracker:
     def annotated(self, entry: Entry) -> None:
         """Process a finding that an operator has acknowledged or commented: its repetitions include that."""
         sent = self.sent.get(entry.key)
-        if sent is not None:
+        if sent is not None and entry.clearedAt is None:  # else it may be that of a later occurrence
             self.sent[entry.key] = {**entry.toDict(), "severity": sent["severity"]}
 
     def severityChanged(self, entry: Entry, now: float) -> None:

@@ -186,6 +186,18 @@ class AlertTests(SynchronousTestCase):
         self.assertIn("Comments: alice: cable ordered; ", mail)
         self.assertEqual(repeated.identity, first.identity)
 
+    def test_formerOccurrence(self) -> None:
+        """A comment on a cleared finding does not change the alert of one that was raised since then."""
+        self.entry.clearedAt = 2000.0
+        current = entryOf()
+        current.firstSeen = 4000.0
+        self.notifier.findingChanged(Raised(current))
+        self.clock.advance(60.0)
+        self.annotate(Action.COMMENT, "the cable was replaced")
+        self.clock.advance(300.0)
+        first, repeated = self.channel.alerts
+        self.assertEqual(repeated.finding, first.finding)
+
     def test_severity(self) -> None:
         """With another severity, the former alert ends, and another one with another identity is sent."""
         self.notifier.findingChanged(Raised(self.entry))
