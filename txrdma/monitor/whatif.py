@@ -17,7 +17,7 @@ from txrdma.fabric.model import Fabric, PortKey
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
 from txrdma.monitor.config import MonitorConfig
-from txrdma.monitor.diagnosis.findinglog import Cleared, FindingLog, Raised
+from txrdma.monitor.diagnosis.findinglog import Cleared, Entry, FindingLog, Raised
 from txrdma.monitor.diagnosis.journal import entryOf, FabricEvent
 from txrdma.monitor.diagnosis.moments import PRESENCE
 from txrdma.monitor.diagnosis.presence import Presence
@@ -86,6 +86,7 @@ class WhatIf:
         self._tracker = AlertTracker(config.alerts, begin)
         self._down: set[tuple[PortKey, PortKey]] = set()
         self._gone: set[GUID] = set()
+        self._recorded: dict[str, Entry] = {}
 
     def run(self) -> Generator[tuple[int, int], None, None]:
         """Evaluate the history, and yield the numbers of hours done and of all."""
@@ -126,7 +127,7 @@ class WhatIf:
     def _happened(self, event: FabricEvent) -> None:
         """Process a recorded finding, or a change of a node or link."""
         if event.kind in _FINDINGS:
-            self._recorded(event)
+            self._findingChanged(event)
         elif event.kind == "node-gone" and event.guid is not None:
             self._gone.add(event.guid)
         elif event.kind == "node-came":
@@ -140,7 +141,8 @@ class WhatIf:
                 self._thresholds.linksChanged({link} if isLost else (), () if isLost else {link}, event.at)
                 (self._down.add if isLost else self._down.discard)(link)
 
-    def _recorded(self, event: FabricEvent) -> None:
+    def _findingChanged(self, event: FabricEvent) -> None:
+        """Process a recorded finding that was raised or cleared, or an operator's action on it."""
         try:
             entry = entryOf(event)
         except ValueError:
@@ -149,9 +151,16 @@ class WhatIf:
         if kind in KINDS_OF_ERRORS or kind in self._rules.ignored:
             return
         entry.severity = self._rules.severities.get(kind, entry.severity)
-        if event.kind == "finding-raised":
+        if not event.text:  # the state after an action
+            known = self._recorded.get(event.subject)
+            if known is not None:
+                known.acknowledgement, known.comments = entry.acknowledgement, entry.comments
+                self._tracker.annotated(known)
+        elif event.kind == "finding-raised":
+            self._recorded[event.subject] = entry
             self._tracker.raised(entry, event.at)
         else:
+            self._recorded.pop(event.subject, None)
             self._tracker.cleared(entry, event.at)
 
 

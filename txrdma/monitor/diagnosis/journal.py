@@ -129,8 +129,8 @@ def _findingEvent(entry: Entry, text: str, at: float) -> FabricEvent:
     kind = "finding-raised" if entry.clearedAt is None else "finding-cleared"
     detail: list[Any] = [list(entry.key), found.text, entry.firstSeen, entry.lastSeen, entry.clearedAt]
     detail.append(entry.times)
-    if entry.acknowledgement is not None or entry.comments:
-        detail.append([entry.acknowledgement, entry.comments])
+    if entry.acknowledgement is not None or entry.comments or found.cause:
+        detail.append([entry.acknowledgement, entry.comments, found.cause])
     subject = json.dumps([*entry.key, entry.firstSeen])
     return FabricEvent(at, kind, found.where, text, found.guid, found.port, subject, detail)
 
@@ -165,22 +165,24 @@ def entryOf(event: FabricEvent) -> Entry:
         case [values, str(text), first, last, clearedAt, int(number), *notes] if number > 0:
             if isTime(first) and isTime(last) and (clearedAt is None or isTime(clearedAt)):
                 key = Key.fromStored(values)
-                finding = Finding(key.kind, event.where, text, event.guid, event.port)
+                acknowledgement, comments, cause = _notesOf(notes)
+                finding = Finding(key.kind, event.where, text, event.guid, event.port, cause)
                 advice = adviceOn(finding.kind)
                 entry = Entry(key, finding, advice.severity, advice.text, first, last, clearedAt, number)
-                if notes:
-                    entry.acknowledgement, entry.comments = _notesOf(notes)
+                entry.acknowledgement, entry.comments = acknowledgement, comments
                 return entry
     raise ValueError(f"{event.detail!r} is not a finding")
 
 
-def _notesOf(stored: list[Any]) -> tuple[Acknowledgement | None, tuple[Comment, ...]]:
-    """Return the acknowledgement and the comments of a finding, or raise C{ValueError}."""
+def _notesOf(stored: list[Any]) -> tuple[Acknowledgement | None, tuple[Comment, ...], str]:
+    """Return the acknowledgement, the comments and the cause of a finding, or raise C{ValueError}."""
     match stored:
-        case [[None, [*comments]]]:
-            return None, tuple(map(_commentOf, comments))
-        case [[[at, str(user), int(severity)], [*comments]]] if isTime(at):
-            return Acknowledgement(at, user, Severity(severity)), tuple(map(_commentOf, comments))
+        case []:
+            return None, (), ""
+        case [[None, [*comments], str(cause)]]:
+            return None, tuple(map(_commentOf, comments)), cause
+        case [[[at, str(user), int(severity)], [*comments], str(cause)]] if isTime(at):
+            return Acknowledgement(at, user, Severity(severity)), tuple(map(_commentOf, comments)), cause
     raise ValueError(f"{stored!r} are not the comments of a finding")
 
 

@@ -302,11 +302,12 @@ class InvalidRowTests(SynchronousTestCase):
                     (f"notes {number}", [key, "it is slow", 1.0, 2.0, None, 1, notes])
                     for number, notes in enumerate(
                         (
-                            *(None, [], [None], [[1.0, "alice"], []], [[1.0, "alice", 99], []]),
+                            *(None, [], [None, []], [None, [], 1]),
+                            *([[1.0, "alice"], [], ""], [[1.0, "alice", 99], [], ""]),
                             *(
-                                [[nan, "alice", 1], []],
-                                [None, [[1.0, "alice"]]],
-                                [None, [[inf, "alice", "x"]]],
+                                [[nan, "alice", 1], [], ""],
+                                [None, [[1.0, "alice"]], ""],
+                                [None, [[inf, "alice", "x"]], ""],
                             ),
                         )
                     )

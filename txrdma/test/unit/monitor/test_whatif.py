@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, Raised
+from txrdma.monitor.diagnosis.findinglog import Action, Annotated, Cleared, FindingEvent, Raised
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.events.alerts import AlertTracker
 from txrdma.monitor.reading.poller import FabricPoller
@@ -47,6 +47,8 @@ class WhatIfTests(FabricTestCase):
             self.tracker.raised(event.entry, self.clock.seconds())
         elif isinstance(event, Cleared):
             self.tracker.cleared(event.entry, self.clock.seconds())
+        elif isinstance(event, Annotated):
+            self.tracker.annotated(event.entry)
 
     def readAll(self, since: float) -> None:
         now = self.clock.seconds()
@@ -118,3 +120,34 @@ class WhatIfTests(FabricTestCase):
         self.fabric.growCounters("c", 1, symbolErrorCounter=0.0)
         self.pump(3000.0)
         self.assertEqual(sorted(self.evaluated()), sorted(self.sent))
+
+    def test_cause(self) -> None:
+        """Nodes that only a missing switch led to are no alerts."""
+        self.pump(600.0)
+        for number in (1, 2, 3, 4):
+            if self.fabric.port("right", number).neighbor is not None:
+                self.fabric.cut("right", number)
+        self.pump(600.0)
+        self.assertIn("node-gone", [kind for kind, _where in self.sent])
+        self.assertEqual(sorted(self.evaluated()), sorted(self.sent))
+
+    def test_operators(self) -> None:
+        """Comments do not delay or end an alert; an acknowledged finding is not sent."""
+        self.pump(600.0)
+        begin = self.clock.seconds()
+        for name in ("b", "c"):
+            self.fabric.cut(name)
+        self.pump(20.0)
+        several = {one.finding.where.partition(" ")[0]: one for one in self.poller.findingLog.open.values()}
+        self.poller.annotate(several["b"], Action.ACKNOWLEDGE, "alice", "")
+        for _minute in range(10):
+            self.poller.annotate(several["c"], Action.COMMENT, "alice", "wait")
+            self.pump(60.0)
+        self.assertEqual(len(self.sent), 1)
+        evaluated = WhatIf(self.store, self.config, BEGIN, begin + 300.0, self.poller.fabric)
+        self.pump(180.0)
+        for _at in evaluated.run():
+            pass
+        self.assertEqual(
+            [(one.alert.finding["kind"], one.alert.finding["where"]) for one in evaluated.alerts], self.sent
+        )
