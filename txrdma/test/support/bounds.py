@@ -55,7 +55,8 @@ BOUNDS: Final = {
         tap.FabricsService.monitors verbs.PollingReactor._pollables,_live,_hits verbs._Share._unsubscribers
         verbs.PyverbsDevice._channels,_completionQueues,_domains,_listeners,_queuePairs,_readers
         verbs.PyverbsProtectionDomain._handles,_queuePairs,_regions,_shared
-        verify.MeasuringClient._calls verify.Serving._ports verify.WorkerSupervisor.checks,measurements verify.RoundTripTimer._times
+        verify.MeasuringClient._calls verify.Serving._ports verify.WorkerSupervisor.checks,measurements
+        verify.RoundTripTimer._times
         verify.Worker._errors,_rest
     """,
     "TURN": """
