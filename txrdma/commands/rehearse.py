@@ -56,7 +56,7 @@ class CommandOptions(BaseOptions):
     failureStatus = 2
     optFlags = [
         ["strict", None, "The exit status is also 1 if there are findings that were not expected."],
-        ["squeue", None, "Read the jobs of Slurm by running squeue --json."],
+        ["squeue", None, "Read the jobs of Slurm by running squeue."],
         ["json", None, "JSON instead of text."],
     ]
     optParameters = [
@@ -64,7 +64,7 @@ class CommandOptions(BaseOptions):
         ["config", "c", "", "Configuration of the monitor (TOML). [default: that of RULES]", fileName],
         ["fabric", None, "", "Name of the fabric, if the configuration has several."],
         ["history", None, "", "History: a file or URL. With RULES, its traffic and errors are simulated."],
-        ["jobs", "j", "", "Read the jobs of Slurm from a file with the output of squeue --json.", fileName],
+        ["jobs", "j", "", "Read the jobs of Slurm from a file with the output of squeue.", fileName],
         ["days", None, _DAYS, "Without RULES: days of the history, the last ones.", float],
     ]
 
