@@ -178,22 +178,11 @@ class Twin(SimulatedFabric):
                 known = {name: several[name] * speed / unit for name, unit in units.items()}
                 port.count().grow(now, **known)
 
-    def disconnect(self, portKey: PortKey) -> None:
-        """Cut the cable of a port that this fabric may not have, until L{reconnect}."""
-        port = self.portAt(portKey)
-        if port is not None:
-            self.cut(port.node.identifier, port.number)
-
-    def reconnect(self, portKey: PortKey) -> None:
-        """Reconnect the cable of a port after L{disconnect}."""
-        port = self.portAt(portKey)
-        if port is not None:
-            self.heal(port.node.identifier, port.number)
-
-    def portsOf(self, guid: GUID) -> list[PortKey]:
-        """Return the ports of a node; none of a node that this fabric does not have."""
-        node = self._byGUID.get(guid)
-        return [] if node is None else [(guid, port.number) for port in node.external]
+    def setLink(self, link: tuple[PortKey, PortKey], isThere: bool) -> None:
+        """Cut or reconnect the cable between two ports; without effect if this fabric has none there."""
+        one, other = map(self.portAt, link)
+        if one is not None and other is not None and one.peer is other:
+            (self.heal if isThere else self.cut)(one.node.identifier, one.number)
 
     # Cables and nodes.
 

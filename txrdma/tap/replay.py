@@ -33,9 +33,10 @@ _log = Logger()
 
 _DAY_SECONDS: Final = 86400
 _LEVEL: Final = "minutes"
-_CHANGES: Final = ("node-gone", "node-came", "link-gone", "link-came")
+_GONE: Final = "link-gone"
+_CHANGES: Final = (_GONE, "link-came")  # of all links of a node that is gone, too
 _Minute = tuple[dict[PortKey, dict[str, float]], list[FabricEvent]]
-"""Rates of counters by port, and changes of the fabric."""
+"""Rates of counters by port, and changes of links."""
 
 
 def readRecordings(paths: Sequence[str]) -> list[Recording]:
@@ -84,8 +85,8 @@ def silent(config: MonitorConfig) -> MonitorConfig:
 
 class HistoryReplay:
     """
-    Lets the counters of a twin grow as in a history, and its nodes and links disappear and return, minute by
-    minute, from L{start} to L{stop}.
+    Lets the counters of a twin grow as in a history, and its links disappear and return, minute by minute,
+    from L{start} to L{stop}.
     """
 
     def __init__(
@@ -98,7 +99,8 @@ class HistoryReplay:
         """
         self._twin = twin
         self._store = store
-        self._at, self._end = begin, end
+        self._begin = self._at = begin
+        self._end = end
         self._speed = speed
         self._inThread = inThread
         self._timer = Timer(twin.clock)
@@ -132,7 +134,10 @@ class HistoryReplay:
 
     def _read(self, begin: int) -> _Minute:
         end = begin + STEP_SECONDS
-        return self._store.rates(begin, end, _LEVEL), self._store.eventsBetween(_CHANGES, begin, end)
+        events = self._store.eventsBetween(_CHANGES, begin, end)
+        if begin == self._begin:
+            events = self._store.statesAt((_GONE,), begin) + events
+        return self._store.rates(begin, end, _LEVEL), events
 
     def _failed(self, failure: Failure) -> None:
         _log.failure("a minute of the history was not replayed", failure)
@@ -146,11 +151,9 @@ class HistoryReplay:
         self._growing = set(rates)
         twin.growAs({**ended, **rates}, self._speed)
         for event in events:
-            change = twin.disconnect if event.kind.endswith("gone") else twin.reconnect
-            link = linkOf(event) if event.kind.startswith("link") else None
-            ports = twin.portsOf(event.guid) if link is None and event.guid is not None else []
-            for portKey in ports if link is None else link[:1]:
-                change(portKey)
+            link = linkOf(event)
+            if link is not None:
+                twin.setLink(link, event.kind != _GONE)
 
 
 class ReplayService(MonitorService):

@@ -248,6 +248,11 @@ class HistoryStore:
         with self._transaction():
             return self._events.states(self._database, kinds, most)
 
+    def statesAt(self, kinds: Sequence[str], at: float) -> list[FabricEvent]:
+        """Return the last events that were states at a time, of these kinds. Blocks."""
+        with self._transaction():
+            return self._events.statesAt(self._database, kinds, at, MOST_STATES)
+
     def changes(self) -> list[FabricEvent]:
         """Return the last changes, in order, or raise L{DeviceUnavailable}."""
         with self._transaction():

@@ -504,8 +504,7 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual(self.store.changeTimes(0.0, 10.0, 1), (1.0, [(5.0, 2)]))
 
     def statesAt(self, at: float) -> list[FabricEvent]:
-        with self.store._transaction():
-            return self.store._events.statesAt(self.store._database, ("node-came", "node-gone"), at, 100)
+        return self.store.statesAt(("node-came", "node-gone"), at)
 
     def test_moment(self) -> None:
         """A moment has nodes, links, missing links and open findings; there is none without events."""
