@@ -238,8 +238,7 @@ async def _evaluate(reactor: Any, options: CommandOptions) -> None:
         span = store.span(_LEVEL)
         if span is None:
             raise InvalidRequest(f"history {options['history']}: it has no minutes yet")
-        end = min(time.time(), span[1])
-        begin = max(span[0], end - options["days"] * 86400)
+        begin, end = max(span[0], span[1] - options["days"] * 86400), span[1]
         whatIf = WhatIf(store, config, begin, end, fabric)
         with ProgressBar("evaluating hours") as progress:
             await worked(reactor, whatIf.run(), progress)

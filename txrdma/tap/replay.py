@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -228,7 +227,7 @@ def openPast(where: str, begin: str) -> tuple[HistoryStore, int, int]:
         raise InvalidRequest(f"--begin {begin}: expected a time as 2026-11-28 18:00") from error
     store = HistoryStore(where, isReader=True)
     span = store.span(_LEVEL)
-    first, last = (0, 0) if span is None else (span[0], min(span[1], int(time.time())))
+    first, last = (0, 0) if span is None else span
     at = max(first, last - _DAY_SECONDS) if given is None else given // STEP_SECONDS * STEP_SECONDS
     if span is None or not first <= at < last:
         store.close()

@@ -118,13 +118,18 @@ class EventTable:
         return self._found(database, f"kind IN ({marks}) AND number IN ({last})", (*kinds, at), most)
 
     @staticmethod
-    def completeSince(database: Database) -> float | None:
+    def begin(database: Database) -> float | None:
+        """Return the time of the first event; None without events."""
+        found = database.execute("SELECT at FROM events ORDER BY number LIMIT 1")
+        return float(found[0][0]) if found else None
+
+    @classmethod
+    def completeSince(cls, database: Database) -> float | None:
         """Return the time since which states are complete: none has been deleted. None without events."""
-        first = "SELECT at FROM events ORDER BY number LIMIT 1"
         time = "CAST(detail AS double precision)"
         deleted = f"SELECT {time} FROM events WHERE kind = ? ORDER BY number DESC LIMIT 1"
-        found = database.execute(deleted, _DELETED) or database.execute(first)
-        return float(found[0][0]) if found else None
+        found = database.execute(deleted, _DELETED)
+        return float(found[0][0]) if found else cls.begin(database)
 
     @staticmethod
     def changeTimes(

@@ -459,10 +459,18 @@ class HistoryStore:
         return found
 
     def span(self, level: str) -> tuple[int, int] | None:
-        """Return the beginning of the oldest table of a level and the end of the newest; None without any."""
+        """Return the time of which a computed level has rows, by its beginning and end; None without any."""
         chosen = self._levels[indexOf(level, self._levels)]
-        periods = self._known[TRAFFIC.head + chosen.name]
-        return (chosen.span(periods[0])[0], chosen.span(periods[-1])[1]) if periods else None
+        name = TRAFFIC.head + chosen.name
+        periods = self._known[name]
+        with self._transaction():
+            known = self._database.execute("SELECT until FROM done WHERE level = ?", name)
+            began = self._events.begin(self._database)
+        if not periods or not known:
+            return None
+        first, end = int(began or 0) // chosen.stepSeconds * chosen.stepSeconds, int(known[0][0])
+        begin = max(chosen.span(periods[0])[0], first)
+        return (begin, end) if begin < end else None
 
     def rates(self, begin: int, end: int, level: str) -> dict[PortKey, dict[str, float]]:
         """Return the average growth of all counters of all ports per second; data in octets. Blocks."""

@@ -20,7 +20,7 @@ from txrdma.fabric.recording import Recording
 from txrdma.fabric.snapshots import writeRecording
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.diagnosis.journal import FabricEvent
+from txrdma.monitor.diagnosis.moments import LinkState, stateEvent
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.rows import COUNTERS, Row
 from txrdma.sim.clock import SimulatedClock
@@ -123,9 +123,10 @@ class ReplayTests(TestCase):
             rows.append(Row((host.guid, 1), begin + 60 * minute, (60.0, *counts, 0.0, 0.0)))
         store.write(rows, begin + 7200)
         gone = next(node for node in fabric.hosts() if node.description == "h00002")
-        subject = str(gone.guid)
-        event = FabricEvent(begin + 120.0, "node-gone", "h00002", "gone", gone.guid, None, subject, "")
-        store.append([event])
+        ends = next(ends for ends in fabric.links() if gone in (ends[0].node, ends[1].node))
+        one, other = ((end.node.guid, end.number) for end in ends)
+        for at, change in ((0.0, "came"), (120.0, "gone")):
+            store.append([stateEvent(begin + at, change, (one, other), LinkState("one", "other"))])
         store.close()
         text = CONFIG.format(history=self.mktemp(), log=self.mktemp())
         past = openPast(path, datetime.fromtimestamp(begin).isoformat(" "))

@@ -154,7 +154,8 @@ class StoreContract(SynchronousTestCase):
         self.store.write([reading(605, 7, portKey=OTHER), correction(620, 3)], 800)
         self.store.append([self.event(at, "node-gone", "x") for at in (600.0, 700.0)])
         reader = self.opened(isReader=True)
-        self.assertEqual(reader.span("minutes"), (0, 86400))
+        self.assertEqual(reader.span("minutes"), (600, 720))
+        self.assertIsNone(reader.span("hours"))
         rates = reader.rates(600, 660, "minutes")
         self.assertEqual((rates[PORT]["portXmitData"], rates[OTHER]["portXmitData"]), (50.0, 7.0))
         self.assertEqual(rates[PORT][CORRECTED], 3 / 60)
@@ -271,6 +272,7 @@ class StoreContract(SynchronousTestCase):
             findingLog.annotate(entry, action, user, text, 1500.25)
             journal.annotated(entry, action, user, text, 1500.25)
         self.reopen()
+        journal.store = self.store.append
         restoreState(self.store, findingLog, Presence(), journal, lambda kind: 0.0)
         (after,) = findingLog.open.values()
         self.assertEqual(after.acknowledgement, Acknowledgement(1500.25, "alice", entry.severity))
