@@ -250,6 +250,7 @@ class Twin(SimulatedFabric):
         for port, _part, content in self._answers(recording, "VendGet", None, "MlxGeneralInfoExtended"):
             port.node.generalInfo = content
         self._setRegisters(recording)
+        self._setCounting(recording)
         now = self.clock.seconds()
         for portKey, values in self._counters(recording).items():
             known = self.portAt(portKey)
@@ -303,6 +304,18 @@ class Twin(SimulatedFabric):
                 port.node.systemInfo = content[: SystemInfo.size]
             elif register == MODULE and 0 < number <= port.node.numPorts:
                 port.node.ports[number].module = content[: ModuleInfo.size]
+
+    def _setCounting(self, recording: Recording) -> None:
+        """Let nodes that did not answer for their counters be silent about them, if they were asked."""
+        counting = {
+            port.node
+            for rpc, name in recording.answers
+            if rpc == "PerformanceGet"
+            for port, _part, _content in self._answers(recording, rpc, None, name)
+        }
+        for recorded in recording.fabric.nodes.values():
+            node = self._byGUID[recorded.guid]
+            node.hasCounters = not counting or not recorded.lid or node in counting
 
     def _setLevels(self, recording: Recording | None) -> None:
         """Let the SA report the recorded service levels, if any; those of other paths are zero."""

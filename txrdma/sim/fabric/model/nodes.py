@@ -235,6 +235,7 @@ class SimulatedNode:
     @ivar generalInfo: encoded GeneralInfo of a Mellanox device; C{b""} for others.
     @ivar systemInfo: encoded SystemInfo with its serial number; C{b""} if none can be read.
     @ivar isDead: whether the node's agents answer nothing and forward no directed routes.
+    @ivar hasCounters: whether the node answers requests for counters.
     @ivar delaySeconds: additional time until the node answers.
     @ivar busyFor: number of requests that are still to be answered with BUSY.
     @ivar redirects: LID to which GMPs are redirected, by management class.
@@ -248,7 +249,7 @@ class SimulatedNode:
     __slots__ = (
         *("busyFor", "delaySeconds", "description", "generalInfo", "guid", "identifier", "index", "info"),
         *("countsWide", "isDead", "isSwitch", "kind", "linear", "multicast", "portGUIDs", "ports"),
-        *("adaptive", "redirects", "routing", "switchInfo", "systemInfo"),
+        *("adaptive", "hasCounters", "redirects", "routing", "switchInfo", "systemInfo"),
     )
 
     def __init__(self, kind: NodeType, identifier: str, description: str, info: NodeInfo) -> None:
@@ -264,6 +265,7 @@ class SimulatedNode:
         self.generalInfo = b""
         self.systemInfo = b""
         self.isDead = False
+        self.hasCounters = True
         self.delaySeconds = 0.0
         self.busyFor = 0
         self.redirects: dict[int, LID] | None = None

@@ -287,7 +287,8 @@ class Wire:
             return answerVendor(port, datagram)
         if _class(datagram) == CONGESTION:
             return self._congestion.answer(port, datagram)
-        return self._pma.answer(port, datagram) if _class(datagram) == _PERFORMANCE else None
+        isAnswered = _class(datagram) == _PERFORMANCE and port.node.hasCounters
+        return self._pma.answer(port, datagram) if isAnswered else None
 
     def _answer(self, node: SimulatedNode, to: SimulatedMADPort, reply: bytes, envelope: object) -> None:
         if self.loss and self._isLost():

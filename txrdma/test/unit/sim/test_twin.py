@@ -10,6 +10,7 @@ from txrdma.fabric.model import Fabric
 from txrdma.fabric.recorder import record
 from txrdma.fabric.recording import Recording
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.errors import MADTimeoutError
 from txrdma.mad.layouts.pma import PortCounters
 from txrdma.mad.layouts.smp import SMInfo
 from txrdma.mad.layouts.values import SMState
@@ -155,6 +156,23 @@ class TwinTests(FabricTestCase):
         twin.heal("left", 3)
         self.pump()
         self.assertEqual((routes(), here.adaptive), (recorded, groups))
+
+    def test_withoutCounters(self) -> None:
+        """A node that did not answer for its counters does not in the twin, unless nobody was asked."""
+        self.fabric.node("c").hasCounters = False
+        recording = self.recorded(1000.0)
+        lid = self.lid("c")
+        for one, isAnswered in ((recording, False), (Recording(recording.fabric), True)):
+            twin = Twin(self.clock, [one])
+            self.addCleanup(twin.close)
+            self.assertEqual(self.errorsAt(twin, "b"), 0)
+            agent = MADAgent(self.clock, twin.attach())
+            self.addCleanup(agent.close)
+            reading = agent.PerformanceGet(PortCounters(portSelect=1), gmp(lid))
+            if isAnswered:
+                self.answerTo(reading)
+            else:
+                self.refused(reading, MADTimeoutError)
 
     def test_standby(self) -> None:
         """A standby subnet manager of the recording answers in the twin as it did."""
