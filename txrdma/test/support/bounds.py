@@ -28,7 +28,7 @@ BOUNDS: Final = {
         btl.BTLWork._futures btl.ReactorThread._calls
         btl.Message.tags,bodies btl.Ordering.tags btl.Outbox._windows btl.Peer.urgent,usual
         btl.Regions._regions btl._TagQueue.requests btl._Window.waiting cm.Attempts._pending
-        cm.Adapter.followers fabric.Recording.answers monitor.WhatIf.alerts,sent
+        cm.Adapter.followers fabric.Recording.answers monitor.WhatIf.alerts,sent,_recorded
         cm.ConnectionManager._handlers,_services,_resolving cm.Dispatcher._peerToPeer,_resolutions,_listeners
         cm.EndMappings._writes,_waiting cm.KernelManager._handlers cm.Mappings.orders,_localRanges
         cm.PathMigration._arming cm.SendQueue.waiting cm.Sending._waiting cm.ServiceClaims._claims

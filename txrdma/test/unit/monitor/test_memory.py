@@ -286,6 +286,11 @@ class InvalidRowTests(SynchronousTestCase):
         """Events whose contents have other types, or are missing."""
         key, finding = self.key, self.finding
         incomplete = {name: value for name, value in finding.items() if name != "severity"}
+        invalidNotes: list[object] = [
+            *(None, [], [None, []], [None, [], 1]),
+            *([[1.0, "alice"], [], ""], [[1.0, "alice", 99], [], ""], [[nan, "alice", 1], [], ""]),
+            *([None, [[1.0, "alice"]], ""], [None, [[inf, "alice", "x"]], ""]),
+        ]
         several: dict[str, list[tuple[object, object]]] = {
             "finding-raised": [
                 ("f1", None),
@@ -300,17 +305,7 @@ class InvalidRowTests(SynchronousTestCase):
                 ("f5", [key, "it is slow", 1.0, 2.0, None, 0]),
                 *(
                     (f"notes {number}", [key, "it is slow", 1.0, 2.0, None, 1, notes])
-                    for number, notes in enumerate(
-                        (
-                            *(None, [], [None, []], [None, [], 1]),
-                            *([[1.0, "alice"], [], ""], [[1.0, "alice", 99], [], ""]),
-                            *(
-                                [[nan, "alice", 1], [], ""],
-                                [None, [[1.0, "alice"]], ""],
-                                [None, [[inf, "alice", "x"]], ""],
-                            ),
-                        )
-                    )
+                    for number, notes in enumerate(invalidNotes)
                 ),
             ],
             "finding-cleared": [
