@@ -194,11 +194,12 @@ class FindingLog:
     """
     Log of all findings: the open ones, and the last ones that were cleared.
 
+    @ivar rules: rules for raising and clearing, which L{change} replaces.
     @ivar open: entries that were raised and are not cleared, in order of their raising.
     """
 
     def __init__(self, rules: FindingRules) -> None:
-        self._rules = rules
+        self.rules = rules
         self._pending: dict[Key, float] = {}
         self.open: dict[Key, Entry] = {}
         self._closed: dict[int, Entry] = {}  # by id(), so that thousands that return are found at once
@@ -233,7 +234,7 @@ class FindingLog:
                 if entry.isRestored:
                     entry.isRestored = False
                     events.append(Resumed(entry))
-            elif now - self._pending.setdefault(key, now) >= self._rules.raiseSeconds.get(source, 0.0):
+            elif now - self._pending.setdefault(key, now) >= self.rules.raiseSeconds.get(source, 0.0):
                 events.append(Raised(self._raise(key, finding, now)))
         for key in [key for key in self._pending if key.source == source and key not in seen]:
             if not isUnknown(key):
@@ -270,7 +271,7 @@ class FindingLog:
 
         @return: acknowledged findings whose severity has changed, which ends the acknowledgement.
         """
-        self._rules = rules
+        self.rules = rules
         changed: list[FindingEvent] = []
         for entry in self.open.values():
             entry.severity = self.severityOf(entry.finding)
@@ -315,7 +316,7 @@ class FindingLog:
     def settlesIn(self, source: str, now: float) -> float | None:
         """Return the seconds until another report of a source can raise a finding; None if none can."""
         waits = [
-            since + self._rules.raiseSeconds.get(source, 0.0)
+            since + self.rules.raiseSeconds.get(source, 0.0)
             for key, since in self._pending.items()
             if key.source == source
         ]
@@ -333,7 +334,7 @@ class FindingLog:
         """Return findings by identity; several of one kind at one location are merged."""
         several: dict[Key, list[Finding]] = {}
         for one in found:
-            if one.kind not in self._rules.ignored:
+            if one.kind not in self.rules.ignored:
                 key = Key(source, one.kind, one.where if one.guid is None else str(one.guid), one.port)
                 several.setdefault(key, []).append(one)
         return {key: _joined(ones) for key, ones in several.items()}
@@ -341,7 +342,7 @@ class FindingLog:
     def _raise(self, key: Key, finding: Finding, now: float) -> Entry:
         since = self._pending.pop(key)
         entry = self._returning.pop(key, None)
-        if entry is not None and now - (entry.clearedAt or 0.0) < self._rules.returnSeconds:
+        if entry is not None and now - (entry.clearedAt or 0.0) < self.rules.returnSeconds:
             del self._closed[id(entry)]
             entry.finding, entry.lastSeen, entry.clearedAt, entry.awaySince = finding, now, None, None
             entry.severity, entry.times = self.severityOf(finding), entry.times + 1
@@ -354,11 +355,11 @@ class FindingLog:
 
     def severityOf(self, finding: Finding) -> Severity:
         """Return the severity of a finding by the current rules."""
-        return self._rules.severities.get(finding.kind, adviceOn(finding.kind).severity)
+        return self.rules.severities.get(finding.kind, adviceOn(finding.kind).severity)
 
     def _awaySeconds(self, entry: Entry) -> float:
         """Return how long a finding must be absent before it is cleared: longer each time it returns."""
-        rules = self._rules
+        rules = self.rules
         longer = rules.clearSeconds * (1 << min(entry.times - 1, _MOST_DOUBLINGS))
         return min(longer, max(rules.mostClearSeconds, rules.clearSeconds))
 

@@ -226,7 +226,7 @@ async def past(context: PageContext, at: float | None, since: float | None = Non
     if since is not None and since > end:
         since, at = end, None if since >= context.now else since
     isRecent = at is None or at > context.now - _RECENT_SECONDS
-    state = since, at, _eventsOf(context) if isRecent else None
+    state = since, at, _eventsOf(context) if isRecent else None, watch.poller.findingLog.rules
     work = partial(_read, watch, context.now if at is None else at, since)
     request = ("past", watch.fabric, hash((since, at)) % _SLOTS)
 

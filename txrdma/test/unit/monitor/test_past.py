@@ -11,6 +11,8 @@ from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.internet.task import deferLater
 
 from txrdma.error import DeviceUnavailable
+from txrdma.fabric.advice import Severity
+from txrdma.monitor.diagnosis.findinglog import FindingRules
 from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.web import past
@@ -127,6 +129,17 @@ class PastTests(PageTestCase):
         self.json(f"topology/at?at={before - 30}")
         self.json(f"topology/difference?from={before - 30}")
         self.assertEqual(self.reads, 4)
+
+    def test_otherSeverities(self) -> None:
+        """Findings of the past have the severities of the present configuration."""
+        self.cut("left", 3)
+        at = int(self.clock.seconds())
+        self.pump(120.0)
+        worst = []
+        for severity in (Severity.INFO, Severity.CRITICAL):
+            self.poller.findingLog.change(FindingRules({}, severities={"link-gone": severity}))
+            worst.append(self.json(f"topology/at?at={at}")["edges"][0]["worst"])
+        self.assertEqual(worst, ["info", "critical"])
 
     def test_sharedTimes(self) -> None:
         """Times of changes are read once for all browsers until something changes."""
