@@ -83,6 +83,7 @@ class Presence:
         self.linked: Mapping[Link, LinkState] = {}
         self.nodes: dict[GUID, Absence] = {}
         self.links: dict[Link, Absence] = {}
+        self._hung: dict[GUID, list[Port]] = {}
         self.lost: set[Link] = set()
         self.came: set[Link] = set()
         self.changes = 0
@@ -245,19 +246,22 @@ class Presence:
             for key in shortest[:excess]:
                 del gone[key]
 
-    def _hung(self, fabric: Fabric) -> dict[GUID, list[Port]]:
-        """Return the missing nodes that have links in a fabric, each with the ports that lead to it."""
-        found: dict[GUID, list[Port]] = {}
+    def swept(self, fabric: Fabric) -> None:
+        """
+        Record which missing nodes have links in the fabric of a whole sweep, which did not reach them.
+
+        Until the next one, a link that comes up is that of a node which is not asked yet.
+        """
+        self._hung = {}
         for link in self.links:
             for (guid, _number), (peer, number) in (link, link[::-1]):
                 port = fabric.nodes[peer].known(number) if peer in fabric.nodes else None
                 if guid in self.nodes and port is not None and port.peer is None and hasLink(port):
-                    found.setdefault(guid, []).append(port)
-        return found
+                    self._hung.setdefault(guid, []).append(port)
 
-    def silent(self, fabric: Fabric) -> list[Finding]:
-        """Return findings about nodes that are not in a fabric, although they have links."""
-        hung = self._hung(fabric)
+    def silent(self) -> list[Finding]:
+        """Return findings about nodes that a sweep did not reach, although they have links."""
+        hung = {guid: ports for guid, ports in self._hung.items() if guid in self.nodes}
         behind = _behind(causesOfLoss(self.nodes, self.links)) if hung else {}
         found = []
         for guid, ports in hung.items():
@@ -265,7 +269,7 @@ class Presence:
             found.append(Finding("node-silent", self.nodes[guid].where, text, guid))
         return found
 
-    def findings(self, fabric: Fabric, checked: Iterable[Finding] = ()) -> list[Finding]:
+    def findings(self, checked: Iterable[Finding] = ()) -> list[Finding]:
         """
         Return findings about missing nodes and links; links of a missing node are not reported, and nodes
         that only a missing switch led to have that as their cause. Those of L{silent} are left out.
@@ -273,7 +277,7 @@ class Presence:
         @param checked: other findings about the fabric, which are returned, too; what a silent node causes
             has it as its cause.
         """
-        hung = self._hung(fabric)
+        hung = {guid: ports for guid, ports in self._hung.items() if guid in self.nodes}
         ports = {(port.node.guid, port.number): guid for guid in hung for port in hung[guid]}
         found = []
         for one in checked:

@@ -440,8 +440,9 @@ class FabricPoller:
             self._isIsolated = False
             self._reader.backOff.clear()
         await self._nodesChanged(self.sweeps, fabric, now)
+        self.presence.swept(fabric)
         with self.sweeps.step("checking the fabric"):
-            self.report(_SWEEP, self.presence.findings(fabric, await self._checked(fabric)))
+            self.report(_SWEEP, self.presence.findings(await self._checked(fabric)))
         if isFirst:
             self.rounds.runIn(0.0)
 
@@ -507,7 +508,7 @@ class FabricPoller:
             return
         opened = {key[1:] for key in self.findingLog.open if key.source == _SWEEP}
         found = []
-        for one in self.presence.findings(fabric, checked):
+        for one in self.presence.findings(checked):
             # Datagrams are lost: what is new at other nodes waits for the next sweep.
             portKey = one.where if one.guid is None else str(one.guid)
             if portKey in touched or (one.kind, portKey, one.port) in opened:
@@ -784,7 +785,7 @@ class FabricPoller:
             for guid in silent
             if guid not in self.presence.nodes  # those of another process, until the next sweep
         ]
-        found += self.presence.silent(fabric)
+        found += self.presence.silent()
         self.report(_COUNTERS, found, {str(guid) for guid in silent})
         if self._collectors is not None:
             self.report("collectors", self._collectors.findings())

@@ -195,7 +195,7 @@ BOUNDS: Final = {
     "monitor.collecting.wire.MOST_CALLS": "monitor.CollectorProtocol._waiting,_running,_results",
     "monitor.diagnosis.cablemoves.MOST_FAULTS": "monitor.CableMoves._faults",
     "monitor.diagnosis.findinglog.MOST_CLEARED": "monitor.FindingLog._closed,_returning",
-    "monitor.diagnosis.presence.MOST_GONE": "monitor.Presence.nodes,links monitor.WhatIf._down,_gone",
+    "monitor.diagnosis.presence.MOST_GONE": "monitor.Presence.nodes,links,_hung monitor.WhatIf._down,_gone",
     "monitor.diagnosis.findinglog.MOST_COMMENTS": "monitor.Entry.comments",
     "monitor.events.notificationqueue.MOST_ALERTS": """
         monitor.NotificationQueue._waiting,_repeated monitor.Notifier._due

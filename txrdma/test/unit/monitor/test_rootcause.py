@@ -19,6 +19,7 @@ from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent
 from txrdma.monitor.events.alerts import AlertRules, AlertTracker
 from txrdma.monitor.files import FileSettings, MaintainedFiles
+from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
@@ -152,3 +153,24 @@ class LeafTests(PollerTestCase):
             self.assertEqual(self.poller.findingLog.open, {})
             (alert,) = self.tracker.take(self.clock.seconds())
             self.assertFalse(alert.isRaised)
+
+
+class ReturnTests(PollerTestCase):
+    """Nodes that return, with a pause between the change of a link and the sweep."""
+
+    at = "h00000"
+    settings = PollerSettings(intervalSeconds=1.0, settleSeconds=30.0)
+
+    def net(self) -> Net:
+        return fatTree(4)
+
+    def test_linkUp(self) -> None:
+        """A node whose link is up again does not count as one that hangs before a sweep."""
+        self.started(60.0)
+        self.fabric.cut("h00002")
+        self.pump(100.0)
+        self.fabric.heal("h00002")
+        self.pump(100.0)
+        self.assertEqual(
+            self.output(), [("raised", "node-gone", "h00002"), ("cleared", "node-gone", "h00002")]
+        )
