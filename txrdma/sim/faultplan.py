@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -61,7 +62,8 @@ class Fault:
 
 class FaultPlan:
     """
-    Causes the faults of a plan in a fabric, from L{start} to L{stop}.
+    Causes the faults of a plan in a fabric, from L{start} to L{stop}. Where faults overlap, the last one to
+    end heals the link, or revives the node.
 
     @ivar log: called with the text of each fault when it begins and ends.
     """
@@ -74,6 +76,7 @@ class FaultPlan:
         self._faults = list(faults)
         self._log = log
         self._calls: list[IDelayedCall] = []
+        self._active = Counter[object]()  # faults by cut port or hanging node
         for fault in self._faults:
             self.portOf(fault)
             if fault.rates:
@@ -124,17 +127,18 @@ class FaultPlan:
         ends: list[Callable[[], object]] = []
         if fault.kind == "flap":
             for time in range(fault.times):
-                self._later(time * fault.everySeconds, fabric.cut, *place)
-                self._later(time * fault.everySeconds + fault.downSeconds, fabric.heal, *place)
+                self._later(time * fault.everySeconds, self._cut, *place)
+                self._later(time * fault.everySeconds + fault.downSeconds, self._heal, *place)
             return
         if fault.kind in ("cut", "lost"):
-            ports = [port for port in node.external if port.neighbor is not None]
+            ports = [port for port in node.external if port.neighbor is not None or self._active[port]]
             for number in [place[1]] if fault.kind == "cut" else [port.number for port in ports]:
-                fabric.cut(node.identifier, number)
-                ends.append(partial(fabric.heal, node.identifier, number))
+                self._cut(node.identifier, number)
+                ends.append(partial(self._heal, node.identifier, number))
         elif fault.kind == "hang":
+            self._active[node] += 1
             fabric.silence(fault.node)
-            ends.append(partial(fabric.revive, fault.node))
+            ends.append(partial(self._revive, fault.node))
         elif fault.kind == "errors":
             self._grow(fault, fault.rates)
             ends.append(partial(self._grow, fault, dict.fromkeys(fault.rates, 0.0)))
@@ -144,6 +148,23 @@ class FaultPlan:
                 port.count().clear(fabric.clock.seconds())
         if fault.forSeconds is not None:
             self._later(fault.forSeconds, self._end, fault, ends)
+
+    def _cut(self, name: str, number: int) -> None:
+        port = self._fabric.port(name, number)
+        self._active.update((port, port.peer))
+        self._fabric.cut(name, number)
+
+    def _heal(self, name: str, number: int) -> None:
+        port = self._fabric.port(name, number)
+        self._active.subtract((port, port.peer))
+        if not self._active[port]:
+            self._fabric.heal(name, number)
+
+    def _revive(self, name: str) -> None:
+        node = self._fabric.node(name)
+        self._active[node] -= 1
+        if not self._active[node]:
+            self._fabric.revive(name)
 
     def _end(self, fault: Fault, ends: Iterable[Callable[[], object]]) -> None:
         self._log(f"end of {fault.kind} at {fault.where}")

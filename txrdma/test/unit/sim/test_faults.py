@@ -24,6 +24,7 @@ from txrdma.mad.layouts.traps import BadKeyDetails, detailsOf
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.server import MADServer
 from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.faultplan import Fault, FaultPlan
 from txrdma.sim.strings import fabricOf
 from txrdma.test.support.mad.simulated import FabricTestCase, gmp, route, TWO_SWITCHES
 
@@ -372,3 +373,40 @@ class NonsenseTests(FabricTestCase):
         for lid in (1, 4, 7):
             self.agent.port.send(datagram, IBPath(dlid=LID(lid)))
         self.check()
+
+
+class PlanTests(FabricTestCase):
+    """Faults of a plan that overlap: each lasts for its own time."""
+
+    def planned(self, *faults: Fault) -> None:
+        FaultPlan(self.fabric, faults).start()
+
+    def isUp(self, name: str) -> bool:
+        return self.fabric.port(name, 1).neighbor is not None
+
+    def test_link(self) -> None:
+        """A link is down until the last of its faults ends, whichever end they name."""
+        self.planned(
+            Fault("cut", 1.0, "left", 1, forSeconds=5.0),
+            Fault("lost", 2.0, "a", forSeconds=10.0),
+            Fault("flap", 3.0, "a", 1, times=2, everySeconds=2.0, downSeconds=1.0),
+            Fault("cut", 20.0, "a", forSeconds=1.0),
+        )
+        for seconds, isUp in ((0.5, True), (3.0, False), (3.0, False), (5.0, False), (1.0, True)):
+            self.pump(seconds)
+            self.assertEqual(self.isUp("a"), isUp, self.clock.seconds())
+        self.pump(8.0)
+        self.assertFalse(self.isUp("a"))
+        self.pump(1.0)
+        self.assertTrue(self.isUp("a"))
+
+    def test_agent(self) -> None:
+        """A node does not answer until the last of its faults ends."""
+        self.planned(
+            Fault("hang", 1.0, "c", forSeconds=2.0),
+            Fault("hang", 2.0, "c", forSeconds=4.0),
+        )
+        self.pump(4.0)
+        self.assertTrue(self.fabric.node("c").isDead)
+        self.pump(3.0)
+        self.assertFalse(self.fabric.node("c").isDead)
