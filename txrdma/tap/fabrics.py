@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from twisted.internet.defer import Deferred, DeferredLock
@@ -79,18 +80,21 @@ class FabricsService(ListeningService):
         names = [one.fabric for one in config.fabrics]
         statuses: dict[str, str] = {}
         turn = DeferredLock()
-        for one in config.fabrics:
-            notifier = _Notifier(self._notifier, one.fabric, statuses)
-            opened = (reopen or {}).get(one.fabric)
-            service = MonitorService(reactor, one, opened, aheadSeconds, notifier, names, turn)
-            self.monitors[one.fabric] = service
-            service.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
-        process = ProcessMeasures(reactor)
-        sites = {name: one.site for name, one in self.monitors.items()}
-        self.site = FabricsSite(reactor, sites, access, process)
-        if endpoint is not None:
-            self.listen(endpoint, self.site.factory)
-        process.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
+        with ExitStack() as undo:
+            for one in config.fabrics:
+                notifier = _Notifier(self._notifier, one.fabric, statuses)
+                opened = (reopen or {}).get(one.fabric)
+                service = MonitorService(reactor, one, opened, aheadSeconds, notifier, names, turn)
+                undo.callback(service.close)
+                self.monitors[one.fabric] = service
+                service.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
+            process = ProcessMeasures(reactor)
+            sites = {name: one.site for name, one in self.monitors.items()}
+            self.site = FabricsSite(reactor, sites, access, process)
+            if endpoint is not None:
+                self.listen(endpoint, self.site.factory)
+            process.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
+            undo.pop_all()
 
     def _isAlive(self) -> bool:
         return all(one.poller.supervisor.isAlive() for one in self.monitors.values())

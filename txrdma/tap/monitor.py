@@ -176,6 +176,7 @@ class MonitorService(ListeningService):
 
     @ivar poller: polls the fabric while the service runs.
     @ivar site: serves the pages.
+    @ivar close: closes the port and the history, and releases the lease, if the service was never started.
     """
 
     command = "fabric-monitor"
@@ -234,9 +235,10 @@ class MonitorService(ListeningService):
             self._duty = duty if self._takesLease() else None
             if self._duty is not None:
                 duty.open(self._lease)
+                undo.callback(duty.close)
                 duty.begin()
                 duty.detach()  # twistd may fork
-            undo.pop_all()
+            self.close = undo.pop_all().close
         engine = None
         if config.remote is not None and config.remote.queryURL:
             engine = PromQLReader(reactor, quietAgent(reactor), config.remote, config.levels, reactor.seconds)

@@ -12,7 +12,8 @@ from twisted.internet.defer import maybeDeferred
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import InvalidRequest
+from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.interfaces import IMADPort
 from txrdma.kit.passwords import PasswordHash
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.series.exposition import guidText
@@ -157,6 +158,34 @@ class ServiceTestCase(SynchronousTestCase):
 
     def get(self, path: str, **heads: str) -> Answer:
         return fetch(self.service.site.factory, path, **heads)
+
+
+class ConstructionTests(SynchronousTestCase):
+    def test_later(self) -> None:
+        """If a fabric's port cannot be opened, ports and histories of the fabrics before it are closed."""
+        folder = self.mktemp()
+        Path(folder).mkdir()
+        clock = SimulatedClock()
+        fabric = SimulatedFabric(clock, fatTree(4))
+        self.addCleanup(fabric.close)
+        ports: list[IMADPort] = []
+
+        def opened() -> IMADPort:
+            ports.append(fabric.attach())
+            return ports[-1]
+
+        def refused() -> IMADPort:
+            raise DeviceUnavailable("there is no such port")
+
+        config = parseConfig(CONFIG.format(folder=folder))
+        with self.assertRaises(DeviceUnavailable):
+            FabricsService(clock, config, reopen={"north": opened, "south": refused})
+        (port,) = ports
+        self.assertNotIn(port, fabric.port("h00000").end.attachments)
+        again = MonitorService(clock, config.fabrics[0], opened)
+        self.addCleanup(again.close)
+        assert again._lease is not None
+        self.assertTrue(again._lease.isHeld)
 
 
 class ServiceTests(ServiceTestCase):
