@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from unittest import mock
@@ -13,6 +14,7 @@ from txrdma.btl.core.receivebuffer import FULL, LONG_REMOTE, ReceiveBuffer
 from txrdma.btl.introductions import FrameKind, QueuePairPart, ReceiveBufferFrame
 from txrdma.btl.module import moduleOf
 from txrdma.btl.receivebuffers import PAUSE_SECONDS, SMALLEST_PINNED
+from txrdma.iba.verbs import SendRequest
 from txrdma.sim.network import Faults
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
 from txrdma.test.unit.btl import test_receivebuffers
@@ -99,6 +101,27 @@ class RemoteWriteTests(HostsCase):
         self.outcome(client.transport.send(TAG, data))
         self.assertTrue(server.tagged == [(TAG, data)])
         self.assertEqual((self.counters().rdmaBytes, self.counters().chunkSends), (5 << 20, 0))
+
+    def test_mostWrites(self) -> None:
+        """Writes in flight are limited in number, too: the device's queue has no more; others wait."""
+        self.patch(receiveBuffersModule, "MOST_WRITES", 8)
+        client, server = self.connected()
+        for _each in range(8):  # each permits as many bytes in flight in addition
+            self.outcome(client.transport.send(TAG, bytes(300_000)))
+        (pair,) = self.reliable()
+        genuine, remote, found = pair.postSend, self.lifeline(client)._receiveBuffers, set[int]()
+        assert remote is not None
+
+        def postSend(requests: Sequence[SendRequest]) -> None:
+            genuine(requests)
+            found.add(1 + len(remote._lengths))
+
+        self.patch(pair, "postSend", postSend)
+        output = [bytes((number,)) * LONG_REMOTE for number in range(100)]
+        for outcome in [client.transport.send(ORDERED, each) for each in output]:
+            self.outcome(outcome)
+        self.assertTrue(server.tagged[8:] == [(ORDERED, each) for each in output])
+        self.assertEqual((max(found), self.counters().rdmaSends), (8, 108))
 
     def test_unvalidated(self) -> None:
         """No queue pair is created for a peer whose address is not validated."""

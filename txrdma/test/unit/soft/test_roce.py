@@ -36,6 +36,7 @@ from txrdma.sim.network import Faults, SimulatedCarrier, SimulatedNetwork
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.rc import roce
 from txrdma.soft.rc._datagram import GRH_LENGTH
+from txrdma.soft.rc.peers import _LENGTHS
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.test.support.captures import packets
 from txrdma.test.support.clocks import elapse
@@ -250,6 +251,18 @@ class SpoiltTests(NetworkCase):
         for spoilt in ({0: 1}, {4: 0x80}, {9: 0xFF}, {3: 1, 4: 1}, dict.fromkeys(range(10), 1)):
             self.setUp()
             self.assertEqual(self.deliverBatch(spoilt), (10 - len(spoilt), len(spoilt)))
+
+    def test_batchesOfManyLengthsUseLimitedMemory(self) -> None:
+        peer = portOf(self.other)._peer((ALICE, 4791))
+        assert peer is not None
+        most = 0
+        for length in range(52, 52 + 4 * 3 * _LENGTHS, 4):
+            for _each in range(2):
+                sums = peer.takingSums(length, 3)
+                self.assertEqual(len(sums), 4)
+            most = max(most, len(peer._takingSums))
+        self.assertEqual(most, _LENGTHS)
+        self.assertEqual(self.deliverBatch({4: 1}), (9, 1))
 
     def test_malformedPacketsAreDropped(self) -> None:
         for packet in (
