@@ -254,6 +254,21 @@ class ProofTests(PlaceTestCase):
         self.reactor.serve()
         self.assertEqual(wrong.connections, set())
 
+    def test_listenersBeyondLimitAreNotQueried(self) -> None:
+        self.patch(seeking, "_MOST_QUERIED", 2)
+        queried: list[object] = []
+        genuine = seeking._Candidate
+
+        def candidate(*arguments: Any) -> Any:
+            queried.append(arguments)
+            return genuine(*arguments)
+
+        self.patch(seeking, "_Candidate", candidate)
+        for _ in range(4):
+            self.listener()
+        self.assertIsNotNone(self.search())
+        self.assertEqual(len(queried), 2)
+
     def test_listenerThatReturnsNoTokenIsNotTrusted(self) -> None:
         self.listener()
         genuine = neighbours.ProvingSocket.send

@@ -61,6 +61,14 @@ class MirageTests(BoundsTestCase):
         self.assertEqual({where for where, _text in self.leftOut(fabric)}, {"DR 0,1,2", "DR 0,1,3,1"})
         self.assertEqual(names(fabric), ["a", "b", "d", "left", "right"])
 
+    def test_mostBranches(self) -> None:
+        """Beyond some omitted branches, the sweep ends at the limit of its nodes."""
+        self.patch(excess, "_MOST_CUTS", 1)
+        Mirage(self.fabric, (1, 2), (1, 3, 1), ports=20)
+        fabric = self.swept(mostNodes=100)
+        self.assertEqual((len(self.work.bounds.cuts), len(fabric.nodes)), (1, 100))
+        self.assertTrue(self.work.bounds.isFull)
+
     def test_everywhere(self) -> None:
         Mirage(self.fabric, (1,), ports=10)
         fabric = self.swept(mostNodes=50)

@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import WireError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, LID, QPN
+from txrdma.mad.core import transfers
 from txrdma.mad.core.frames import frame, Keys
 from txrdma.mad.core.rmpp import LONGEST_MESSAGE, RESENDS, WINDOW
 from txrdma.mad.core.transfers import (
@@ -344,6 +345,24 @@ class EndTests(SynchronousTestCase):
         self.assertIsNone(server.deadline())
         server.outgoing()
         self.assertEqual(begin(0), RMPPType.ACK)
+
+    def test_manyRemembered(self) -> None:
+        """Requests of several segments are rejected while too many transfers are remembered."""
+        self.patch(transfers, "MOST_REMEMBERED", 2)
+        server = RMPPTransfers()
+        header = RMPPHeader(
+            version=1, type=RMPPType.DATA, active=True, first=True, last=True, data1=1, data2=220
+        )
+        question = QUESTION[:24] + header.encode() + QUESTION[36:]
+
+        def ask(number: int, now: float) -> RMPPType:
+            server.received(question[:8] + number.to_bytes(8, "big") + question[16:], FROM_CLIENT, now)
+            return rmpp(server.outgoing()[0].datagram).type
+
+        found = [ask(number, 0.0) for number in range(3)]
+        self.assertEqual(found, [RMPPType.ACK, RMPPType.ACK, RMPPType.STOP])
+        server.expired(LINGER_SECONDS)
+        self.assertEqual(ask(3, LINGER_SECONDS), RMPPType.ACK)
 
     def test_silence(self) -> None:
         for segments, patience in ((1, IDLE_SECONDS), (2, LINGER_SECONDS)):
