@@ -32,6 +32,8 @@ from txrdma.testing.cm import scenario as cmUsers
 from txrdma.testing.cm import userplans as cmPlans
 from txrdma.testing.hostile.btl import BTLPathsScenario, BTLScenario
 from txrdma.testing.hostile.cm import CMScenario, RSocketScenario
+from txrdma.testing.hostile.collecting import CollectorScenario
+from txrdma.testing.hostile.coordinator import CoordinatorScenario
 from txrdma.testing.hostile.mad import MADScenario
 from txrdma.testing.hostile.plans import HostilePlan
 from txrdma.testing.hostile.scenario import HostileScenario, playHostile
@@ -91,6 +93,8 @@ GENERATORS: Final[dict[str, Generator[Any]]] = {
     "smc-two-ports": Generator(TwoPortPlan, drawTwoPorts, playTwoPorts),
     "hostile-btl": _hostile(BTLScenario),
     "hostile-btl-paths": _hostile(BTLPathsScenario),
+    "hostile-collector": _hostile(CollectorScenario),
+    "hostile-coordinator": _hostile(CoordinatorScenario),
     "hostile-mad": _hostile(MADScenario),
     "hostile-rdma": _hostile(CMScenario),
     "hostile-rsocket": _hostile(RSocketScenario),

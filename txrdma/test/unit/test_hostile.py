@@ -142,6 +142,16 @@ class RSocketTests(SynchronousTestCase):
     """A hostile peer of a listener for rsockets."""
 
 
+@playingHostile("hostile-collector", 12)
+class CollectorTests(SynchronousTestCase):
+    """A hostile monitor of a collector, or a hostile collector of a monitor."""
+
+
+@playingHostile("hostile-coordinator", 6)
+class CoordinatorTests(SynchronousTestCase):
+    """A hostile process that shares port 4791 of an address with others."""
+
+
 @playingHostile("hostile-mad", 1)
 class MADTests(SynchronousTestCase):
     """A hostile peer of an agent with a server for management datagrams."""
