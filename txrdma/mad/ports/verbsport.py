@@ -138,6 +138,7 @@ class VerbsPort(DescriptorPort):
         self._waiting: deque[tuple[bytes, IBPath]] = deque()
         self._free = deque(range(SENDS))
         self._posted = 0
+        self._refused: list[int] = []  # slots whose receives were refused
         self._closers: list[Callable[[], None]] = [device.close if closesDevice else lambda: None]
         self._claims = IServiceClaims(device, None) if isGSI else None
         if self._claims is not None:
@@ -387,7 +388,7 @@ class VerbsPort(DescriptorPort):
             if self._pair.state in (QPState.SQE, QPState.ERR):
                 self._restart()
             elif again:
-                self._receive(again)
+                self._receiveAgain(again)
             self._postWaiting()
         except RDMAError as error:
             self._lost(str(error))
@@ -441,6 +442,21 @@ class VerbsPort(DescriptorPort):
             datagram = bytes(self._memory.view[slot * _STRIDE :][:MAD_LENGTH])
             self._undelivered(datagram, f"it could not be sent: {completion.status.name}")
 
+    def _receiveAgain(self, slots: list[int]) -> None:
+        """Post receives again; those that the device refuses are posted with the next ones."""
+        slots += self._refused
+        self._refused = slots
+        try:
+            self._receive(slots)
+        except DeviceUnavailable:
+            raise
+        except RDMAError as error:
+            if not self._posted:
+                raise
+            _log.warn("{port}: {count} receives: {error}", port=self.name, count=len(slots), error=error)
+        else:
+            self._refused = []
+
     def _restart(self) -> None:
         """Restart the queue pair after a failed send, once all requests are completed."""
         if self._pair.state is QPState.SQE:
@@ -448,6 +464,7 @@ class VerbsPort(DescriptorPort):
         elif self._posted == 0 and len(self._free) == SENDS:
             _log.warn("{port}: the queue pair failed and is restarted", port=self.name)
             self._pair.modify(QPAttributes(state=QPState.RESET))
+            self._refused = []
             self._open()
 
     def _asyncEvent(self, event: AsyncEvent) -> None:

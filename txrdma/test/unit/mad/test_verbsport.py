@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 from unittest.mock import Mock
 
 from twisted.internet.defer import CancelledError
@@ -40,7 +40,7 @@ from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
 from txrdma.mad.layouts.pma import PortCounters
 from txrdma.mad.layouts.sa import NodeRecord
 from txrdma.mad.ports import availableMADPorts, defaultMADPort, descriptor, openMADPort
-from txrdma.mad.ports.verbsport import Arrival, HANDLES, IPollingReactor, SENDS, VerbsPort
+from txrdma.mad.ports.verbsport import Arrival, HANDLES, IPollingReactor, RECEIVES, SENDS, VerbsPort
 from txrdma.mad.server import MADServer
 from txrdma.mad.subscription import Subscription
 from txrdma.sim.network import Faults, SimulatedNetwork
@@ -343,6 +343,25 @@ class FaultTests(VerbsPortCase):
         pair.modify(QPAttributes(state=QPState.ERR))
         self.wait(lambda: pair.state is QPState.RTS)
         self.assertEqual(self.result(self.agent.PerformanceGet(PortCounters, self.path)), PortCounters())
+
+    def test_failedReceive(self) -> None:
+        """Receives that the device refuses once are posted with the next ones, and the port remains."""
+        self.serve(PERFORMANCE, lambda request: PortCounters())
+        self.pause(0.01)
+        port = self.ports[0]
+        genuine, failures = port._pair.postReceive, [ResourceExhausted("no memory")]
+
+        def postReceive(requests: Any) -> None:
+            if failures:
+                raise failures.pop()
+            genuine(requests)
+
+        self.patch(port._pair, "postReceive", postReceive)
+        for _each in range(2):
+            answer = self.agent.PerformanceGet(PortCounters, self.path)
+            self.assertEqual(self.result(answer), PortCounters())
+        self.wait(lambda: port._posted == RECEIVES)
+        self.assertEqual((failures, port._closed), ([], False))
 
     def test_failedSend(self) -> None:
         output: list[str] = []
