@@ -43,10 +43,6 @@ class RoCERDMATests(FailingCallContract, TestCase):
     CONNECT = r"rdma:{there}:{port}:device=soft\:{here}\:route=rocev2"
 
 
-class BTLTests(FailingCallContract, TestCase):
-    LISTEN, CONNECT = r"btl:{there}:0:device=soft\:{there}", r"btl:{there}:{port}:device=soft\:{here}"
-
-
 class RoCEBTLTests(FailingCallContract, TestCase):
     LISTEN = r"btl:{there}:0:device=soft\:{there}\:route=rocev2"
     CONNECT = r"btl:{there}:{port}:device=soft\:{here}\:route=rocev2"
