@@ -42,13 +42,13 @@ def _results(message: bytes) -> None:
 
 def _askings() -> Iterator[bytes]:
     yield wire.encodeRequests(
-        [wire.Request(1, 5, b"\1\2", bytes(range(1, 37))), wire.Request(2, 6, b"\3", b"\0")]
+        [wire.PortsRequest(1, 5, b"\1\2", bytes(range(1, 37))), wire.PortsRequest(2, 6, b"\3", b"\0")]
     )
 
 
 def _answers() -> Iterator[bytes]:
     ports = wire.READ + bytes(_SIZE) + wire.REFUSED + b"\0\x0c"
-    yield wire.encodeResults([wire.Result(1, wire.COMPLETE, ports), wire.Result(2, wire.FAILED, b"no port")])
+    yield wire.encodeResults([wire.PortsResult(1, wire.COMPLETE, ports), wire.PortsResult(2, wire.FAILED, b"no port")])
 
 
 TARGETS = {

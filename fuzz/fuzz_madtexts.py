@@ -25,7 +25,7 @@ from txrdma.mad.paths import parseTarget
 from txrdma.sim.netfabrics import readFabric
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import parseNet
-from txrdma.sim.strings import understood
+from txrdma.sim.strings import parsed
 
 _ATTRIBUTES = (smp.PortInfo, smp.NodeInfo, sa.PathRecord, sa.NodeRecord, pma.PortCounters, smp.PKeyTable)
 
@@ -118,7 +118,7 @@ def _portString(text: str) -> None:
     arguments = [word for word in words if "=" not in word]
     keys = dict(word.split("=", 1) for word in words if "=" in word)
     with suppress(ValueError):
-        understood(*arguments, **keys)
+        parsed(*arguments, **keys)
 
 
 def _fields(text: str) -> None:

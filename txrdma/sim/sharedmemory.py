@@ -85,7 +85,7 @@ class SimulatedMemory:
         @param carrier: the UDP socket of datagrams; without one the device has reliable connections only.
         """
         self._processes += 1
-        rendezvous = _ProcessRendezvous(self, reactor, self._processes)
+        rendezvous = ProcessRendezvous(self, reactor, self._processes)
         route = SharedMemoryPort(reactor, address, ROCE_PORT, ring=ring, rendezvous=rendezvous)
         routes: list[RoutePort] = [route]
         if carrier is not None:
@@ -148,7 +148,7 @@ class SimulatedMemory:
         return self.faults.delaySeconds * self.random.random()
 
 
-class _ProcessRendezvous:
+class ProcessRendezvous:
     """Provider of L{Rendezvous <txrdma.soft.shared.unixpackets.Rendezvous>} for one process."""
 
     def __init__(self, memory: SimulatedMemory, reactor: SharingReactor, pid: int) -> None:

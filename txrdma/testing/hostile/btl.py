@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
 
@@ -82,7 +83,10 @@ class BTLScenario(HostileScenario):
         (memoryModule, "randbits"),
         (deviceModule, "randbelow"),
     )
-    constants = ((moduleModule, "COMMAND_DEPTHS", (64, 256)), (moduleModule, "DATA_DEPTHS", (64, 256)))
+    constants: Sequence[tuple[Any, str, object]] = (
+        (moduleModule, "COMMAND_DEPTHS", (64, 256)),
+        (moduleModule, "DATA_DEPTHS", (64, 256)),
+    )
     resize = {TCP: resized}
     quiet = 400.0
 
@@ -146,6 +150,8 @@ class BTLScenario(HostileScenario):
 
 class BTLPathsScenario(BTLScenario):
     """A simulation in which connections have two paths, since each host has a device with two ports."""
+
+    constants = (*BTLScenario.constants, (probesModule, "_prefixLength", lambda gid: 24))  # else of this host
 
     def makeDevice(self, host: Host) -> Any:
         """Create the device of a host."""

@@ -13,13 +13,11 @@ from unittest import mock
 
 from twisted.internet.error import ConnectionDone
 
-from txrdma.sim.sharedmemory import _ProcessRendezvous, SimulatedMemory
+from txrdma.sim.sharedmemory import ProcessRendezvous, SimulatedMemory
 from txrdma.soft import device as deviceModule
 from txrdma.soft.core import memory as memoryModule
 from txrdma.soft.host import forwarding as forwardingModule
 from txrdma.soft.host import member as memberModule
-from txrdma.soft.host._coordinator import SERVICES
-from txrdma.soft.host._filter import POSITION
 from txrdma.soft.host.forwarding import MOST_AWAITED
 from txrdma.soft.host.member import LINES, PortMember
 from txrdma.testing.hostile.plans import HostilePlan
@@ -29,6 +27,10 @@ from txrdma.testing.hostile.wiring import LINE, TamperedLines
 from txrdma.testing.outcome import check
 from txrdma.testing.smc.hosts import Host
 from txrdma.unix.sockets import Credentials
+
+_member: Any = memberModule  # with what it imports from its cores
+SERVICES: Final[int] = _member.SERVICES
+POSITION: Final[int] = _member.POSITION
 
 _ADDRESS: Final = "10.0.9.1"
 _PORT: Final = 4791
@@ -82,11 +84,11 @@ class Address:
     def listener(
         self, reactor: Any, kind: int, name: bytes, accepted: Callable[[Any], None], purpose: str
     ) -> Any:
-        return _ProcessRendezvous(self._memory, reactor, 1).listen(name.decode(), _PORT, accepted)
+        return ProcessRendezvous(self._memory, reactor, 1).listen(name.decode(), _PORT, accepted)
 
     def line(self, reactor: Any, connected: Any) -> Any:
         if isinstance(connected, _Dialed):
-            rendezvous = _ProcessRendezvous(self._memory, reactor, 1)
+            rendezvous = ProcessRendezvous(self._memory, reactor, 1)
             connected = rendezvous.connect(connected.name.decode(), _PORT)
         connected.isWaiting = False
         return connected

@@ -14,7 +14,7 @@ from twisted.logger import capturedLogs, LogLevel
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl import connections
+from txrdma.btl import connections, probes
 from txrdma.btl.connections import PeerOpening
 from txrdma.btl.core import ordering
 from txrdma.btl.core.assembly import Assembly, Budget, LONGEST, MOST_OF_PEER, RESERVE_BYTES, TAKEN
@@ -381,6 +381,10 @@ class AddressTests(AddressCase):
 
 class PathAddressTests(AddressCase):
     """A client that proves its own address, and names another one for a second path."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(probes, "_prefixLength", lambda gid: 24)  # else from this host
 
     def host(self, address: str) -> Host:
         """Open a device with two ports."""
