@@ -88,6 +88,8 @@ TCP: dict[str, object] = {
 
 
 class OptionsTests(SynchronousTestCase):
+    slowBecause = "reads the options of every command"
+
     def refused(self, *arguments: str) -> str:
         return str(self.assertRaises(SystemExit, main, list(arguments)))
 
