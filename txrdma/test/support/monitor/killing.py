@@ -10,6 +10,7 @@ announce each finding about a host once. Forking saves the time of imports.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from dataclasses import replace
 from random import Random
@@ -19,6 +20,9 @@ from twisted.internet import selectreactor
 
 HOSTS = 14
 """Hosts that are disconnected: all except those of the monitor and of the subnet manager."""
+
+_LONGEST_LIFE = 120
+"""Seconds after which a process ends if nobody kills it."""
 
 CONFIG = """
 [web]
@@ -97,6 +101,7 @@ def main(history: str, log: str, kills: int) -> None:
     for line in sys.stdin:
         pid = os.fork()
         if not pid:
+            signal.alarm(_LONGEST_LIFE)  # if the test is killed
             number, longest = line.split()
             watch(history, log, kills, int(number), float(longest))
         print(pid, flush=True)
