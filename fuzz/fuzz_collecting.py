@@ -48,7 +48,9 @@ def _askings() -> Iterator[bytes]:
 
 def _answers() -> Iterator[bytes]:
     ports = wire.READ + bytes(_SIZE) + wire.REFUSED + b"\0\x0c"
-    yield wire.encodeResults([wire.PortsResult(1, wire.COMPLETE, ports), wire.PortsResult(2, wire.FAILED, b"no port")])
+    yield wire.encodeResults(
+        [wire.PortsResult(1, wire.COMPLETE, ports), wire.PortsResult(2, wire.FAILED, b"no port")]
+    )
 
 
 TARGETS = {

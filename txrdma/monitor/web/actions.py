@@ -7,6 +7,7 @@ Pages of other sites cannot cause them: see L{txrdma.kit.webaccess.isCrossSite}.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -32,18 +33,17 @@ _NO_OPERATOR: Final = (
 )
 
 
-def answerPost(watch: Watch, isForm: bool, request: Request) -> int | None:
+def actionOf(watch: Watch, isForm: bool, request: Request) -> Callable[[], int] | None:
     """
-    Answer a POST request: acknowledge or comment a finding.
+    Return what answers a POST request at the path of a request: it acknowledges or comments a finding.
 
     @param isForm: whether the request is from the form of a page, which is shown again, and not JSON.
     @return: None if nothing can be changed at this path.
     """
     match request.postpath:
         case [b"findings", bytes(name)]:
-            return answerLater(
-                request, _answer(watch, isForm, name.decode("ascii", "replace"), request), failed
-            )
+            text = name.decode("ascii", "replace")
+            return lambda: answerLater(request, _answer(watch, isForm, text, request), failed)
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Union
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
@@ -36,6 +36,9 @@ def sendText(request: Request, code: int, text: str) -> bytes:
     return f"{text}\n".encode()
 
 
+PostOf = Callable[[Request], Union[Callable[[], int], None]]
+
+
 class ReadOnly(Resource):
     """A resource without children: methods other than GET and HEAD are refused, and POST at most paths."""
 
@@ -44,15 +47,15 @@ class ReadOnly(Resource):
     def __init__(
         self,
         answer: Callable[[Request], bytes | int],
-        post: Callable[[Request], int | None] = lambda request: None,
+        postOf: PostOf = lambda request: None,
     ) -> None:
         """
         @param answer: answers a GET or HEAD request, at once or later.
-        @param post: answers a POST request later; returns None at paths where nothing can be changed.
+        @param postOf: returns what answers a POST request later; None at paths where nothing can be changed.
         """
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._answer = answer
-        self._post = post
+        self._postOf = postOf
 
     def render(self, request: Request) -> bytes | int:
         if request.method == b"HEAD":
@@ -60,12 +63,12 @@ class ReadOnly(Resource):
             return b"" if isinstance(body, bytes) else body  # Twisted logs bodies that it drops
         if request.method == b"GET":
             return self._answer(request)
-        if request.method == b"POST":
-            answer = self._post(request)
-            if answer is not None:
-                return answer
-        request.setHeader("Allow", "GET, HEAD")
-        return sendJSON(request, 405, {"error": "this can only be read"})
+        post = self._postOf(request)
+        if post is not None and request.method == b"POST":
+            return post()
+        allowed = "GET, HEAD" if post is None else "GET, HEAD, POST"
+        request.setHeader("Allow", allowed)
+        return sendJSON(request, 405, {"error": f"only {allowed} are allowed here"})
 
 
 _nothing: Final = ReadOnly(lambda request: sendText(request, 404, "There is nothing here."))

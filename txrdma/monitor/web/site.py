@@ -23,11 +23,11 @@ from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.refusals import Refusal
 from txrdma.kit.webaccess import AccessControl, clientNetworkOf, isLocalName
 from txrdma.monitor.process import ProcessMeasures
-from txrdma.monitor.web.actions import answerPost
+from txrdma.monitor.web.actions import actionOf
 from txrdma.monitor.web.events import EventHub
 from txrdma.monitor.web.html import answerPage
 from txrdma.monitor.web.metrics import Metrics
-from txrdma.monitor.web.rest import answerREST, Folder, ReadOnly, sendJSON, sendText
+from txrdma.monitor.web.rest import answerREST, Folder, PostOf, ReadOnly, sendJSON, sendText
 from txrdma.monitor.web.scrapes import Scrapes
 from txrdma.monitor.web.searches import Searches
 from txrdma.monitor.web.watch import Watch
@@ -130,10 +130,10 @@ class AllPaths(Resource):
     def __init__(
         self,
         answer: Callable[[Request], bytes | int],
-        post: Callable[[Request], int | None] = lambda request: None,
+        postOf: PostOf = lambda request: None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
-        self._resource = _compressed(ReadOnly(answer, post))
+        self._resource = _compressed(ReadOnly(answer, postOf))
 
     def render(self, request: Request) -> Any:
         return self._resource.render(request)
@@ -187,7 +187,7 @@ class _SmallRequest(Request):
             self.channel.loseConnection()
 
     def process(self) -> None:
-        if self._hasBody and not self._isRefused and self.method != b"POST":
+        if self._hasBody and not self._isRefused and self.method in (b"GET", b"HEAD"):
             self._refuseBody()
         if not self._isRefused:
             channel: Any = self.channel
@@ -368,8 +368,8 @@ class MonitorSite:
         self.hub = EventHub(reactor, watch)
         watch.searches = Searches(reactor)
         self._timer = Timer(reactor)
-        root = AllPaths(partial(answerPage, watch), partial(answerPost, watch, True))
-        api = AllPaths(partial(answerREST, [watch], ()), partial(answerPost, watch, False))
+        root = AllPaths(partial(answerPage, watch), partial(actionOf, watch, True))
+        api = AllPaths(partial(answerREST, [watch], ()), partial(actionOf, watch, False))
         api.putChild(b"events", ReadOnly(self.hub.answer))  # not compressed, as it does not end
         root.putChild(b"readyz", _probe(watch.readinessProblem))  # below the path of a fabric
         self.root, self.watch, self.metrics = root, watch, Metrics(watch, counters)

@@ -18,7 +18,7 @@ SERVE = """
 import sys
 from twisted.internet import reactor
 from txrdma.smc.status import control as introspection
-from txrdma.smc.status.control import answer, answering, appear, askAll, controlName
+from txrdma.smc.status.control import answer
 from txrdma.test.support.smc.control import ReportedStatus
 
 introspection.NAMESPACE = sys.argv[2]
