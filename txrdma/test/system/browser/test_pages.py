@@ -490,10 +490,10 @@ class BrowserTests(SynchronousTestCase):
         files = [str(self.folder / f"replay-{name}-{os.getpid()}.snapshot") for name in ("before", "after")]
         config = self.folder / f"replay-{os.getpid()}.toml"
         config.write_text(REPLAY)
-        for file, device in zip(files, ("sim:fattree:64", "sim:fattree:64:dead=h00003"), strict=True):
+        for file, device in zip(files, ("sim:fattree:8", "sim:fattree:8:dead=h00003"), strict=True):
             command = [sys.executable, "-m", "txrdma", "snapshot", "--device", device, file]
             subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS)
-        replays = [word for file in files for word in ("--replay", file)]
+        replays = ["--speed", "10", *(word for file in files for word in ("--replay", file))]
         command = [
             sys.executable,
             "-c",

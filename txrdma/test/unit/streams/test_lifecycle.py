@@ -360,6 +360,8 @@ class SearchTests(SynchronousTestCase):
     Sequences that lead to the same state are continued once. Each is repeated from the beginning.
     """
 
+    slowBecause = "repeats thousands of sequences"
+
     def search(self, kind: type[Talker], carrier: Carrier = "rsocket", **reactions: tuple[str, ...]) -> None:
         found: dict[str, list[str]] = {}
         states: set[Hashable] = set()
