@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import sys
 from typing import Any
 
 from txrdma.commands.common.progress import ProgressBar
-from txrdma.commands.common.rows import csvCells, printJSON, showRows
+from txrdma.commands.common.rows import printRows
 from txrdma.commands.common.session import TARGET
 from txrdma.commands.common.sweeping import asking, endWith, PartOptions, swept
 from txrdma.fabric.cables import CABLE_COLUMNS, cablePorts, cableRow
@@ -46,11 +44,5 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         for cable in [cables.get((port.node.guid, port.number))]
         if cable is not None or not options["known"]
     ]
-    if options["json"]:
-        printJSON([dict(zip(CABLE_COLUMNS, row, strict=True)) for row in rows])
-    elif options["csv"]:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerows([CABLE_COLUMNS, *map(csvCells, rows)])
-    else:
-        showRows(CABLE_COLUMNS, [["-" if cell is None else cell for cell in row] for row in rows])
+    printRows(CABLE_COLUMNS, rows, options)
     endWith(fabric)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import sys
 from typing import Any, Final
 
 from twisted.python import usage
 
-from txrdma.commands.common.rows import csvCells, hexGUID, printJSON, showRows
+from txrdma.commands.common.rows import hexGUID, printJSON, printRows, showRows
 from txrdma.commands.common.session import opened, TARGET
 from txrdma.commands.common.sweeping import endWith, fabricOf, PartOptions, swept
 from txrdma.fabric.inventory import firmwares, INVENTORY, inventoryRow
@@ -76,13 +74,7 @@ async def _inventory(reactor: Any, options: CommandOptions) -> None:
         nodes = chosen(fabric, options)
         firmware = await firmwares(session.agent, session.endPort, nodes, options["outstanding"])
     rows = [inventoryRow(node, firmware.get(node.guid)) for node in nodes]
-    if options["json"]:
-        printJSON([dict(zip(INVENTORY, row, strict=True)) for row in rows])
-    elif options["csv"]:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerows([INVENTORY, *map(csvCells, rows)])
-    else:
-        showRows(INVENTORY, [["-" if cell is None else cell for cell in row] for row in rows])
+    printRows(INVENTORY, rows, options)
     endWith(fabric)
 
 

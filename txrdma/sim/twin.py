@@ -146,7 +146,7 @@ class Twin(SimulatedFabric):
             known.priority = info.priority
 
     def sweep(self) -> None:
-        """Sweep by the master SM; its routes hold if a recorded link is missing."""
+        """Let the master SM sweep; while all recorded links are up, recorded routes replace its routes."""
         super().sweep()
         self._route(all(port.neighbor is peer for port, peer in self._wanted.items()))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from shutil import get_terminal_size
+from typing import Any
 
 from txrdma.commands.common.tables import haveTables, makeTable, show
 from txrdma.iba.types import GUID
@@ -45,6 +47,17 @@ def csvCells(row: Sequence[object]) -> list[object]:
         f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@")) else cell
         for cell in row
     ]
+
+
+def printRows(columns: Sequence[str], rows: Sequence[Sequence[object]], options: Mapping[str, Any]) -> None:
+    """Print rows as JSON or comma-separated values, as the options say, or as a table."""
+    if options["json"]:
+        printJSON([dict(zip(columns, row, strict=True)) for row in rows])
+    elif options["csv"]:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerows([columns, *map(csvCells, rows)])
+    else:
+        showRows(columns, [["-" if cell is None else cell for cell in row] for row in rows])
 
 
 def printJSON(what: object) -> None:

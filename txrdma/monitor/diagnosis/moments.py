@@ -85,7 +85,7 @@ def stateEvent(
 
 
 def stateOf(event: FabricEvent) -> tuple[GUID | Link, Any, FabricEvent]:
-    """Return the node or link of an event that is its state, with that, or raise C{ValueError}."""
+    """Return the node or link that an event describes, its state, and the event, or raise C{ValueError}."""
     detail = [event.detail] if isinstance(event.detail, str) else event.detail  # str of older releases
     if event.kind.startswith("node"):
         match detail:
@@ -119,7 +119,11 @@ class Moment:
 
     @classmethod
     def of(cls, at: float, events: Iterable[FabricEvent]) -> Moment:
-        """Return the moment whose states are these events, of L{MOMENT}. Invalid ones are logged."""
+        """
+        Return the fabric at a time.
+
+        @param events: the last event of each node, link and finding until then; invalid ones are logged.
+        """
         raised: list[FabricEvent] = []
         states: list[FabricEvent] = []
         for event in events:
@@ -247,7 +251,7 @@ def _placeOf(state: NodeState) -> str:
 def _only(
     links: Mapping[Link, LinkState], others: Mapping[Link, LinkState], nodes: set[GUID]
 ) -> dict[Link, LinkState]:
-    """Return the links between these nodes that are not among the others."""
+    """Return the links that are not among C{others}, and whose two nodes are among C{nodes}."""
     return {
         link: state
         for link, state in links.items()

@@ -23,7 +23,7 @@ from twisted.internet.endpoints import (
     HostnameEndpoint,
     quoteStringArgument,
 )
-from twisted.internet.error import ConnectionClosed, ConnectionDone, ConnectionLost
+from twisted.internet.error import CannotListenError, ConnectionClosed, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import (
     IAddress,
     IHandshakeListener,
@@ -270,7 +270,7 @@ class SyslogChannel(AlertChannel):
         interface = "::" if ":" in address else ""
         try:
             opened = self._reactor.listenUDP(0, DatagramProtocol(), interface=interface)
-        except Exception as error:  # CannotListenError, as descriptors are used up
+        except (CannotListenError, OSError) as error:  # descriptors are used up
             raise DeviceUnavailable(str(error)) from error
         try:
             for message in messages:

@@ -48,7 +48,7 @@ def actionOf(watch: Watch, isForm: bool, request: Request) -> Callable[[], int] 
 
 
 async def _answer(watch: Watch, isForm: bool, name: str, request: Request) -> None:
-    """Carry out the action of a request, and answer when it is stored: the process may be killed then."""
+    """Carry out the action of a request, and answer once it is stored: a killed process loses nothing."""
     code, text = _refusal(watch, isForm, request)
     if not code:
         code, text = _act(watch, isForm, name, request)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -83,9 +84,8 @@ class WithoutRichTests(SynchronousTestCase):
         tables = {each.name for each in COMMANDS if isinstance(each.makeOptions(), TableOptions)}
         self.assertEqual(set(TABLES), tables)
         folder = Path(commands.__file__).parent
-        rows = {
-            path.stem.replace("_", "-") for path in folder.glob("*.py") if "showRows(" in path.read_text()
-        }
+        shown = re.compile(r"\b(show|print)Rows\(")
+        rows = {path.stem.replace("_", "-") for path in folder.glob("*.py") if shown.search(path.read_text())}
         # those without a fabric have tests of their own
         self.assertEqual({*ROWS, "fabric-users", "verify"}, rows - {"rows"})
 

@@ -182,7 +182,7 @@ class Member(Talker):
             self._host.callLater(_AGAIN_SECONDS, self._pass, packet, times - 1)
 
     def close(self) -> None:
-        """End both ends, and leave the port."""
+        """Record the end of the connection at both ends."""
         for each in (self, self.peer):
             each.lost = each.lost or ConnectionDone()
 
