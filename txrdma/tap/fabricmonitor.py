@@ -29,7 +29,7 @@ class Options(usage.Options):
     optParameters = [
         ["config", "c", None, "Configuration file (TOML). [default: the default configuration]"],
         ["history", None, None, "With one --replay: history (file or URL) whose counters and links it has."],
-        ["begin", None, "", "With --history: begin at this local time. [default: its last day]"],
+        ["begin", None, None, "With --history: begin at this local time. [default: its last day]"],
         ["speed", None, 1.0, "Speed of a replay: 60 shows an hour in a minute.", float],
     ]
 
@@ -54,7 +54,7 @@ class Options(usage.Options):
                 self["recordings"] = readRecordings(self["replay"])
                 self["read"] = silent(self["read"])
                 if self["history"] is not None:
-                    self["past"] = openPast(self["history"], self["begin"])
+                    self["past"] = openPast(self["history"], self["begin"] or "")
         except RDMAError as error:
             raise usage.UsageError(str(error)) from error
         if self["history"] is not None and len(self["replay"]) != 1:
