@@ -89,7 +89,7 @@ RUNTESTS = tools/runtests.py --jobs $(JOBS) --slowest $(SLOWEST)
 
 # With DOCS=1 it is recorded as a picture.
 demo: $(VENV)/.has-demo
-	@$(if $(DOCS),$(BIN)/python $(PIP) -q pyte && PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python tools/record.py docs/pictures/demo.svg) \
+	@$(if $(DOCS),tools/install $(VENV) pyte && PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python tools/record.py docs/pictures/demo.svg) \
 		$(if $(DOCS),python,$(BIN)/python) -m txrdma.demo $(DEMO)
 
 # PACKAGE=smc for all tests of a package, TESTS=txrdma.test.unit.smc for a part, SAMPLE=50 for more system tests,
@@ -152,7 +152,7 @@ test-wheel: $(VENV)/.has-test
 	@rm -rf build/wheel && mkdir -p build/wheel
 	@tools/quietly $(BIN)/python -m build --no-isolation --outdir build/wheel .
 	@PYTHON="$(PYTHON)" tools/make-venv build/wheel/venv
-	@tools/quietly build/wheel/venv/bin/python $(PIP) build/wheel/txrdma-*.whl 'hypothesis>=6.100' 'rich>=13' 'PyHamcrest>=2'
+	@tools/install build/wheel/venv build/wheel/txrdma-*.whl 'hypothesis>=6.100' 'rich>=13' 'PyHamcrest>=2'
 	@TXRDMA_EXAMPLES=25 tools/test-installed build/wheel/venv/bin/python --jobs $(JOBS) --label wheel --folder build/wheel \
 		$(if $(filter file,$(origin TESTS)),,$(TESTS))
 	@PAGES_WHEELS=$(CURDIR)/build/wheel $(BIN)/python $(RUNTESTS) --label pages --folder build/wheel/pages txrdma.test.system.test_pages
@@ -177,7 +177,7 @@ test-compat: $(VENV)/.has-test
 
 # The time of the last commit makes two builds equal.
 wheels: $(VENV)/.made
-	@tools/quietly $(BIN)/python $(PIP) 'cibuildwheel>=3.2'
+	@tools/install $(VENV) 'cibuildwheel>=3.2'
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m cibuildwheel --platform linux --output-dir dist
 
 # TESTS=txrdma.test.system.kernel.test_... for a part; what it leaves is in build/kernel.
@@ -220,7 +220,7 @@ mutants: $(VENV)/.has-mutants
 
 fuzz: $(VENV)/.has-test
 	@$(if $(UNGUIDED),:,$(BIN)/python -c 'import atheris' 2>/dev/null || \
-		tools/quietly $(BIN)/python $(PIP) --only-binary :all: atheris)
+		tools/install $(VENV) --only-binary :all: atheris)
 	@$(BIN)/python fuzz/run.py $(if $(UNGUIDED),--unguided) $(if $(INPUTS),--inputs $(INPUTS),--seconds $(SECONDS))
 
 clean:
@@ -233,7 +233,7 @@ $(VENV)/.made:
 # One stamp for each extra; a change of pyproject.toml installs again.
 $(VENV)/.has-%: pyproject.toml setup.py | $(VENV)/.made
 	@echo "Installing txrdma[$*] into $(VENV)"
-	@tools/quietly $(BIN)/python $(PIP) -e '.[$*]'
+	@tools/install $(VENV) -e '.[$*]'
 	@touch $@
 
 $(COMPILED)/.made:
@@ -242,7 +242,7 @@ $(COMPILED)/.made:
 
 $(COMPILED)/.installed: pyproject.toml setup.py $(shell find txrdma -name '*.py') | $(COMPILED)/.made
 	@echo "Installing txrdma with compiled cores into $(COMPILED)"
-	@tools/quietly $(COMPILED)/bin/python $(PIP) '.[test]' 'mypy>=1.18' 'mypy-zope>=1.0.14'
+	@tools/install $(COMPILED) '.[test]' 'mypy>=1.18' 'mypy-zope>=1.0.14'
 	@rm -rf build/lib* build/temp*  # modules that are no more would be installed, too
 	@TXRDMA_COMPILE=1 tools/quietly $(COMPILED)/bin/python $(PIP) --no-build-isolation --no-deps --force-reinstall .
 	@touch $@
@@ -259,7 +259,7 @@ $(LOWEST)/.made:
 
 $(LOWEST)/.has-lowest: pyproject.toml tools/lowest.txt | $(LOWEST)/.made
 	@echo "Installing txrdma with the lowest supported versions into $(LOWEST)"
-	@tools/quietly $(LOWEST)/bin/python $(PIP) -e '.[cli]' 'hypothesis>=6.100' -c tools/lowest.txt
+	@tools/install $(LOWEST) -e '.[cli]' 'hypothesis>=6.100' -c tools/lowest.txt
 	@touch $@
 
 $(TORCH)/.made:

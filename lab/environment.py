@@ -32,8 +32,7 @@ def choose(checkout: Path) -> Path:
         print(f"kernel: making {made.name}, for the distribution's pyverbs", flush=True)
         words = [str(checkout / "tools" / "make-venv"), str(made)]
         _run(words, checkout, {**os.environ, "PYTHON": SYSTEM_PYTHON})
-        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "-e", ".[test]"]
-        _run([str(checkout / "tools" / "quietly"), *pip], checkout, dict(os.environ))
+        _run([str(checkout / "tools" / "install"), str(made), "-e", ".[test]"], checkout, dict(os.environ))
         stamp.touch()
     return python
 
