@@ -162,8 +162,7 @@ async def readCables(rpcs: RPCs, endPort: MADEndPort, node: Node, found: dict[Po
 def moduleFindings(fabric: Fabric, cables: Mapping[PortKey, Cable]) -> Iterator[Finding]:
     """Return findings for modules that are too hot, or that receive too little light."""
     for (guid, number), cable in cables.items():
-        node = fabric.nodes.get(guid)
-        port = None if node is None else node.known(number)
+        port = fabric.portAt(guid, number)
         if port is None:
             continue
         limit = HOT_CELSIUS if cable.hotCelsius is None else cable.hotCelsius
@@ -229,13 +228,11 @@ class CableWatch:
         """Return a finding for each cable that was exchanged recently; it says where the former one is."""
         places: dict[str, list[Port]] = {}
         for (guid, number), cable in self.cables.items():
-            node = fabric.nodes.get(guid)
-            port = None if node is None or not self._exchanged else node.known(number)
+            port = fabric.portAt(guid, number) if self._exchanged else None
             if port is not None and cable.serial:
                 places.setdefault(cable.serial, []).append(port)
         for (guid, number), (_at, before) in self._exchanged.items():
-            node = fabric.nodes.get(guid)
-            port = None if node is None else node.known(number)
+            port = fabric.portAt(guid, number)
             if port is not None:
                 now = " and ".join(map(str, places.get(before.serial, ())))
                 moved = f", which is at {now} now" if now else ""

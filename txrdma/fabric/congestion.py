@@ -88,8 +88,7 @@ class _Congestion:
         self._load = load
         self._congested: dict[Port, CreditWait] = {}
         for (guid, number), wait in waits.items():
-            node = fabric.nodes.get(guid)
-            port = None if node is None else node.known(number)
+            port = fabric.portAt(guid, number)
             if port is not None and port.peer is not None and wait.share >= CONGESTED:
                 self._congested[port] = wait
 

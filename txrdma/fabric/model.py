@@ -429,6 +429,11 @@ class Fabric:
                 found.setdefault(lid, port)
         return found
 
+    def portAt(self, guid: GUID | None, number: int | None) -> Port | None:
+        """Return a port of a node, or None if it is unknown."""
+        node = None if guid is None else self.nodes.get(guid)
+        return None if node is None or number is None else node.known(number)
+
     def byGUID(self, guid: GUID) -> Port | Node | None:
         """Return the node or port with this GUID, or None if there is none."""
         node = self.nodes.get(guid)

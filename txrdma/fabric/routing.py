@@ -372,8 +372,7 @@ class SurveyView:
         return sorted(self._adaptive.get(stop.info.nodeGUID, NO_GROUPS).members(lid))
 
     async def beyond(self, stop: Stop, port: int) -> Stop | None:
-        node = self._fabric.nodes.get(stop.info.nodeGUID)
-        here = None if node is None else node.known(port)
+        here = self._fabric.portAt(stop.info.nodeGUID, port)
         return None if here is None or here.peer is None else self._stopAt(here.peer)
 
     @staticmethod
