@@ -7,8 +7,9 @@ A missing switch explains the nodes that only it led to. A bad link has several 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from txrdma.fabric.health import Finding
@@ -21,6 +22,17 @@ OF_LINK: Final = (
     *("integrity-errors", "receive-errors"),
 )
 """Kinds of findings that one bad link has at both of its ends, the most informative first."""
+
+
+_CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
+    # of the same link, at either end
+    **{kind: OF_LINK[: index + 1] for index, kind in enumerate(OF_LINK)},
+    # of the node to which the port leads
+    "unreachable": ("node-silent",),
+    # of the nearest node that leads to the node
+    "node-gone": ("node-silent", "node-gone"),
+}
+"""Kinds of the findings that explain one of a kind, the most informative first."""
 
 
 def causesOfLoss(missing: Collection[GUID], links: Iterable[tuple[PortKey, PortKey]]) -> dict[GUID, GUID]:
@@ -45,34 +57,31 @@ def causesOfLoss(missing: Collection[GUID], links: Iterable[tuple[PortKey, PortK
     return {guid: cause for guid, cause in causes.items() if guid != cause}
 
 
-def groupedByLink(fabric: Fabric, found: Iterable[Finding]) -> list[Finding]:
-    """Return findings; of several findings about one bad link, one is the cause of the others."""
-    findings = list(found)
-    several: dict[PortKey, list[Finding]] = defaultdict(list)
-    for one in findings:
-        if one.kind in OF_LINK and one.guid is not None and one.port is not None:
-            several[_linkOf(fabric, (one.guid, one.port))].append(one)
-    causes: Mapping[PortKey, Finding] = {
-        link: min(ones, key=lambda one: OF_LINK.index(one.kind)) for link, ones in several.items()
-    }
-    grouped = []
-    for one in findings:
-        cause = None
-        if one.kind in OF_LINK and one.guid is not None and one.port is not None:
-            cause = causes[_linkOf(fabric, (one.guid, one.port))]
-        grouped.append(one if cause is None or cause is one else replace(one, cause=causeText(cause)))
-    return grouped
+def explained(
+    found: Iterable[Finding], causeAt: Callable[[Finding], object], others: Iterable[Finding] = ()
+) -> list[Finding]:
+    """
+    Return findings, each with the finding that explains it as its cause.
+
+    @param causeAt: returns where the cause of a finding would be: L{linkOf} or a GUID; None if unknown.
+    @param others: further findings, which may explain these.
+    """
+    findings, known = list(found), dict[tuple[object, str], Finding]()
+    for one in chain(findings, others):
+        known.setdefault((causeAt(one) if one.kind in OF_LINK else one.guid, one.kind), one)
+    for index, one in enumerate(findings):
+        at = causeAt(one)
+        causes = (known.get((at, kind)) for kind in _CAUSES.get(one.kind, ()) if at is not None)
+        cause = next(filter(None, causes), one)
+        if cause is not one:
+            findings[index] = replace(one, cause=f"{cause.kind} at {cause.where}")
+    return findings
 
 
-def causeText(cause: Finding) -> str:
-    """Return the name of a finding for those that it explains."""
-    return f"{cause.kind} at {cause.where}"
-
-
-def _linkOf(fabric: Fabric, portKey: PortKey) -> PortKey:
-    """Return the port that represents both ends of a link: that with the lower GUID and number."""
-    node = fabric.nodes.get(portKey[0])
-    port = None if node is None else node.known(portKey[1])
-    if port is None or port.peer is None:
-        return portKey
-    return min(portKey, (port.peer.node.guid, port.peer.number))
+def linkOf(fabric: Fabric, one: Finding) -> PortKey | None:
+    """Return the port that represents both ends of a finding's link: that with the lower GUID and number."""
+    if one.guid is None or one.port is None:
+        return None
+    port, end = fabric.portAt(one.guid, one.port), (one.guid, one.port)
+    peer = None if port is None else port.peer
+    return end if peer is None else min(end, (peer.node.guid, peer.number))

@@ -72,7 +72,7 @@ class CableMoves:
         former.pop("", None)
         explained = []
         for one in found:
-            port = _portOf(fabric, one) if one.kind in OF_LINK else None
+            port = fabric.portAt(one.guid, one.port) if one.kind in OF_LINK else None
             if port is not None and port.peer is not None:
                 several = [serialOf(port), serialOf(port.peer)]
                 serial = next(filter(None, several), "")
@@ -141,8 +141,3 @@ class CableMoves:
 
 def _key(port: Port) -> PortKey:
     return port.node.guid, port.number
-
-
-def _portOf(fabric: Fabric, finding: Finding) -> Port | None:
-    node = None if finding.guid is None else fabric.nodes.get(finding.guid)
-    return None if node is None or finding.port is None else node.known(finding.port)

@@ -9,14 +9,13 @@ state.
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from math import inf
 from typing import Any, Final
 
 from txrdma.fabric.health import Finding, hasLink
 from txrdma.fabric.model import Fabric, Node, Port
-from txrdma.fabric.rootcause import causesOfLoss
+from txrdma.fabric.rootcause import causesOfLoss, explained
 from txrdma.fabric.texts import listed
 from txrdma.iba.types import GUID
 from txrdma.kit.values import record
@@ -255,7 +254,7 @@ class Presence:
         self._hung = {}
         for link in self.links:
             for (guid, _number), (peer, number) in (link, link[::-1]):
-                port = fabric.nodes[peer].known(number) if peer in fabric.nodes else None
+                port = fabric.portAt(peer, number)
                 if guid in self.nodes and port is not None and port.peer is None and hasLink(port):
                     self._hung.setdefault(guid, []).append(port)
 
@@ -277,30 +276,25 @@ class Presence:
         @param checked: other findings about the fabric, which are returned, too; what a silent node causes
             has it as its cause.
         """
-        hung = {guid: ports for guid, ports in self._hung.items() if guid in self.nodes}
-        ports = {(port.node.guid, port.number): guid for guid in hung for port in hung[guid]}
-        found = []
-        for one in checked:
-            silent = ports.get((one.guid, one.port)) if one.guid and one.port else None
-            if silent is not None and one.kind == "unreachable":
-                one = replace(one, cause=f"node-silent at {self.nodes[silent].where}")
-            found.append(one)
-        causes = causesOfLoss(self.nodes, self.links)
+        silent = self.silent()
+        hung = {one.guid for one in silent}
+        causes: dict[Any, GUID] = {**causesOfLoss(self.nodes, self.links)}
         behind = _behind(causes)
-        for guid, gone in self.nodes.items():
-            if guid in hung:
-                continue
-            one = Finding("node-gone", gone.where, _seenAt(gone.beyond) + self._withIt(behind, guid), guid)
-            cause = causes.get(guid)
-            if cause is not None:
-                kind = "node-silent" if cause in hung else "node-gone"
-                one = replace(one, cause=f"{kind} at {self.nodes[cause].where}")
-            found.append(one)
-        return found + [
+        causes |= {(port.node.guid, port.number): guid for guid in self._hung for port in self._hung[guid]}
+        found = [*checked]
+        found += (
+            Finding("node-gone", gone.where, _seenAt(gone.beyond) + self._withIt(behind, guid), guid)
+            for guid, gone in self.nodes.items()
+            if guid not in hung
+        )
+        found += (
             Finding("link-gone", gone.where, f"its link to {gone.beyond} is gone", *link[0])
             for link, gone in self.links.items()
             if not any(guid in self.nodes for guid, _number in link)
-        ]
+        )
+        return explained(
+            found, lambda one: causes.get(one.guid if one.port is None else (one.guid, one.port)), silent
+        )
 
     def _withIt(self, behind: Mapping[GUID, list[GUID]], guid: GUID) -> str:
         names = [self.nodes[one].where for one in behind.get(guid, ())]

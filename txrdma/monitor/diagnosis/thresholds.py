@@ -15,10 +15,10 @@ from typing import Any, Final, TypeVar
 from txrdma.fabric.errorcorrection import wrongBits
 from txrdma.fabric.errorcounters import shownName, UNCORRECTABLE
 from txrdma.fabric.health import Finding
-from txrdma.fabric.model import Fabric, Port, PortKey
+from txrdma.fabric.model import Fabric, PortKey
 from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.fabric.rates import bitErrorRate
-from txrdma.fabric.rootcause import groupedByLink
+from txrdma.fabric.rootcause import explained, linkOf
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.cablemoves import CableMoves, SerialOf
 from txrdma.monitor.diagnosis.tallies import Tallies, TallyLimit
@@ -276,14 +276,15 @@ class ErrorThresholds:
             text = f"{names} cannot count further; this clears it: txrdma errors --clear {target}"
             found.append(_at(fabric, "counter-full", portKey, text))
         found += self._bitErrorFindings(fabric, now)
-        grouped = groupedByLink(fabric, found + self._flapping(fabric, ends))
+        found += self._flapping(fabric, ends)
+        grouped = explained(found, lambda one: linkOf(fabric, one))
         return self._moves.explained(fabric, grouped, now, serialOf)
 
     def _bitErrorFindings(self, fabric: Fabric, now: float) -> list[Finding]:
         """Return findings of bit errors: for each port by symbol errors or by uncorrectable blocks."""
         worst: dict[PortKey, tuple[float, str]] = {}
         for portKey, limit, count in self._bitErrors.exceeded(now):
-            port, errors, what = _portAt(fabric, portKey), count, ""
+            port, errors, what = fabric.portAt(*portKey), count, ""
             if port is None:
                 continue
             if limit.counter == UNCORRECTABLE:
@@ -327,7 +328,7 @@ class ErrorThresholds:
         self, fabric: Fabric, portKey: PortKey, gone: Mapping[PortKey, tuple[PortKey, PortKey]]
     ) -> list[PortKey]:
         """Return the ends of a port's link, up or down: first the switch's, or the lower GUID's."""
-        port = _portAt(fabric, portKey)
+        port = fabric.portAt(*portKey)
         peer = None if port is None else port.peer
         if peer is not None:
             ends = [portKey, (peer.node.guid, peer.number)]
@@ -372,11 +373,6 @@ def _target(fabric: Fabric, guid: GUID) -> str:
     """Return a node as an argument of commands: its LID."""
     node = fabric.nodes.get(guid)
     return str(guid) if node is None else str(node.lid)
-
-
-def _portAt(fabric: Fabric, portKey: PortKey) -> Port | None:
-    node = fabric.nodes.get(portKey[0])
-    return None if node is None else node.known(portKey[1])
 
 
 def _rank(fabric: Fabric, portKey: PortKey) -> tuple[bool, bytes, int]:

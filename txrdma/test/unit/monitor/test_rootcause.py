@@ -13,7 +13,7 @@ from txrdma.fabric.advice import Severity
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric
-from txrdma.fabric.rootcause import causesOfLoss, groupedByLink
+from txrdma.fabric.rootcause import causesOfLoss, explained, linkOf
 from txrdma.fabric.texts import listed
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent
@@ -69,7 +69,7 @@ class LinkTests(FabricTestCase):
             Finding("discards", "left port 2", "", left, 2),
             Finding("flapping", "elsewhere", ""),
         ]
-        causes = [one.cause for one in groupedByLink(fabric, found)]
+        causes = [one.cause for one in explained(found, lambda one: linkOf(fabric, one))]
         self.assertEqual(causes, ["flapping at left port 2", "", "flapping at left port 2", "", "", ""])
 
 
