@@ -142,7 +142,7 @@ class WhatIf:
                 (self._down.add if isLost else self._down.discard)(link)
 
     def _findingChanged(self, event: FabricEvent) -> None:
-        """Process a recorded finding that was raised or cleared, or an operator's action on it."""
+        """Process a recorded finding that was raised or cleared, or another state: of its cause, or noted."""
         try:
             entry = entryOf(event)
         except ValueError:
@@ -151,8 +151,8 @@ class WhatIf:
         if kind in KINDS_OF_ERRORS or kind in self._rules.ignored:
             return
         entry.severity = self._rules.severities.get(kind, entry.severity)
-        if not event.text:  # the state after an action
-            known = self._recorded.get(event.subject)
+        known = self._recorded.get(event.subject)
+        if not event.text and (known is None or known.finding.cause == entry.finding.cause):
             if known is not None:
                 known.acknowledgement, known.comments = entry.acknowledgement, entry.comments
                 self._tracker.annotated(known)

@@ -21,7 +21,7 @@ from txrdma.fabric.recording import Recording
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor.config import MonitorConfig
-from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent
+from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, Raised
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.events.alerts import Alert
 from txrdma.monitor.events.channels import AlertChannel
@@ -208,13 +208,15 @@ class Rehearsal:
         return one
 
     def _findingChanged(self, event: FindingEvent) -> None:
+        self._notifier.findingChanged(event)
+        if not isinstance(event, (Cleared, Raised)):
+            return
         found = event.entry.finding
         what = "cleared" if isinstance(event, Cleared) else "raised"
         one = self._add(what, found.text, event.entry.toDict())
         if what == "raised" and one.at >= 0:
             isExpected = self._isExpected(one, found.guid, isSent=False)
             one.isExpected = None if found.cause and not isExpected else isExpected
-        self._notifier.findingChanged(event)
 
     def _sent(self, alerts: Sequence[Alert]) -> None:
         for alert in alerts:

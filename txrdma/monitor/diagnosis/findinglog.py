@@ -182,6 +182,10 @@ class Resumed(FindingEvent):
     """A finding that a previous process had raised was found again."""
 
 
+class CauseChanged(FindingEvent):
+    """Another finding explains an open one from now on, or no longer."""
+
+
 class Annotated(FindingEvent):
     """An operator has acknowledged or commented a finding."""
 
@@ -223,17 +227,20 @@ class FindingLog:
         @param source: name of the source; findings of other sources do not change.
         @param isUnknown: called with the keys of findings that are missing in the report; returns True where
             the source could not check. These findings stay as they are.
-        @return: findings that were raised, cleared or found again.
+        @return: findings that were raised, cleared or found again, or have a cause or none as before.
         """
         seen = self._merged(source, found)
         events: list[FindingEvent] = []
         for key, finding in seen.items():
             entry = self.open.get(key)
             if entry is not None:
+                hasSameCause = bool(entry.finding.cause) is bool(finding.cause)
                 entry.finding, entry.lastSeen, entry.awaySince = finding, now, None
                 if entry.isRestored:
                     entry.isRestored = False
                     events.append(Resumed(entry))
+                elif not hasSameCause:
+                    events.append(CauseChanged(entry))
             elif now - self._pending.setdefault(key, now) >= self.rules.raiseSeconds.get(source, 0.0):
                 events.append(Raised(self._raise(key, finding, now)))
         for key in [key for key in self._pending if key.source == source and key not in seen]:

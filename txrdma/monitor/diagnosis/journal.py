@@ -22,6 +22,7 @@ from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.findinglog import (
     Acknowledgement,
     Action,
+    CauseChanged,
     Cleared,
     Comment,
     Entry,
@@ -105,10 +106,12 @@ class Journal:
         return list(takewhile(lambda change: change.at >= at, reversed(self.changes)))
 
     def findingChanged(self, event: FindingEvent, now: float) -> None:
-        """Add a finding that was raised or cleared."""
+        """Add a finding that was raised or cleared, or its state when its cause has changed."""
         if isinstance(event, (Cleared, Raised)):
             found = event.entry.finding
             self.add([_findingEvent(event.entry, f"{found.kind}: {found.text}", now)])
+        elif isinstance(event, CauseChanged):
+            self.stateChanged(event.entry, now)
 
     def annotated(self, entry: Entry, action: Action, user: str, text: str, now: float) -> None:
         """Add an operator's action on a finding, and the state of the finding after it."""

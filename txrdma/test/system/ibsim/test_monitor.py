@@ -11,7 +11,7 @@ from collections.abc import Callable
 from twisted.internet.task import deferLater
 
 from txrdma.mad.agent import MADAgent
-from txrdma.monitor.diagnosis.findinglog import FindingEvent, Raised
+from txrdma.monitor.diagnosis.findinglog import CauseChanged, FindingEvent, Raised
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.reading.poller import FabricPoller
@@ -70,6 +70,8 @@ class MonitorTestCase(IbsimTestCase):
         return FabricPoller(self.reactor, agent, self.settings, thresholds=thresholds, notify=self.received)
 
     def received(self, event: FindingEvent) -> None:
+        if isinstance(event, CauseChanged):
+            return
         what = "raised" if isinstance(event, Raised) else "cleared"
         found = event.entry.finding
         self.reported.append((what, found.kind, found.where.partition(" (")[0]))

@@ -28,7 +28,7 @@ from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
 from txrdma.mad.layouts.smp import PortInfo
 from txrdma.monitor.collecting.pool import CollectorPool
 from txrdma.monitor.diagnosis import presence
-from txrdma.monitor.diagnosis.findinglog import FindingEvent, FindingLog, Raised
+from txrdma.monitor.diagnosis.findinglog import CauseChanged, FindingEvent, FindingLog, Raised
 from txrdma.monitor.diagnosis.journal import Journal
 from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.tallies import TallyLimit
@@ -114,6 +114,8 @@ class PollerTestCase(FabricTestCase):
         return self.fabric.attach(self.at)
 
     def received(self, event: FindingEvent) -> None:
+        if isinstance(event, CauseChanged):
+            return
         what = "raised" if isinstance(event, Raised) else "cleared"
         found = event.entry.finding
         self.changes.append((self.clock.seconds(), what, found.kind, found.where))

@@ -120,6 +120,19 @@ class LeafTests(PollerTestCase):
         unfit = [line.partition("\t")[0] for line in path.read_text().splitlines()]
         self.assertEqual(unfit, names)  # jobs must not run there, for any cause
 
+    def test_leafReturns(self) -> None:
+        """A switch that returns is found before its hosts, which are no alerts if they return with it."""
+        leaf, _names = self.died()
+        self.tracker.take(self.clock.seconds())
+        self.tracker.rules = AlertRules(groupSeconds=0.0)
+        for port in leaf.node.external:
+            self.fabric.heal(leaf.node.identifier, port.number)
+        raised = []
+        for _second in range(200):
+            self.pump(1.0)
+            raised += [one for one in self.tracker.take(self.clock.seconds()) if one.isRaised]
+        self.assertEqual((raised, self.poller.findingLog.open), ([], {}))
+
     def test_hostStaysAway(self) -> None:
         """A host that is still missing when its switch returns is a separate alert."""
         leaf, _names = self.died()
