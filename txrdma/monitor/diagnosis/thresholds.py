@@ -6,7 +6,8 @@ L{txrdma.monitor.diagnosis.findinglog} decides whether a fault has lasted long e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import replace
 from itertools import chain
 from math import inf
 from operator import itemgetter
@@ -117,6 +118,7 @@ class ErrorThresholds:
         self._recent: dict[PortKey, list[tuple[float, str, int]]] = {}
         self._full: dict[PortKey, tuple[str, ...]] = {}
         self._former: dict[PortKey, PortKey] = {}
+        self._causes: dict[Any, tuple[float, str]] = {}
         self._moves = CableMoves()
 
     def change(self, limits: Iterable[TallyLimit], flaps: TallyLimit, mostBitErrors: float | None) -> None:
@@ -232,15 +234,15 @@ class ErrorThresholds:
             for portKey in moved:
                 self._downs.pop(portKey, None)
                 self._links.pop(portKey, None)
+            forget(self._causes, lambda key, _: key[:2] in moved)
 
     def keep(self, known: Collection[GUID]) -> None:
         """Forget the errors of nodes that are neither in the fabric nor known as missing."""
         for tallies in (self._tallies, self._bitErrors):
             tallies.keep(lambda portKey: portKey[0] in known)
-        tables: list[dict[PortKey, Any]] = [self._downs, self._links, self._trained, self._recent, self._full]
-        tables.append(self._former)
-        for table in tables:
-            forget(table, lambda portKey, _: portKey[0] not in known)
+        tables: list[dict[Any, Any]] = [self._downs, self._links, self._trained, self._recent, self._full]
+        for table in (*tables, self._former, self._causes):
+            forget(table, lambda key, _: key[0] not in known)
         self._down = {portKey for portKey in self._down if portKey[0] in known}
 
     def restarted(self, guid: GUID, now: float) -> None:
@@ -278,7 +280,17 @@ class ErrorThresholds:
         found += self._bitErrorFindings(fabric, now)
         found += self._flapping(fabric, ends)
         grouped = explained(found, lambda one: linkOf(fabric, one))
-        return self._moves.explained(fabric, grouped, now, serialOf)
+        return self._moves.explained(fabric, self._withFormerCauses(grouped, now), now, serialOf)
+
+    def _withFormerCauses(self, found: Iterable[Finding], now: float) -> Iterator[Finding]:
+        """Yield findings, with a cause that has ended while their windows have errors of its time."""
+        for one in found:
+            key = one.guid, one.port, one.kind
+            if one.cause:
+                self._causes[key] = now + self.periodOf(one.kind), one.cause
+            elif key in self._causes:
+                one = replace(one, cause=self._causes[key][1])
+            yield one
 
     def _bitErrorFindings(self, fabric: Fabric, now: float) -> list[Finding]:
         """Return findings of bit errors: for each port by symbol errors or by uncorrectable blocks."""
@@ -366,6 +378,7 @@ class ErrorThresholds:
             forget(times, lambda _guid, at: at < before)
         recently = now - TRAINING_SECONDS
         forget(self._trained, lambda _portKey, at: at < recently)
+        forget(self._causes, lambda _key, held: held[0] <= now)
         forget(self._recent, lambda _portKey, errors: errors[-1][0] < recently)
 
 

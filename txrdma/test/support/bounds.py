@@ -169,7 +169,7 @@ BOUNDS: Final = {
         monitor.CorrectionReader.meters,_capabilities,_forms,_unable,_silences
         monitor.CounterReader.meters,changed,_visits,_running
         monitor.DetailReader.causes,_explained,_unable
-        monitor.ErrorThresholds._downs,_links,_restarts,_resets,_down,_trained,_recent,_full,_former
+        monitor.ErrorThresholds._downs,_links,_restarts,_resets,_down,_trained,_recent,_full,_former,_causes
         monitor.FabricPoller.firmware,linear,_rotation,_signs,_touched,_ports monitor.FindingLog._pending,open
         monitor.Presence._appeared,present,linked,lost,came monitor.Tallies._tallies
         kit.BackOff._silent monitor._Visit.stops,pending,doubted,states tap.HistoryReplay._growing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.diagnosis.findinglog import Action, Annotated, Cleared, FindingEvent, Raised
+from txrdma.monitor.diagnosis.findinglog import Action, Annotated, CauseChanged, Cleared, FindingEvent, Raised
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.events.alerts import AlertTracker
 from txrdma.monitor.reading.poller import FabricPoller
@@ -43,7 +43,7 @@ class WhatIfTests(FabricTestCase):
         self.addCleanup(self.poller.stop)
 
     def changed(self, event: FindingEvent) -> None:
-        if isinstance(event, Raised):
+        if isinstance(event, (CauseChanged, Raised)):
             self.tracker.raised(event.entry, self.clock.seconds())
         elif isinstance(event, Cleared):
             self.tracker.cleared(event.entry, self.clock.seconds())
@@ -78,6 +78,9 @@ class WhatIfTests(FabricTestCase):
             for one in whatIf.alerts
             if one.alert.isRaised
         ]
+
+    def gone(self) -> list[str]:
+        return [where.partition(" ")[0] for kind, where in self.sent if kind == "node-gone"]
 
     def test_flappingHost(self) -> None:
         """A host whose only link flaps is reported as the monitor has reported it: as missing."""
@@ -121,14 +124,31 @@ class WhatIfTests(FabricTestCase):
         self.pump(3000.0)
         self.assertEqual(sorted(self.evaluated()), sorted(self.sent))
 
+    def test_causeEnds(self) -> None:
+        """Errors are one alert, also if one of their findings is cleared an hour before another."""
+        self.pump(600.0)
+        self.fabric.growCounters("c", 1, symbolErrorCounter=30.0)
+        self.pump(60.0)
+        self.fabric.growCounters("c", 1, symbolErrorCounter=0.0)
+        self.pump(300.0)
+        kinds = {one.finding.kind for one in self.poller.findingLog.open.values()}
+        self.assertEqual(kinds, {"symbol-ber", "symbol-errors"})
+        self.pump(7200.0)
+        self.assertEqual(self.poller.findingLog.open, {})
+        self.assertEqual([kind for kind, _where in self.sent], ["symbol-ber"])
+        self.assertEqual(self.evaluated(), self.sent)
+
     def test_cause(self) -> None:
-        """Nodes that only a missing switch led to are no alerts."""
+        """A node that only a missing switch led to is an alert if it is still missing when that returns."""
         self.pump(600.0)
         for number in (1, 2, 3, 4):
-            if self.fabric.port("right", number).neighbor is not None:
-                self.fabric.cut("right", number)
+            self.fabric.cut("right", number)
         self.pump(600.0)
-        self.assertIn("node-gone", [kind for kind, _where in self.sent])
+        self.assertEqual(self.gone(), ["right"])
+        for number in (2, 3, 4):
+            self.fabric.heal("right", number)
+        self.pump(600.0)
+        self.assertEqual(self.gone(), ["right", "c"])
         self.assertEqual(sorted(self.evaluated()), sorted(self.sent))
 
     def test_operators(self) -> None:
