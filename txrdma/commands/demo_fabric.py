@@ -14,7 +14,7 @@ from twisted.logger import globalLogBeginner, textFileLogObserver
 from twisted.python import usage
 
 from txrdma.commands.common.options import CommandOptions as BaseOptions
-from txrdma.commands.common.values import count
+from txrdma.commands.common.values import count, fileName
 from txrdma.kit.listening import isLoopback
 from txrdma.monitor.config import MonitorConfig, parseConfig
 from txrdma.monitor.configfile import DEFAULT_LISTEN
@@ -54,6 +54,7 @@ class CommandOptions(BaseOptions):
         ["hosts", None, 128, "Number of hosts.", count],
         ["seed", None, 1, "Seed of the faults.", count],
         ["listen", "l", DEFAULT_LISTEN, "Server endpoint of the page."],
+        ["users", None, "", "File of users, as of fabric-users: operators acknowledge findings.", fileName],
     ]
 
     def postOptions(self) -> None:
@@ -100,7 +101,8 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         fabric.correct()  # HDR links always have FEC
         fabric.haveModules()
         history = os.path.join(folder, "history.db")
-        config = replace(parseConfig(_CONFIG), history=history, listen=options["listen"])
+        own = {"history": history, "listen": options["listen"], "users": options["users"]}
+        config = replace(parseConfig(_CONFIG), **own)
         service = makeService(reactor, config, fabric)
         faults = FaultGenerator(fabric, options["seed"])
         service.startService()
