@@ -342,6 +342,8 @@ class FindingLog:
         several: dict[Key, list[Finding]] = {}
         for one in found:
             if one.kind not in self.rules.ignored:
+                if one.cause.partition(" at ")[0] in self.rules.ignored:
+                    one = replace(one, cause="")
                 key = Key(source, one.kind, one.where if one.guid is None else str(one.guid), one.port)
                 several.setdefault(key, []).append(one)
         return {key: _joined(ones) for key, ones in several.items()}
