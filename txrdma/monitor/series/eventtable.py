@@ -79,6 +79,7 @@ class EventTable:
         database.make(_TABLE, _COLUMNS, ("number",))
         database.makeIndex(_TABLE, ("subject", "number"))
         database.makeIndex(_TABLE, ("kind", "number"))
+        database.makeIndex(_TABLE, ("kind", "at"))
         self._number = database.execute("SELECT coalesce(max(number), 0) FROM events")[0][0]
         if self._confirmed is None:
             self._confirmed = self._number
