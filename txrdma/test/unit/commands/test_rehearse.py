@@ -280,13 +280,13 @@ class RehearsalTests(NetFabricTestCase):
         path, config = self.history(), str(self.folder / "config.toml")
         arguments = ("--history", path, "--load", str(self.folder / "site"), "--config", config)
         answer = json.loads(self.ran(*arguments, "--json"))
-        self.assertEqual(answer["kinds"].keys(), {"symbol-errors", "symbol-ber", "sm-silent"})
+        self.assertEqual(answer["kinds"].keys(), {"symbol-ber", "sm-silent"})
         self.assertEqual(answer["sent"], {"sm-silent": 1})
-        errors = [one for one in answer["alerts"] if one["kind"] == "symbol-errors"]
+        errors = [one for one in answer["alerts"] if one["kind"] == "symbol-ber"]
         self.assertEqual([one["raised"] for one in errors][:1], [True])
         self.assertIn("c (", errors[0]["where"])
         text = self.ran(*arguments)
-        self.assertIn("symbol-errors: 1 alerts by this configuration, 0 were sent", text)
+        self.assertIn("symbol-ber: 1 alerts by this configuration, 0 were sent", text)
         more = '[limits.SymbolErrorCounter]\nmost = 100000\n[findings]\nignored = ["sm-silent", "symbol-ber"]'
         Path(config).write_text(f"{CONFIG}\n{more}\n")
         self.assertEqual(json.loads(self.ran(*arguments, "--json"))["kinds"], {})
