@@ -48,7 +48,7 @@
         const end = Date.now() / 1000;
         const query = new URLSearchParams({ begin: end - seconds, end, resolution: RESOLUTION });
         try {
-            const answer = await fetch(`${document.documentElement.dataset.prefix || ""}/api/v1/history/${guid}/${port}/${counter}?${query}`);
+            const answer = await fetch(`${location.origin}${document.documentElement.dataset.prefix || ""}/api/v1/history/${guid}/${port}/${counter}?${query}`);
             return answer.ok ? (await answer.json()).points : [];
         } catch { // the monitor is away: "live" tells that, and the next round draws again
             return [];

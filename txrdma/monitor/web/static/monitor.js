@@ -51,7 +51,8 @@
                 await new Promise((done) => setTimeout(done, wait));
             }
             askedAt = Date.now();
-            const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+            // Browsers refuse an address with a user and a password, as in http://alice:secret@host/.
+            const answer = await fetch(`${location.origin}${location.pathname}${location.search}`, { headers: { Accept: "text/html" } });
             if (answer.ok) {
                 replaceParts(new DOMParser().parseFromString(await answer.text(), "text/html"));
             }

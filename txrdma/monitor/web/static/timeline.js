@@ -63,7 +63,7 @@
     async function load() {
         const seconds = Number(range.value);
         const since = seconds ? `?begin=${Math.floor(Date.now() / 1000) - seconds}` : "";
-        const answer = await fetch(`${prefix}/api/v1/topology/times${since}`);
+        const answer = await fetch(`${location.origin}${prefix}/api/v1/topology/times${since}`);
         if (!answer.ok) {
             return;
         }

@@ -381,7 +381,7 @@
         loads += 1;
         const number = loads;
         const path = source();
-        const answer = await fetch(`${prefix}/api/v1/topology${path}`);
+        const answer = await fetch(`${location.origin}${prefix}/api/v1/topology${path}`);
         const told = answer.ok ? await answer.json() : { nodes: [] };
         if (told.nodes.length === 0 || number !== loads) {
             return;

@@ -29,6 +29,7 @@ from txrdma.test.system.browser.serving import HOSTILE, PASSWORD, USER
 DOCUMENTED = ("overview", "topology", "port", "difference")
 """Pictures that the documentation shows."""
 
+LOGIN = f"//{quote(USER)}:{quote(PASSWORD)}@"
 PATIENCE_SECONDS = 40.0
 MOST_PAINT_MILLISECONDS = 3000.0
 """Maximum time until a page shows something, on a busy machine."""
@@ -118,8 +119,7 @@ class BrowserTests(SynchronousTestCase):
         cls.driver = webdriver.Chrome(options=options, service=Service(str(shutil.which("chromedriver"))))
 
         atexit.register(cls.end)
-        login = f"//{quote(USER)}:{quote(PASSWORD)}@"
-        cls.driver.get(cls.url.replace("//", login))  # the browser sends them from now on
+        cls.driver.get(cls.url.replace("//", LOGIN))  # the browser sends them from now on
 
     @classmethod
     def end(cls) -> None:
@@ -372,6 +372,12 @@ class BrowserTests(SynchronousTestCase):
     def test_timeline(self) -> None:
         """Sliders show a moment and its differences from now, by keyboard, in colours and as a table."""
         self.assertTimeline("leaf05")
+
+    def test_userInAddress(self) -> None:
+        """The topology and its sliders are there, too, if the address has a user and a password."""
+        self.driver.get(f"{self.url.replace('//', LOGIN)}/topology")
+        self.drawn("#topology")
+        self.until(lambda: self.js("return document.getElementById('timeline').hidden === false"))
 
     def test_timelineWithoutWebGL(self) -> None:
         added = self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": NO_WEBGL})
