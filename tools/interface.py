@@ -74,7 +74,7 @@ PROVISIONAL: Final = (
     "txrdma.testing.streams.catalogue",
     "txrdma.testing.streams.matrix",
     "txrdma.testing.streams.provider",
-    "txrdma.testing.streams.stage",
+    "txrdma.testing.streams.runner",
 )
 """Modules that the documentation uses; their names may change in a minor release, with a news fragment."""
 

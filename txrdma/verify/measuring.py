@@ -32,7 +32,7 @@ from txrdma.pingpong.plan import Measure, Transfer
 from txrdma.pingpong.run import Running, Series
 from txrdma.pingpong.session import connect
 from txrdma.testing.protocols import HalfCloseRecorder, MessageRecorder, Recorder
-from txrdma.testing.streams.performing import servedBy
+from txrdma.testing.streams.scriptedprotocol import servedBy
 from txrdma.verbs.devices import openDevice
 from txrdma.verify.checks import Check, Measured, Outcome, Reporter
 from txrdma.verify.serving import ECHO, SINK

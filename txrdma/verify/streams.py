@@ -8,7 +8,7 @@ from txrdma.testing.streams.catalogue import chosen
 from txrdma.testing.streams.matrix import Matrix, USUAL_REACTOR, Verdict
 from txrdma.testing.streams.provider import BTL, Provider, RSOCKET
 from txrdma.testing.streams.report import failure
-from txrdma.testing.streams.stage import Stage
+from txrdma.testing.streams.runner import ConversationRunner
 from txrdma.verify.checks import Check, Outcome, Reporter
 from txrdma.verify.subject import Subject
 from txrdma.verify.transports import connecting, listening
@@ -60,11 +60,11 @@ def converse(reporter: Reporter, subject: Subject, isQuick: bool, patience: floa
     conversations = chosen(QUICK if isQuick else USUAL)
     matrix = Matrix(conversations, providersOf(subject, patience), [USUAL_REACTOR], isWhole=True)
     reporter.total(matrix.count)
-    stage = Stage()
+    runner = ConversationRunner()
     try:
-        matrix.play(stage, lambda verdict: reporter.check(_checkOf(verdict)))
+        matrix.play(runner, lambda verdict: reporter.check(_checkOf(verdict)))
     finally:
-        stage.close()
+        runner.close()
 
 
 def _checkOf(verdict: Verdict) -> Check:

@@ -22,7 +22,7 @@ from txrdma.testing.streams.drawn import Drawn
 from txrdma.testing.streams.matrix import Matrix, USUAL_REACTOR, Verdict
 from txrdma.testing.streams.player import REACTORS
 from txrdma.testing.streams.provider import PROVIDERS
-from txrdma.testing.streams.stage import Stage
+from txrdma.testing.streams.runner import ConversationRunner
 
 _PROGRESS_SECONDS: Final = 15.0
 _SHOWN: Final = 5
@@ -106,14 +106,14 @@ def main(arguments: list[str] | None = None) -> int:
         matrix = Matrix(conversations, providers, asked.reactor or list(REACTORS), isWhole)
     progress = _Progress(matrix.count)
     begun = time.monotonic()
-    stage = Stage()
+    runner = ConversationRunner()
     try:
-        matrix.play(stage, progress.verdict, asked.jobs)
+        matrix.play(runner, progress.verdict, asked.jobs)
     except KeyboardInterrupt:
         print("conversations: interrupted")
         return 130
     finally:
-        stage.close()
+        runner.close()
     print(f"conversations: took {time.monotonic() - begun:.0f} s")
     _leave(asked.folder, matrix.verdicts)
     if asked.page:

@@ -3,7 +3,7 @@ Comparison of the events of protocols over another stream with those over TCP.
 
 Because of races, TCP may have several outcomes of a conversation, and each is accepted. All bytes that TCP
 delivers must be delivered, in order and with the same content; additional bytes are accepted. This module
-runs nothing; it compares recorded performances.
+runs nothing; it compares recorded runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from txrdma.testing.streams import transcript
 from txrdma.testing.streams.conversation import Outcome, Unlike
 from txrdma.testing.streams.orders import CLIENT, SERVER
-from txrdma.testing.streams.stage import Performance
+from txrdma.testing.streams.runner import ConversationRun
 from txrdma.testing.streams.texts import Checksum
 from txrdma.testing.streams.transcript import Entry, PROCESS, PRODUCER_STOPPED, Seen, View
 
@@ -43,7 +43,7 @@ class Complaint:
         return f"{self.end}: {self.what}"
 
 
-def complaintsAboutTCP(tcp: Sequence[Performance]) -> list[Complaint]:
+def complaintsAboutTCP(tcp: Sequence[ConversationRun]) -> list[Complaint]:
     """Return complaints about the reference: a conversation that TCP does not finish cannot be compared."""
     return [
         complaint
@@ -52,19 +52,19 @@ def complaintsAboutTCP(tcp: Sequence[Performance]) -> list[Complaint]:
     ]
 
 
-def complaints(tcp: Sequence[Performance], ours: Performance) -> list[Complaint]:
+def complaints(tcp: Sequence[ConversationRun], ours: ConversationRun) -> list[Complaint]:
     """
-    Return the complaints about a performance: all differences from those over TCP.
+    Return the complaints about a run: all differences from those over TCP.
 
-    @param tcp: at least one performance of the same conversation.
+    @param tcp: at least one run of the same conversation.
     """
     found = [*_misserved(ours), *_unfinished(ours)]
-    accepted = {str(each) for performance in tcp for each in _brokenRules(performance)}
+    accepted = {str(each) for run in tcp for each in _brokenRules(run)}
     found += [each for each in _brokenRules(ours) if str(each) not in accepted]
     # On a busy machine the processes wait for processors, which is no fault of the transport.
     late = SLACK * ours.provider.patience + sum(view.waited for view in ours.views.values())
     for end, view in ours.views.items():
-        judges = [performance.views[end] for performance in tcp if end in performance.views]
+        judges = [run.views[end] for run in tcp if end in run.views]
         unlike = ours.conversation.unlikeOn(ours.provider.name, end)
         conversation = ours.conversation
         also, enough = conversation.alsoFor(end), conversation.enoughFor(end) if end in _PEER else None
@@ -167,27 +167,27 @@ def _failures(view: View) -> str:
     return f"with {', '.join(view.failures)}" if view.failures else "never"
 
 
-# Faults of one performance
+# Faults of one run
 
 
-def _unfinished(performance: Performance) -> Iterator[Complaint]:
-    for end, view in performance.views.items():
+def _unfinished(run: ConversationRun) -> Iterator[Complaint]:
+    for end, view in run.views.items():
         if view.ended == transcript.OUT_OF_TIME:
-            yield Complaint(end, f"had not ended after {performance.seconds:.0f} s")
-    if len(performance.views) < 1 + bool(performance.conversation.server):
+            yield Complaint(end, f"had not ended after {run.seconds:.0f} s")
+    if len(run.views) < 1 + bool(run.conversation.server):
         yield Complaint(CLIENT, "did not begin, because the server did not listen")
 
 
-def _misserved(performance: Performance) -> Iterator[Complaint]:
-    for end, provider in performance.servedBy.items():
-        for entry in performance.entries.get(end, ()):
+def _misserved(run: ConversationRun) -> Iterator[Complaint]:
+    for end, provider in run.servedBy.items():
+        for entry in run.entries.get(end, ()):
             if entry.kind == transcript.MADE and entry.about != provider.served:
                 yield Complaint(end, f"was served by {entry.about} instead of {provider.served}")
 
 
-def _brokenRules(performance: Performance) -> Iterator[Complaint]:
+def _brokenRules(run: ConversationRun) -> Iterator[Complaint]:
     """Yield violations of rules that every transport must follow, regardless of TCP's results."""
-    for end, entries in performance.entries.items():
+    for end, entries in run.entries.items():
         if end not in _PEER:
             continue
         for entry in entries:
@@ -197,7 +197,7 @@ def _brokenRules(performance: Performance) -> Iterator[Complaint]:
             own = [entry for entry in entries if entry.connection == number]
             yield from (Complaint(end, what) for what in _disorder(own))
             yield from (Complaint(end, what) for what in _otherText(own, _PEER[end]))
-        yield from (Complaint(end, what) for what in _moreThanWritten(performance.entries, end))
+        yield from (Complaint(end, what) for what in _moreThanWritten(run.entries, end))
 
 
 def _disorder(entries: Sequence[Entry]) -> Iterator[str]:

@@ -22,8 +22,8 @@ from txrdma.testing.streams.conversation import Conversation, DRAWN, Unlike
 from txrdma.testing.streams.matrix import Verdict
 from txrdma.testing.streams.orders import CLIENT, SERVER
 from txrdma.testing.streams.provider import Provider, PROVIDERS, SHARED_MEMORY, TCP
+from txrdma.testing.streams.runner import ConversationRunner
 from txrdma.testing.streams.script import parse
-from txrdma.testing.streams.stage import Stage
 
 MOST_PLAYS: Final = 22
 """Number of runs over TCP after which an outcome that has not occurred is considered impossible."""
@@ -291,7 +291,9 @@ class Drawn:
         self.count = sum(isFor(each, provider) for each, _ in self._cases for provider in providers)
         self.verdicts: list[Verdict] = []
 
-    def play(self, stage: Stage, report: Callable[[Verdict], None], jobs: int | None = None) -> None:
+    def play(
+        self, runner: ConversationRunner, report: Callable[[Verdict], None], jobs: int | None = None
+    ) -> None:
         """
         Run each conversation over TCP first, then over the providers that can run it.
 
@@ -301,7 +303,7 @@ class Drawn:
         lock = Lock()
 
         def one(case: tuple[Conversation, str]) -> None:
-            for verdict in self._verdicts(stage, *case):
+            for verdict in self._verdicts(runner, *case):
                 with lock:
                     self.verdicts.append(verdict)
                     report(verdict)
@@ -310,17 +312,19 @@ class Drawn:
         try:
             list(pool.map(one, self._cases))
         except BaseException:
-            stage.close()
+            runner.close()
             raise
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _verdicts(self, stage: Stage, conversation: Conversation, reactor: str) -> Iterator[Verdict]:
+    def _verdicts(
+        self, runner: ConversationRunner, conversation: Conversation, reactor: str
+    ) -> Iterator[Verdict]:
         """Run one conversation, over TCP only a few times unless there is a difference."""
-        tcp = [stage.play(conversation, TCP, reactor) for _ in range(_FIRST_PLAYS)]
+        tcp = [runner.play(conversation, TCP, reactor) for _ in range(_FIRST_PLAYS)]
         for provider in self._providers:
             if isFor(conversation, provider):
-                ours = stage.play(conversation, provider, reactor)
+                ours = runner.play(conversation, provider, reactor)
                 while (wrong := complaintsAboutTCP(tcp) or complaints(tcp, ours)) and len(tcp) < MOST_PLAYS:
-                    tcp += [stage.play(conversation, TCP, reactor) for _ in range(_MORE_PLAYS)]
+                    tcp += [runner.play(conversation, TCP, reactor) for _ in range(_MORE_PLAYS)]
                 yield Verdict(conversation, reactor, provider, tuple(wrong), tuple(tcp), ours)

@@ -2,7 +2,7 @@
 The forkserver: a process that has imported all modules and forks players, which then start quickly.
 
 It reads orders from its standard input, at whose end it kills all players and exits. It reports how a player
-has ended to that player's stage. It imports no reactor: each player installs its own.
+has ended to that player's runner. It imports no reactor: each player installs its own.
 """
 
 from __future__ import annotations
@@ -132,11 +132,11 @@ class Forkserver:
         ended = f"exit {code}" if code >= 0 else signal.Signals(-code).name
         line = Entry(time.monotonic(), PROCESS, transcript.ENDED, f"{order.who} {ended}").encode()
         try:
-            with socket.socket(socket.AF_UNIX) as stage:
-                stage.connect(order.stage)
-                stage.sendall(line)
+            with socket.socket(socket.AF_UNIX) as runner:
+                runner.connect(order.runner)
+                runner.sendall(line)
         except OSError:
-            pass  # the stage has finished this conversation
+            pass  # the runner has finished this conversation
 
     def _endAll(self) -> None:
         for pid in self._orders:
@@ -171,7 +171,7 @@ def main(folder: str) -> None:
     """
     Serve orders until the end of the standard input, or run a player in a forked child.
 
-    @param folder: folder of the stage, which is removed at the end, even if the stage's process was killed.
+    @param folder: folder of the runner, which is removed at the end, even if the runner's process was killed.
     """
     os.setsid()
     prepare()

@@ -12,7 +12,7 @@ from typing import Final
 from txrdma.testing.streams.comparison import Complaint, complaints, complaintsAboutTCP
 from txrdma.testing.streams.conversation import Conversation
 from txrdma.testing.streams.provider import Provider, TCP
-from txrdma.testing.streams.stage import Performance, Stage
+from txrdma.testing.streams.runner import ConversationRun, ConversationRunner
 
 RACES: Final = 4
 """Number of runs over TCP of a conversation with races, and of further ones in case of a difference."""
@@ -30,15 +30,15 @@ class Verdict:
     The verdict on a conversation over one route on one reactor.
 
     @ivar complaints: differences from TCP that are not allowed; empty if it has passed.
-    @ivar tcp: performances over TCP; C{ours}: performance over the route.
+    @ivar tcp: runs over TCP; C{ours}: run over the route.
     """
 
     conversation: Conversation
     reactor: str
     provider: Provider
     complaints: tuple[Complaint, ...]
-    tcp: tuple[Performance, ...]
-    ours: Performance
+    tcp: tuple[ConversationRun, ...]
+    ours: ConversationRun
 
     @property
     def passed(self) -> bool:
@@ -46,20 +46,20 @@ class Verdict:
         return not self.complaints
 
 
-def judged(stage: Stage, tcp: Sequence[Performance], ours: Performance) -> Verdict:
-    """Compare a performance with TCP; in case of races and complaints, run it over TCP more often."""
+def judged(runner: ConversationRunner, tcp: Sequence[ConversationRun], ours: ConversationRun) -> Verdict:
+    """Compare a run with TCP; in case of races and complaints, run it over TCP more often."""
     conversation, reactor = ours.conversation, ours.reactor
     found = complaintsAboutTCP(tcp) or complaints(tcp, ours)
     if found and conversation.races:
-        more = [stage.play(conversation, TCP, reactor) for _ in range(RACES)]
+        more = [runner.play(conversation, TCP, reactor) for _ in range(RACES)]
         tcp = [*tcp, *more]
         found = complaintsAboutTCP(tcp) or complaints(tcp, ours)
     return Verdict(conversation, reactor, ours.provider, tuple(found), tuple(tcp), ours)
 
 
-def playTCP(stage: Stage, conversation: Conversation, reactor: str) -> list[Performance]:
+def playTCP(runner: ConversationRunner, conversation: Conversation, reactor: str) -> list[ConversationRun]:
     """Run a conversation over TCP, several times if it has races."""
-    return [stage.play(conversation, TCP, reactor) for _ in range(RACES if conversation.races else 1)]
+    return [runner.play(conversation, TCP, reactor) for _ in range(RACES if conversation.races else 1)]
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class _Case:
     conversation: Conversation
     reactor: str
     providers: Sequence[Provider]
-    tcp: Future[list[Performance]] = field(default_factory=Future)
+    tcp: Future[list[ConversationRun]] = field(default_factory=Future)
 
 
 class Matrix:
@@ -102,7 +102,9 @@ class Matrix:
         self.count = sum(len(case.providers) for case in self._cases)
         self.verdicts: list[Verdict] = []
 
-    def play(self, stage: Stage, report: Callable[[Verdict], None], jobs: int | None = None) -> None:
+    def play(
+        self, runner: ConversationRunner, report: Callable[[Verdict], None], jobs: int | None = None
+    ) -> None:
         """
         Run all conversations of the matrix.
 
@@ -112,15 +114,15 @@ class Matrix:
         lock = threading.Lock()
 
         def one(case: _Case, provider: Provider) -> None:
-            ours = stage.play(case.conversation, provider, case.reactor)
-            verdict = judged(stage, case.tcp.result(), ours)
+            ours = runner.play(case.conversation, provider, case.reactor)
+            verdict = judged(runner, case.tcp.result(), ours)
             with lock:
                 self.verdicts.append(verdict)
                 report(verdict)
 
         def judge(case: _Case) -> None:
             try:
-                case.tcp.set_result(playTCP(stage, case.conversation, case.reactor))
+                case.tcp.set_result(playTCP(runner, case.conversation, case.reactor))
             except BaseException as error:
                 case.tcp.set_exception(error)
 
@@ -135,7 +137,7 @@ class Matrix:
             for future in futures:
                 future.result()
         except BaseException:
-            stage.close()
+            runner.close()
             raise
         finally:
             for pool in (long, short):

@@ -14,7 +14,7 @@ class Order:
     An order to the forkserver to fork a process, with everything that the process needs.
 
     @ivar who: L{CLIENT}, L{SERVER} or L{PROXY}.
-    @ivar stage: path of the UNIX socket for reports.
+    @ivar runner: path of the UNIX socket for reports.
     @ivar log: path of the file for standard output and error.
     @ivar reactor: a name of L{txrdma.testing.streams.player.REACTORS}.
     @ivar listen: endpoint string of a server, or of a proxy; empty for a client.
@@ -27,7 +27,7 @@ class Order:
     """
 
     who: str
-    stage: str
+    runner: str
     log: str
     reactor: str
     listen: str = ""

@@ -25,9 +25,9 @@ from twisted.logger import (
 )
 
 from txrdma.testing.streams import transcript
-from txrdma.testing.streams.cues import Reporter
 from txrdma.testing.streams.orders import Order, PROXY
-from txrdma.testing.streams.performing import Player
+from txrdma.testing.streams.reporting import Reporter
+from txrdma.testing.streams.scriptedprotocol import Player
 from txrdma.testing.streams.transcript import PROCESS
 
 REACTORS: Final = {
@@ -61,7 +61,7 @@ def play(order: Order) -> None:
     for descriptor in (1, 2):
         os.dup2(log, descriptor)
     os.close(log)
-    reporter = Reporter(order.stage)
+    reporter = Reporter(order.runner)
     reporter.report(PROCESS, transcript.HELLO, f"{order.who} {os.getpid()}")
     for module in order.imports:
         import_module(module)

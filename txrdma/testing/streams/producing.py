@@ -16,7 +16,7 @@ CHUNK: Final = 65_536
 
 
 class Producing(Protocol):
-    """Interface of a performer for its producers."""
+    """Interface of a protocol for its producers."""
 
     transport: Any
 
@@ -35,31 +35,31 @@ class Producing(Protocol):
 class _Producing:
     """Common base of producers that write a number of bytes."""
 
-    def __init__(self, performer: Producing, length: int) -> None:
-        self._performer = performer
+    def __init__(self, protocol: Producing, length: int) -> None:
+        self._protocol = protocol
         self._left = length
         self._isOver = False
 
     def _produce(self) -> None:
         """Write once, and unregister after the last byte."""
-        performer = self._performer
+        protocol = self._protocol
         length = min(CHUNK, self._left)
         self._left -= length
-        performer.write(length)
+        protocol.write(length)
         if not self._left and not self._isOver:
             self._isOver = True
-            performer.transport.unregisterProducer()
-            performer.sent()
+            protocol.transport.unregisterProducer()
+            protocol.sent()
 
     def stopProducing(self) -> None:
         """Report the call, and write no more."""
         self._isOver = True
-        self._performer.report(transcript.PRODUCER_STOPPED)
+        self._protocol.report(transcript.PRODUCER_STOPPED)
 
     def _asked(self) -> bool:
         """Return whether the producer may write; report a violation if it was stopped before."""
         if self._isOver and self._left:
-            self._performer.report(transcript.BROKEN, "resumeProducing of a producer that was stopped")
+            self._protocol.report(transcript.BROKEN, "resumeProducing of a producer that was stopped")
         return not self._isOver
 
 
@@ -67,14 +67,14 @@ class _Producing:
 class Pushing(_Producing):
     """Writes a piece in each iteration of the reactor, until it is paused."""
 
-    def __init__(self, performer: Producing, reactor: IReactorTime, length: int) -> None:
-        super().__init__(performer, length)
+    def __init__(self, protocol: Producing, reactor: IReactorTime, length: int) -> None:
+        super().__init__(protocol, length)
         self._reactor = reactor
         self._isPaused = self._isWaiting = False
 
     def begin(self) -> None:
         """Register with the transport, and start to write."""
-        self._performer.transport.registerProducer(self, True)
+        self._protocol.transport.registerProducer(self, True)
         self._turn()
 
     def _turn(self) -> None:
@@ -103,7 +103,7 @@ class Pulling(_Producing):
 
     def begin(self) -> None:
         """Register with the transport, which requests the first piece."""
-        self._performer.transport.registerProducer(self, False)
+        self._protocol.transport.registerProducer(self, False)
 
     def resumeProducing(self) -> None:
         if self._asked():
@@ -114,35 +114,35 @@ class Pulling(_Producing):
 class Holding:
     """Never writes, and only reports its calls."""
 
-    def __init__(self, performer: Producing) -> None:
-        self._performer = performer
+    def __init__(self, protocol: Producing) -> None:
+        self._protocol = protocol
 
     def pauseProducing(self) -> None:
-        self._performer.report(transcript.PRODUCER_PAUSED)
+        self._protocol.report(transcript.PRODUCER_PAUSED)
 
     def resumeProducing(self) -> None:
-        self._performer.report(transcript.PRODUCER_RESUMED)
+        self._protocol.report(transcript.PRODUCER_RESUMED)
 
     def stopProducing(self) -> None:
-        self._performer.report(transcript.PRODUCER_STOPPED)
+        self._protocol.report(transcript.PRODUCER_STOPPED)
 
 
 class _File:
     """The next bytes of an end's text as a file object."""
 
-    def __init__(self, performer: Producing, length: int) -> None:
-        self._performer = performer
+    def __init__(self, protocol: Producing, length: int) -> None:
+        self._protocol = protocol
         self._left = length
 
     def read(self, most: int) -> bytes:
         """Return bytes that are about to be written; none at the end."""
         length = min(most, self._left)
         self._left -= length
-        return self._performer.take(length) if length else b""
+        return self._protocol.take(length) if length else b""
 
 
-def sendFile(performer: Producing, length: int) -> None:
+def sendFile(protocol: Producing, length: int) -> None:
     """Write this many bytes by Twisted's L{FileSender}."""
-    file: Any = _File(performer, length)  # FileSender only reads it
-    sending = FileSender().beginFileTransfer(file, performer.transport)
-    sending.addCallbacks(lambda _: performer.sent(), lambda _: performer.report(transcript.PRODUCER_STOPPED))
+    file: Any = _File(protocol, length)  # FileSender only reads it
+    sending = FileSender().beginFileTransfer(file, protocol.transport)
+    sending.addCallbacks(lambda _: protocol.sent(), lambda _: protocol.report(transcript.PRODUCER_STOPPED))

@@ -20,8 +20,8 @@ class Provider:
     @ivar listen: the server's endpoint string, which listens on any free port. C{{address}} in it, and in
         C{connect}, is a loopback address that no other run uses.
     @ivar connect: the client's endpoint string, with C{{port}} for the server's port.
-    @ivar served: result of L{txrdma.testing.streams.performing.servedBy} that both ends must have, so that no
-        other transport is used silently.
+    @ivar served: result of L{txrdma.testing.streams.scriptedprotocol.servedBy} that both ends must have, so
+        that no other transport is used silently.
     @ivar imports: modules that players import first, such as one that lengthens timeouts on a slow machine.
     @ivar patience: factor for time limits.
     @ivar cannot: names of conversations that do not run, with the reasons.

@@ -15,7 +15,7 @@ from txrdma.testing.streams.catalogue import CHAPTERS
 from txrdma.testing.streams.conversation import Conversation, DRAWN
 from txrdma.testing.streams.matrix import Verdict
 from txrdma.testing.streams.orders import CLIENT, SERVER
-from txrdma.testing.streams.stage import Performance
+from txrdma.testing.streams.runner import ConversationRun
 from txrdma.testing.streams.transcript import Entry, PROCESS
 
 BEGIN: Final = "<!-- made by make conversations DOCS=1: {} begins -->"
@@ -63,11 +63,11 @@ def _printable(text: str) -> str:
     return "".join(each if each.isprintable() or each == "\n" else "?" for each in text)
 
 
-def _closest(verdict: Verdict) -> Performance:
-    """Return the performance over TCP that is most similar to the route's."""
+def _closest(verdict: Verdict) -> ConversationRun:
+    """Return the run over TCP that is most similar to the route's."""
     ours = {end: [each.calls for each in view.connections] for end, view in verdict.ours.views.items()}
 
-    def likeness(tcp: Performance) -> int:
+    def likeness(tcp: ConversationRun) -> int:
         return sum(
             [each.calls for each in view.connections] == ours.get(end) for end, view in tcp.views.items()
         )
@@ -75,7 +75,7 @@ def _closest(verdict: Verdict) -> Performance:
     return max(verdict.tcp, key=likeness)
 
 
-def _beside(left: str, right: str, tcp: Performance, ours: Performance, end: str) -> Iterator[str]:
+def _beside(left: str, right: str, tcp: ConversationRun, ours: ConversationRun, end: str) -> Iterator[str]:
     """Yield one end's transcripts side by side: entries of one kind in one line, marked if they differ."""
     expected, actual = (sorted(each.entries.get(end, ()), key=_connection) for each in (tcp, ours))
     texts = (list(_lines(expected)), list(_lines(actual)))
@@ -143,8 +143,8 @@ def results(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     }
 
 
-def _views(performance: Performance) -> str:
-    return " / ".join(f"{end}: {view}" for end, view in sorted(performance.views.items()))
+def _views(run: ConversationRun) -> str:
+    return " / ".join(f"{end}: {view}" for end, view in sorted(run.views.items()))
 
 
 def _order(verdict: Verdict) -> tuple[str, str, str]:

@@ -31,8 +31,8 @@ FAILED, LISTENING = "failed", "listening"
 PRODUCER_STOPPED, PRODUCER_PAUSED, PRODUCER_RESUMED = "stop-producing", "pause-producing", "resume-producing"
 """Calls of a producer that a script has registered."""
 
-DOES, CUE, FREEZES, WROTE = "does", "cue", "freezes", "wrote"
-"""Kinds of entries about an end's actions: a step, a cue, a freeze, and the total number of bytes written."""
+DOES, EVENT, FREEZES, WROTE = "does", "event", "freezes", "wrote"
+"""Kinds of entries about an end's actions: a step, an event, a freeze, the total number of bytes written."""
 
 LOGGED = "logged"
 """An error was logged; its text."""
@@ -47,7 +47,7 @@ player was runnable without a processor, and its end.
 """
 
 OUT_OF_TIME = "out of time"
-"""The stage has killed the process, because it did not end in time."""
+"""The runner has killed the process, because it did not end in time."""
 
 
 @dataclass(frozen=True, slots=True)

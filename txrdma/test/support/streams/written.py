@@ -1,4 +1,4 @@
-"""Performances that were not played, but are written line by line as the stage records them."""
+"""Runs that were not played, but are written line by line as the runner records them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from txrdma.testing.streams.conversation import Conversation
 from txrdma.testing.streams.orders import CLIENT, SERVER
 from txrdma.testing.streams.provider import Provider, SHARED_MEMORY, TCP
-from txrdma.testing.streams.stage import Performance
+from txrdma.testing.streams.runner import ConversationRun
 from txrdma.testing.streams.texts import Text
 from txrdma.testing.streams.transcript import Entry
 
@@ -54,25 +54,24 @@ def written(
     server: Sequence[str] = ORDINARY_SERVER,
     provider: Provider = SHARED_MEMORY,
     conversation: Conversation = CONVERSATION,
-) -> Performance:
-    """Return a performance with these lines."""
+) -> ConversationRun:
+    """Return a run with these lines."""
     served = {CLIENT: entries(client, provider, SERVER), SERVER: entries(server, provider, CLIENT)}
-    return Performance(conversation, provider, "epoll", served, {CLIENT: "", SERVER: ""}, 1.0)
+    return ConversationRun(conversation, provider, "epoll", served, {CLIENT: "", SERVER: ""}, 1.0)
 
 
 def overTCP(
     client: Sequence[str] = ORDINARY_CLIENT,
     server: Sequence[str] = ORDINARY_SERVER,
     conversation: Conversation = CONVERSATION,
-) -> Performance:
-    """Return the same performance over TCP."""
+) -> ConversationRun:
+    """Return the same run over TCP."""
     return written(client, server, TCP, conversation)
 
 
-def later(performance: Performance, end: str, seconds: float) -> Performance:
-    """Return the same performance with an end that is notified so much later."""
+def later(run: ConversationRun, end: str, seconds: float) -> ConversationRun:
+    """Return the same run with an end that is notified so much later."""
     found = [
-        replace(entry, at=entry.at + seconds) if entry.kind == "lost" else entry
-        for entry in performance.entries[end]
+        replace(entry, at=entry.at + seconds) if entry.kind == "lost" else entry for entry in run.entries[end]
     ]
-    return replace(performance, entries={**performance.entries, end: found})
+    return replace(run, entries={**run.entries, end: found})

@@ -20,7 +20,7 @@ from twisted.internet.task import react
 from twisted.logger import globalLogBeginner, textFileLogObserver
 
 from txrdma.test.system.foreign.programs.program import Ends, Program
-from txrdma.testing.streams.performing import servedBy
+from txrdma.testing.streams.scriptedprotocol import servedBy
 
 
 def programNamed(name: str) -> Program:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.test.support.streams.stages import overTCP, theStage
+from txrdma.test.support.streams.runners import overTCP, theRunner
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 from txrdma.testing.streams.catalogue import chosen
 from txrdma.testing.streams.conversation import Conversation
@@ -58,9 +58,9 @@ class ConversationTests(SynchronousTestCase):
 
     def converse(self, conversation: Conversation) -> None:
         """Play a conversation, and compare it with TCP."""
-        stage = theStage()
-        ours = stage.play(conversation, VERBS, USUAL_REACTOR)
-        verdict = judged(stage, overTCP(conversation, USUAL_REACTOR), ours)
+        runner = theRunner()
+        ours = runner.play(conversation, VERBS, USUAL_REACTOR)
+        verdict = judged(runner, overTCP(conversation, USUAL_REACTOR), ours)
         record(
             "bytes received", sum(seen.received for view in ours.views.values() for seen in view.connections)
         )

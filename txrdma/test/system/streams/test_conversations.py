@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.test.support.streams.stages import theStage
+from txrdma.test.support.streams.runners import theRunner
 from txrdma.testing.streams.catalogue import everyConversation
 from txrdma.testing.streams.conversation import Conversation, Via
 from txrdma.testing.streams.matrix import Matrix, USUAL_REACTOR, Verdict
@@ -37,7 +37,7 @@ class _Conversing(SynchronousTestCase):
         """Play conversations over TCP and over the routes, and compare."""
         verdicts: list[Verdict] = []
         matrix = Matrix(conversations, self.providers, [USUAL_REACTOR], isWhole=True)
-        matrix.play(theStage(), verdicts.append)
+        matrix.play(theRunner(), verdicts.append)
         self.assertEqual(len(verdicts), matrix.count)
         failures = [failure(each) for each in verdicts if not each.passed]
         if failures:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.test.support.streams.stages import theStage
+from txrdma.test.support.streams.runners import theRunner
 from txrdma.testing.streams.drawn import Drawn
 from txrdma.testing.streams.matrix import USUAL_REACTOR, Verdict
 from txrdma.testing.streams.provider import BTL, SHARED_MEMORY
@@ -19,6 +19,6 @@ class PlayTests(SynchronousTestCase):
     def test_seedIsPlayedOverTCPAndItsRoutes(self) -> None:
         reported: list[Verdict] = []
         matrix = Drawn(range(80, 81), (SHARED_MEMORY, BTL), [USUAL_REACTOR])
-        matrix.play(theStage(), reported.append, 1)
+        matrix.play(theRunner(), reported.append, 1)
         self.assertEqual((matrix.count, [each.provider for each in reported]), (2, [SHARED_MEMORY, BTL]))
         self.assertEqual([failure(each) for each in reported if not each.passed], [])

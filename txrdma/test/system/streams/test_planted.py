@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.test.support.streams.stages import overTCP, theStage
-from txrdma.testing.streams import stage
+from txrdma.test.support.streams.runners import overTCP, theRunner
+from txrdma.testing.streams import runner
 from txrdma.testing.streams.catalogue import chosen
 from txrdma.testing.streams.comparison import complaints
 from txrdma.testing.streams.matrix import USUAL_REACTOR
@@ -25,7 +25,7 @@ class PlantedTests(SynchronousTestCase):
         """Return the complaints about a conversation with that defect."""
         [conversation] = chosen([name])
         provider = replace(TCP, name=mistake, imports=(f"txrdma.test.support.streams.planted.{mistake}",))
-        ours = theStage().play(conversation, provider, USUAL_REACTOR)
+        ours = theRunner().play(conversation, provider, USUAL_REACTOR)
         return [str(each) for each in complaints(overTCP(conversation, USUAL_REACTOR), ours)]
 
     def test_lostByteIsDetected(self) -> None:
@@ -52,7 +52,7 @@ class PlantedTests(SynchronousTestCase):
         self.assertIn("client: the process ended by SIGSEGV, over TCP by exit 0", found)
 
     def test_endlessConversationIsDetected(self) -> None:
-        self.patch(stage, "PATIENCE", 2.0)
+        self.patch(runner, "PATIENCE", 2.0)
         found = self.found("dumb", "client-half-closes")
         self.assertEqual([each.split(" ", 1)[0] for each in found], ["server:", "client:"])
         self.assertRegex(found[0], "had not ended after 2 s")

@@ -12,8 +12,8 @@ from txrdma.testing.streams.catalogue import chosen, everyConversation
 from txrdma.testing.streams.comparison import complaints, complaintsAboutTCP, SLACK
 from txrdma.testing.streams.conversation import Outcome, Unlike, Via
 from txrdma.testing.streams.provider import PROVIDERS, ROCEV2
+from txrdma.testing.streams.runner import ConversationRun
 from txrdma.testing.streams.script import parse
-from txrdma.testing.streams.stage import Performance
 from txrdma.testing.streams.transcript import Entry, PROCESS, WAITED
 
 HALVES = ("made", "data 5", "read-lost", "lost ConnectionDone", "- ended exit 0")
@@ -22,17 +22,17 @@ LOST = ("made", "data 5", "lost ConnectionLost", "- ended exit 0")
 
 
 class _Comparing(SynchronousTestCase):
-    def complaints(self, ours: Performance, *tcp: Performance) -> list[str]:
-        """Return the complaints about a performance."""
+    def complaints(self, ours: ConversationRun, *tcp: ConversationRun) -> list[str]:
+        """Return the complaints about a run."""
         return [str(each) for each in complaints(tcp or (overTCP(),), ours)]
 
-    def assertComplains(self, ours: Performance, *what: str, tcp: Sequence[Performance] = ()) -> None:
+    def assertComplains(self, ours: ConversationRun, *what: str, tcp: Sequence[ConversationRun] = ()) -> None:
         """Assert that exactly these complaints are made."""
         self.assertEqual(self.complaints(ours, *tcp), list(what))
 
 
 class PlantedTests(_Comparing):
-    """Artificial differences between two performances."""
+    """Artificial differences between two runs."""
 
     def test_onlyRealDifferencesAtServerAreReported(self) -> None:
         end, tcp = "- ended exit 0", ORDINARY_SERVER
@@ -204,7 +204,7 @@ class UnlikeTests(_Comparing):
 
 
 class JudgeTests(SynchronousTestCase):
-    """TCP's performance is verified before it is used for comparison."""
+    """TCP's run is verified before it is used for comparison."""
 
     def test_brokenTCPConversationIsNotCompared(self) -> None:
         self.assertEqual(complaintsAboutTCP([overTCP()]), [])

@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.btl.stream._bytes import ByteStream, DISCONNECT, SHUTDOWN
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.forwardclock import sharedForwardClock
-from txrdma.streams.connection import CLOSING_SECONDS, STOPPING_SECONDS, StreamEnd
+from txrdma.streams.connection import CLOSING_SECONDS, STOPPING_SECONDS, StreamConnection
 from txrdma.streams.endpoints import StreamAttempt, StreamPort
 from txrdma.streams.transport import StreamTransport
 from txrdma.testing.protocols import HalfCloseRecorder, ProducerRecorder, Recorder, Recorders
@@ -36,7 +36,7 @@ class Carrier:
         self.isAborted = True
 
 
-class End(StreamEnd[ByteStream, Any]):
+class End(StreamConnection[ByteStream, Any]):
     """A stream whose messages the test counts and acknowledges."""
 
     kind = "test"

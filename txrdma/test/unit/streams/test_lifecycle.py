@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl.stream._bytes import ByteStream, DISCONNECT, SHUTDOWN
-from txrdma.streams.connection import StreamEnd
+from txrdma.streams.connection import StreamConnection
 from txrdma.streams.transport import StreamTransport
 from txrdma.testing.protocols import ProducerRecorder
 from txrdma.testing.reactors import ReactorClock
@@ -73,7 +73,7 @@ class HalfTalker(Talker):
         self.called("writeConnectionLost")
 
 
-class End(StreamEnd[ByteStream, Any]):
+class End(StreamConnection[ByteStream, Any]):
     """A stream whose messages the L{World} sends."""
 
     kind = "test"

@@ -9,8 +9,8 @@ from hypothesis import given, strategies
 from twisted.internet.tcp import Connection
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.testing.streams.performing import methodName, OF_TRANSPORT, Performer
 from txrdma.testing.streams.script import OCCASIONS, parse, ScriptError, size, Step, STEP_NAMES, STEPS
+from txrdma.testing.streams.scriptedprotocol import methodName, OF_TRANSPORT, ScriptedProtocol
 from txrdma.testing.streams.texts import Checksum, Text
 
 
@@ -64,7 +64,7 @@ class ScriptTests(SynchronousTestCase):
             self.assertIn(text, str(error))
 
     def test_playerSupportsExactlySteps(self) -> None:
-        methods = {name for name in dir(Performer) if name.startswith("step_")}
+        methods = {name for name in dir(ScriptedProtocol) if name.startswith("step_")}
         self.assertEqual({methodName(each) for each in STEP_NAMES if each not in OF_TRANSPORT}, methods)
         for name in OF_TRANSPORT.values():
             self.assertTrue(hasattr(Connection, name))

@@ -67,12 +67,12 @@ answers-and-closes-inside-dataReceived
     also client made, stop-producing, lost ConnectionDone; 300000
 closes-with-unread-data (quick)
     The server has paused and closes without having read the received data.
-    client made: write 300kB; cue written
+    client made: write 300kB; event written
     server made: pause; await written; settle; lose
     races who closes with unread data in its buffer has its kernel send a reset, which may overtake data
 answers-and-closes-with-unread-data
     The server has paused, writes, and closes without having read the received data.
-    client made: write 300kB; cue written
+    client made: write 300kB; event written
     server made: pause; await written; settle; write 300kB; lose
     races who closes with unread data in its buffer has its kernel send a reset, which may overtake data
     also client made, lost ConnectionDone; 300000
@@ -86,20 +86,20 @@ pauses-and-closes-inside-dataReceived (quick)
     server data: pause; write 300kB; lose
 resumes-after-closing
     The server resumes after loseConnection; unread data is not delivered.
-    client made: write 5; cue written
+    client made: write 5; event written
     server made: pause; await written; settle; lose; resume
     races who closes with unread data in its buffer has its kernel send a reset, which may overtake data
 writes-after-the-peer-closed (quick)
     The client has paused, so that it does not notice that the server has closed, and writes twice.
     client made: pause; await closed; settle; write 5; settle; write 5; settle; resume
     server made: lose
-    server lost: cue closed; stop
+    server lost: event closed; stop
     races what is written to who has gone comes back as a reset, before or after the end is read
 pushes-to-who-has-closed
     The client's producer continues after the server, which reads nothing, has closed.
     client made: pause; await closed; settle; push 5MB; settle; resume
     server made: lose
-    server lost: cue closed; stop
+    server lost: event closed; stop
     races what is written to who has gone comes back as a reset, before or after the end is read
 client-aborts (quick, everywhere)
     The client aborts an idle connection.
@@ -129,12 +129,12 @@ aborts-with-unsent-data (quick)
     races a reset overtakes data
 aborts-with-unread-data (quick)
     The server has paused and aborts without having read the received data.
-    client made: write 300kB; cue written
+    client made: write 300kB; event written
     server made: pause; await written; settle; abort
 aborts-after-closing
     The client closes, waits for a paused reader without success, and aborts.
     client made: write 12MB; lose; settle; abort
-    client lost: cue aborted; stop
+    client lost: event aborted; stop
     server made: pause; await aborted; settle; resume
     races a reset overtakes data
 aborts-while-the-peer-pushes (quick)

@@ -153,7 +153,7 @@ reader-is-killed-with-everything-read (quick)
     unlike server-gone
 paused-reader-is-killed (quick)
     The server pauses and is killed with all data unread.
-    client made: write 300kB; cue written
+    client made: write 300kB; event written
     server made: pause; await written; settle; kill
     unlike unread
 killed-after-half-closing

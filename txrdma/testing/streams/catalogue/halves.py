@@ -77,7 +77,7 @@ half-closes-with-a-file
     server read-lost: write 300kB; lose
 half-closes-to-who-has-paused (quick)
     The server has paused when the client half-closes; it resumes, receives everything, and answers.
-    client made: write 300kB; half; cue written
+    client made: write 300kB; half; event written
     client read-lost: lose
     server made: pause; await written; settle; resume
     server read-lost: write 5; lose
@@ -107,7 +107,7 @@ half-closes-then-aborts
     The client half-closes and aborts shortly afterwards.
     client made: write 5; half; settle; abort
     client write-lost:
-    client lost: cue aborted; stop
+    client lost: event aborted; stop
     server read-lost: await aborted; settle; write 5
 closes-with-a-push-producer (quick)
     The client closes while its push producer is registered: everything that it produces arrives.
@@ -126,7 +126,7 @@ closes-with-an-idle-producer (quick)
 closes-with-a-paused-producer (quick)
     The client closes while a paused producer is registered, which is unregistered later.
     client made: hold; write 5MB; lose; await all; settle; release
-    server received 5MB: cue all
+    server received 5MB: event all
 peer-closes-with-an-idle-producer (quick)
     The server closes while a producer of the client is registered; its stopProducing is called.
     client made: write 5; hold
@@ -138,34 +138,34 @@ answers-who-closes (quick, everywhere)
 answers-who-has-closed (quick)
     The client has closed for a while when the server answers and closes.
     client made: write 5; lose
-    client lost: cue closed; stop
+    client lost: event closed; stop
     server read-lost: await closed; settle; write 5; lose
 answers-much-to-who-has-closed (quick, everywhere)
     The client has closed for a while when the server answers with 300 kB and closes.
     client made: write 5; lose
-    client lost: cue closed; stop
+    client lost: event closed; stop
     server read-lost: await closed; settle; write 300kB; lose
 answers-and-half-closes-to-who-has-closed (quick, everywhere)
     The client has closed for a while when the server answers and half-closes.
     client made: write 5; lose
-    client lost: cue closed; stop
+    client lost: event closed; stop
     server read-lost: await closed; settle; write 5; half
     server write-lost: settle; lose
 half-closes-to-who-has-closed
     The client has closed for a while when the server half-closes without having written.
     client made: write 5; lose
-    client lost: cue closed; stop
+    client lost: event closed; stop
     server read-lost: await closed; settle; half
     server write-lost: settle; lose
 writes-to-who-has-closed (quick)
     The client has closed for a while when the server writes, and closes later.
     client made: write 5; lose
-    client lost: cue closed; stop
+    client lost: event closed; stop
     server read-lost: await closed; settle; write 5; settle; lose
 pulls-for-who-has-closed (quick)
     The client has closed for a while when the server registers a pull producer and closes.
     client made: write 5; lose
-    client lost: cue closed; stop
+    client lost: event closed; stop
     server read-lost: await closed; settle; pull 300kB; lose
 """,
     {

@@ -117,7 +117,7 @@ many-connections-and-half-closes
 stops-listening (quick, everywhere)
     The server stops listening: new clients are refused, and the existing connection continues.
     client made: await closed; again
-    client failed: cue refused
+    client failed: event refused
     server made: close-port; await refused; write 300kB; lose
 """),
 )

@@ -115,7 +115,7 @@ frozen-for-2-minutes-while-much-comes
 producer-is-paused-and-resumed (quick)
     A producer is paused when the buffer is full, and resumed when it is empty.
     client made: hold; write 5MB; await all; settle; release; lose
-    server received 5MB: cue all
+    server received 5MB: event all
 """,
     {"later": (_LATER,)},
 )

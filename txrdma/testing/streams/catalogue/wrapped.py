@@ -26,8 +26,8 @@ tls-both-ways
     server made: write 5MB
 tls-paused-while-the-peer-exits
     With TLS, the server has paused while the client writes, closes and exits.
-    client made: write 5; cue made; await paused; write 300kB; lose; wait 1; stop
-    server received 5: pause; cue paused; await peer-ended; settle; resume
+    client made: write 5; event made; await paused; write 300kB; lose; wait 1; stop
+    server received 5: pause; event paused; await peer-ended; settle; resume
     races how far TLS reads ahead is its own business
 tls-killed (quick)
     With TLS, the client is killed in the middle of a request: there is no close_notify.

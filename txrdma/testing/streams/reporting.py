@@ -1,4 +1,4 @@
-"""The socket between a player and its stage, which carries reports to the stage and cues to the player."""
+"""The socket between a player and its runner, which carries reports to the runner and events back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from txrdma.testing.streams.transcript import Entry, PROCESS
 
 
 class Reporter:
-    """The player's socket to the stage, which sends every report immediately."""
+    """The player's socket to the runner, which sends every report immediately."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -32,7 +32,7 @@ class Reporter:
         self.socket.sendall(Entry(time.monotonic(), connection, kind, str(about)).encode())
 
     def leaveChild(self, seconds: float) -> None:
-        """Fork an idle child that inherits descriptors, and ends after C{seconds} or with the stage."""
+        """Fork an idle child that inherits descriptors, and ends after C{seconds} or with the runner."""
         if os.fork():
             return
         try:
@@ -46,8 +46,8 @@ class Reporter:
 
 
 @implementer(IReadDescriptor)
-class Cues:
-    """Cues from this end or from the stage; a cue remains set once it is given."""
+class NamedEvents:
+    """Events from this end or from the runner; an event remains set once it is given."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -56,13 +56,13 @@ class Cues:
         self._read = b""
 
     def give(self, name: str) -> None:
-        """Set a cue, and fire the Deferreds that wait for it."""
+        """Set an event, and fire the Deferreds that wait for it."""
         self._given.add(name)
         for deferred in self._waiting.pop(name, ()):
             deferred.callback(None)
 
     def waitFor(self, name: str) -> Deferred[None] | None:
-        """Return a Deferred that fires with the cue, or None if it is set already."""
+        """Return a Deferred that fires with the event, or None if it is set already."""
         if name in self._given:
             return None
         deferred: Deferred[None] = Deferred()
@@ -70,17 +70,17 @@ class Cues:
         return deferred
 
     def fileno(self) -> int:
-        assert self._connection is not None, "there is no connection to the stage"
+        assert self._connection is not None, "there is no connection to the runner"
         return self._connection.fileno()
 
     def logPrefix(self) -> str:
-        return "cues"
+        return "events"
 
     def doRead(self) -> None:
         assert self._connection is not None
         data = self._connection.recv(4096)
         if not data:
-            os._exit(1)  # the stage is closed
+            os._exit(1)  # the runner is closed
         *names, self._read = (self._read + data).split(b"\n")
         for name in names:
             self.give(name.decode())

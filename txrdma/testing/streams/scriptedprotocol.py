@@ -21,8 +21,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.testing.streams import producing, transcript
-from txrdma.testing.streams.cues import Cues, Reporter
 from txrdma.testing.streams.orders import Order, SERVER
+from txrdma.testing.streams.reporting import NamedEvents, Reporter
 from txrdma.testing.streams.script import parse, Step
 from txrdma.testing.streams.texts import Text
 from txrdma.testing.streams.transcript import PROCESS
@@ -43,7 +43,7 @@ OF_TRANSPORT: Final = {
 
 
 def methodName(step: str) -> str:
-    """Return the name of the performer's method for a step."""
+    """Return the name of the protocol's method for a step."""
     return f"step_{step.replace(' ', '_').replace('-', '_')}"
 
 
@@ -51,7 +51,7 @@ class Mistake(Exception):
     """Raised by the step C{raise}, like an error of a program."""
 
 
-class Performer(Protocol):
+class ScriptedProtocol(Protocol):
     """
     The protocol of one connection.
 
@@ -219,11 +219,11 @@ class Performer(Protocol):
     def step_settle(self) -> Deferred[None]:
         return self.step_wait(self._player.order.settling)
 
-    def step_await(self, cue: str) -> Deferred[None] | None:
-        return self._sent if cue == _SENT else self._player.cues.waitFor(cue)
+    def step_await(self, event: str) -> Deferred[None] | None:
+        return self._sent if event == _SENT else self._player.events.waitFor(event)
 
-    def step_cue(self, cue: str) -> None:
-        self.report(transcript.CUE, cue)
+    def step_event(self, event: str) -> None:
+        self.report(transcript.EVENT, event)
 
     # Ending
 
@@ -270,8 +270,8 @@ class Performer(Protocol):
 
 
 @implementer(IHalfCloseableProtocol)
-class HalvesPerformer(Performer):
-    """A performer that is notified of half-closed connections."""
+class HalfCloseScriptedProtocol(ScriptedProtocol):
+    """A protocol that is notified of half-closed connections."""
 
 
 class Player:
@@ -288,21 +288,21 @@ class Player:
         self.reactor = reactor
         self.reporter = reporter
         self.script = parse(order.script)
-        self.cues = Cues(reporter.socket)
+        self.events = NamedEvents(reporter.socket)
         self.begun = self.lost = 0
         self._connections = 0
         self._port: Any = None
-        self._factory = Factory.forProtocol(self._performer)
+        self._factory = Factory.forProtocol(self._protocol)
 
-    def _performer(self) -> Performer:
+    def _protocol(self) -> ScriptedProtocol:
         self._connections += 1
-        kind = HalvesPerformer if self.script.knowsHalves else Performer
+        kind = HalfCloseScriptedProtocol if self.script.knowsHalves else ScriptedProtocol
         return kind(self, self._connections - 1)
 
     def begin(self) -> None:
         """Begin to listen as a server, or to connect as a client."""
         self.reporter.report(PROCESS, transcript.RUNS, type(self.reactor).__name__)
-        self.reactor.addReader(self.cues)
+        self.reactor.addReader(self.events)
         if self.order.who == SERVER:
             endpoint: Any = serverFromString(self.reactor, self.order.listen)
             if self.order.tls:
@@ -330,12 +330,12 @@ class Player:
         assert failure.type is not None
         _log.info("failed: {reason}", reason=failure.getErrorMessage())
         self.reporter.report(PROCESS, transcript.FAILED, failure.type.__name__)
-        Performer(self, PROCESS).perform(self.script.on("failed"))
+        ScriptedProtocol(self, PROCESS).perform(self.script.on("failed"))
 
     def closePort(self) -> None:
         """Close the listening port, and report when that is done."""
         self._port.stopListening().addCallback(
-            lambda _: self.reporter.report(PROCESS, transcript.CUE, "closed")
+            lambda _: self.reporter.report(PROCESS, transcript.EVENT, "closed")
         )
 
     def stop(self) -> None:

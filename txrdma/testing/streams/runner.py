@@ -1,5 +1,5 @@
 """
-The stage: runs conversations in processes that a forkserver forks, and records what they report.
+Runs conversations in processes that a forkserver forks, and records what they report.
 
 It uses no reactor: a run is one blocking call, and several threads may have one each.
 """
@@ -45,9 +45,9 @@ _STEP: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Performance:
+class ConversationRun:
     """
-    The performance of one conversation: a recorded run over one route on one reactor.
+    A recorded run of one conversation over one route on one reactor.
 
     @ivar entries: transcripts of the processes, by C{"client"}, C{"server"} and C{"proxy"}.
     @ivar logs: standard output and error of each process.
@@ -79,10 +79,10 @@ class Performance:
 
 
 class Closed(Exception):
-    """Raised when the stage is closed, and a conversation cannot be finished."""
+    """Raised when the runner is closed, and a conversation cannot be finished."""
 
 
-class Stage:
+class ConversationRunner:
     """
     A forkserver, and a folder for sockets and logs, for any number of conversations.
 
@@ -90,7 +90,7 @@ class Stage:
     """
 
     def __init__(self) -> None:
-        self.path = tempfile.mkdtemp(prefix="txrdma-stage-")
+        self.path = tempfile.mkdtemp(prefix="txrdma-conversations-")
         self._folder = Path(self.path)
         self._forkserver: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -143,11 +143,11 @@ class Stage:
                 (folder / "server.pem").write_bytes(makeCertificate())
         return str(folder)
 
-    def play(self, conversation: Conversation, provider: Provider, reactor: str = "epoll") -> Performance:
+    def play(self, conversation: Conversation, provider: Provider, reactor: str = "epoll") -> ConversationRun:
         """
         Run a conversation; return when all its processes have ended, or after its time limit.
 
-        @raise Closed: the stage was closed meanwhile.
+        @raise Closed: the runner was closed meanwhile.
         """
         folder = self.folder()
         try:
@@ -162,7 +162,7 @@ class _Process:
     One process of a conversation.
 
     @ivar pid: 0 before its first report.
-    @ivar cues: cues to send as soon as it has connected.
+    @ivar events: events to send as soon as it has connected.
     @ivar isReady: whether its connection was made or has failed, or the process has ended.
     """
 
@@ -171,7 +171,7 @@ class _Process:
     pid: int = 0
     connection: socket.socket | None = None
     entries: list[Entry] = field(default_factory=list)
-    cues: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
     hasEnded: bool = False
     isReady: bool = False
 
@@ -185,9 +185,14 @@ class _Play:
     """One conversation while it runs."""
 
     def __init__(
-        self, stage: Stage, folder: Path, conversation: Conversation, provider: Provider, reactor: str
+        self,
+        runner: ConversationRunner,
+        folder: Path,
+        conversation: Conversation,
+        provider: Provider,
+        reactor: str,
     ) -> None:
-        self._stage = stage
+        self._runner = runner
         self._folder = folder
         self._conversation = conversation
         self._provider = provider
@@ -200,7 +205,7 @@ class _Play:
         # Loopback has 2^24 addresses, a part of which is for clients.
         self._address = str(ip_address((127 << 24) + (1 << 23) + randbelow(1 << 22)))
 
-    def run(self) -> Performance:
+    def run(self) -> ConversationRun:
         """Run the conversation, and return its transcripts, logs and duration."""
         begun = time.monotonic()
         patience = self._provider.patience
@@ -208,12 +213,12 @@ class _Play:
             stack.callback(self._close)
             self._listener = socket.socket(socket.AF_UNIX)
             stack.enter_context(self._listener)
-            self._listener.bind(str(self._folder / "stage"))
+            self._listener.bind(str(self._folder / "runner"))
             self._listener.listen()
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-            self._stage.starts.acquire()
+            self._runner.starts.acquire()
             self._starting = stack.enter_context(ExitStack())  # closed early when both ends have started
-            self._starting.callback(self._stage.starts.release)
+            self._starting.callback(self._runner.starts.release)
             self._timers.append((time.monotonic() + _START_SECONDS * patience, self._starting.close))
             deadline = time.monotonic() + (self._conversation.seconds + PATIENCE) * patience
             self._start(SERVER if self._conversation.server else CLIENT)
@@ -225,7 +230,7 @@ class _Play:
         logs = {each.who: _text(each.log) for each in self._processes.values()}
         entries = {each.who: _inOrder(each.entries) for each in self._processes.values()}
         seconds = time.monotonic() - begun
-        return Performance(self._conversation, self._provider, self._reactor, entries, logs, seconds)
+        return ConversationRun(self._conversation, self._provider, self._reactor, entries, logs, seconds)
 
     def _isOver(self) -> bool:
         ends = [self._processes.get(CLIENT)]
@@ -245,7 +250,7 @@ class _Play:
     def _turn(self) -> None:
         for key, _ in self._selector.select(_STEP):
             key.data()
-        if self._stage.isClosed:
+        if self._runner.isClosed:
             raise Closed
         now = time.monotonic()
         due = [call for at, call in self._timers if at <= now]
@@ -272,17 +277,17 @@ class _Play:
         connect = {CLIENT: near.connect, PROXY: far.connect}.get(who, "")
         order = Order(
             who,
-            str(self._folder / "stage"),
+            str(self._folder / "runner"),
             str(log),
             self._reactor,
             listen=listen.format(address=self._address),
             connect=connect.format(address=self._address, port=port),
             script={CLIENT: conversation.client, SERVER: conversation.server}.get(who, ""),
-            tls=self._stage.certificate() if isSecret else "",
+            tls=self._runner.certificate() if isSecret else "",
             imports=provider.imports,
             settling=_SETTLING * provider.patience,
         )
-        self._stage.order(order)
+        self._runner.order(order)
 
     def _listens(self, process: _Process, port: str) -> None:
         """Start the process that connects to the port of this one."""
@@ -339,8 +344,8 @@ class _Play:
             who, pid = entry.about.split()
             process = self._processes[who]
             process.pid, process.connection, lines.process = int(pid), lines.connection, process
-            for cue in process.cues:
-                self._give(process, cue)
+            for event in process.events:
+                self._give(process, event)
         elif entry.kind == transcript.CHILD:
             self._children.append(lines.connection)
         elif entry.kind == transcript.ENDED:
@@ -360,7 +365,7 @@ class _Play:
     def _happened(self, process: _Process, entry: Entry) -> None:
         if entry.kind == transcript.LISTENING:
             self._listens(process, entry.about)
-        elif entry.kind == transcript.CUE:
+        elif entry.kind == transcript.EVENT:
             self._cue(process, entry.about)
         elif entry.kind == transcript.FREEZES:
             wake = time.monotonic() + float(entry.about)
@@ -375,27 +380,27 @@ class _Play:
                 self._starting.close()
 
     def _cue(self, giver: _Process, name: str) -> None:
-        """Pass a cue on to the other end."""
+        """Pass an event on to the other end."""
         other = self._processes.get(CLIENT if giver.who == SERVER else SERVER)
         if giver.who == PROXY or other is None:
             return
         if other.pid:
             self._give(other, name)
         else:
-            other.cues.append(name)
+            other.events.append(name)
 
     @staticmethod
-    def _give(process: _Process, cue: str) -> None:
+    def _give(process: _Process, event: str) -> None:
         if process.connection is not None:
             try:
-                process.connection.sendall(cue.encode() + b"\n")
+                process.connection.sendall(event.encode() + b"\n")
             except OSError:
                 pass  # it has ended
 
 
 class _Lines:
     """
-    The lines that one process sends to the stage.
+    The lines that one process sends to the runner.
 
     @ivar process: the process, as soon as it is known.
     @ivar isOver: whether the connection has ended.

@@ -1,5 +1,5 @@
 """
-The stage records what real processes do, however they end, and leaves none of them running.
+The runner records what real processes do, however they end, and leaves none of them running.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
-from txrdma.test.support.streams.stages import theStage
-from txrdma.testing.streams import stage as stageModule
+from txrdma.test.support.streams.runners import theRunner
+from txrdma.testing.streams import runner as runnerModule
 from txrdma.testing.streams import transcript
 from txrdma.testing.streams.comparison import complaintsAboutTCP
 from txrdma.testing.streams.conversation import Conversation, Via
 from txrdma.testing.streams.player import REACTORS
 from txrdma.testing.streams.provider import TCP
-from txrdma.testing.streams.stage import Closed, Performance, Stage
+from txrdma.testing.streams.runner import Closed, ConversationRun, ConversationRunner
 
 CHECKOUT = Path(txrdma.__file__).parent.parent
 
 ENDLESS = """
 from txrdma.testing.streams.conversation import Conversation
 from txrdma.testing.streams.provider import TCP
-from txrdma.testing.streams.stage import Stage
+from txrdma.testing.streams.runner import ConversationRunner
 
-stage = Stage()
-print(stage.path, flush=True)
-stage.play(Conversation("endless", "", "made: block 100", "made: fork 100; block 100"), TCP)
+runner = ConversationRunner()
+print(runner.path, flush=True)
+runner.play(Conversation("endless", "", "made: block 100", "made: fork 100; block 100"), TCP)
 """
 
 
 def playersOf(path: str) -> list[int]:
-    """Return the PIDs of a stage's players and their children, found by their output folder."""
+    """Return the PIDs of a runner's players and their children, found by their output folder."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -63,19 +63,21 @@ def waitFor(condition: Callable[[], object], seconds: float = 20.0) -> bool:
 class PlayTests(SynchronousTestCase):
     slowBecause = "starts processes, which import a reactor"
 
-    def play(self, client: str, server: str, reactor: str = "epoll", via: Via = Via.DIRECT) -> Performance:
-        return theStage().play(Conversation("played", "", client, server, via=via), TCP, reactor)
+    def play(
+        self, client: str, server: str, reactor: str = "epoll", via: Via = Via.DIRECT
+    ) -> ConversationRun:
+        return theRunner().play(Conversation("played", "", client, server, via=via), TCP, reactor)
 
-    def calls(self, performance: Performance, end: str) -> tuple[str, ...]:
+    def calls(self, run: ConversationRun, end: str) -> tuple[str, ...]:
         """Return the calls of an end's only connection."""
-        [seen] = performance.views[end].connections
+        [seen] = run.views[end].connections
         return seen.calls
 
     def test_playersRunOnRequestedReactors(self) -> None:
         for name, module in REACTORS.items():
-            performance = self.play("made: write 300kB; lose", "lost: stop", name)
-            self.assertEqual(complaintsAboutTCP([performance]), [])
-            for entries in performance.entries.values():
+            run = self.play("made: write 300kB; lose", "lost: stop", name)
+            self.assertEqual(complaintsAboutTCP([run]), [])
+            for entries in run.entries.values():
                 [runs] = [entry.about for entry in entries if entry.kind == transcript.RUNS]
                 self.assertTrue(
                     hasattr(sys.modules.get(module) or __import__(module, fromlist=[""]), runs), name
@@ -83,8 +85,8 @@ class PlayTests(SynchronousTestCase):
 
     def test_killed(self) -> None:
         """The steps of a process before SIGKILL are recorded, up to the last one."""
-        performance = self.play("made: write 5; write 5; kill", "lost: stop")
-        client = [(entry.kind, entry.about) for entry in performance.entries["client"]]
+        run = self.play("made: write 5; write 5; kill", "lost: stop")
+        client = [(entry.kind, entry.about) for entry in run.entries["client"]]
         self.assertEqual(client[-3:], [("wrote", "10"), ("does", "kill"), ("ended", "SIGKILL")])
 
     def test_exitOfProcessIsRecorded(self) -> None:
@@ -95,79 +97,79 @@ class PlayTests(SynchronousTestCase):
         self.assertEqual(ended, {"stop": "exit 0", "term": "exit 0", "kill": "SIGKILL", "exit": "exit 0"})
 
     def test_cues(self) -> None:
-        """A cue reaches the other end, and is set automatically when a process has ended."""
-        performance = self.play(
-            "made: await go; write 5; lose", "made: settle; cue go; pause; await peer-ended; resume"
+        """An event reaches the other end, and is set automatically when a process has ended."""
+        run = self.play(
+            "made: await go; write 5; lose", "made: settle; event go; pause; await peer-ended; resume"
         )
-        server = performance.entries["server"]
-        client = performance.entries["client"]
-        cue = next(entry.at for entry in server if entry.kind == transcript.CUE)
+        server = run.entries["server"]
+        client = run.entries["client"]
+        event = next(entry.at for entry in server if entry.kind == transcript.EVENT)
         wrote = next(entry.at for entry in client if entry.kind == transcript.WROTE)
         ended = next(entry.at for entry in client if entry.kind == transcript.ENDED)
         received = next(entry.at for entry in server if entry.kind == transcript.DATA)
-        self.assertEqual(sorted([cue, wrote, ended, received]), [cue, wrote, ended, received])
+        self.assertEqual(sorted([event, wrote, ended, received]), [event, wrote, ended, received])
 
     def test_stoppedProcessContinuesAfterItsTime(self) -> None:
-        performance = self.play("made: write 5; lose", "made: freeze 0.5")
-        server = performance.entries["server"]
+        run = self.play("made: write 5; lose", "made: freeze 0.5")
+        server = run.entries["server"]
         frozen = next(entry.at for entry in server if entry.kind == transcript.FREEZES)
         received = next(entry.at for entry in server if entry.kind == transcript.DATA)
         self.assertGreaterEqual(received - frozen, 0.5)
-        self.assertEqual(self.calls(performance, "server"), ("made", "lost ConnectionDone"))
+        self.assertEqual(self.calls(run, "server"), ("made", "lost ConnectionDone"))
 
     def test_forked(self) -> None:
         """The end of a process is recorded although its child lives, and the child ends with the play."""
-        performance = self.play("made: fork 30; settle; exit", "made: await peer-ended; stop")
-        self.assertLess(performance.seconds, 10)
-        self.assertTrue(waitFor(lambda: not playersOf(theStage().path)))
+        run = self.play("made: fork 30; settle; exit", "made: await peer-ended; stop")
+        self.assertLess(run.seconds, 10)
+        self.assertTrue(waitFor(lambda: not playersOf(theRunner().path)))
 
     def test_tls(self) -> None:
         """With TLS, both ends report the transport below."""
-        performance = self.play("made: write 300kB; lose", "lost: stop", via=Via.TLS)
-        self.assertEqual(complaintsAboutTCP([performance]), [])
-        self.assertEqual(performance.views["server"].connections[0].received, 300_000)
+        run = self.play("made: write 300kB; lose", "lost: stop", via=Via.TLS)
+        self.assertEqual(complaintsAboutTCP([run]), [])
+        self.assertEqual(run.views["server"].connections[0].received, 300_000)
 
     def test_proxyForwardsEverythingAndEndsLast(self) -> None:
         for via in (Via.NEAR_PROXY, Via.FAR_PROXY):
-            performance = self.play("made: write 300kB; lose", "lost: stop", via=via)
-            self.assertEqual(complaintsAboutTCP([performance]), [])
-            self.assertEqual(performance.views["server"].connections[0].received, 300_000)
-            self.assertIn("300000 bytes forwards", performance.logs["proxy"])
+            run = self.play("made: write 300kB; lose", "lost: stop", via=via)
+            self.assertEqual(complaintsAboutTCP([run]), [])
+            self.assertEqual(run.views["server"].connections[0].received, 300_000)
+            self.assertIn("300000 bytes forwards", run.logs["proxy"])
 
     def test_exceptionOfPlayerIsInItsLog(self) -> None:
-        performance = self.play("made: write 5", "data: raise")
-        self.assertIn("Mistake: as the script says", performance.logs["server"])
+        run = self.play("made: write 5", "data: raise")
+        self.assertIn("Mistake: as the script says", run.logs["server"])
 
     def test_endlessPlayIsEndedWithItsProcesses(self) -> None:
-        self.patch(stageModule, "PATIENCE", 0.02)
-        performance = self.play("made: block 100", "made: wait 100")
-        self.assertEqual({view.ended for view in performance.views.values()}, {transcript.OUT_OF_TIME})
-        self.assertTrue(waitFor(lambda: not playersOf(theStage().path)))
+        self.patch(runnerModule, "PATIENCE", 0.02)
+        run = self.play("made: block 100", "made: wait 100")
+        self.assertEqual({view.ended for view in run.views.values()}, {transcript.OUT_OF_TIME})
+        self.assertTrue(waitFor(lambda: not playersOf(theRunner().path)))
 
 
 class EndTests(SynchronousTestCase):
-    """The stage leaves nothing, whatever happens to it."""
+    """The runner leaves nothing, whatever happens to it."""
 
     slowBecause = "starts processes, and waits for their ends"
 
-    def test_closedStageEndsItsPlays(self) -> None:
-        stage = Stage()
+    def test_closedRunnerEndsItsPlays(self) -> None:
+        runner = ConversationRunner()
         raised: list[BaseException] = []
 
         def play() -> None:
             try:
-                stage.play(Conversation("endless", "", "made: block 100", "made: block 100"), TCP)
+                runner.play(Conversation("endless", "", "made: block 100", "made: block 100"), TCP)
             except Closed as error:
                 raised.append(error)
 
         thread = threading.Thread(target=play)
         thread.start()
-        self.assertTrue(waitFor(lambda: len(playersOf(stage.path)) == 2))
-        stage.close()
+        self.assertTrue(waitFor(lambda: len(playersOf(runner.path)) == 2))
+        runner.close()
         thread.join()
         self.assertEqual(len(raised), 1)
-        self.assertTrue(waitFor(lambda: not playersOf(stage.path)))
-        self.assertFalse(os.path.exists(stage.path))
+        self.assertTrue(waitFor(lambda: not playersOf(runner.path)))
+        self.assertFalse(os.path.exists(runner.path))
 
     def _endedBy(self, how: signal.Signals) -> None:
         """End a process with an endless play; return whether anything remains."""
@@ -182,7 +184,7 @@ class EndTests(SynchronousTestCase):
         self.assertTrue(waitFor(lambda: not os.path.exists(path)))
 
     def test_killed(self) -> None:
-        """When the stage's process is killed, so are all players and their children."""
+        """When the runner's process is killed, so are all players and their children."""
         self._endedBy(signal.SIGKILL)
 
     def test_interruptEndsEverything(self) -> None:

@@ -1,4 +1,4 @@
-"""Transcripts of the stage."""
+"""Transcripts of the runner."""
 
 from __future__ import annotations
 
