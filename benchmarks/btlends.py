@@ -53,7 +53,7 @@ def main(role: str, orders: Orders) -> None:
     from benchmarks.connecting import held
     from benchmarks.scenarios import Waiting
     from txrdma import btl
-    from txrdma.btl.insight import report
+    from txrdma.btl.status import report
     from txrdma.messages.interfaces import IMessageProtocolFactory
     from txrdma.messages.protocol import MessageFactory, MessageProtocol
 

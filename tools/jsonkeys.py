@@ -27,8 +27,7 @@ SOURCES: Final = {
     "smc-option": "smc.signalling.option.installing.Installation",
     "cm-stats": f"{_PROCESSES} cm.status.report commands.cm_stats.KINDS commands.cm_stats.WHATS",
     "btl-stats": (
-        f"{_PROCESSES} btl.insight.report btl.module.ModulePort.counters.fget "
-        "btl.core.counters.ModuleCounters"
+        f"{_PROCESSES} btl.status.report btl.module.ModulePort.counters.fget btl.core.counters.ModuleCounters"
     ),
     "resolve": "commands.resolve.serviceDict commands.resolve.resolved",
     "devices": (

@@ -18,7 +18,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.btl import insight
+from txrdma.btl import status
 from txrdma.btl.channels import BatchHandler, bufferBytes, Channel, Source, sourceOf
 from txrdma.btl.core.events import Event, Packet
 from txrdma.btl.core.marks import ECT, NOT_ECT
@@ -285,8 +285,8 @@ class ModulePort:
             mtu = max(port.mtu for port in self.ports)
             credits = [each.sends for each in self._channels]
             self.core = Module(mtu, credits, rooms=[port.channels[DATA].room for port in self.ports])
-            insight.modules.add(reactor, self.core, lambda: self.counters)
-            undo.callback(insight.modules.leave, self.core)
+            status.modules.add(reactor, self.core, lambda: self.counters)
+            undo.callback(status.modules.leave, self.core)
             undo.callback(self._stopTimers)
             undo.callback(self._clock.leave, self._setBack)
             self._clock.join(self._setBack)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from txrdma.btl.insight import NAMESPACE
+from txrdma.btl.status import NAMESPACE
 from txrdma.commands.common.counted import askedOfAll, number, withSums
 from txrdma.commands.common.tables import lines
 from txrdma.commands.common.watching import processTable, watch, WatchingOptions

@@ -21,7 +21,6 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from txrdma.fabric.excess import Bounds, LEFT_OUT, MOST_HOPS, MOST_NODES, MOST_PROBLEMS
 from txrdma.fabric.model import (
     Fabric,
     isSame,
@@ -33,6 +32,7 @@ from txrdma.fabric.model import (
     portGUIDIn,
     Problem,
 )
+from txrdma.fabric.sweepbounds import Bounds, LEFT_OUT, MOST_HOPS, MOST_NODES, MOST_PROBLEMS
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import PhysicalState

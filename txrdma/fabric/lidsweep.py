@@ -5,9 +5,9 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 
 from txrdma.fabric.asking import Asker
-from txrdma.fabric.excess import MOST_NODES
 from txrdma.fabric.model import Fabric, isSame
 from txrdma.fabric.sasweep import missingLinks, RecordSweep
+from txrdma.fabric.sweepbounds import MOST_NODES
 from txrdma.iba.path import MADEndPort
 from txrdma.iba.types import LID
 from txrdma.mad.layouts.sa import LinkRecord

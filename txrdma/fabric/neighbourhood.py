@@ -13,9 +13,9 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from txrdma.fabric.asking import Asker
-from txrdma.fabric.excess import Bounds, MOST_HOPS, MOST_NODES
 from txrdma.fabric.health import hasLink
 from txrdma.fabric.model import Fabric, isSame, Node, Port
+from txrdma.fabric.sweepbounds import Bounds, MOST_HOPS, MOST_NODES
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort, PERMISSIVE_LID
 from txrdma.kit.graphs import distances
 from txrdma.mad.errors import MADError, MADFailure

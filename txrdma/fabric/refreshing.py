@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, TypeVar
 
-from txrdma.fabric.excess import MOST_HOPS
 from txrdma.fabric.health import hasLink
 from txrdma.fabric.model import Fabric, isSame, localPortIn, Node, nodeGUIDIn, Port, portGUIDIn
+from txrdma.fabric.sweepbounds import MOST_HOPS
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.kit.rawfields import span

@@ -21,8 +21,8 @@ from txrdma.fabric.adaptive import (
     STATIC,
     UNKNOWN_ROUTES,
 )
-from txrdma.fabric.excess import MOST_HOPS
 from txrdma.fabric.model import Fabric, lmcIn, Port
+from txrdma.fabric.sweepbounds import MOST_HOPS
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState

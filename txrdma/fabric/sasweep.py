@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
-from txrdma.fabric.excess import Bounds, MOST_NODES, MOST_PROBLEMS
 from txrdma.fabric.model import Fabric, isSame, Node, Port, Problem
+from txrdma.fabric.sweepbounds import Bounds, MOST_NODES, MOST_PROBLEMS
 from txrdma.fabric.texts import listed
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import PhysicalState

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from txrdma.fabric.excess import MOST_HOPS
+from txrdma.fabric.sweepbounds import MOST_HOPS
 from txrdma.kit.listening import isLoopback, mistakeIn
 from txrdma.kit.webaccess import UNIX
 from txrdma.monitor import configvalues as values

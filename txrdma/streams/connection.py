@@ -99,7 +99,7 @@ CarrierT = TypeVar("CarrierT", bound=MessageTransport)
 
 
 @implementer(IClosesOnShutdown)
-class StreamEnd(Generic[CoreT, CarrierT]):
+class StreamConnection(Generic[CoreT, CarrierT]):
     """
     A stream over a message connection: an L{End<txrdma.streams.transport.End>}.
 
@@ -455,7 +455,7 @@ class StreamEnd(Generic[CoreT, CarrierT]):
         self._turn()
 
 
-MessageEndT = TypeVar("MessageEndT", bound=StreamEnd[Any, Any])
+MessageEndT = TypeVar("MessageEndT", bound=StreamConnection[Any, Any])
 
 
 @implementer(ITCPTransport, ITLSTransport)

@@ -12,7 +12,7 @@ from txrdma.btl.stream._bytes import ByteStream
 from txrdma.btl.transport import BTLMessageTransport
 from txrdma.error import PeerViolation
 from txrdma.messages.interfaces import IMessageProtocol
-from txrdma.streams.connection import MessageStreamTransport, StreamEnd
+from txrdma.streams.connection import MessageStreamTransport, StreamConnection
 
 
 def _ignore(error: Exception | None) -> None:
@@ -20,7 +20,7 @@ def _ignore(error: Exception | None) -> None:
 
 
 @implementer(IMessageProtocol, IPushProducer)
-class BTLEnd(StreamEnd[ByteStream, BTLMessageTransport]):
+class BTLEnd(StreamConnection[ByteStream, BTLMessageTransport]):
     """One end of a stream: the protocol of a message connection, and the producer of its messages."""
 
     kind = "btl"

@@ -29,7 +29,7 @@ from txrdma.error import InvalidRequest, PeerViolation, RDMAError, ResourceExhau
 from txrdma.iba.verbs import Completion
 from txrdma.interfaces import IDirectLane, IMemoryRegion, IQueuePair
 from txrdma.messages.keepalive import Keepalive
-from txrdma.streams.connection import StreamEnd
+from txrdma.streams.connection import StreamConnection
 from txrdma.streams.transport import Address, StreamTransport
 from txrdma.verbs.pinning import shareOf
 
@@ -53,7 +53,7 @@ def addressOf(address: MessageAddress) -> Address:
 
 
 @implementer(IPreparedProtocol)
-class RSocketEnd(StreamEnd[RSocket, RDMATransport]):
+class RSocketEnd(StreamConnection[RSocket, RDMATransport]):
     """
     The local end of an rsocket: a message protocol that carries a stream.
 

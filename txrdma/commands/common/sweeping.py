@@ -20,11 +20,11 @@ from txrdma.commands.common.session import FabricOptions, nodeNames, opened, Ses
 from txrdma.commands.common.values import count, fileName
 from txrdma.error import InvalidRequest
 from txrdma.fabric.discovery import MAX_OUTSTANDING, Sweep
-from txrdma.fabric.excess import MOST_HOPS, MOST_NODES
 from txrdma.fabric.model import described, Fabric, Problem
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.recording import Recording
 from txrdma.fabric.snapshots import dump, parseRecording
+from txrdma.fabric.sweepbounds import MOST_HOPS, MOST_NODES
 from txrdma.fabric.texts import readText
 from txrdma.iba.path import IBDRPath
 

@@ -28,13 +28,13 @@ from txrdma.fabric.adaptive import Adaptive, STATIC
 from txrdma.fabric.cables import CableWatch
 from txrdma.fabric.congestion import congestionFindings
 from txrdma.fabric.discovery import MAX_PER_NODE, Sweep
-from txrdma.fabric.excess import LEFT_OUT
 from txrdma.fabric.health import Finding, locatedFindings, managerFindings
 from txrdma.fabric.managerwatch import ManagerWatch
 from txrdma.fabric.model import breakUp, Fabric, Node, Port
 from txrdma.fabric.rates import shareOf
 from txrdma.fabric.refreshing import hasOtherLID, leadingTo, Refresh
 from txrdma.fabric.routeuse import Linear
+from txrdma.fabric.sweepbounds import LEFT_OUT
 from txrdma.fabric.tables import Firmware
 from txrdma.iba.types import GID, GUID
 from txrdma.mad.agent import MADAgent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from txrdma.fabric.excess import MOST_HOPS, MOST_NODES
+from txrdma.fabric.sweepbounds import MOST_HOPS, MOST_NODES
 from txrdma.kit.values import frozen
 
 RETRIES: Final = 2
@@ -23,7 +23,7 @@ class PollerSettings:
     @ivar stateSeconds: time in which the states of all ports are read once.
     @ivar timeoutSeconds: time to wait for the answer to each of three attempts.
     @ivar maxOutstanding: maximum number of outstanding requests; one per node.
-    @ivar mostNodes: maximum number of nodes; see L{Bounds <txrdma.fabric.excess.Bounds>}.
+    @ivar mostNodes: maximum number of nodes; see L{Bounds <txrdma.fabric.sweepbounds.Bounds>}.
     @ivar maxHops: maximum number of hops of a directed route.
     @ivar wantsNotices: subscribe to the notices of the SA.
     """

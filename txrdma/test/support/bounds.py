@@ -48,7 +48,7 @@ BOUNDS: Final = {
         soft.RemoteMemory._preparing soft.RoCEPort._groups
         soft.SoftDevice.domains,addressHandles,sharedReceiveQueues,_queuePairs,_numbers,_channels
         soft.SoftDevice._completionQueues,_listeners
-        soft.SoftProtectionDomain._queuePairs streams.StreamEnd.context
+        soft.SoftProtectionDomain._queuePairs streams.StreamConnection.context
         unix.StatusServer.parts,_counters,_answering
         kit.Arguments._keys kit.ForwardClock._listeners kit.Spool.records kit._Stop.listeners
         pingpong.Activity.calls ports.EndPortWatcher._calls ports.HostNetwork._listeners
@@ -114,7 +114,7 @@ BOUNDS: Final = {
         soft.DoorbellPage._dormant,_free
         soft.SoftCompletionQueue._members,_awake,_dormant,_lanes,_polls,_arms soft.SoftQueuePair._held
         soft.SoftSharedReceiveQueue._takers soft.UnopenedLane._waiting
-        soft._ConnectedProcess.queuePairs,_unopened,_postponed streams.StreamEnd._rest
+        soft._ConnectedProcess.queuePairs,_unopened,_postponed streams.StreamConnection._rest
         kit.TimerWheel._order,_slots tap.ProxyFactory.pairs verbs.PyverbsCompletionChannel._queues,_rung
         verbs.PyverbsCompletionQueue._localCompletions,_members verbs.PyverbsQueuePair._receives,_sends
         verbs.PyverbsSharedReceiveQueue._consumers,_receives verbs.ReceiveWorkRequests._cache
@@ -151,7 +151,7 @@ BOUNDS: Final = {
     "cm.core.dispatcher.BACKLOG": "cm.Listener.waiting",
     "cm.core.dispatcher.MOST_SIDR_REQUESTS": "cm.Dispatcher._sidrRequests",
     "fabric.creditloops.MOST_PATHS": "fabric.Lanes.levels",
-    "fabric.excess.MOST_NODES": """
+    "fabric.sweepbounds.MOST_NODES": """
         fabric.CounterReport.ports,silent fabric.Fabric.nodes
         fabric.LIDSweep._links fabric.LaneSurvey._crossings fabric.Lanes.mappings fabric.RecordSweep._ends
         fabric.BlastRadius.hosts,_peers,_ends,_attached,_own,_outs,_routed,_levels,_groups
@@ -174,8 +174,8 @@ BOUNDS: Final = {
         monitor.Presence._appeared,present,linked,lost,came monitor.Tallies._tallies
         kit.BackOff._silent monitor._Visit.stops,pending,doubted,states tap.HistoryReplay._growing
     """,
-    "fabric.excess.MOST_PROBLEMS": "fabric.Fabric.problems",
-    "fabric.excess._MOST_CUTS": "fabric.Bounds.cuts",
+    "fabric.sweepbounds.MOST_PROBLEMS": "fabric.Fabric.problems",
+    "fabric.sweepbounds._MOST_CUTS": "fabric.Bounds.cuts",
     "fabric.slurmjobs.MOST_OUTPUT": "kit._Output._output,_errors",
     "kit.logs._MOST": "kit.RateLimitedLogger._entries",
     "kit.remotesender.MOST_ANSWER": "kit._BodyReader.body",

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.commands.common.portchanges import OPERATIONS
 from txrdma.commands.perfquery import KINDS
-from txrdma.fabric import errorcounters, excess, nodenames
+from txrdma.fabric import errorcounters, nodenames, sweepbounds
 from txrdma.kit import webaccess
 from txrdma.monitor.web import events, html, searches, site, tables
 
@@ -81,7 +81,8 @@ class NumbersTests(SynchronousTestCase):
             (
                 "fabric-commands",
                 (
-                    f"({excess.MOST_NODES:,}, the LIDs of a subnet) or {words.get(excess._MOST_PORTS)} ports",
+                    f"({sweepbounds.MOST_NODES:,}, the LIDs of a subnet) or "
+                    f"{words.get(sweepbounds._MOST_PORTS)} ports",
                     "else `{}` or `{}` of the host".format(*nodenames.MAP_FILES),
                     f"by default of its file `{errorcounters.DEFAULT_THRESHOLDS}`",
                 ),

@@ -10,7 +10,7 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
 from txrdma.btl.connections import connect, listen
-from txrdma.btl.insight import report
+from txrdma.btl.status import report
 from txrdma.messages.protocol import MessageProtocol
 from txrdma.testing.protocols import Recorders
 

@@ -10,7 +10,7 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
 from txrdma.btl.connections import connect, listen
-from txrdma.btl.insight import NAMESPACE, report
+from txrdma.btl.status import NAMESPACE, report
 from txrdma.commands.btl_stats import countersTable, summed
 from txrdma.commands.common.counted import ALL, askedOfAll
 from txrdma.messages.protocol import MessageProtocol

@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 from txrdma.btl import lifeline
 from txrdma.btl.connections import connect, listen
 from txrdma.btl.ends import deviceAt
-from txrdma.btl.insight import report
+from txrdma.btl.status import report
 from txrdma.messages.protocol import MessageProtocol
 from txrdma.testing.protocols import Recorders
 

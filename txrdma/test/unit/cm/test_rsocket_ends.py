@@ -27,7 +27,7 @@ from txrdma.cm.terms import Terms
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.headers import Opcode
 from txrdma.kit.forwardclock import sharedForwardClock
-from txrdma.streams.connection import StreamEnd
+from txrdma.streams.connection import StreamConnection
 from txrdma.test.support.cm.messaging import MessagingCase, PORT
 from txrdma.testing.protocols import ProducerRecorder, Recorder, Recorders
 from txrdma.verbs.devices import DeviceSpec
@@ -178,7 +178,7 @@ class ClosingTests(MessagingCase):
 
     def test_lostAcknowledgementFromOtherImplementation(self) -> None:
         """A connection is lost if bytes are not acknowledged and the DREQ contains no private data."""
-        self.patch(RSocketEnd, "_leave", StreamEnd._leave)
+        self.patch(RSocketEnd, "_leave", StreamConnection._leave)
         self.assertIs(self.closeUnacknowledged().reason.type, ConnectionLost)
 
     def test_bothCloseWhileBytesWait(self) -> None:

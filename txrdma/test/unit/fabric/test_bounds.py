@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from txrdma.error import WireError
-from txrdma.fabric import excess
+from txrdma.fabric import sweepbounds
 from txrdma.fabric.discovery import Sweep
-from txrdma.fabric.excess import LEFT_OUT, MOST_HOPS, MOST_PROBLEMS
 from txrdma.fabric.health import findings
 from txrdma.fabric.lidsweep import LIDSweep
 from txrdma.fabric.model import Fabric
 from txrdma.fabric.neighbourhood import Neighbourhood
 from txrdma.fabric.sasweep import SASweep
+from txrdma.fabric.sweepbounds import LEFT_OUT, MOST_HOPS, MOST_PROBLEMS
 from txrdma.iba.path import IBPath
 from txrdma.mad.core.answers import MOST_RECORDS, Records
 from txrdma.mad.layouts.sa import LinkRecord, NodeRecord
@@ -63,7 +63,7 @@ class MirageTests(BoundsTestCase):
 
     def test_mostBranches(self) -> None:
         """Beyond some omitted branches, the sweep ends at the limit of its nodes."""
-        self.patch(excess, "_MOST_CUTS", 1)
+        self.patch(sweepbounds, "_MOST_CUTS", 1)
         Mirage(self.fabric, (1, 2), (1, 3, 1), ports=20)
         fabric = self.swept(mostNodes=100)
         self.assertEqual((len(self.work.bounds.cuts), len(fabric.nodes)), (1, 100))
@@ -80,8 +80,8 @@ class MirageTests(BoundsTestCase):
         self.assertEqual((found.where, found.text), (where, text))
 
     def test_ports(self) -> None:
-        self.patch(excess, "_MOST_PORTS", 4_000)
-        self.patch(excess, "_PORTS_OF_NODE", 0)
+        self.patch(sweepbounds, "_MOST_PORTS", 4_000)
+        self.patch(sweepbounds, "_PORTS_OF_NODE", 0)
         mirage = Mirage(self.fabric, (1, 2))
         fabric = self.swept()
         self.assertEqual(names(fabric), HONEST)
