@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Union
@@ -607,28 +607,18 @@ class BlastRadius:
             *(element, cutOff, paths, hosts.bit_count(), min(shares), jobsCutOff, len(using)),
         )
 
-    def _followed(
-        self, jobs: Jobs
-    ) -> Generator[tuple[int, int], None, tuple[Counter[Port], dict[Port, set[int]]]]:
-        """Follow each path; return the paths by sending port, and the jobs whose paths use it."""
-        switches = list(self._outs)
-        index = {node: at for at, node in enumerate(switches)}
-        outs = [self._outs[node] for node in switches]
-        beyond = [[-1] * 256 for _ in switches]
+    def _follower(self, index: dict[Node, int]) -> Callable[[int, int], list[int]]:
+        """
+        Return a function that follows the path from a switch to an end, and returns its channels.
+
+        @param index: numbers of the switches. A channel is the number of a switch, and in the low octet the
+            number of the sending port.
+        """
+        outs = [self._outs[node] for node in index]
+        beyond = [[-1] * 256 for _ in index]
         for node, at in index.items():
             for number, peer in self._peers[node].items():
                 beyond[at][number] = index.get(peer.node, -1)
-        sources = [(index[node], ends) for node, ends in self._attached.items() if node in index]
-        leaf = {end: at for at, ends in sources for end in ends}
-        ofJobs: dict[int, list[int]] = defaultdict(list)
-        members: list[list[int]] = []
-        for number, job in enumerate(jobs):
-            members.append([end for host in job for node in host for end in self._own[node] if end in leaf])
-            for end in members[-1]:
-                ofJobs[end].append(number)
-        counts: Counter[int] = Counter()
-        users: dict[int, set[int]] = defaultdict(set)
-        up: Counter[Port] = Counter()
 
         def follow(at: int, end: int) -> list[int]:
             path: list[int] = []
@@ -642,6 +632,25 @@ class BlastRadius:
                 at = beyond[at][out]
             return path
 
+        return follow
+
+    def _followed(
+        self, jobs: Jobs
+    ) -> Generator[tuple[int, int], None, tuple[Counter[Port], dict[Port, set[int]]]]:
+        """Follow each path; return the paths by sending port, and the jobs whose paths use it."""
+        index = {node: at for at, node in enumerate(self._outs)}
+        follow = self._follower(index)
+        sources = [(index[node], ends) for node, ends in self._attached.items() if node in index]
+        leaf = {end: at for at, ends in sources for end in ends}
+        ofJobs: dict[int, list[int]] = defaultdict(list)
+        members: list[list[int]] = []
+        for number, job in enumerate(jobs):
+            members.append([end for host in job for node in host for end in self._own[node] if end in leaf])
+            for end in members[-1]:
+                ofJobs[end].append(number)
+        counts: Counter[int] = Counter()
+        users: dict[int, set[int]] = defaultdict(set)
+        up: Counter[Port] = Counter()
         for end, port in enumerate(self._ends):
             own = self._own[port.node]
             for at, ends in sources:

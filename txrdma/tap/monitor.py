@@ -12,7 +12,6 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final
 
-from twisted.application.internet import StreamServerEndpointService
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.endpoints import clientFromString, serverFromString
@@ -160,6 +159,13 @@ def collectorsOf(reactor: Any, config: MonitorConfig, agent: MADAgent) -> Collec
     return CollectorPool(reactor, agent, endpoints, key, seconds, RETRIES, most)
 
 
+def engineOf(reactor: Any, config: MonitorConfig) -> PromQLReader | None:
+    """Return the reader of the time series engine whose series charts show; None for the history."""
+    if config.remote is None or not config.remote.queryURL:
+        return None
+    return PromQLReader(reactor, quietAgent(reactor), config.remote, config.levels, reactor.seconds)
+
+
 def statusOf(poller: FabricPoller) -> str:
     """Return the status of a fabric in one line, for C{systemctl status}."""
     nodes = 0 if poller.fabric is None else len(poller.fabric.nodes)
@@ -239,21 +245,19 @@ class MonitorService(ListeningService):
                 duty.begin()
                 duty.detach()  # twistd may fork
             self.close = undo.pop_all().close
-        engine = None
-        if config.remote is not None and config.remote.queryURL:
-            engine = PromQLReader(reactor, quietAgent(reactor), config.remote, config.levels, reactor.seconds)
+        self._surveyor = Surveyor(reactor, agent, self.poller, config.surveySeconds)
         self._watch = Watch(
-            *(self.poller, agent, None, reactor.seconds), engine=engine, fabric=config.fabric, fabrics=fabrics
+            *(self.poller, agent, None, reactor.seconds),
+            engine=engineOf(reactor, config),
+            fabric=config.fabric,
+            fabrics=fabrics,
         )
         self._watch.isSure = self._isSure
         self._showDuty()
         self._changeJobs(config)
-        self._surveyor = Surveyor(reactor, agent, self.poller, config.surveySeconds)
         process = None if config.fabric else ProcessMeasures(reactor)
         self.site = MonitorSite(reactor, self._watch, config.counters, access, process)
-        self._listening: StreamServerEndpointService | None = None
-        if endpoint is not None:
-            self._listening = self.listen(endpoint, self.site.factory)
+        self._listening = None if endpoint is None else self.listen(endpoint, self.site.factory)
         if process is not None:
             process.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
 

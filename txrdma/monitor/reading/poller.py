@@ -10,7 +10,7 @@ every few minutes finds what both have missed.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from itertools import chain, islice
 from math import inf
@@ -136,6 +136,18 @@ class FabricPoller:
     @ivar version: number that grows with each change of C{fabric}, including the states of its ports.
     """
 
+    fabric: Fabric | None = None
+    version = 0
+    adaptive: Adaptive = STATIC
+    surveyedAt = -inf
+    _unsubscribedSince = _sweptAt = _roundBegan = 0.0
+    _isIsolated = _areLIDsDoubtful = _isResuming = False
+    _lost = ""
+    _pauseSeconds: float | None = None
+    _indexed = -1
+    _server: MADServer | None = None
+    _subscription: Subscription | None = None
+
     def __init__(
         self,
         reactor: IReactorTime,
@@ -163,17 +175,13 @@ class FabricPoller:
         @param turn: lock that pollers of one process share, because each processes its results in pieces that
             fit into a reactor iteration; None for one poller.
         """
-        self.fabric: Fabric | None = None
         self.findingLog = FindingLog(rules)
         self.presence = Presence()
         self.journal = Journal()
         self.manager = ManagerWatch()
         self.statistics = PollerStatistics()
-        self.version = 0
         self.firmware: Mapping[GUID, Firmware] = {}
         self.linear: Linear = {}
-        self.adaptive: Adaptive = STATIC
-        self.surveyedAt = -inf
         self.cables = CableWatch()
         self._reactor = reactor
         self._agent = agent
@@ -201,38 +209,37 @@ class FabricPoller:
         self._signs: dict[GUID, None] = {}
         self._newGUIDs: set[GUID] = set()
         self._touched: set[GUID] = set()
-        self._unsubscribedSince = self._sweptAt = 0.0
         self._running: dict[Deferred[None], None] = {}
-        self._isIsolated = self._areLIDsDoubtful = self._isResuming = False
-        self._lost = ""
-        self._pauseSeconds: float | None = None
         self._unplanned: deque[float] = deque(maxlen=MOST_UNPLANNED)
-        self._indexed = -1
         self._ports: dict[int, Port] = {}
-        self._roundBegan = 0.0
         self._turn = DeferredLock() if turn is None else turn
         self.supervisor = Supervisor(reactor) if supervisor is None else supervisor
-        self.sweeps = self.supervisor.add(
-            SupervisedLoop(
-                *(reactor, "sweep", self._sweep, self._untilSweep),
-                lambda: max(LATE_SECONDS, _LATE_PERIODS * self._settings.sweepSeconds),
-                isVital=True,
-            )
+        self.sweeps = self._addVital(
+            "sweep", self._sweep, self._untilSweep, lambda: self._settings.sweepSeconds
         )
-        self.rounds = self.supervisor.add(
-            SupervisedLoop(
-                *(reactor, "round", self._runRound, self._untilRound),
-                lambda: max(LATE_SECONDS, _LATE_PERIODS * self._settings.intervalSeconds),
-                isVital=True,
-            )
+        self.rounds = self._addVital(
+            "round", self._runRound, self._untilRound, lambda: self._settings.intervalSeconds
         )
         self._refreshes = self.supervisor.add(
             SupervisedLoop(reactor, "refresh", self._refreshSigned, self._untilRefresh, isPeriodic=False)
         )
         self._loops = (self.sweeps, self.rounds, self._refreshes)
         self._unwatchPort: Callable[[], None] = lambda: None
-        self._server: MADServer | None = None
-        self._subscription: Subscription | None = None
+
+    def _addVital(
+        self,
+        name: str,
+        run: Callable[[], Awaitable[bool | None]],
+        pauseSeconds: Callable[[], float | None],
+        periodSeconds: Callable[[], float],
+    ) -> SupervisedLoop:
+        """Add a loop on which the watchdog depends, and which is late after several periods."""
+
+        def lateSeconds() -> float:
+            return max(LATE_SECONDS, _LATE_PERIODS * periodSeconds())
+
+        loop = SupervisedLoop(self._reactor, name, run, pauseSeconds, lateSeconds, isVital=True)
+        return self.supervisor.add(loop)
 
     def start(self) -> None:
         """

@@ -61,6 +61,7 @@ class NumbersTests(SynchronousTestCase):
     def test_limits(self) -> None:
         """Each number and path of these sentences is that of its constant."""
         words = {2: "two", 10: "ten", 60: "minute", 500_000: "half a million"}
+        ports = words.get(sweepbounds._MOST_PORTS)
         for page, sentences in (
             (
                 "fabric-monitor",
@@ -81,8 +82,7 @@ class NumbersTests(SynchronousTestCase):
             (
                 "fabric-commands",
                 (
-                    f"({sweepbounds.MOST_NODES:,}, the LIDs of a subnet) or "
-                    f"{words.get(sweepbounds._MOST_PORTS)} ports",
+                    f"({sweepbounds.MOST_NODES:,}, the LIDs of a subnet) or {ports} ports",
                     "else `{}` or `{}` of the host".format(*nodenames.MAP_FILES),
                     f"by default of its file `{errorcounters.DEFAULT_THRESHOLDS}`",
                 ),
