@@ -10,6 +10,7 @@ from harness import decoder
 
 from txrdma.btl.wire import (
     ACK,
+    BTLSegment,
     decodePack,
     decodePlaced,
     decodeSegment,
@@ -17,14 +18,13 @@ from txrdma.btl.wire import (
     encodePlaced,
     PACK,
     PLACED,
-    Segment,
     SegmentKind,
 )
 
 _LANDING = memoryview(bytes(64))
 
 
-def _checkSegment(packet: bytes) -> Segment:
+def _checkSegment(packet: bytes) -> BTLSegment:
     """Decode a segment and its payload: a pack must encode to the same bytes, placed bytes must fit."""
     segment = decodeSegment(packet)
     if segment.kind >= PLACED:
@@ -39,10 +39,10 @@ def _checkSegment(packet: bytes) -> Segment:
 
 def _segments() -> Iterator[bytes]:
     for kind in SegmentKind:
-        yield Segment(int(kind), 1 << 63, 7, 9, 3, b"some bytes").encode()
-    yield Segment(ACK, 1 << 63, 0, 9, latest=8, latestAttempt=0x81).encode()
-    yield Segment(PLACED, 1 << 63, 7, 9, 3, encodePlaced(16, 32), total=32).encode()
-    yield Segment(PACK, 1 << 63, 7, 9, 2, encodePack((1, 2), (b"some", b""))).encode()
+        yield BTLSegment(int(kind), 1 << 63, 7, 9, 3, b"some bytes").encode()
+    yield BTLSegment(ACK, 1 << 63, 0, 9, latest=8, latestAttempt=0x81).encode()
+    yield BTLSegment(PLACED, 1 << 63, 7, 9, 3, encodePlaced(16, 32), total=32).encode()
+    yield BTLSegment(PACK, 1 << 63, 7, 9, 2, encodePack((1, 2), (b"some", b""))).encode()
 
 
 TARGETS = {"BTL segment": decoder(_checkSegment, _segments)}

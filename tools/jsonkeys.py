@@ -18,7 +18,7 @@ from typing import Any, Final
 
 _PROCESSES: Final = "commands.common.watching.entriesBy commands.common.counted.withSums"
 SOURCES: Final = {
-    "doctor": "commands.doctor verify.problems.Problem.asDict",
+    "doctor": "commands.doctor verify.problems.HostProblem.asDict",
     "connections": (
         f"{_PROCESSES} smc.stream.connectionstatus smc.stream.connectionstatus._ATTRIBUTES smc.kernel.status"
     ),
@@ -69,7 +69,7 @@ SOURCES: Final = {
     "decode": "commands.decode._dict commands.decode._decode commands.dissect.capture.Explanation.toDict",
     "query": "commands.query.show",
     "verify": (
-        "verify.report.asReport verify.problems.Problem.asDict verify.subject.TestedPort.read "
+        "verify.report.asReport verify.problems.HostProblem.asDict verify.subject.TestedPort.read "
         "verify.checks.Outcome"
     ),
     "pingpong": "pingpong.report.asDict pingpong.report.LATENCY_NAMES pingpong.statistics.Bin",

@@ -15,8 +15,8 @@ from txrdma.btl.core.events import Event, MessageReceived, SendCompleted
 from txrdma.btl.core.marks import NOT_ECT
 from txrdma.btl.core.module import Module
 from txrdma.btl.core.path import COMMAND
-from txrdma.btl.wire import ACK, decodeSegment, Segment, SegmentKind
-from txrdma.testing.btl.world import BadNetwork, Host, World
+from txrdma.btl.wire import ACK, BTLSegment, decodeSegment, SegmentKind
+from txrdma.testing.btl.world import BadNetwork, ModuleHost, World
 
 _MESSAGES = 5
 _BYTES = 900
@@ -37,7 +37,7 @@ class _Recorded(World):
         return f"{1e6 * self.now:.0f} us"
 
     def transmit(
-        self, sender: Host, destination: Any, channel: int, packet: bytes, codepoint: int = NOT_ECT
+        self, sender: ModuleHost, destination: Any, channel: int, packet: bytes, codepoint: int = NOT_ECT
     ) -> None:
         """Record a packet, and deliver or drop it."""
         self._count += 1
@@ -50,7 +50,7 @@ class _Recorded(World):
         if not isLost:
             super().transmit(sender, destination, channel, packet, codepoint)
 
-    def _onPacket(self, segment: Segment) -> str:
+    def _onPacket(self, segment: BTLSegment) -> str:
         if segment.kind == ACK:
             bitmap = int.from_bytes(segment.payload, "little")
             description = f"ACK up to {self._nameOf(segment.acknowledged or 0)}"
@@ -78,8 +78,8 @@ def loss() -> list[Step]:
 
         return note
 
-    alice = Host(world, Module(1024, (63, 127), keepAlive=0.0), handler("alice"))
-    bob = Host(world, Module(1024, (63, 127), keepAlive=0.0), handler("bob"))
+    alice = ModuleHost(world, Module(1024, (63, 127), keepAlive=0.0), handler("alice"))
+    bob = ModuleHost(world, Module(1024, (63, 127), keepAlive=0.0), handler("bob"))
     toBob, _toAlice = alice.meet(bob)
     world.first = toBob.sent.following
     for number in range(1, _MESSAGES + 1):

@@ -4,7 +4,7 @@ The packets of the byte transfer layer: one segment each, packed, most significa
 The design follows Open MPI's usnic component, whose header is a native C structure. This format is txrdma's
 and is used only between txrdma processes. A segment has a header of 22 bytes, then the part of its
 L{SegmentKind}, then C{length} bytes. Any bytes after these are padding and are ignored. The fields, which
-L{Segment} describes, with their bits::
+L{BTLSegment} describes, with their bits::
 
     header:           version 4, kind 4, acknowledges 1, attempt 7, tag 16, sender 64, sequence 32,
                       acknowledged 32, length 16
@@ -83,7 +83,7 @@ ROOM_UNKNOWN: Final = 0xFFFF
 """Value of C{room} of a receiver that does not measure its buffers."""
 
 
-class Segment(NamedTuple):
+class BTLSegment(NamedTuple):
     """
     A segment: the fields of its header and its part; those of other parts are zero.
 
@@ -183,9 +183,7 @@ def encodeHead(
     capable: int = 0,
     marked: int = 0,
 ) -> bytes:
-    """
-    Encode the header and the part of a segment with C{length} bytes of payload; parameters as in L{Segment}.
-    """
+    """Encode the header and part of a L{BTLSegment} with C{length} bytes of payload, from its fields."""
     first, flags = VERSION << 4 | kind, attempt & 0x7F
     if acknowledged is None:
         acknowledged = 0
@@ -211,7 +209,7 @@ def encodeFragment(
     return _HEADER.pack(_FRAGMENT, attempt & 0x7F | 0x80, tag, sender, sequence, acknowledged, length)
 
 
-def decodeSegment(packet: Buffer) -> Segment:
+def decodeSegment(packet: Buffer) -> BTLSegment:
     """
     Decode the segment in a packet.
 
@@ -242,13 +240,13 @@ def decodeSegment(packet: Buffer) -> Segment:
     if kind == CHUNK or kind == PLACED:
         # The header again, which has seven fields, and the part.
         fragment, total, offset = _CHUNK.unpack_from(packet)[7:]
-        return Segment(*common, fragment, total, 0, offset)
+        return BTLSegment(*common, fragment, total, 0, offset)
     if kind == PUT or kind == PLACED_PUT:
-        return Segment(*common, 0, 0, *_PUT.unpack_from(packet)[7:])
+        return BTLSegment(*common, 0, 0, *_PUT.unpack_from(packet)[7:])
     if kind == ACK:
         duplicates, capable, marked, latest, latestAttempt, room = _ACK.unpack_from(packet)[7:]
-        return Segment(*common, 0, 0, 0, 0, duplicates, latest, latestAttempt, room, capable, marked)
-    return Segment(*common)
+        return BTLSegment(*common, 0, 0, 0, 0, duplicates, latest, latestAttempt, room, capable, marked)
+    return BTLSegment(*common)
 
 
 def decodePlain(packet: memoryview) -> tuple[int, int, int, int, int, memoryview] | None:
@@ -303,7 +301,7 @@ def encodePlaced(position: int, length: int) -> bytes:
     return _PLACED.pack(position, length)
 
 
-def decodePlaced(segment: Segment, buffer: memoryview) -> Segment | None:
+def decodePlaced(segment: BTLSegment, buffer: memoryview) -> BTLSegment | None:
     """
     Decode a segment whose data is in a buffer.
 

@@ -9,7 +9,7 @@ from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.tables import makeTable, show
 from txrdma.verify.environment import examine
 from txrdma.verify.host import Host
-from txrdma.verify.problems import Problem
+from txrdma.verify.problems import HostProblem
 
 
 class CommandOptions(TableOptions):
@@ -29,7 +29,7 @@ async def run(reactor: object, options: CommandOptions) -> None:
     report(examine(Host()), options)
 
 
-def report(problems: Sequence[Problem], options: CommandOptions) -> None:
+def report(problems: Sequence[HostProblem], options: CommandOptions) -> None:
     """Print the problems of a host, and exit with 1 if one of them is needed."""
     shown = [each for each in problems if each.isNeeded or not options["quiet"]]
     isWell = not any(each.isNeeded for each in problems)
@@ -43,7 +43,7 @@ def report(problems: Sequence[Problem], options: CommandOptions) -> None:
         raise SystemExit(1)
 
 
-def _showTable(problems: Sequence[Problem]) -> None:
+def _showTable(problems: Sequence[HostProblem]) -> None:
     from rich.text import Text
 
     table = makeTable("", "where", "what", "command")
@@ -54,7 +54,7 @@ def _showTable(problems: Sequence[Problem]) -> None:
     show(table)
 
 
-def _summary(problems: Sequence[Problem]) -> str:
+def _summary(problems: Sequence[HostProblem]) -> str:
     needed = sum(each.isNeeded for each in problems)
     hints = len(problems) - needed
     return f"{needed or 'no'} problem{'s' * (needed != 1)}, {hints or 'no'} hint{'s' * (hints != 1)}"

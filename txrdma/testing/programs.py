@@ -43,7 +43,7 @@ class ProgramError(Exception):
 
 
 @dataclass
-class Played:
+class ProgramsResult:
     """
     Statistics of a successful simulation.
 
@@ -86,7 +86,7 @@ class ProgramScenario:
     """
 
     def __init__(self, seed: int) -> None:
-        self.played = Played()
+        self.played = ProgramsResult()
         self.world = World(seed, PatientClock())
         self.problems: list[str] = []
         self.isFinishing = False
@@ -100,7 +100,7 @@ class ProgramScenario:
         """Record an exception of the simulation itself."""
         self.problems.append(failure.getTraceback())
 
-    def play(self) -> Played:
+    def play(self) -> ProgramsResult:
         """
         Run the simulation.
 

@@ -9,7 +9,7 @@ from txrdma.iba.types import MTU
 from txrdma.iba.verbs import GIDType, LinkLayer, PhysicalState, PortState
 from txrdma.ports import EndPort, EndPortAttributes, RDMADevice
 from txrdma.verify.host import Host
-from txrdma.verify.problems import Problem, problem
+from txrdma.verify.problems import HostProblem, problem
 
 _ADDRESS: Final = "192.0.2.1/24"
 """The address in examples: of the range for documentation (RFC 5737)."""
@@ -20,7 +20,7 @@ _OLD_MELLANOX: Final = "mlx4_core"
 _CM_FILE: Final = "dev/infiniband/rdma_cm"
 
 
-def deviceProblems(host: Host, device: RDMADevice, isLinked: bool) -> Iterator[Problem]:
+def deviceProblems(host: Host, device: RDMADevice, isLinked: bool) -> Iterator[HostProblem]:
     """Yield the problems of a device and its ports. C{isLinked}: whether any port of the host is active."""
     if host.has("sys/class/infiniband_verbs"):
         yield from fileProblems(
@@ -36,7 +36,7 @@ def deviceProblems(host: Host, device: RDMADevice, isLinked: bool) -> Iterator[P
             yield from _mtuProblems(host, port, attributes)
 
 
-def fileProblems(host: Host, kind: str, where: str, path: str) -> Iterator[Problem]:
+def fileProblems(host: Host, kind: str, where: str, path: str) -> Iterator[HostProblem]:
     """Yield the problem of a device file that is missing, or that this user may not open."""
     if not host.has(path):
         fix = f"start the container with --device /{path}" if host.isContainer else "sudo udevadm trigger"
@@ -48,13 +48,13 @@ def fileProblems(host: Host, kind: str, where: str, path: str) -> Iterator[Probl
         yield problem(kind, where, f"/{path} cannot be opened: {error.strerror}", fix=fix)
 
 
-def cmFileProblems(host: Host) -> Iterator[Problem]:
+def cmFileProblems(host: Host) -> Iterator[HostProblem]:
     """Yield the problem of the connection manager's device file, which exists if its module is loaded."""
     if host.has("sys/class/misc/rdma_cm"):
         yield from fileProblems(host, "cm-file", "rdma_cm", _CM_FILE)
 
 
-def _linkProblems(host: Host, port: EndPort, now: EndPortAttributes, isLinked: bool) -> Iterator[Problem]:
+def _linkProblems(host: Host, port: EndPort, now: EndPortAttributes, isLinked: bool) -> Iterator[HostProblem]:
     if now.state in (PortState.INIT, PortState.ARMED) and now.linkLayer == LinkLayer.INFINIBAND:
         yield problem("no-subnet-manager", port.name, f"the port is {now.state.name}")
     elif now.state != PortState.ACTIVE:
@@ -76,7 +76,7 @@ def _isUp(host: Host, netdev: str) -> bool:
     return bool(int(host.text(f"sys/class/net/{netdev}/flags") or "1", 16) & 1)
 
 
-def _addressProblems(port: EndPort, now: EndPortAttributes) -> Iterator[Problem]:
+def _addressProblems(port: EndPort, now: EndPortAttributes) -> Iterator[HostProblem]:
     """The GIDs of a RoCE port, which Linux derives from the IP and MAC addresses of its interface."""
     netdev = now.netdev or "INTERFACE"
     gids = [entry for entry in now.gidTable if any(entry.gid.raw)]
@@ -97,7 +97,7 @@ def _roceFix(port: EndPort) -> str:
     return "see the manual of the adapter's driver how to enable RoCE v2"
 
 
-def _mtuProblems(host: Host, port: EndPort, now: EndPortAttributes) -> Iterator[Problem]:
+def _mtuProblems(host: Host, port: EndPort, now: EndPortAttributes) -> Iterator[HostProblem]:
     mtu = host.number(f"sys/class/net/{now.netdev}/mtu") if now.netdev else None
     if mtu is None:
         return

@@ -14,7 +14,7 @@ from txrdma.smc.signalling.option.carrier import PINS
 from txrdma.smc.signalling.option.reasons import missingCapabilities
 from txrdma.verify.deviceports import cmFileProblems, deviceProblems
 from txrdma.verify.host import Host
-from txrdma.verify.problems import limitLine, Problem, problem
+from txrdma.verify.problems import HostProblem, limitLine, problem
 
 RDMA_MODULES: Final = {
     "bnxt_en": "bnxt_re",
@@ -40,7 +40,7 @@ _NETWORK_ADMINISTRATOR, _IPC_LOCK = 12, 14
 """Capabilities of C{linux/capability.h}: socket buffers of any size, any number of pinned pages."""
 
 
-def examine(host: Host) -> list[Problem]:
+def examine(host: Host) -> list[HostProblem]:
     """Return the problems of a host: first those that prevent something from working."""
     devices = host.devices()
     found = [*_moduleProblems(host, devices)]
@@ -63,7 +63,7 @@ def _isActive(port: EndPort) -> bool:
         return False
 
 
-def _moduleProblems(host: Host, devices: list[RDMADevice]) -> Iterator[Problem]:
+def _moduleProblems(host: Host, devices: list[RDMADevice]) -> Iterator[HostProblem]:
     yield from _driverProblems(host)
     if not devices:
         netdev = next((name for name in host.names("sys/class/net") if name != "lo"), "INTERFACE")
@@ -85,7 +85,7 @@ def _moduleProblems(host: Host, devices: list[RDMADevice]) -> Iterator[Problem]:
         yield problem("fork", "RDMAV_FORK_SAFE", f"the kernel is {release}, and the variable is not set")
 
 
-def _driverProblems(host: Host) -> Iterator[Problem]:
+def _driverProblems(host: Host) -> Iterator[HostProblem]:
     """Adapters whose driver has an RDMA part that is not loaded."""
     missing: dict[str, str] = {}
     for name in host.names("sys/class/net"):
@@ -99,7 +99,7 @@ def _driverProblems(host: Host) -> Iterator[Problem]:
             yield problem("no-driver", name, f"the module {module} is not loaded", module=module)
 
 
-def _pyverbsProblems(host: Host) -> Iterator[Problem]:
+def _pyverbsProblems(host: Host) -> Iterator[HostProblem]:
     release = host.verbsRelease
     if release is not None and release < _OLDEST_RELEASE:
         text = f"libibverbs is of rdma-core {release}"
@@ -115,7 +115,7 @@ def _pyverbsProblems(host: Host) -> Iterator[Problem]:
         yield problem("no-pyverbs", "pyverbs", error, fix=host.installCommand)
 
 
-def _memlockProblems(host: Host) -> Iterator[Problem]:
+def _memlockProblems(host: Host) -> Iterator[HostProblem]:
     limit = host.limit("Max locked memory")
     if limit is None or limit >= _GOOD_MEMLOCK or host.capabilities >> _IPC_LOCK & 1:
         return
@@ -124,7 +124,7 @@ def _memlockProblems(host: Host) -> Iterator[Problem]:
     yield problem(kind, "memlock", f"this process may pin {limit >> 10} KiB", fix=fix)
 
 
-def _limitProblems(host: Host) -> Iterator[Problem]:
+def _limitProblems(host: Host) -> Iterator[HostProblem]:
     limit = host.limit("Max open files")
     if limit is not None and limit < _LEAST_DESCRIPTORS:
         fix = limitLine(host.isContainer, "nofile", "--ulimit nofile=65536", "65536")
@@ -138,7 +138,7 @@ def _limitProblems(host: Host) -> Iterator[Problem]:
         yield problem("memory", "memory.max", f"the control group may use {memory >> 20} MiB", fix=fix)
 
 
-def _softwareDeviceProblems(host: Host) -> Iterator[Problem]:
+def _softwareDeviceProblems(host: Host) -> Iterator[HostProblem]:
     if not host.capabilities >> _NETWORK_ADMINISTRATOR & 1:
         for kind, name in (("receive-buffer", "rmem_max"), ("send-buffer", "wmem_max")):
             limit = host.number(f"proc/sys/net/core/{name}")
@@ -161,7 +161,7 @@ def _owners(host: Host, path: str, port: int) -> Iterator[int]:
             yield int(fields[7])
 
 
-def _optionProblems(host: Host) -> Iterator[Problem]:
+def _optionProblems(host: Host) -> Iterator[HostProblem]:
     missing = missingCapabilities(host.capabilities)
     if missing and not host.has(str(PINS).lstrip("/")):
         yield problem("tcp-option", "SMC's TCP option", f"this process lacks {' and '.join(missing)}")

@@ -8,7 +8,7 @@ from txrdma.kit.values import frozen
 
 
 @frozen
-class Problem:
+class HostProblem:
     """
     A problem of this host.
 
@@ -140,9 +140,9 @@ REMEDIES: Final[dict[str, Remedy]] = {
 """Importance, reason and command of each kind of problem."""
 
 
-def problem(kind: str, where: str, text: str, **fields: str) -> Problem:
+def problem(kind: str, where: str, text: str, **fields: str) -> HostProblem:
     """Return a problem with the command of its kind, which has these fields."""
-    return Problem(kind, where, text, REMEDIES[kind].fix.format(**fields))
+    return HostProblem(kind, where, text, REMEDIES[kind].fix.format(**fields))
 
 
 def limitLine(isContainer: bool, name: str, flag: str, value: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Final
 import txrdma
 from txrdma.verify.checks import Check, Measured, Outcome
 from txrdma.verify.host import Host
-from txrdma.verify.problems import Problem
+from txrdma.verify.problems import HostProblem
 from txrdma.verify.quirks import explanationOf
 from txrdma.verify.subject import TestedPort
 
@@ -36,7 +36,7 @@ _SHORTEST_NAME: Final = 2
 
 def asReport(
     ends: Sequence[TestedPort],
-    problems: Sequence[Problem],
+    problems: Sequence[HostProblem],
     checks: Sequence[Check],
     measurements: Sequence[Measured],
     isInterrupted: bool,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from txrdma.btl.wire import Segment
+from txrdma.btl.wire import BTLSegment
 
 TAKEN: Final = 0
 OVER_BUDGET: Final = 1
@@ -82,7 +82,7 @@ class Assembly:
     def __len__(self) -> int:
         return len(self._incomplete)
 
-    def check(self, chunk: Segment, isNext: bool) -> int:
+    def check(self, chunk: BTLSegment, isNext: bool) -> int:
         """
         Decide whether a chunk can be accepted: TAKEN, OVER_BUDGET or WRONG.
 
@@ -112,7 +112,7 @@ class Assembly:
         """Return whether no chunk of this message has arrived yet."""
         return fragment not in self._incomplete
 
-    def take(self, chunk: Segment, now: float) -> bytearray | None:
+    def take(self, chunk: BTLSegment, now: float) -> bytearray | None:
         """
         Store a chunk that L{check} has found to be TAKEN.
 

@@ -46,6 +46,7 @@ from txrdma.btl.core.timetable import KEEP_ALIVE
 from txrdma.btl.core.window import GIVE_UP
 from txrdma.btl.wire import (
     ACK,
+    BTLSegment,
     BYE,
     CHUNK,
     decodePack,
@@ -60,7 +61,6 @@ from txrdma.btl.wire import (
     PLACED,
     PUT,
     REFUSED,
-    Segment,
     SEQUENCE_MASK,
     VOID,
 )
@@ -467,7 +467,7 @@ class Module(FastPath):
                 timeout = SHORTEST_TIMEOUT if hasOthers else channels[sent.channel].roundTrip.timeout
                 self._touch(peer, now + timeout)
 
-    def _discard(self, peer: Peer, segment: Segment, relation: int, now: float) -> None:
+    def _discard(self, peer: Peer, segment: BTLSegment, relation: int, now: float) -> None:
         """Count a duplicate, or a segment beyond the window, and acknowledge what was received."""
         if relation == ABOVE:
             self.counters.oowHighRecvs += 1
@@ -479,7 +479,7 @@ class Module(FastPath):
             self.counters.dupRecvs += 1
         peer.received.takeDuplicate(segment.sequence, segment.attempt, now)
 
-    def _accept(self, peer: Peer, segment: Segment, now: float) -> None:
+    def _accept(self, peer: Peer, segment: BTLSegment, now: float) -> None:
         """Accept a new segment, refuse it, or drop it so that the peer retransmits it."""
         counters, received = self.counters, peer.received
         if segment.kind >= PLACED:
@@ -552,7 +552,7 @@ class Module(FastPath):
         while peer.order.waiting and (found := peer.order.next(received)) is not None:
             self._events.append(MessageReceived(peer, *found))
 
-    def _fitsEarly(self, peer: Peer, segment: Segment) -> bool:
+    def _fitsEarly(self, peer: Peer, segment: BTLSegment) -> bool:
         """
         Count received bytes of a peer whose connection is not established. Return False if they exceed the
         limit.
@@ -568,7 +568,7 @@ class Module(FastPath):
         limits.room -= length
         return True
 
-    def _deliver(self, peer: Peer, segment: Segment, data: memoryview) -> None:
+    def _deliver(self, peer: Peer, segment: BTLSegment, data: memoryview) -> None:
         """Deliver a complete message, or queue it until all earlier ones have arrived."""
         peer.receivedBytes += len(data)
         if not peer.received.hasAll(segment.sequence) and peer.order.appliesTo(segment.tag):

@@ -34,6 +34,7 @@ from txrdma.btl.core.window import SendWindow
 from txrdma.btl.wire import (
     ACK,
     ACK_LENGTH,
+    BTLSegment,
     BYE,
     CHUNK,
     CHUNK_LENGTH,
@@ -50,7 +51,6 @@ from txrdma.btl.wire import (
     PUT,
     PUT_LENGTH,
     ROOM_UNKNOWN,
-    Segment,
 )
 from txrdma.kit.wire import Buffer
 
@@ -396,7 +396,7 @@ class Peer:
         else:
             counters.chunkSends += 1
 
-    def placed(self, segment: Segment) -> Segment | None:
+    def placed(self, segment: BTLSegment) -> BTLSegment | None:
         """Return a segment with its bytes from the receive buffer; None if their position is invalid."""
         return None if self.localReceiveBuffer is None else decodePlaced(segment, self.localReceiveBuffer)
 

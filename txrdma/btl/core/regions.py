@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from txrdma.btl.wire import Segment
+from txrdma.btl.wire import BTLSegment
 from txrdma.error import InvalidRequest
 
 
@@ -47,7 +47,7 @@ class Regions:
             return None
         return found[0]
 
-    def write(self, segment: Segment, peer: Hashable) -> bool:
+    def write(self, segment: BTLSegment, peer: Hashable) -> bool:
         """Execute a put. Return False if the region is invalid, or the peer has no access."""
         memory = self.find(segment.region, peer)
         end = segment.offset + len(segment.payload)

@@ -29,7 +29,7 @@ from txrdma.btl.core.congestion import NARROWEST
 from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.path import DATA, Message, Path, Sent, Transmissions
 from txrdma.btl.core.receiving import difference, WINDOW
-from txrdma.btl.wire import Segment, SEQUENCE_MASK, VOID
+from txrdma.btl.wire import BTLSegment, SEQUENCE_MASK, VOID
 
 GIVE_UP: Final = 180.0
 """
@@ -178,7 +178,7 @@ class SendWindow:
         """Return whether everything up to this sequence number was sent."""
         return difference(acknowledged, self.base) < (self.following - self.base) & SEQUENCE_MASK
 
-    def acknowledged(self, ack: Segment, now: float, path: Path | None = None) -> list[Sent] | None:
+    def acknowledged(self, ack: BTLSegment, now: float, path: Path | None = None) -> list[Sent] | None:
         """
         Process an acknowledgement that was sent as a separate packet.
 

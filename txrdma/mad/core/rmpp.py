@@ -50,7 +50,7 @@ _NO_RESPONSE_TIME: Final = 0x1F
 _FIRST_ABORT: Final = 118
 
 
-class Segment(NamedTuple):
+class RMPPSegment(NamedTuple):
     """Packet to send: its RMPP header, and the data, without the fields of the class between them."""
 
     header: RMPPHeader
@@ -162,7 +162,7 @@ class Sender:
         self._giveUpAt = now + TOTAL_SECONDS
         self.isDone = False
 
-    def outgoing(self, now: float) -> list[Segment]:
+    def outgoing(self, now: float) -> list[RMPPSegment]:
         """Segments that may be sent now, within the window."""
         segments = []
         while self._next <= min(self._last, self._windowEnd, self.acknowledged + MOST_AHEAD):
@@ -228,7 +228,7 @@ class Sender:
         self._timeout.acknowledged()
         self._resendAt = now + self._timeout.seconds
 
-    def _segment(self, number: int) -> Segment:
+    def _segment(self, number: int) -> RMPPSegment:
         begin = (number - 1) * self._room
         data = self._message[begin : begin + self._room]
         isFirst, isLast = number == 1, number == self._last
@@ -247,7 +247,7 @@ class Sender:
             data1=number,
             data2=length,
         )
-        return Segment(header, data)
+        return RMPPSegment(header, data)
 
 
 class RMPPReceiver:

@@ -30,7 +30,7 @@ from txrdma.mad.core.rmpp import (
     headerError,
     RESEND_SECONDS,
     RMPPReceiver,
-    Segment,
+    RMPPSegment,
     Sender,
     TOTAL_SECONDS,
     TransferEnded,
@@ -454,7 +454,7 @@ def _failed(key: _Key, ended: TransferEnded) -> TransferFailed:
     )
 
 
-def _segmentDatagram(template: bytes, segment: Segment) -> bytes:
+def _segmentDatagram(template: bytes, segment: RMPPSegment) -> bytes:
     offset = formatOf(template[1]).dataOffset
     head = template[:_HEADER_AT] + segment.header.encode() + template[_BODY_AT:offset]
     return (head + segment.data).ljust(MAD_LENGTH, b"\0")

@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.commands.doctor import CommandOptions, report
-from txrdma.verify.problems import Problem, problem
+from txrdma.verify.problems import HostProblem, problem
 
 NEEDED = problem("no-driver", "eth0", "mlx5_ib is not loaded", module="mlx5_ib")
 ADVICE = problem("no-smc-module", "smc", "the module is not loaded")
@@ -20,7 +20,7 @@ ADVICE = problem("no-smc-module", "smc", "the module is not loaded")
 class ReportTests(SynchronousTestCase):
     """Reports of C{txrdma doctor}."""
 
-    def reported(self, problems: list[Problem], *arguments: str) -> tuple[str, object]:
+    def reported(self, problems: list[HostProblem], *arguments: str) -> tuple[str, object]:
         """Return the output and the exit status."""
         options = CommandOptions()
         options.parseOptions(arguments)

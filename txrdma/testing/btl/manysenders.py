@@ -11,7 +11,7 @@ from txrdma.btl.core.events import Event, MessageReceived, SendCompleted
 from txrdma.btl.core.module import Module, OVERHEAD
 from txrdma.btl.core.peer import Peer
 from txrdma.testing.btl.bottleneck import Bottleneck
-from txrdma.testing.btl.world import BadNetwork, Host, World
+from txrdma.testing.btl.world import BadNetwork, ModuleHost, World
 
 MTU: Final = 1024
 """Length of the longest simulated packet, in bytes."""
@@ -55,14 +55,14 @@ class ManySenders:
         network = BadNetwork(delays=(delay, delay), loss=loss, bottlenecks={(0, 0): self.bottleneck})
         self.world = World(Random(1), network)
         self._data = bytes(size)
-        receiver = Host(
+        receiver = ModuleHost(
             self.world, Module(MTU, (256, 1024), rooms=[room] if room and isAdvertised else ()), self._arrived
         )
         receiver.room = room or inf
         self.received = [0] * (senders + 1)
         self.peers: list[Peer] = []
         for number in range(senders):
-            sender = Host(self.world, Module(MTU, (256, 1024)), self._sent)
+            sender = ModuleHost(self.world, Module(MTU, (256, 1024)), self._sent)
             peer, _back = sender.meet(receiver)
             self.peers.append(peer)
             sender.module.probe(peer, MTU, bytes(8))
@@ -85,7 +85,7 @@ class ManySenders:
 
     def _arrived(self, event: Event) -> None:
         if isinstance(event, MessageReceived):
-            assert isinstance(event.peer.context, Host)
+            assert isinstance(event.peer.context, ModuleHost)
             self.received[event.peer.context.number] += len(event.data)
 
     def measure(self, begin: float, end: float) -> tuple[float, float, float]:

@@ -28,7 +28,7 @@ from txrdma.btl.core.peer import Peer, PEER_CLOSED
 from txrdma.btl.wire import PUT_LENGTH
 from txrdma.error import InvalidRequest
 from txrdma.testing.btl.plans import BurstPlan, FOREVER, ModulesPlan, OrderPlan, ReceiveBufferPlan
-from txrdma.testing.btl.world import BadNetwork, Host, World
+from txrdma.testing.btl.world import BadNetwork, ModuleHost, World
 from txrdma.testing.outcome import check
 
 GIVE_UP = 20.0
@@ -44,7 +44,7 @@ _MEMORY = 40_000
 
 
 @dataclass
-class Played:
+class ModulesResult:
     """
     Statistics of a successful simulation.
 
@@ -106,7 +106,7 @@ class Scenario:
         )
         self.world = World(Random(f"network {plan.seed}"), self.network)
         self.orders: list[Order] = []
-        self.played = Played(plan.seed)
+        self.played = ModulesResult(plan.seed)
         self.peers: dict[tuple[int, int], Peer] = {}
         self.regions: dict[int, tuple[int, bytearray]] = {}
         self.ended: dict[tuple[int, int], str] = {}
@@ -122,7 +122,7 @@ class Scenario:
         for number, plan in enumerate(self.plan.modules):
             budget = Budget(plan.budget, 1 << 20)
             module = Module(self.plan.mtu, _CREDITS, budget, GIVE_UP, plan.keepAlive)
-            host = Host(self.world, module, partial(self._received, number))
+            host = ModuleHost(self.world, module, partial(self._received, number))
             memory = bytearray(_MEMORY)
             self.regions[number] = (module.regions.register(memoryview(memory)), memory)
             for other in self.world.hosts[:-1]:
@@ -152,11 +152,11 @@ class Scenario:
         if plan.liar is not None:
             self._lie(plan.liar)
 
-    def _die(self, host: Host) -> None:
+    def _die(self, host: ModuleHost) -> None:
         host.isDead = self.isFatal = True
         self.played.deaths += 1
 
-    def _beBusy(self, host: Host, seconds: float) -> None:
+    def _beBusy(self, host: ModuleHost, seconds: float) -> None:
         host.busyUntil = self.world.now + seconds
 
     def _lie(self, liar: int) -> None:
@@ -213,7 +213,7 @@ class Scenario:
                 self._send(host, order)
             host.turn()
 
-    def _send(self, host: Host, order: Order) -> None:
+    def _send(self, host: ModuleHost, order: Order) -> None:
         peer = self.peers[order.sender, order.receiver]
         try:
             if order.isPut:
@@ -231,7 +231,7 @@ class Scenario:
 
     def _received(self, number: int, event: Event) -> None:
         other = event.peer.context
-        assert isinstance(other, Host)
+        assert isinstance(other, ModuleHost)
         if isinstance(event, MessageReceived):
             self._delivered(number, other.number, event.tag, bytes(event.data))
         elif isinstance(event, (SendCompleted, SendFailed)):
@@ -263,7 +263,7 @@ class Scenario:
             self.latest[sender, receiver] = order.given
         order.deliveries += 1
 
-    def play(self) -> Played:
+    def play(self) -> ModulesResult:
         """
         Run the simulation to its end, and check the promises.
 
@@ -349,7 +349,7 @@ class Scenario:
             self.played.failed += not hasCompleted
 
 
-def playModules(plan: ModulesPlan) -> Played:
+def playModules(plan: ModulesPlan) -> ModulesResult:
     """
     Run the simulation of a plan.
 

@@ -42,7 +42,13 @@ from txrdma.messages.protocol import MessageFactory, MessageProtocol
 from txrdma.sim.network import Faults
 from txrdma.testing.btl.userplans import Act, ActPlan, EVENTS, TAGS, UsersPlan
 from txrdma.testing.outcome import check
-from txrdma.testing.programs import checkReleased, LONGEST_TROUBLE, Played, ProgramError, ProgramScenario
+from txrdma.testing.programs import (
+    checkReleased,
+    LONGEST_TROUBLE,
+    ProgramError,
+    ProgramScenario,
+    ProgramsResult,
+)
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket, MemoryTCP
 from txrdma.testing.smc.neighbours import ticking
 
@@ -731,7 +737,7 @@ def _limited(plan: UsersPlan) -> Iterator[None]:
         yield
 
 
-def playUsers(plan: UsersPlan) -> Played:
+def playUsers(plan: UsersPlan) -> ProgramsResult:
     """
     Run the simulation of a plan.
 

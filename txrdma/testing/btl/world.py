@@ -65,7 +65,7 @@ class World:
     def __init__(self, random: Random, network: BadNetwork) -> None:
         self.now = 0.0
         self.random, self.network = random, network
-        self.hosts: list[Host] = []
+        self.hosts: list[ModuleHost] = []
         self.packets = self.dropped = 0
         self.alter: Callable[[int, bytes], bytes] = lambda _host, packet: packet
         self._calls: list[tuple[float, int, Callable[[], None]]] = []
@@ -90,7 +90,7 @@ class World:
         return isDone() or not self._calls
 
     def transmit(
-        self, sender: Host, destination: Address, channel: int, packet: bytes, codepoint: int = NOT_ECT
+        self, sender: ModuleHost, destination: Address, channel: int, packet: bytes, codepoint: int = NOT_ECT
     ) -> None:
         """Transmit a packet, subject to the faults of the network."""
         network, random = self.network, self.random
@@ -127,7 +127,7 @@ class World:
         self.call(self.now + delay, lambda: host.arrived(channel, source, packet, codepoint))
 
 
-class Host:
+class ModuleHost:
     """
     A host with one module.
 
@@ -148,7 +148,7 @@ class Host:
         self._isReading = self._reportsPlaced = False
         self._wakeAt: float | None = None
 
-    def meet(self, other: Host) -> tuple[Peer, Peer]:
+    def meet(self, other: ModuleHost) -> tuple[Peer, Peer]:
         """Make two hosts peers of each other; return each one's peer object for the other."""
         random, now = self.world.random, self.world.now
         localID, remoteID = random.getrandbits(64), random.getrandbits(64)

@@ -66,7 +66,13 @@ from txrdma.testing.cm.users import (
 )
 from txrdma.testing.hostile.cm import CMScenario
 from txrdma.testing.outcome import check
-from txrdma.testing.programs import checkReleased, LONGEST_TROUBLE, Played, ProgramError, ProgramScenario
+from txrdma.testing.programs import (
+    checkReleased,
+    LONGEST_TROUBLE,
+    ProgramError,
+    ProgramScenario,
+    ProgramsResult,
+)
 from txrdma.testing.smc.hosts import Host
 from txrdma.testing.smc.neighbours import ticking
 
@@ -714,7 +720,7 @@ def _tamed(plan: UsersPlan, scenario: list[UserScenario]) -> Iterator[None]:
         yield
 
 
-def playUsers(plan: UsersPlan) -> Played:
+def playUsers(plan: UsersPlan) -> ProgramsResult:
     """
     Run the simulation of a plan.
 

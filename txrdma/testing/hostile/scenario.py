@@ -54,7 +54,7 @@ _later: dict[tuple[type[Any], bool], dict[str, list[Message]]] = {}
 
 
 @dataclass
-class Played:
+class HostileResult:
     """The outcome of a simulation: number of mutations by kind, and the fate of the hostile connection."""
 
     kinds: Counter[str]
@@ -158,7 +158,7 @@ class HostileScenario:
         host.openDevice()
         return host
 
-    def play(self) -> Played:
+    def play(self) -> HostileResult:
         """
         Run the simulation.
 
@@ -172,7 +172,7 @@ class HostileScenario:
                 self.close()
                 self.hostile.device.close()
                 self.world.close()
-        return Played(self.tamper.applied + self._outcome)
+        return HostileResult(self.tamper.applied + self._outcome)
 
     def _play(self) -> None:
         self.begin()
@@ -417,7 +417,7 @@ class Memory:
 _memory = Memory()
 
 
-def playHostile(scenario: type[HostileScenario], plan: HostilePlan) -> Played:
+def playHostile(scenario: type[HostileScenario], plan: HostilePlan) -> HostileResult:
     """
     Run a plan with the scenario of a protocol.
 

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.btl.core.events import Event, MessageReceived
 from txrdma.btl.core.marks import CE, ECT, FIRST_DATAGRAMS, Marks, MOST_FAILURES, NOT_ECT
 from txrdma.btl.core.module import Module
-from txrdma.testing.btl.world import BadNetwork, Host, World
+from txrdma.testing.btl.world import BadNetwork, ModuleHost, World
 
 
 class CountTests(SynchronousTestCase):
@@ -111,7 +111,7 @@ class PathTests(SynchronousTestCase):
             nonlocal count
             count += isinstance(event, MessageReceived)
 
-        sender, receiver = (Host(world, Module(1024, (256, 1024)), came) for _each in range(2))
+        sender, receiver = (ModuleHost(world, Module(1024, (256, 1024)), came) for _each in range(2))
         peer, _back = sender.meet(receiver)
         for _each in range(self.MESSAGES):
             sender.send(peer, 1, bytes(3000), None)

@@ -19,6 +19,7 @@ from txrdma.btl.core.window import GIVE_UP
 from txrdma.btl.wire import (
     ACK,
     ACK_LENGTH,
+    BTLSegment,
     CHUNK,
     decodeSegment,
     encodeHead,
@@ -28,12 +29,11 @@ from txrdma.btl.wire import (
     PACK,
     PUT,
     REFUSED,
-    Segment,
     SEQUENCE_MASK,
     VERSION,
 )
 from txrdma.error import InvalidRequest
-from txrdma.testing.btl.world import BadNetwork, Host, World
+from txrdma.testing.btl.world import BadNetwork, ModuleHost, World
 
 _MTU = 1024
 
@@ -47,8 +47,8 @@ class ModuleTestCase(SynchronousTestCase):
     def begin(self, network: BadNetwork, budget: Budget | None = None) -> None:
         self.world = World(Random(1), network)
         self.eventReceived: dict[str, list[Event]] = {"alice": [], "bob": []}
-        self.alice = Host(self.world, Module(_MTU, (127, 1023)), self.recorder("alice"))
-        self.bob = Host(self.world, Module(_MTU, (127, 1023), budget), self.recorder("bob"))
+        self.alice = ModuleHost(self.world, Module(_MTU, (127, 1023)), self.recorder("alice"))
+        self.bob = ModuleHost(self.world, Module(_MTU, (127, 1023), budget), self.recorder("bob"))
         self.toBob, self.toAlice = self.alice.meet(self.bob)
 
     def recorder(self, name: str):  # type: ignore[no-untyped-def]  # a function of the case's own lists
@@ -132,7 +132,7 @@ class MessageTests(ModuleTestCase):
             (ReceiveBuffer(1 << 16, lambda position, data: True, LONG_REMOTE), 2),
             (ReceiveBuffer(1 << 16, lambda position, data: True), SHARED_ROOM),
         ):
-            bob = Host(self.world, Module(_MTU, (127, 1023), rooms=[2]), self.recorder("bob"))
+            bob = ModuleHost(self.world, Module(_MTU, (127, 1023), rooms=[2]), self.recorder("bob"))
             toBob, _back = self.alice.meet(bob)
             toBob.receiveBuffer = buffer
             self.alice.module.send(toBob, 1, bytes(900))
@@ -150,7 +150,7 @@ class MessageTests(ModuleTestCase):
 
     def test_fair(self) -> None:
         """A peer with much to send does not delay another one."""
-        carol = Host(self.world, Module(_MTU, (127, 1023)), self.recorder("bob"))
+        carol = ModuleHost(self.world, Module(_MTU, (127, 1023)), self.recorder("bob"))
         toCarol, _back = self.alice.meet(carol)
         for _each in range(30):
             self.send(bytes(900))
@@ -174,7 +174,7 @@ class MessageTests(ModuleTestCase):
         module = Module(_MTU, (8, 8))
         for number in (1, 2):
             module.addPeer(number, 9, ((number, 0), (number, 1)), 0, 0, None, 0.0)
-            frag = Segment(FRAG, number, 0, None, 7, b"x", attempt=1)
+            frag = BTLSegment(FRAG, number, 0, None, 7, b"x", attempt=1)
             module.received(COMMAND, (number, 0), frag.encode(), 0.0)
         module.batchEnded()
         module.credits[COMMAND] = 1
@@ -272,7 +272,7 @@ class PutTests(ModuleTestCase):
             module.regions.register(memoryview(others)),
         )
         own = module.regions.register(
-            memoryview(others), Host(self.world, Module(_MTU, (9, 9)), print).meet(self.bob)[1]
+            memoryview(others), ModuleHost(self.world, Module(_MTU, (9, 9)), print).meet(self.bob)[1]
         )
         module.regions.deregister(gone)
         module.regions.deregister(gone)
@@ -335,13 +335,13 @@ class EndTests(ModuleTestCase):
 class LiarTests(ModuleTestCase):
     """Invalid input is counted, and affects no other peer."""
 
-    def put(self, segment: Segment | bytes, source: tuple[int, int] = (0, 1), channel: int = DATA) -> None:
+    def put(self, segment: BTLSegment | bytes, source: tuple[int, int] = (0, 1), channel: int = DATA) -> None:
         raw = segment if isinstance(segment, bytes) else segment.encode()
         self.bob.module.received(channel, source, raw, self.world.now)
 
-    def lie(self, **changes: int) -> Segment:
+    def lie(self, **changes: int) -> BTLSegment:
         """Return a valid segment of Alice, with these fields changed."""
-        right = Segment(FRAG, self.toAlice.name, self.toAlice.received.following, payload=b"lie")
+        right = BTLSegment(FRAG, self.toAlice.name, self.toAlice.received.following, payload=b"lie")
         return right._replace(**changes)  # type: ignore[arg-type]  # mypy does not check the names
 
     def counted(self, name: str) -> int:
@@ -363,7 +363,7 @@ class LiarTests(ModuleTestCase):
     def test_early(self) -> None:
         """A limited number of packets is stored before their sender is known, if its name was allocated."""
         module, counters = self.bob.module, self.bob.module.counters
-        early = Segment(FRAG, 5, 100, payload=b"early").encode()
+        early = BTLSegment(FRAG, 5, 100, payload=b"early").encode()
         module.received(DATA, "there", early, 0.0)
         self.assertEqual(counters.unkRecvs, 1)
         module.expected.expect(5)
@@ -380,16 +380,16 @@ class LiarTests(ModuleTestCase):
         """Early messages are delivered in order if the application then declares their tags as ordered."""
         module = self.bob.module
         module.expected.expect(5)
-        module.received(DATA, "there", Segment(FRAG, 5, 101, tag=3, payload=b"second").encode(), 0.0)
+        module.received(DATA, "there", BTLSegment(FRAG, 5, 101, tag=3, payload=b"second").encode(), 0.0)
         peer = module.addPeer(5, 6, ("command", "there"), 0, 100, None, 0.0)
         self.assertEqual(module.events(), [])
-        packed = Segment(PACK, 5, 103, tag=2, payload=encodePack((3, 4), (b"fourth", b"fifth"))).encode()
+        packed = BTLSegment(PACK, 5, 103, tag=2, payload=encodePack((3, 4), (b"fourth", b"fifth"))).encode()
         module.received(DATA, "there", packed, 0.0)
         peer.order.tags.add(3)
         peer.order.isOrdered = False
-        module.received(DATA, "there", Segment(FRAG, 5, 102, tag=3, payload=b"third").encode(), 0.0)
+        module.received(DATA, "there", BTLSegment(FRAG, 5, 102, tag=3, payload=b"third").encode(), 0.0)
         self.assertEqual(module.events(), [])
-        module.received(DATA, "there", Segment(FRAG, 5, 100, tag=3, payload=b"first").encode(), 0.0)
+        module.received(DATA, "there", BTLSegment(FRAG, 5, 100, tag=3, payload=b"first").encode(), 0.0)
         eventReceived = [bytes(each.data) for each in module.events() if isinstance(each, MessageReceived)]
         self.assertEqual(eventReceived, [b"first", b"second", b"third", b"fourth", b"fifth"])
 
@@ -399,7 +399,7 @@ class LiarTests(ModuleTestCase):
         for name in range(1, MOST_NAMES + 2):
             module.expected.expect(name)
         for name, unknown in ((1, 1), (2, 1), (MOST_NAMES + 1, 1)):
-            module.received(DATA, "there", Segment(FRAG, name).encode(), 0.0)
+            module.received(DATA, "there", BTLSegment(FRAG, name).encode(), 0.0)
             self.assertEqual(module.counters.unkRecvs, unknown)
 
     def test_window(self) -> None:
@@ -569,7 +569,12 @@ class ReorderingTests(ModuleTestCase):
             transmit, random = World.transmit, Random(3)
 
             def counting(
-                world: World, sender: Host, to: tuple[int, int], channel: int, packet: bytes, codepoint: int
+                world: World,
+                sender: ModuleHost,
+                to: tuple[int, int],
+                channel: int,
+                packet: bytes,
+                codepoint: int,
             ) -> None:
                 nonlocal lost
                 if sender.number == 0 and random.random() < loss:  # noqa: B023 (called in this round only)

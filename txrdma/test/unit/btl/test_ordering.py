@@ -16,7 +16,7 @@ from txrdma.btl.core.module import Module
 from txrdma.btl.core.ordering import Ordering
 from txrdma.btl.core.receiving import ReceiveWindow
 from txrdma.btl.wire import SEQUENCE_MASK
-from txrdma.testing.btl.world import BadNetwork, Host, World
+from txrdma.testing.btl.world import BadNetwork, ModuleHost, World
 
 _IN_ORDER, _ANYHOW = 1, 2
 
@@ -34,8 +34,8 @@ class OrderingTests(SynchronousTestCase):
 
         random = Random(seed)
         world = World(random, network)
-        alice = Host(world, Module(256, (63, 127)), lambda event: None)
-        bob = Host(world, Module(256, (63, 127)), eventReceived)
+        alice = ModuleHost(world, Module(256, (63, 127)), lambda event: None)
+        bob = ModuleHost(world, Module(256, (63, 127)), eventReceived)
         toBob, toAlice = alice.meet(bob)
         toAlice.order.tags.add(_IN_ORDER)
         for number in range(count):

@@ -11,6 +11,7 @@ from txrdma.btl.core.events import MessageReceived, PackReceived, PeerClosed, Se
 from txrdma.btl.core.module import COMMAND_MTU
 from txrdma.btl.core.path import COMMAND, DATA, FAILURES_ONLY
 from txrdma.btl.wire import (
+    BTLSegment,
     decodePack,
     encodePack,
     ENTRY_LENGTH,
@@ -18,7 +19,6 @@ from txrdma.btl.wire import (
     HEADER_LENGTH,
     PACK,
     REFUSED,
-    Segment,
     SEQUENCE_MASK,
 )
 from txrdma.error import InvalidRequest
@@ -196,7 +196,7 @@ class ReceiveTests(ModuleTestCase):
     def put(self, count: int, payload: bytes, ahead: int = 0) -> None:
         """Deliver a pack of Alice, this many segments ahead of the next one."""
         sequence = (self.toAlice.received.following + ahead) & SEQUENCE_MASK
-        raw = Segment(PACK, self.toAlice.name, sequence, tag=count, payload=payload).encode()
+        raw = BTLSegment(PACK, self.toAlice.name, sequence, tag=count, payload=payload).encode()
         self.bob.module.received(DATA, (0, DATA), raw, self.world.now)
 
     def test_bad(self) -> None:

@@ -12,7 +12,7 @@ from txrdma.btl.core.path import DATA
 from txrdma.btl.core.peer import REMOVED
 from txrdma.btl.core.roundtrip import LONGEST_TIMEOUT
 from txrdma.testing.btl.bottleneck import Bottleneck
-from txrdma.testing.btl.world import BadNetwork, Host, World
+from txrdma.testing.btl.world import BadNetwork, ModuleHost, World
 
 MTU = 1024
 RATE = 10e6
@@ -37,8 +37,8 @@ class PathsCase(SynchronousTestCase):
         self.world = World(Random(1), self.network)
         self.received = self.messages = 0
         credits = (256, 1024) * len(rates)
-        self.sender = Host(self.world, Module(MTU, credits), self.sent)
-        self.receiver = Host(self.world, Module(MTU, credits), self.arrived)
+        self.sender = ModuleHost(self.world, Module(MTU, credits), self.sent)
+        self.receiver = ModuleHost(self.world, Module(MTU, credits), self.arrived)
         self.peer, self.back = self.sender.meet(self.receiver)
         self.back.order.isOrdered = True
 

@@ -17,7 +17,7 @@ from txrdma.btl.core.receivebuffer import FULL, LONG, ReceiveBuffer, UNREACHED, 
 from txrdma.btl.introductions import frame, FrameKind, QueuePairPart, ReceiveBufferFrame
 from txrdma.btl.module import moduleOf
 from txrdma.btl.receivebuffers import HOLD_SECONDS, RemoteReceiveBuffers
-from txrdma.btl.wire import CHUNK_LENGTH, encodePlaced, PLACED, PLACED_PUT, Segment
+from txrdma.btl.wire import BTLSegment, CHUNK_LENGTH, encodePlaced, PLACED, PLACED_PUT
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import QPAttributes, QPState
 from txrdma.kit.wire import Buffer
@@ -220,7 +220,7 @@ class SegmentTests(SegmentCase):
 
     def lie(self, payload: bytes, total: int, kind: int = PLACED) -> None:
         """Deliver a segment to Bob that Alice never sent."""
-        segment = Segment(
+        segment = BTLSegment(
             kind, self.toBob.sender, self.toBob.sent.base, payload=payload, total=total, fragment=9
         )
         self.bob.module.received(1, (0, 1), segment.encode(), self.world.now)

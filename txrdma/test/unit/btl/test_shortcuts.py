@@ -17,13 +17,13 @@ from txrdma.btl.core.timetable import LATE
 from txrdma.btl.core.window import SendWindow
 from txrdma.btl.wire import (
     ACK,
+    BTLSegment,
     CHUNK,
     decodeSegment,
     FRAG,
     HEADER_LENGTH,
     PACK,
     ROOM_UNKNOWN,
-    Segment,
     SEQUENCE_MASK,
     VOID,
 )
@@ -58,7 +58,7 @@ class SendTests(SynchronousTestCase):
 
     def deliver(self, kind: int, now: float, acknowledged: int | None = None, sequence: int = _FIRST) -> None:
         """Deliver a segment of the peer."""
-        segment = Segment(kind, _NAMES[0], sequence, acknowledged, 9, b"", attempt=1)
+        segment = BTLSegment(kind, _NAMES[0], sequence, acknowledged, 9, b"", attempt=1)
         self.module.received(COMMAND, _THERE, segment.encode(), now)
 
     def test_channels(self) -> None:
@@ -145,7 +145,7 @@ class SendTests(SynchronousTestCase):
 
 _KINDS = st.sampled_from((FRAG, FRAG, FRAG, FRAG, ACK, CHUNK, PACK, VOID))
 _PACKETS = st.builds(
-    Segment,
+    BTLSegment,
     kind=_KINDS,
     sender=st.sampled_from((*[_NAMES[0]] * 9, 5)),
     sequence=st.integers(_FIRST - 2, _FIRST + 8).map(lambda number: number & SEQUENCE_MASK),
@@ -170,7 +170,7 @@ _PACKETS = st.builds(
 
 class ReceiveTests(SynchronousTestCase):
     @given(st.lists(st.tuples(st.booleans(), _PACKETS, st.integers(-3, 0), st.booleans()), max_size=30))
-    def test_same(self, turns: list[tuple[bool, Segment, int, bool]]) -> None:
+    def test_same(self, turns: list[tuple[bool, BTLSegment, int, bool]]) -> None:
         """The fast path and the general path have the same events, packets, counters and state."""
         (quick, quickPeer), (usual, usualPeer) = _module(), _module()
         reported: list[list[object]] = [[], []]
@@ -209,16 +209,16 @@ class ReceiveTests(SynchronousTestCase):
     def test_alone(self) -> None:
         """The next message takes the fast path, unless its address differs or it follows other packets."""
         module, _peer = _module()
-        packet = memoryview(Segment(FRAG, _NAMES[0], _FIRST, _FIRST - 1, 3, b"ping").encode())
+        packet = memoryview(BTLSegment(FRAG, _NAMES[0], _FIRST, _FIRST - 1, 3, b"ping").encode())
         self.assertIsNone(module.receiveFast(COMMAND, _HERE, packet, 0.0))
         event = module.receiveFast(COMMAND, _THERE, packet, 0.0)
         assert event is not None
         self.assertEqual((event.tag, bytes(event.data)), (3, b"ping"))
         self.assertIsNone(module.receiveFast(COMMAND, _THERE, packet, 0.0))
         self.assertEqual((module.counters.totalRecvs, module.counters.fragRecvs), (1, 1))
-        second = memoryview(Segment(FRAG, _NAMES[0], _FIRST + 1, _FIRST - 1, 3, b"pong").encode())
+        second = memoryview(BTLSegment(FRAG, _NAMES[0], _FIRST + 1, _FIRST - 1, 3, b"pong").encode())
         module.received(COMMAND, _THERE, second, 0.0)
-        third = memoryview(Segment(FRAG, _NAMES[0], _FIRST + 2, _FIRST - 1, 3, b"pang").encode())
+        third = memoryview(BTLSegment(FRAG, _NAMES[0], _FIRST + 2, _FIRST - 1, 3, b"pang").encode())
         self.assertIsNone(module.receiveFast(COMMAND, _THERE, third, 0.0))
 
     def test_settled(self) -> None:
@@ -231,7 +231,7 @@ class ReceiveTests(SynchronousTestCase):
         def isSettled(number: int, now: float, isAnswered: bool = True, context: object = None) -> bool:
             """Receive a message that acknowledges all earlier answers, and answer it."""
             upTo = peer.sent.following - 1 & SEQUENCE_MASK
-            packet = Segment(FRAG, _NAMES[0], _FIRST + number & SEQUENCE_MASK, upTo, 3, b"ping").encode()
+            packet = BTLSegment(FRAG, _NAMES[0], _FIRST + number & SEQUENCE_MASK, upTo, 3, b"ping").encode()
             self.assertIsNotNone(module.receiveFast(COMMAND, _THERE, memoryview(packet), now))
             if isAnswered:
                 found = module.sendFast(peer, 4, b"pong")
@@ -264,7 +264,7 @@ class RecoveryTests(SynchronousTestCase):
         for _each in range(20):
             module.send(peer, 1, bytes(peer.mtu - HEADER_LENGTH))
         sent = len(module.outgoing(0.0))
-        last = Segment(
+        last = BTLSegment(
             ACK,
             _NAMES[0],
             0,
@@ -313,7 +313,7 @@ class ArrivalTests(SynchronousTestCase):
                     for which in (channel, 1 - channel, channel):
                         window.add(Sent(FRAG, 0, b"", None), which, now)
                 elif step == "alone":
-                    ack = Segment(ACK, 0, 0, reported, payload=beyond, latest=reported, latestAttempt=1)
+                    ack = BTLSegment(ACK, 0, 0, reported, payload=beyond, latest=reported, latestAttempt=1)
                     window.acknowledged(ack, now)
                 elif step == "time":
                     window.expired(now)
@@ -333,14 +333,14 @@ class ArrivalTests(SynchronousTestCase):
         for number, window in enumerate(windows):
             for _each in range(2):
                 window.add(Sent(FRAG, 0, b"", None), DATA, 0.0)
-            second = Segment(ACK, 0, 0, _FIRST - 1, payload=b"\1", latest=_FIRST + 1, latestAttempt=1)
+            second = BTLSegment(ACK, 0, 0, _FIRST - 1, payload=b"\1", latest=_FIRST + 1, latestAttempt=1)
             window.acknowledged(second, 0.4)
             for _each in range(2):
                 window.add(Sent(FRAG, 0, b"", None), DATA, 0.81)
             window.expired(0.81)
             self.assertTrue(window.hasLost())
             window.retransmit(0.81)
-            window.acknowledged(Segment(ACK, 0, 0, _FIRST + 1, latest=_FIRST, latestAttempt=2), 1.2)
+            window.acknowledged(BTLSegment(ACK, 0, 0, _FIRST + 1, latest=_FIRST, latestAttempt=2), 1.2)
             if number or window.arrivedNext(_FIRST + 2, 1.2) is None:
                 window.piggybackReceived(_FIRST + 2, 1.2)
         self.assertEqual(*map(self.known, windows))

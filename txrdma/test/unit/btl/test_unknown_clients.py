@@ -30,7 +30,7 @@ from txrdma.btl.introductions import (
 )
 from txrdma.btl.lifeline import MOST_EARLY, PeerConnection, PROBE_SECONDS
 from txrdma.btl.probes import PathValidation
-from txrdma.btl.wire import ACK, CHUNK, encodeHead, FRAG, Segment, SEQUENCE_MASK
+from txrdma.btl.wire import ACK, BTLSegment, CHUNK, encodeHead, FRAG, SEQUENCE_MASK
 from txrdma.iba.types import QPN
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
@@ -280,8 +280,8 @@ class BesideTests(SynchronousTestCase):
         peers = [Assembly(budget) for _each in range(10)]
         budget.used = budget.most
 
-        def chunk(fragment: int) -> Segment:
-            return Segment(CHUNK, 1, fragment=fragment, total=LONGEST, payload=memoryview(b"x"))
+        def chunk(fragment: int) -> BTLSegment:
+            return BTLSegment(CHUNK, 1, fragment=fragment, total=LONGEST, payload=memoryview(b"x"))
 
         taken = []
         for peer in peers:
@@ -298,7 +298,7 @@ class BesideTests(SynchronousTestCase):
         greedy, modest = Assembly(budget), Assembly(budget)
         taken = 0
         for fragment in range(1, 9):
-            chunk = Segment(CHUNK, 1, fragment=fragment, total=LONGEST, payload=memoryview(b"x"))
+            chunk = BTLSegment(CHUNK, 1, fragment=fragment, total=LONGEST, payload=memoryview(b"x"))
             if greedy.check(chunk, True) == TAKEN:
                 greedy.take(chunk, 0.0)
                 taken += 1

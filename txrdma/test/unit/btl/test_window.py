@@ -12,7 +12,7 @@ from txrdma.btl.core.path import COMMAND, DATA, Message, Path, Sent
 from txrdma.btl.core.receiving import ABOVE, BELOW, difference, DUPLICATE, NEW, ReceiveWindow, WINDOW
 from txrdma.btl.core.roundtrip import FIRST_TIMEOUT, LONGEST_TIMEOUT, RoundTripEstimate, SHORTEST_TIMEOUT
 from txrdma.btl.core.window import FEWEST_TRIES, SendWindow
-from txrdma.btl.wire import ACK, FRAG, Segment, SEQUENCE_MASK, VOID
+from txrdma.btl.wire import ACK, BTLSegment, FRAG, SEQUENCE_MASK, VOID
 
 _SEQUENCES = st.integers(0, SEQUENCE_MASK) | st.integers(SEQUENCE_MASK - 2 * WINDOW, SEQUENCE_MASK)
 
@@ -87,7 +87,7 @@ class SendWindowTests(SynchronousTestCase):
         again: int = 0,
     ) -> list[Sent] | None:
         """Deliver an acknowledgement of all but C{beyond}; numbers are relative to the first segment."""
-        ack = Segment(
+        ack = BTLSegment(
             ACK,
             0,
             acknowledged=(SEQUENCE_MASK - 1 + acknowledged) & SEQUENCE_MASK,
@@ -127,7 +127,9 @@ class SendWindowTests(SynchronousTestCase):
                 sent.append(Sent(FRAG, 0, b"", None))
                 window.add(sent[-1], data.draw(st.sampled_from((COMMAND, DATA))), 0.0)
             reported, beyond = data.draw(st.integers(-3, len(sent) + 2)), data.draw(st.integers(0, 255))
-            ack = Segment(ACK, 0, acknowledged=(first + reported) & SEQUENCE_MASK, payload=bytes((beyond,)))
+            ack = BTLSegment(
+                ACK, 0, acknowledged=(first + reported) & SEQUENCE_MASK, payload=bytes((beyond,))
+            )
             before = difference(window.base, first)
             named = {*range(reported + 1), *(reported + 2 + bit for bit in range(8) if beyond >> bit & 1)}
             found = window.acknowledged(ack, 0.001)

@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.btl.wire import (
     ACK,
     ACK_LENGTH,
+    BTLSegment,
     CHUNK,
     CHUNK_LENGTH,
     decodePlaced,
@@ -22,7 +23,6 @@ from txrdma.btl.wire import (
     PLACED_PUT,
     PUT,
     PUT_LENGTH,
-    Segment,
     SegmentKind,
     VERSION,
 )
@@ -37,10 +37,10 @@ def _number(width: int) -> st.SearchStrategy[int]:
 
 
 @st.composite
-def segments(draw: st.DrawFn) -> Segment:
+def segments(draw: st.DrawFn) -> BTLSegment:
     kind = draw(st.sampled_from(list(SegmentKind)))
     reported = draw(_number(32) if kind == ACK else st.none() | _number(32))
-    plain = Segment(
+    plain = BTLSegment(
         *(int(kind), draw(_number(64)), draw(_number(32)), reported, draw(_number(16))),
         draw(st.binary(max_size=70)),
     )
@@ -66,7 +66,7 @@ def segments(draw: st.DrawFn) -> Segment:
 class SegmentTests(SynchronousTestCase):
     def test_bytes(self) -> None:
         """The bytes of a chunk and of an acknowledgement equal literals derived from the layouts."""
-        chunk = Segment(CHUNK, 0x0102030405060708, 0x1112, 0x2122, 0x3132, b"abc", 0, 0x41, 0x51, 0, 0x61)
+        chunk = BTLSegment(CHUNK, 0x0102030405060708, 0x1112, 0x2122, 0x3132, b"abc", 0, 0x41, 0x51, 0, 0x61)
         expected = "33 80 3132 0102030405060708 00001112 00002122 0003 00000041 00000051 00000061 616263"
         self.assertEqual(chunk.encode(), bytes.fromhex(expected))
         counted = {
@@ -77,7 +77,7 @@ class SegmentTests(SynchronousTestCase):
             "capable": 0x51,
             "marked": 0x52,
         }
-        ack = Segment(ACK, 0x0102030405060708, 0, 0xF1112222, 0, b"\x01", **counted)
+        ack = BTLSegment(ACK, 0x0102030405060708, 0, 0xF1112222, 0, b"\x01", **counted)
         expected = (
             "31 80 0000 0102030405060708 00000000 f1112222 0001 00000041 0051 0052 00000061 71 00 8182 01"
         )
@@ -88,17 +88,17 @@ class SegmentTests(SynchronousTestCase):
         self, sender: int, sequence: int, acknowledged: int, tag: int, data: bytes, attempt: int
     ) -> None:
         """The fast path for a message's header yields the same bytes."""
-        segment = Segment(FRAG, sender, sequence, acknowledged, tag, data, attempt=attempt)
+        segment = BTLSegment(FRAG, sender, sequence, acknowledged, tag, data, attempt=attempt)
         head = encodeFragment(sender, sequence, acknowledged, tag, len(data), attempt)
         self.assertEqual(head + data, segment.encode())
 
     @given(segments(), st.binary(max_size=5))
-    def test_roundTrip(self, segment: Segment, padding: bytes) -> None:
+    def test_roundTrip(self, segment: BTLSegment, padding: bytes) -> None:
         """Decoding restores every encoded segment, except padding."""
         self.assertEqual(decodeSegment(segment.encode() + padding), segment)
 
     @given(segments())
-    def test_layouts(self, segment: Segment) -> None:
+    def test_layouts(self, segment: BTLSegment) -> None:
         """The declared layouts, which are separate code, decode the same values."""
         raw = segment.encode()
         header = Header.decode(raw)
@@ -143,7 +143,7 @@ class SegmentTests(SynchronousTestCase):
     def test_receiveBuffer(self, kind: int, content: bytes, position: int, length: int, offset: int) -> None:
         """A segment in a receive buffer is decoded from there; one that exceeds the buffer is rejected."""
         buffer = memoryview(bytes(range(128)))
-        segment = Segment(kind, 1, tag=2, payload=encodePlaced(position, length), total=128, offset=offset)
+        segment = BTLSegment(kind, 1, tag=2, payload=encodePlaced(position, length), total=128, offset=offset)
         found = decodePlaced(segment, buffer)
         if position + length > 128:
             self.assertIsNone(found)
@@ -156,7 +156,7 @@ class SegmentTests(SynchronousTestCase):
         if len(content) != 8:
             self.assertIsNone(decodePlaced(segment._replace(payload=content), buffer))
 
-    @given(st.binary(max_size=80) | segments().map(Segment.encode), st.data())
+    @given(st.binary(max_size=80) | segments().map(BTLSegment.encode), st.data())
     def test_anyBytes(self, raw: bytes, data: st.DataObject) -> None:
         """Decoding arbitrary bytes returns a segment or raises a WireError."""
         raw = raw[: data.draw(st.integers(0, len(raw)))]
@@ -167,13 +167,13 @@ class SegmentTests(SynchronousTestCase):
         self.assertEqual(decodeSegment(segment.encode()), segment)
 
     @given(segments(), st.data())
-    def test_tooShort(self, segment: Segment, data: st.DataObject) -> None:
+    def test_tooShort(self, segment: BTLSegment, data: st.DataObject) -> None:
         raw = segment.encode()
         short = raw[: data.draw(st.integers(0, len(raw) - 1))]
         self.assertRaises(WireError, decodeSegment, short)
 
     def test_foreign(self) -> None:
         """Segments with another version or of unknown kinds are rejected."""
-        raw = Segment(int(SegmentKind.FRAG), 1).encode()
+        raw = BTLSegment(int(SegmentKind.FRAG), 1).encode()
         for first in (0x02, 0x12, 0x22, 0xF2, 0x30, 0x3B, 0x3F):
             self.assertRaises(WireError, decodeSegment, bytes((first,)) + raw[1:])

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.test.support.sysfs import INFINIBAND, MLX5, ROCE, SIW, SysFS
 from txrdma.verify.environment import examine
 from txrdma.verify.host import Host
-from txrdma.verify.problems import Problem, problem, REMEDIES
+from txrdma.verify.problems import HostProblem, problem, REMEDIES
 
 V2 = ("0000:0000:0000:0000:0000:ffff:c000:0201", "RoCE v2", "eth0")
 V1 = ("0000:0000:0000:0000:0000:ffff:c000:0201", "IB/RoCE v1", "eth0")
@@ -75,10 +75,10 @@ class EnvironmentTests(SynchronousTestCase):
     def host(self) -> Host:
         return Host(self.root, self.openError, lambda: self.pyverbsError, self.environment)
 
-    def found(self) -> list[Problem]:
+    def found(self) -> list[HostProblem]:
         return examine(self.host())
 
-    def only(self, kind: str, isNeeded: bool) -> Problem:
+    def only(self, kind: str, isNeeded: bool) -> HostProblem:
         """Return the only problem, and check its kind."""
         found = self.found()
         self.assertEqual([each.kind for each in found], [kind])
