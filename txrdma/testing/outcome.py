@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-
-from txrdma.iba.verbs import Status
+from dataclasses import dataclass
 
 
 class Violation(AssertionError):
@@ -18,31 +16,14 @@ def check(holds: bool, what: str) -> None:
         raise Violation(what)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Outcome:
     """
-    Statistics of a successful simulation.
+    The outcome of a successful simulation.
 
-    @ivar completed: number of completed operations; C{atomics}: number of completed atomic operations.
-    @ivar failures: statuses with which connections failed.
+    @ivar counts: statistics by name, which are added to those of other simulations.
+    @ivar digest: a value that is equal only if everything happened in the same way.
     """
 
-    seed: int
-    completed: int = 0
-    atomics: int = 0
-    failures: list[Status] = field(default_factory=list)
-    packets: int = 0
-    dropped: int = 0
-    migrations: int = 0
-    seconds: float = 0.0
-
-    def counts(self) -> Counter[str]:
-        """Return the counts that are added to the totals of many simulations."""
-        return Counter(
-            completed=self.completed,
-            atomics=self.atomics,
-            packets=self.packets,
-            dropped=self.dropped,
-            migrations=self.migrations,
-            failures=len(self.failures),
-        ) + Counter(status.name for status in self.failures)
+    counts: Counter[str]
+    digest: object = None

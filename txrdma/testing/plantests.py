@@ -48,7 +48,7 @@ def _addTest(case: type[SynchronousTestCase], path: Path) -> None:
     def play(self: SynchronousTestCase) -> None:
         stored = readStored(path)
         self.assertEqual(stored.generator, path.parent.name)
-        self.assertTrue(GENERATORS[stored.generator].play(stored.plan).counts())
+        self.assertTrue(GENERATORS[stored.generator].play(stored.plan).counts)
         self.flushLoggedErrors(Deliberate)
 
     play.__name__ = f"test_{path.parent.name}_{path.stem}".replace("-", "_")
@@ -67,7 +67,7 @@ def playSeeds(name: str, seeds: Iterable[int]) -> Counter[str]:
     generator, counts = GENERATORS[name], Counter[str]()
     for seed in seeds:
         try:
-            counts += generator.play(generator.draw(seed)).counts()
+            counts += generator.play(generator.draw(seed)).counts
         except Exception as error:
             again = f"python -m txrdma.testing.simulate --seeds 1 --first {seed} {name}"
             raise AssertionError(f"seed {seed}: {error}; again by: {again}") from error

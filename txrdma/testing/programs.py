@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
@@ -20,7 +19,7 @@ from twisted.python.failure import Failure
 
 from txrdma.kit.delayedcalls import cancelCall
 from txrdma.sim.network import Faults
-from txrdma.testing.outcome import check, Violation
+from txrdma.testing.outcome import check, Outcome, Violation
 from txrdma.testing.smc.hosts import Host, PatientClock, World
 
 LONGEST_TROUBLE: Final = 2.0
@@ -40,21 +39,6 @@ class ProgramError(Exception):
 
     isCaught = False
     logged = 0
-
-
-@dataclass
-class ProgramsResult:
-    """
-    Statistics of a successful simulation.
-
-    @ivar counters: results, acts of the programs, and packets.
-    """
-
-    counters: Counter[str] = field(default_factory=Counter)
-
-    def counts(self) -> Counter[str]:
-        """Return the counts that are added to the totals of many simulations."""
-        return self.counters
 
 
 def drawFaults(random: Random, perfect: float, losses: Sequence[float]) -> Faults:
@@ -83,10 +67,11 @@ class ProgramScenario:
 
     @ivar isFinishing: whether the programs receive everything, so that everything comes to an end.
     @ivar problems: promises that were violated.
+    @ivar counts: results, acts of the programs, and packets.
     """
 
     def __init__(self, seed: int) -> None:
-        self.played = ProgramsResult()
+        self.counts: Counter[str] = Counter()
         self.world = World(seed, PatientClock())
         self.problems: list[str] = []
         self.isFinishing = False
@@ -100,7 +85,7 @@ class ProgramScenario:
         """Record an exception of the simulation itself."""
         self.problems.append(failure.getTraceback())
 
-    def play(self) -> ProgramsResult:
+    def play(self) -> Outcome:
         """
         Run the simulation.
 
@@ -111,8 +96,8 @@ class ProgramScenario:
                 self.playAll()
         finally:
             self.release()
-        self.played.counters["packets"] = self.world.network.sent
-        return self.played
+        self.counts["packets"] = self.world.network.sent
+        return Outcome(self.counts)
 
     def playAll(self) -> None:
         """Run the programs to their end, and check the results."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from twisted.logger import globalLogBeginner
 from twisted.python.usage import Options, UsageError
@@ -39,7 +39,7 @@ from txrdma.testing.hostile.plans import HostilePlan
 from txrdma.testing.hostile.scenario import HostileScenario, playHostile
 from txrdma.testing.hostile.smc import SMCScenario
 from txrdma.testing.hostile.soft import MessagesMemoryScenario, SMCMemoryScenario
-from txrdma.testing.outcome import Violation
+from txrdma.testing.outcome import Outcome, Violation
 from txrdma.testing.plans import Misfit, readPlan, StoredPlan
 from txrdma.testing.smc.neighbours import drawMemory, MemoryPlan, playMemory
 from txrdma.testing.smc.plans import drawStreams, StreamPlan
@@ -57,13 +57,6 @@ _FOLDER = Path("build/plans")
 _COMMAND: Final = "python -m txrdma.testing.simulate"
 
 
-class Result(Protocol):
-    """The outcome of a successful simulation of any generator."""
-
-    def counts(self) -> Counter[str]:
-        """Return the counts that are added to the totals of many simulations."""
-
-
 @dataclass(frozen=True)
 class Generator(Generic[_Plan]):
     """
@@ -75,7 +68,7 @@ class Generator(Generic[_Plan]):
 
     kind: type[_Plan]
     draw: Callable[[int], _Plan]
-    play: Callable[[_Plan], Result]
+    play: Callable[[_Plan], Outcome]
 
 
 def _hostile(scenario: type[HostileScenario]) -> Generator[HostilePlan]:
@@ -180,7 +173,7 @@ class Search:
         totals.played += 1
         plan = generator.draw(seed)
         try:
-            totals.counts += generator.play(plan).counts()
+            totals.counts += generator.play(plan).counts
         except Exception as error:  # every exception is a finding
             totals.failed += 1
             self._failed(name, seed, plan, error)
@@ -236,7 +229,7 @@ def playFile(path: Path) -> bool:
     except Exception as error:  # every exception is a finding
         print(f"{path} fails: {_described(error)}")
         return False
-    counts = ", ".join(f"{number} {what}" for what, number in result.counts().most_common())
+    counts = ", ".join(f"{number} {what}" for what, number in result.counts.most_common())
     print(f"{path} holds: {counts}")
     return True
 

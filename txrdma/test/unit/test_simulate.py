@@ -18,23 +18,13 @@ from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.testing import simulate
-from txrdma.testing.outcome import Violation
+from txrdma.testing.outcome import Outcome, Violation
 from txrdma.testing.simulate import Generator, main, readStored
 
 
 @dataclass(frozen=True)
 class CoinPlan:
     seed: int
-
-
-@dataclass(frozen=True)
-class Toss:
-    """The result of running the plan."""
-
-    seed: int
-
-    def counts(self) -> Counter[str]:
-        return Counter(tosses=1, odd=self.seed % 2)
 
 
 class Terminal(io.StringIO):
@@ -51,13 +41,13 @@ class CommandTests(SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        def play(plan: CoinPlan) -> Toss:
+        def play(plan: CoinPlan) -> Outcome:
             self.played.append(plan.seed)
             if plan.seed == 7:
                 raise Violation("a promise was broken")
             if plan.seed == 8:
                 raise KeyError("side")
-            return Toss(plan.seed)
+            return Outcome(Counter(tosses=1, odd=plan.seed % 2))
 
         self.played: list[int] = []
         self.folder = Path(self.mktemp())
@@ -130,7 +120,8 @@ class CommandTests(SynchronousTestCase):
     def test_many(self) -> None:
         """Of many failures the first ten are printed, and the plans of all are stored."""
         with mock.patch.dict(
-            simulate.GENERATORS, coin=Generator(CoinPlan, CoinPlan, lambda plan: Toss(1 // 0))
+            simulate.GENERATORS,
+            coin=Generator(CoinPlan, CoinPlan, lambda plan: Outcome(Counter(tosses=1 // 0))),
         ):
             _code, _output, error = self.run_("--seeds", "15", "--first", "1", "coin")
         self.assertEqual(error.count("fails"), 10)

@@ -9,7 +9,6 @@ destination. At the end no module has state of a peer left.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
@@ -29,7 +28,7 @@ from txrdma.btl.wire import PUT_LENGTH
 from txrdma.error import InvalidRequest
 from txrdma.testing.btl.plans import BurstPlan, FOREVER, ModulesPlan, OrderPlan, ReceiveBufferPlan
 from txrdma.testing.btl.world import BadNetwork, ModuleHost, World
-from txrdma.testing.outcome import check
+from txrdma.testing.outcome import check, Outcome
 
 GIVE_UP = 20.0
 """Seconds after which modules of a simulation consider a silent peer lost."""
@@ -41,35 +40,6 @@ _COUNTERS = (
 _LIMIT = 4800.0  # with a loss of 30 % and a round trip of 40 ms, some 45 segments of 36 bytes a second
 _CREDITS = (63, 127)
 _MEMORY = 40_000
-
-
-@dataclass
-class ModulesResult:
-    """
-    Statistics of a successful simulation.
-
-    @ivar completed: number of messages that arrived; C{failed}: number whose failure was reported.
-    @ivar counters: counters of all modules by name; all are summed, even maxima.
-    """
-
-    seed: int
-    completed: int = 0
-    failed: int = 0
-    packets: int = 0
-    dropped: int = 0
-    deaths: int = 0
-    counters: Counter[str] = field(default_factory=Counter)
-
-    def counts(self) -> Counter[str]:
-        """Return the counts that are added to the totals of many simulations."""
-        return Counter(
-            completed=self.completed,
-            failed=self.failed,
-            packets=self.packets,
-            dropped=self.dropped,
-            deaths=self.deaths,
-            **{name.removeprefix("num_"): self.counters[name] for name in _COUNTERS},
-        )
 
 
 class Order:
@@ -106,7 +76,8 @@ class Scenario:
         )
         self.world = World(Random(f"network {plan.seed}"), self.network)
         self.orders: list[Order] = []
-        self.played = ModulesResult(plan.seed)
+        self.counts: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter()
         self.peers: dict[tuple[int, int], Peer] = {}
         self.regions: dict[int, tuple[int, bytearray]] = {}
         self.ended: dict[tuple[int, int], str] = {}
@@ -154,7 +125,7 @@ class Scenario:
 
     def _die(self, host: ModuleHost) -> None:
         host.isDead = self.isFatal = True
-        self.played.deaths += 1
+        self.counts["deaths"] += 1
 
     def _beBusy(self, host: ModuleHost, seconds: float) -> None:
         host.busyUntil = self.world.now + seconds
@@ -263,7 +234,7 @@ class Scenario:
             self.latest[sender, receiver] = order.given
         order.deliveries += 1
 
-    def play(self) -> ModulesResult:
+    def play(self) -> Outcome:
         """
         Run the simulation to its end, and check the promises.
 
@@ -277,7 +248,8 @@ class Scenario:
         )
         self._close()
         self._judge()
-        return self.played
+        self.counts.update({name.removeprefix("num_"): self.counters[name] for name in _COUNTERS})
+        return Outcome(self.counts, self.counters)
 
     def _isOpen(self, order: Order) -> bool:
         if self.world.hosts[order.sender].isDead or self.plan.liar in (order.sender, order.receiver):
@@ -317,7 +289,7 @@ class Scenario:
             if self.plan.liar not in (order.sender, order.receiver):
                 self._judgeOrder(order)
         for host in self.world.hosts:
-            self.played.counters.update(host.module.counters.named())
+            self.counters.update(host.module.counters.named())
             if self.plan.liar is None and not host.isDead:
                 module = host.module
                 check(module._budget.used == 0, "bytes of incomplete messages are not released")
@@ -326,7 +298,7 @@ class Scenario:
                     "a module still has peers",
                 )
                 check(tuple(module.credits) == _CREDITS, f"credits are lost: {module.credits}")
-        self.played.packets, self.played.dropped = self.world.packets, self.world.dropped
+        self.counts.update(packets=self.world.packets, dropped=self.world.dropped)
         if not self.isFatal and self.plan.liar is None:
             lost = [reason for reason in self.ended.values() if reason != "closed"]
             check(not lost, f"peers are lost without a reason: {lost}")
@@ -345,11 +317,10 @@ class Scenario:
         elif not self.isFatal and order.wasGiven:
             check(hasCompleted, f"{order} has failed: {order.outcome}")
         if order.outcome is not None:
-            self.played.completed += hasCompleted
-            self.played.failed += not hasCompleted
+            self.counts["completed" if hasCompleted else "failed"] += 1
 
 
-def playModules(plan: ModulesPlan) -> ModulesResult:
+def playModules(plan: ModulesPlan) -> Outcome:
     """
     Run the simulation of a plan.
 

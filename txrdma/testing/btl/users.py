@@ -41,13 +41,12 @@ from txrdma.messages.memory import SharedMemory
 from txrdma.messages.protocol import MessageFactory, MessageProtocol
 from txrdma.sim.network import Faults
 from txrdma.testing.btl.userplans import Act, ActPlan, EVENTS, TAGS, UsersPlan
-from txrdma.testing.outcome import check
+from txrdma.testing.outcome import check, Outcome
 from txrdma.testing.programs import (
     checkReleased,
     LONGEST_TROUBLE,
     ProgramError,
     ProgramScenario,
-    ProgramsResult,
 )
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket, MemoryTCP
 from txrdma.testing.smc.neighbours import ticking
@@ -170,7 +169,7 @@ class User(MessageProtocol):
 
     def act(self, plan: ActPlan) -> None:
         """Make a call."""
-        self.scenario.played.counters[plan.act.name.lower()] += 1
+        self.scenario.counts[plan.act.name.lower()] += 1
         {
             Act.SEND: self._send,
             Act.PRIORITY: self._send,
@@ -600,7 +599,7 @@ class UserScenario(ProgramScenario):
         for connection in self.connections:
             self._judge(connection)
         self._checkNothingLeft()
-        self.played.counters.update(Counter(f"messages {each.outcome}" for each in self.messages))
+        self.counts.update(Counter(f"messages {each.outcome}" for each in self.messages))
 
     def _users(self) -> Iterator[User]:
         for connection in self.connections:
@@ -737,7 +736,7 @@ def _limited(plan: UsersPlan) -> Iterator[None]:
         yield
 
 
-def playUsers(plan: UsersPlan) -> ProgramsResult:
+def playUsers(plan: UsersPlan) -> Outcome:
     """
     Run the simulation of a plan.
 

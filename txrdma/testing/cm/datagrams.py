@@ -190,4 +190,4 @@ class DatagramPair:
             check(user is None or user.state != "started" or host.isDead, f"{self!r} does not end")
         if client is not None and not self.isDisturbed and plan.seconds > plan.count * plan.interval + 1.0:
             check(client.received == client.sent, f"{self!r} has lost something")
-        self.scenario.played.counters["datagrams"] += 0 if client is None else client.received.total()
+        self.scenario.counts["datagrams"] += 0 if client is None else client.received.total()

@@ -65,13 +65,12 @@ from txrdma.testing.cm.users import (
     User,
 )
 from txrdma.testing.hostile.cm import CMScenario
-from txrdma.testing.outcome import check
+from txrdma.testing.outcome import check, Outcome
 from txrdma.testing.programs import (
     checkReleased,
     LONGEST_TROUBLE,
     ProgramError,
     ProgramScenario,
-    ProgramsResult,
 )
 from txrdma.testing.smc.hosts import Host
 from txrdma.testing.smc.neighbours import ticking
@@ -437,7 +436,7 @@ class UserScenario(ProgramScenario):
             self._perform(act, connection, user)
 
     def _perform(self, plan: ActPlan, connection: Connection, user: User | None) -> None:
-        self.played.counters[plan.act.name.lower()] += 1
+        self.counts[plan.act.name.lower()] += 1
         act = plan.act
         if act is Act.RAISE:
             if user is not None:
@@ -511,7 +510,7 @@ class UserScenario(ProgramScenario):
         if host.isDead:
             return
         if plan.act in EVENTS:
-            self.played.counters[plan.act.name.lower()] += 1
+            self.counts[plan.act.name.lower()] += 1
         if plan.act is Act.CLOCK:
             host.setClock(plan.seconds)
         if plan.act is Act.KILL:
@@ -641,7 +640,7 @@ class UserScenario(ProgramScenario):
             isReported = user.lost is not None or not user.isMade or user.isLate
             check(isReported or user.host.isGone, f"{user!r} does not end")
             return
-        self.played.counters["connections"] += user.isMade and user.end == 0
+        self.counts["connections"] += user.isMade and user.end == 0
         check(not user.pending, f"{user!r} waits for {list(user.pending.values())}")
         check(user.producer is None, f"{user!r} has a producer")
         if not user.isMade or other is None or not other.isMade or user.connection.isBroken:
@@ -649,7 +648,7 @@ class UserScenario(ProgramScenario):
         isDone = user.lost is not None and user.lost.check(ConnectionDone) is not None
         if isinstance(user, StreamUser):
             assert isinstance(other, StreamUser)
-            self.played.counters["bytes"] += other.received
+            self.counts["bytes"] += other.received
             isWhole = user.promised <= other.stored
             check(isWhole or not isDone, f"{user!r} ends by {user.lost!r}, but bytes are lost")
             check(
@@ -658,7 +657,7 @@ class UserScenario(ProgramScenario):
             )
         else:
             assert isinstance(user, MessageUser) and isinstance(other, MessageUser)
-            self.played.counters["messages"] += other.latest + 1
+            self.counts["messages"] += other.latest + 1
             lost = [each for each in user.sent if not (each.deliveries or each.isCancelled)]
             if isDone or any(each.isDone for each in lost):
                 check(not lost or other.wasPaused, f"{user!r} has lost {lost[:3]}")
@@ -720,7 +719,7 @@ def _tamed(plan: UsersPlan, scenario: list[UserScenario]) -> Iterator[None]:
         yield
 
 
-def playUsers(plan: UsersPlan) -> ProgramsResult:
+def playUsers(plan: UsersPlan) -> Outcome:
     """
     Run the simulation of a plan.
 

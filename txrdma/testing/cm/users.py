@@ -774,7 +774,7 @@ class MessageUser(User, RDMAProtocol):
     def pathMigrated(self, path: CMPath) -> None:
         """Count migrations, which only connections with an alternate path make."""
         self.require(self.scenario.plan.ports > 1, f"has migrated to {path}")
-        self.scenario.played.counters["migrations"] += 1
+        self.scenario.counts["migrations"] += 1
 
     def put(self, name: bytes, data: bytes, at: int, immediate: int) -> Deferred[None]:
         if immediate:

@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
@@ -34,7 +34,7 @@ from txrdma.testing.hostile.plans import drawHostile, Ending, HostilePlan
 from txrdma.testing.hostile.talkers import Pair, Talker
 from txrdma.testing.hostile.tampering import Message, Resize, Tamper
 from txrdma.testing.hostile.wiring import TamperedPairs
-from txrdma.testing.outcome import check, Violation
+from txrdma.testing.outcome import check, Outcome, Violation
 from txrdma.testing.smc.hosts import Host, World
 from txrdma.testing.smc.neighbours import ticking
 
@@ -51,17 +51,6 @@ _EXPECTED: Final = (RDMAError, ConnectionLost, ConnectionAborted)
 _VICTIM, _HONEST, _HOSTILE = "10.0.1.1", "10.0.1.2", "10.0.1.3"
 _T = TypeVar("_T", bound=Talker)
 _later: dict[tuple[type[Any], bool], dict[str, list[Message]]] = {}
-
-
-@dataclass
-class HostileResult:
-    """The outcome of a simulation: number of mutations by kind, and the fate of the hostile connection."""
-
-    kinds: Counter[str]
-
-    def counts(self) -> Counter[str]:
-        """Return the counts that are added to the totals of many simulations."""
-        return self.kinds
 
 
 class HostileScenario:
@@ -158,7 +147,7 @@ class HostileScenario:
         host.openDevice()
         return host
 
-    def play(self) -> HostileResult:
+    def play(self) -> Outcome:
         """
         Run the simulation.
 
@@ -172,7 +161,7 @@ class HostileScenario:
                 self.close()
                 self.hostile.device.close()
                 self.world.close()
-        return HostileResult(self.tamper.applied + self._outcome)
+        return Outcome(self.tamper.applied + self._outcome)
 
     def _play(self) -> None:
         self.begin()
@@ -417,7 +406,7 @@ class Memory:
 _memory = Memory()
 
 
-def playHostile(scenario: type[HostileScenario], plan: HostilePlan) -> HostileResult:
+def playHostile(scenario: type[HostileScenario], plan: HostilePlan) -> Outcome:
     """
     Run a plan with the scenario of a protocol.
 

@@ -22,10 +22,10 @@ from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.stream.tcpmonitor import GRACE
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.shared.sharedqueuepair import SharingReactor
-from txrdma.testing.outcome import check
+from txrdma.testing.outcome import check, Outcome
 from txrdma.testing.smc.hosts import Host, PollingHost
 from txrdma.testing.smc.plans import drawStreams, EventPlan, StreamPlan
-from txrdma.testing.smc.scenario import Outcome, PATIENCE, playScenario, StreamScenario
+from txrdma.testing.smc.scenario import PATIENCE, playScenario, StreamScenario
 from txrdma.testing.smc.versions import commonVersion
 from txrdma.verbs import completions as completionsModule
 
@@ -196,6 +196,6 @@ def playMemory(plan: MemoryPlan) -> Outcome:
     if left:
         gc.collect()
         left = openDescriptors() - before
-    if {"killed", "stopped"}.isdisjoint(outcome.kinds):  # otherwise the system closes them
+    if {"killed", "stopped"}.isdisjoint(outcome.counts):  # otherwise the system closes them
         check(not left, f"descriptors are still open: {left}")
     return outcome

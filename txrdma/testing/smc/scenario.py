@@ -12,7 +12,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import cycle
 from random import Random
 from typing import Any, Final
@@ -47,7 +47,7 @@ from txrdma.smc.wire.clc import Accept, Confirm, decode
 from txrdma.soft import device as deviceModule
 from txrdma.soft.core import memory as memoryModule
 from txrdma.soft.device import SoftDevice
-from txrdma.testing.outcome import check, Violation
+from txrdma.testing.outcome import check, Outcome, Violation
 from txrdma.testing.plans import noiseAfter
 from txrdma.testing.smc.canary import Canary
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket, MemoryTCP, PollingHost, Wire, World
@@ -115,30 +115,6 @@ class Pair:
         if server.host.isDead:
             return True
         return server.lostAt is not None if server.isMade else self.sockets[1].isClosed
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """
-    The outcome of one simulation: counts, kinds of events, and a digest for the comparison of runs.
-
-    @ivar received: total number of received bytes.
-    @ivar kinds: C{"SMC-R"} or C{"TCP"} for each connection, its SMC-R version, C{"whole"} if all bytes
-        arrived in both directions, and the events.
-    @ivar digest: equal only if everything happened in the same way at the same time.
-    """
-
-    seed: int
-    received: int
-    packets: int
-    dropped: int
-    seconds: float
-    digest: int
-    kinds: tuple[str, ...] = field(default=())
-
-    def counts(self) -> Counter[str]:
-        """Return the counts that are added to the totals of many simulations."""
-        return Counter(self.kinds) + Counter(bytes=self.received, packets=self.packets, dropped=self.dropped)
 
 
 class StreamScenario:
@@ -422,8 +398,8 @@ class StreamScenario:
             self.world.close()
         received = sum(end.received for pair in self.pairs for end in pair.ends)
         sent, dropped = self.carried()
-        digest = self.world.network.digest
-        return Outcome(self.plan.seed, received, sent, dropped, clock.seconds(), digest, tuple(self.kinds))
+        counts = Counter(self.kinds) + Counter(bytes=received, packets=sent, dropped=dropped)
+        return Outcome(counts, (self.world.network.digest, clock.seconds()))
 
     def carried(self) -> tuple[int, int]:
         """Return the numbers of packets that were sent and that were lost."""

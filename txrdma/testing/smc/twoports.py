@@ -15,10 +15,10 @@ from typing import Final
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import LinkGroups, linkGroups, useDevice
 from txrdma.soft.device import SoftDevice
-from txrdma.testing.outcome import check
+from txrdma.testing.outcome import check, Outcome
 from txrdma.testing.smc.hosts import Host
 from txrdma.testing.smc.plans import drawStreams, EventPlan, EVENTS, FailurePlan, StreamPlan
-from txrdma.testing.smc.scenario import DEVICE, HARMLESS, Outcome, playScenario, StreamScenario
+from txrdma.testing.smc.scenario import DEVICE, HARMLESS, playScenario, StreamScenario
 
 _PATHS: Final = ("cut", "down", "flap")
 """Events: a network is cut without notice; one of its ports goes down; both networks fail alternately."""

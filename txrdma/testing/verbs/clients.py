@@ -7,6 +7,7 @@ results of atomic operations must be consistent with one sequential history.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -328,16 +329,14 @@ class ClientsScenario:
         atomics = sum(a.original is not None for c in self.clients for a in c.atomics)
         failures = [client.failure for client in self.clients if client.failure is not None]
         network = self.network
-        return Outcome(
-            self.plan.seed,
-            completed,
-            atomics,
-            failures,
-            network.sent,
-            network.dropped,
-            0,
-            self.clock.seconds(),
-        )
+        counts = Counter(
+            completed=completed,
+            atomics=atomics,
+            packets=network.sent,
+            dropped=network.dropped,
+            failures=len(failures),
+        ) + Counter(status.name for status in failures)
+        return Outcome(counts, self.clock.seconds())
 
 
 def playClients(plan: ClientsPlan) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from random import Random
 from typing import Final
@@ -122,16 +123,15 @@ class Scenario:
         return [side.failure for side in (self.alice, self.bob) if side.failure is not None]
 
     def _close(self) -> Outcome:
-        outcome = Outcome(
-            self.plan.seed,
-            self.alice.completed + self.bob.completed,
-            sum(planned.done for side in (self.alice, self.bob) for planned in side.atomics),
-            self._failures(),
-            self.network.sent,
-            self.network.dropped,
-            self.alice.migrations + self.bob.migrations,
-            self.clock.seconds(),
-        )
+        counts = Counter(
+            completed=self.alice.completed + self.bob.completed,
+            atomics=sum(planned.done for side in (self.alice, self.bob) for planned in side.atomics),
+            packets=self.network.sent,
+            dropped=self.network.dropped,
+            migrations=self.alice.migrations + self.bob.migrations,
+            failures=len(self._failures()),
+        ) + Counter(status.name for status in self._failures())
+        outcome = Outcome(counts, self.clock.seconds())
         for side in (self.alice, self.bob):
             side.device.close()
         self._settle()
