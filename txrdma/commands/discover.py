@@ -5,14 +5,9 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred
-from twisted.internet.error import ProcessExitedAlready
-from twisted.internet.protocol import ProcessProtocol
 from twisted.python import usage
-from twisted.python.failure import Failure
 
 from txrdma.commands.common import sweeping
 from txrdma.commands.common.options import INTERRUPTED
@@ -24,6 +19,13 @@ from txrdma.error import DeviceUnavailable
 from txrdma.fabric.chassis import chassis
 from txrdma.fabric.model import Fabric
 from txrdma.fabric.nodenames import NodeNames, nodeNamesText
+from txrdma.kit.programs import outputOf
+
+_DRAW_SECONDS: Final = 86_400.0
+"""Seconds after which Graphviz is killed: it draws large fabrics for hours."""
+
+_MOST_DRAWN: Final = 1 << 30
+"""Largest number of octets of a drawing."""
 
 
 def _slurm(fabric: Fabric, names: NodeNames) -> Iterable[str]:
@@ -98,63 +100,15 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     sweeping.endWith(fabric)
 
 
-class _Drawing(ProcessProtocol):
-    """
-    A process of Graphviz' C{dot} that draws a graph.
-
-    @ivar status: fires with its exit status, or None if a signal has ended it. If cancelled, it is killed.
-    """
-
-    def __init__(self, graph: bytes) -> None:
-        self._graph = graph
-        self._outputs = {1: bytearray(), 2: bytearray()}
-        self.status: Deferred[int | None] = Deferred(lambda _: self._kill())
-
-    @property
-    def drawing(self) -> str:
-        return self._outputs[1].decode()
-
-    @property
-    def complaint(self) -> str:
-        return self._outputs[2].decode(errors="replace").strip()
-
-    def connectionMade(self) -> None:
-        process: Any = self.transport
-        process.write(self._graph)
-        process.closeStdin()
-
-    def childDataReceived(self, descriptor: int, data: bytes) -> None:
-        self._outputs[descriptor] += data
-
-    def processEnded(self, reason: Failure) -> None:
-        ended: Any = reason.value
-        if not self.status.called:  # it was not cancelled
-            self.status.callback(ended.exitCode)
-
-    def _kill(self) -> None:
-        process: Any = self.transport
-        with suppress(ProcessExitedAlready):
-            process.signalProcess("KILL")
-
-
 async def drawn(reactor: Any, graph: str) -> str:
     """
     Draw a graph as SVG by Graphviz.
 
     @raise DeviceUnavailable: Graphviz is not installed, or its C{dot} fails.
     """
-    program = shutil.which("dot")
-    if program is None:
+    if shutil.which("dot") is None:
         raise DeviceUnavailable(
             "--format svg needs Graphviz' dot: install it (apt or dnf install graphviz), or "
             "use --format dot and draw its output elsewhere"
         )
-    drawing = _Drawing(graph.encode())
-    try:
-        reactor.spawnProcess(drawing, program, [program, "-Tsvg"], {})
-        status = await drawing.status
-    except OSError as error:
-        raise DeviceUnavailable(f"Graphviz' dot: {error}") from error
-    if status != 0:
-        raise DeviceUnavailable(f"Graphviz' dot: {drawing.complaint or 'a signal has ended it'}")
-    return drawing.drawing
+    return (await outputOf(reactor, ("dot", "-Tsvg"), _DRAW_SECONDS, _MOST_DRAWN, graph.encode())).decode()

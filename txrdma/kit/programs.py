@@ -25,11 +25,17 @@ class _Output(ProcessProtocol):
 
     transport: IProcessTransport
 
-    def __init__(self, mostOctets: int) -> None:
+    def __init__(self, mostOctets: int, written: bytes) -> None:
         self.ended: Deferred[bytes] = Deferred(lambda _: self._kill())
         self._most = mostOctets
+        self._written = written
         self._output = bytearray()
         self._errors = b""
+
+    def connectionMade(self) -> None:
+        if self._written:
+            self.transport.write(self._written)
+            self.transport.closeStdin()
 
     def outReceived(self, data: bytes) -> None:
         self._output += data
@@ -62,18 +68,21 @@ class _Output(ProcessProtocol):
         self.transport.loseConnection()  # its children may have the pipes
 
 
-async def outputOf(reactor: Any, command: Sequence[str], seconds: float, mostOctets: int) -> bytes:
+async def outputOf(
+    reactor: Any, command: Sequence[str], seconds: float, mostOctets: int, written: bytes = b""
+) -> bytes:
     """
-    Run a program without input, and return its output. When the call is cancelled the program is killed.
+    Run a program, and return its output. When the call is cancelled the program is killed.
 
     @param seconds: time after which it is killed.
+    @param written: its standard input.
     @raise DeviceUnavailable: it is not installed or fails, takes longer, or prints more.
     """
     name = command[0]
     program = shutil.which(name)
     if program is None:
         raise DeviceUnavailable(f"{name} is not installed here")
-    output = _Output(mostOctets)
+    output = _Output(mostOctets, written)
     try:
         reactor.spawnProcess(output, program, command, os.environ)
         return await output.ended.addTimeout(seconds, reactor)

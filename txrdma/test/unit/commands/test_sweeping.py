@@ -5,13 +5,11 @@ from __future__ import annotations
 import io
 import json
 import shutil
-import signal
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessDone, ProcessTerminated
 from twisted.python.failure import Failure
 from twisted.python.usage import UsageError
@@ -29,6 +27,7 @@ from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
 from txrdma.test.support.mad.commanding import CommandTestCase, NetFabricTestCase, Output
 from txrdma.test.support.mad.simulated import TWO_SWITCHES
 from txrdma.test.unit.fabric.test_discovery import FDR10
+from txrdma.test.unit.kit.test_programs import ProcessClock
 
 NO_DEVICE = "sim:there is no such net"
 
@@ -186,42 +185,23 @@ class DeviceTests(NetFabricTestCase):
         self.assertEqual(self.printed("discover", "-f", "svg"), "")
         self.assertIn("install graphviz", str(self.status))
 
-    def drawing(self) -> tuple[Deferred[str], Any]:
-        """Begin to draw a graph, and return the result and the process protocol of Graphviz."""
-        self.patch(shutil, "which", lambda name: "/bin/dot")
-        reactor = Mock()
-        done = Deferred.fromCoroutine(discover.drawn(reactor, "graph {}"))
-        protocol, *arguments = reactor.spawnProcess.call_args.args
-        self.assertEqual(arguments, ["/bin/dot", ["/bin/dot", "-Tsvg"], {}])
-        protocol.makeConnection(Mock())
-        protocol.transport.write.assert_called_once_with(b"graph {}")
-        protocol.transport.closeStdin.assert_called_once_with()
-        return done, protocol
-
     def test_drawn(self) -> None:
         """A graph is written to Graphviz, and its drawing or its complaint is returned."""
-        done, process = self.drawing()
-        process.childDataReceived(2, b"this font is unknown\n")
-        process.childDataReceived(1, b"<svg>")
-        process.childDataReceived(1, b"</svg>")
-        process.processEnded(Failure(ProcessDone(0)))
-        self.assertEqual(self.successResultOf(done), "<svg></svg>")
-        for ended, complaint, text in (
-            (ProcessTerminated(1), b"this is no graph\n", "Graphviz' dot: this is no graph"),
-            (ProcessTerminated(None, signal.SIGSEGV), b"", "Graphviz' dot: a signal has ended it"),
-        ):
-            done, process = self.drawing()
-            process.childDataReceived(2, complaint)
-            process.processEnded(Failure(ended))
-            self.assertEqual(str(self.failureResultOf(done, DeviceUnavailable).value), text)
-
-    def test_undrawn(self) -> None:
-        """Graphviz is killed when its drawing is not wanted any more, as after Ctrl-C."""
-        done, process = self.drawing()
-        done.cancel()
-        process.transport.signalProcess.assert_called_once_with("KILL")
-        self.failureResultOf(done, CancelledError)
-        process.processEnded(Failure(ProcessTerminated(None, signal.SIGKILL)))
+        self.patch(shutil, "which", lambda name: "/bin/dot")
+        reactor = ProcessClock()
+        for isGraph in (True, False):
+            done = Deferred.fromCoroutine(discover.drawn(reactor, "graph {}"))
+            self.assertEqual(reactor.written, b"graph {}")
+            process = reactor.started[-1]
+            if isGraph:
+                process.outReceived(b"<svg></svg>")
+                process.processEnded(Failure(ProcessDone(0)))
+                self.assertEqual(self.successResultOf(done), "<svg></svg>")
+            else:
+                process.errReceived(b"this is no graph\n")
+                process.processEnded(Failure(ProcessTerminated(1)))
+                failure = self.failureResultOf(done, DeviceUnavailable)
+                self.assertEqual(str(failure.value), "dot failed: this is no graph")
 
 
 class WideErrorsTests(NetFabricTestCase):

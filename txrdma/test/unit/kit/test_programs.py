@@ -21,6 +21,7 @@ class ProcessClock(Clock):
         super().__init__()
         self.started: list[Any] = []
         self.killed = 0
+        self.written = b""
         self.error: OSError | None = None
 
     def spawnProcess(self, protocol: Any, program: str, command: Any, environment: Any) -> None:
@@ -28,6 +29,12 @@ class ProcessClock(Clock):
             raise self.error
         self.started.append(protocol)
         protocol.makeConnection(self)
+
+    def write(self, data: bytes) -> None:
+        self.written = data
+
+    def closeStdin(self) -> None:
+        """Do what a process does: receive the end of its input."""
 
     def signalProcess(self, signal: str) -> None:
         self.killed += 1
