@@ -85,8 +85,10 @@ STRINGS: Final = {
     "btl:": "txrdma.btl.stream.strings",
     "umad:, vmad:, ibsim:": "txrdma.mad.ports.strings",
     "sim:": "txrdma.sim.strings",
+    "soft:": "txrdma.soft.strings",
+    "pyverbs:": "txrdma.verbs.strings",
 }
-"""The modules that parse endpoint strings and port strings."""
+"""The modules that parse endpoint, port and device strings."""
 
 _TAKING: Final = {"take", "required", "number", "size", "seconds", "choice", "isYes", "address", "pop"}
 """Methods whose first argument is a key: those of L{txrdma.kit.strings.Arguments}, and C{left.pop}."""
@@ -202,15 +204,12 @@ def interface() -> dict[str, list[str]]:
     from txrdma.monitor.configfile import SCHEMA
     from txrdma.monitor.series.historystore import VERSION as HISTORY
     from txrdma.soft.shared._rendezvous import VERSION as SHARED
-    from txrdma.soft.strings import KEYS
 
     return {
         "Stable names": [f"{module} {name}" for module in STABLE for name in namesIn(module)],
         "Provisional names": [f"{module} {name}" for module in PROVISIONAL for name in namesIn(module)],
         "Keys of strings": [
-            *(f"{kind} {key}" for kind, module in STRINGS.items() for key in sorted(keysIn(module))),
-            *(f"soft: {key}" for key in sorted(KEYS)),
-            "pyverbs: name",
+            f"{kind} {key}" for kind, module in STRINGS.items() for key in sorted(keysIn(module))
         ],
         "Keys of connection events": keysOfEvents(),
         "Options of commands": [f"{each.name} --{option}" for each in COMMANDS for option in optionsOf(each)],

@@ -17,12 +17,10 @@ from zope.interface import implementer
 from twisted.plugin import IPlugin
 
 from txrdma.interfaces import IVerbsDevice, IVerbsDeviceStringParser
+from txrdma.kit.strings import Arguments
 
 if TYPE_CHECKING:
     from txrdma.iba.types import MTU
-
-KEYS = ("address", "port", "route", "pcap", "mtu", "runtime")
-"""The keys of a device string."""
 
 
 class SoftDeviceOptions(NamedTuple):
@@ -71,30 +69,19 @@ class SoftDeviceStringParser:
         from txrdma.iba.types import MTU
         from txrdma.soft.opening import ROUTES
 
-        if len(args) > 1:
-            raise ValueError(f"soft: unexpected {args[1]!r}: one address is expected, then keys with values")
-        for key, value in kwargs.items():
-            if key not in KEYS:
-                raise ValueError(f"soft: {key}={value} is unknown; the keys are {', '.join(KEYS)}")
-        if args and "address" in kwargs:
-            raise ValueError(f"soft: address={kwargs['address']}, but there is {args[0]!r} already")
-        route = kwargs.get("route", "auto")
-        if route not in ROUTES:
-            raise ValueError(f"soft: route={route} is not one of {', '.join(ROUTES)}")
+        keys = Arguments("soft", ("address",), args, kwargs)
         payloads = {str(mtu.bytes): mtu for mtu in MTU}
-        mtu = kwargs.get("mtu")
-        if mtu is not None and mtu not in payloads:
-            raise ValueError(f"soft: mtu={mtu} is not one of {', '.join(payloads)}")
-        pcap = kwargs.get("pcap")
-        if pcap == "":
-            raise ValueError("soft: pcap= names no file")
+        route = keys.choice("route", *ROUTES)
+        mtu = payloads[keys.choice("mtu", *payloads)] if keys.has("mtu") else None
+        port = keys.number("port", None, 0, 65535) if keys.has("port") else None
+        pcap = keys.required("pcap") if keys.has("pcap") else None
         if pcap is not None:
             if route == "shared-memory":
                 raise ValueError(
                     f"soft: pcap={pcap} records RoCE packets, which route=shared-memory does not have"
                 )
             route = "rocev2"
-        runtime = kwargs.get("runtime")
+        runtime = keys.take("runtime") if keys.has("runtime") else None
         if runtime is not None and (not runtime.startswith("/") or route == "rocev2"):
             raise ValueError(f"soft: runtime={runtime} is not a directory in which memory can be shared")
         usual = "127.0.0.1"
@@ -102,14 +89,9 @@ class SoftDeviceStringParser:
             from txrdma.ports.softdevices import ownLoopback
 
             usual = ownLoopback(os.getpid())
-        return SoftDeviceOptions(
-            _addresses(args[0] if args else kwargs.get("address", usual)),
-            _port(kwargs.get("port")),
-            route,
-            pcap,
-            None if mtu is None else payloads[mtu],
-            runtime,
-        )
+        addresses = _addresses(keys.take("address", usual))
+        keys.end()
+        return SoftDeviceOptions(addresses, port, route, pcap, mtu, runtime)
 
     def available(self) -> Sequence[str]:
         return ["soft"]
@@ -130,11 +112,3 @@ def _address(value: str) -> str:
     if address.is_unspecified or address.is_multicast:
         raise ValueError(f"soft: address={value} is not a single address of this host")
     return str(address)
-
-
-def _port(value: str | None) -> int | None:
-    if value is None:
-        return None
-    if value.isascii() and value.isdigit() and int(value) < 65536:
-        return int(value)
-    raise ValueError(f"soft: port={value} is not a number from 0 to 65535")

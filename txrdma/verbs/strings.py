@@ -15,6 +15,7 @@ from zope.interface import implementer
 from twisted.plugin import IPlugin
 
 from txrdma.interfaces import IVerbsDevice, IVerbsDeviceStringParser
+from txrdma.kit.strings import Arguments
 
 DEVICES = "/sys/class/infiniband"
 """The directory in which the kernel lists its RDMA devices."""
@@ -29,17 +30,14 @@ class PyverbsDeviceStringParser:
     def parseDevice(self, reactor: object, *args: str, **kwargs: str) -> IVerbsDevice:
         from txrdma.verbs.pyverbs.device import openPyverbsDevice
 
-        for key, value in kwargs.items():
-            if key != "name":
-                raise ValueError(f"pyverbs: {key}={value} is unknown; the only key is name")
-        names = [*args, *kwargs.values()]
-        if not names or not names[0]:
+        keys = Arguments("pyverbs", ("name",), args, kwargs)
+        name = keys.take("name")
+        keys.end()
+        if not name:
             raise ValueError("pyverbs: name a device, as pyverbs:NAME; ibv_devices lists them")
-        if len(names) > 1:
-            raise ValueError(f"pyverbs: {names[1]!r} is one name too many after {names[0]!r}")
-        if "/" in names[0]:
-            raise ValueError(f"pyverbs: {names[0]!r} is not a device name")
-        return openPyverbsDevice(reactor, names[0])
+        if "/" in name:
+            raise ValueError(f"pyverbs: {name!r} is not a device name")
+        return openPyverbsDevice(reactor, name)
 
     def available(self) -> Sequence[str]:
         try:

@@ -47,7 +47,7 @@ class StringTests(SynchronousTestCase):
             ("pyverbs:a:b", "'b'"),
             ("pyverbs:a:port=1", "port=1"),
             ("pyverbs:a/b", "'a/b'"),
-            ("pyverbs:a:name=c", "'c'"),
+            ("pyverbs:a:name=c", "name=c"),
         ):
             self.assertIn(named, str(self.assertRaises(ValueError, openDevice, self.reactor, text)))
         self.assertEqual(self.opened, [])
