@@ -13,6 +13,7 @@ from txrdma.error import RDMAError
 from txrdma.iba.path import MADEndPort
 from txrdma.interfaces import IMADPort
 from txrdma.kit.delayedcalls import Timer
+from txrdma.kit.listeners import Listeners
 
 _log = Logger()
 
@@ -59,24 +60,25 @@ class PortWatch:
     def __init__(self, reactor: IReactorTime, port: Callable[[], IMADPort], watchSeconds: float) -> None:
         self._port = port
         self._watchSeconds = watchSeconds
-        self._listeners: dict[object, PortListener] = {}
+        self._listeners: Listeners[[PortEvent]] = Listeners(
+            _log, "{listener!r} raised an exception, called with {event!r}"
+        )
         self._polling: set[object] = set()
         self._timer = Timer(reactor)
         self._known: MADEndPort | None = None
 
     def add(self, listener: PortListener, isPolled: bool) -> Callable[[], None]:
         """Notify this listener of events from now on; the returned function ends it."""
-        key = object()
-        self._listeners[key] = listener
+        remove = self._listeners.add(listener)
         if isPolled:
-            self._polling.add(key)
+            self._polling.add(remove)
             if not self._timer.isPending:
                 self._known = self._port().endPort
                 self._timer.start(self._watchSeconds, self._poll)
 
         def end() -> None:
-            self._listeners.pop(key, None)
-            self._polling.discard(key)
+            remove()
+            self._polling.discard(remove)
             if not self._polling:
                 self._timer.stop()
 
@@ -90,13 +92,7 @@ class PortWatch:
             self._known = event.endPort
             if self._polling:
                 self._timer.ensure(self._watchSeconds, self._poll)
-        for key, listener in tuple(self._listeners.items()):
-            if key not in self._listeners:
-                continue  # another listener has removed it
-            with _log.failuresHandled(
-                "{listener!r} raised an exception, called with {event!r}", listener=listener, event=event
-            ):
-                listener(event)
+        self._listeners.notify(event)
 
     def changed(self, mustRegister: bool) -> None:
         """Notify all listeners of a change of the port."""

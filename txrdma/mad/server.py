@@ -27,6 +27,7 @@ from txrdma.error import RDMAError, ResourceExhausted, WireError
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADHandler, IMADPort
 from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.listeners import Listeners
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.answers import TABLES
@@ -104,7 +105,9 @@ class MADServer:
         self._handlers: dict[_RequestKind, dict[object, IMADHandler]] = {}
         self._pending: dict[_RequestKey, _Pending] = {}
         self._ends = 0
-        self._listeners: dict[object, NoticeListener] = {}
+        self._listeners: Listeners[[Notice, MADRequest]] = Listeners(
+            _log, "{listener!r} raised when it was called with a notice"
+        )
         self._notices: Recent[_RequestKey] = Recent()
         self._rateLimited = RateLimitedLogger(_log, clock=agent.seconds)
         self._leave = agent.serve(self.requested, self.ended)
@@ -155,11 +158,10 @@ class MADServer:
         @raise txrdma.error.ResourceExhausted: another program on this host has registered for them.
         """
         unregister = self.agent.register(managementClass, methods)
-        key = object()
-        self._listeners[key] = listener
+        remove = self._listeners.add(listener)
 
         def end() -> None:
-            self._listeners.pop(key, None)
+            remove()
             unregister()
 
         return end
@@ -268,13 +270,7 @@ class MADServer:
         if status or not isinstance(notice, Notice):
             return isLast
         if self._notices.isNew(_requestKey(request), notice.encode(), self.agent.seconds()):
-            for key, listener in tuple(self._listeners.items()):
-                if key not in self._listeners:
-                    continue  # another listener has removed it
-                with _log.failuresHandled(
-                    "{listener!r} raised when it was called with a notice", listener=listener
-                ):
-                    listener(notice, request)
+            self._listeners.notify(notice, request)
         return isLast
 
     # Answers.

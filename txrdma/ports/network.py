@@ -25,6 +25,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.delayedcalls import cancelCall, isPending
+from txrdma.kit.listeners import Listeners
 from txrdma.ports import netlink
 from txrdma.ports.netlink import NetlinkMessage, NetworkInterface
 
@@ -91,7 +92,9 @@ class HostNetwork:
             _Reader(events, _EVENT_GROUPS, _isOfRDMA, self._changed),
         )
         self._sequence = count(1)
-        self._listeners: dict[object, Listener] = {}
+        self._listeners: Listeners[[]] = Listeners(
+            _log, "a listener raised when it was called with changes of the network"
+        )
         self._reactor: INetworkReactor | None = None
         self._settling: IDelayedCall | None = None
         self._closed = False
@@ -166,11 +169,11 @@ class HostNetwork:
             self._start(reactor)
         elif self._reactor is not reactor:
             raise ValueError("another reactor watches this view of the network")
-        key = object()
-        self._listeners[key] = listener
+        remove = self._listeners.add(listener)
 
         def unwatch() -> None:
-            if self._listeners.pop(key, None) is not None and not self._listeners:
+            remove()
+            if not self._listeners:
                 self._stop()
 
         return unwatch
@@ -212,13 +215,7 @@ class HostNetwork:
 
     def _changed(self) -> None:
         if self._reactor is not None and not isPending(self._settling):
-            self._settling = self._reactor.callLater(self.SETTLING, self._notify)
-
-    def _notify(self) -> None:
-        for key, listener in list(self._listeners.items()):
-            if key in self._listeners:  # else an earlier listener ended it
-                with _log.failuresHandled("a listener raised when it was called with changes of the network"):
-                    listener()
+            self._settling = self._reactor.callLater(self.SETTLING, self._listeners.notify)
 
     def _dump(self, kind: int) -> list[NetlinkMessage]:
         """Return the messages of a dump, which is repeated if a change interrupted it."""

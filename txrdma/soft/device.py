@@ -48,6 +48,7 @@ from txrdma.interfaces import (
     IVerbsDevice,
 )
 from txrdma.kit.delayedcalls import Timer
+from txrdma.kit.listeners import Listeners
 from txrdma.kit.values import replace
 from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
 from txrdma.soft.core.memory import Domain, KeyTable
@@ -224,7 +225,9 @@ class SoftDevice:
         self._channels: dict[SoftCompletionChannel, None] = {}
         self._completionQueues: dict[SoftCompletionQueue, None] = {}
         self._reactor = reactor
-        self._listeners: dict[object, Callable[[AsyncEvent], None]] = {}
+        self._listeners: Listeners[[AsyncEvent]] = Listeners(
+            _log, "Unexpected error: {listener!r} failed to handle {event}"
+        )
         self._events: list[AsyncEvent] = []
         self._eventTimer = Timer(reactor)
         self._closed = False
@@ -339,13 +342,7 @@ class SoftDevice:
         return queue
 
     def subscribe(self, listener: Callable[[AsyncEvent], None]) -> Callable[[], None]:
-        key = object()
-        self._listeners[key] = listener
-
-        def unsubscribe() -> None:
-            self._listeners.pop(key, None)
-
-        return unsubscribe
+        return self._listeners.add(listener)
 
     def close(self) -> None:
         if self._closed:
@@ -467,16 +464,7 @@ class SoftDevice:
     def _deliverEvents(self) -> None:
         events, self._events = self._events, []
         for event in events:
-            for key, listener in tuple(self._listeners.items()):
-                if key in self._listeners:
-                    try:
-                        listener(event)
-                    except Exception:
-                        _log.failure(
-                            "Unexpected error: {listener!r} failed to handle {event}",
-                            listener=listener,
-                            event=event,
-                        )
+            self._listeners.notify(event)
 
     def _checkOpen(self) -> None:
         if self._closed:

@@ -34,7 +34,7 @@ BOUNDS: Final = {
         cm.PathMigration._arming cm.SendQueue.waiting cm.Sending._waiting cm.ServiceClaims._claims
         cm._Receiver._found
         fabric.NodeNames.names fabric.Thresholds.limits mad.MADSchedule._waiting,_outstanding
-        mad.MADServer._handlers,_listeners mad.PortWatch._listeners,_polling mad.Registrations._known
+        mad.MADServer._handlers mad.PortWatch._polling mad.Registrations._known
         mad.Runner.running,wanting,_sources,_ready mad.SATransactor._lids mad.Servers._servers
         mad.Task.children,_answers mad.Transactions.open,_pausing mad.UmadPort._awaited
         monitor.ConfigReader.mistakes,_wrong monitor.EventHub._edges monitor.FabricPoller._running,_replaced
@@ -47,13 +47,13 @@ BOUNDS: Final = {
         soft.AttachedRoutes.routes
         soft.RemoteMemory._preparing soft.RoCEPort._groups
         soft.SoftDevice.domains,addressHandles,sharedReceiveQueues,_queuePairs,_numbers,_channels
-        soft.SoftDevice._completionQueues,_listeners
+        soft.SoftDevice._completionQueues
         soft.SoftProtectionDomain._queuePairs streams.StreamConnection.context
         unix.StatusServer.parts,_counters,_answering
-        kit.Arguments._keys kit.ForwardClock._listeners kit.Spool.records kit._Stop.listeners
-        pingpong.Activity.calls ports.EndPortWatcher._calls ports.HostNetwork._listeners
+        kit.Arguments._keys kit.ForwardClock._listeners kit.Listeners._known kit.Spool.records
+        kit._Stop.listeners pingpong.Activity.calls ports.EndPortWatcher._calls
         tap.FabricsService.monitors verbs.PollingReactor._pollables,_live,_hits verbs._Share._unsubscribers
-        verbs.PyverbsDevice._channels,_completionQueues,_domains,_listeners,_queuePairs,_readers
+        verbs.PyverbsDevice._channels,_completionQueues,_domains,_queuePairs,_readers
         verbs.PyverbsProtectionDomain._handles,_queuePairs,_regions,_shared
         verify.MeasuringClient._calls verify.Serving._ports verify.WorkerSupervisor.checks,measurements
         verify.RoundTripTimer._times

@@ -46,6 +46,7 @@ from txrdma.interfaces import (
     ISharedReceiveQueue,
     IVerbsDevice,
 )
+from txrdma.kit.listeners import Listeners
 from txrdma.verbs.pyverbs.attributes import addressToPyverbs
 from txrdma.verbs.pyverbs.bindings import loadPyverbs, Pyverbs, translated
 from txrdma.verbs.pyverbs.events import EventReader, Notification, Removals, takeEvents
@@ -239,7 +240,7 @@ class PyverbsDevice:
         self._domains: dict[PyverbsProtectionDomain, None] = {}
         self._channels: dict[PyverbsCompletionChannel, None] = {}
         self._completionQueues: dict[PyverbsCompletionQueue, None] = {}
-        self._listeners: dict[object, Callable[[AsyncEvent], None]] = {}
+        self._listeners: Listeners[[AsyncEvent]] = Listeners(_log, "{listener!r} failed to handle {event}")
         self._threads = IReactorFromThreads(reactor, None)
         self._context: Any = None
         try:
@@ -331,13 +332,7 @@ class PyverbsDevice:
         return queue
 
     def subscribe(self, listener: Callable[[AsyncEvent], None]) -> Callable[[], None]:
-        key = object()
-        self._listeners[key] = listener
-
-        def unsubscribe() -> None:
-            self._listeners.pop(key, None)
-
-        return unsubscribe
+        return self._listeners.add(listener)
 
     def close(self) -> None:
         if self._closed:
@@ -441,7 +436,7 @@ class PyverbsDevice:
             elif len(queues) > 1:
                 queues = []  # any of them may have failed
             for queue in queues[:-1]:
-                self._deliver(AsyncEvent(kind, sharedReceiveQueue=queue))
+                self._listeners.notify(AsyncEvent(kind, sharedReceiveQueue=queue))
             event = AsyncEvent(kind, sharedReceiveQueue=queues[-1] if queues else None)
         elif kind is AsyncEventKind.CQ_ERROR:
             for overrun in tuple(self._completionQueues):
@@ -460,15 +455,7 @@ class PyverbsDevice:
             event = AsyncEvent(kind, queuePair=queuePair)
         else:
             event = AsyncEvent(kind, port=number)
-        self._deliver(event)
-
-    def _deliver(self, event: AsyncEvent) -> None:
-        for key, listener in tuple(self._listeners.items()):
-            if key in self._listeners:
-                try:
-                    listener(event)
-                except Exception:
-                    _log.failure("{listener!r} failed to handle {event}", listener=listener, event=event)
+        self._listeners.notify(event)
 
     # Closing.
 
