@@ -17,7 +17,7 @@ from txrdma.commands.common.values import count, fileName
 from txrdma.commands.routes import linearTables
 from txrdma.error import InvalidRequest
 from txrdma.fabric.blastradius import BlastRadius, Element, isEnd, Loss, Rank
-from txrdma.fabric.losses import elementKind, elementText, lossDict, rankDict
+from txrdma.fabric.losses import elementKind, elementText, lossDict, nodeName, rankDict
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.parts import located
@@ -149,7 +149,7 @@ def _printLoss(
     print(f"{_counted(len(loss.slower), 'host')} with less bandwidth")
     if loss.byHost and most:
         print("\nLost paths, from and to:")
-        rows = [(_name(host, names), paths) for host, paths in loss.byHost[:most]]
+        rows = [(nodeName(host, names), paths) for host, paths in loss.byHost[:most]]
         showRows(("Host", "Paths"), rows)
         _printMore(len(loss.byHost) - most, "hosts")
     if loss.reduced and most:
@@ -207,9 +207,5 @@ def _counted(count: int, what: str) -> str:
     return f"1 {what}" if count == 1 else f"{count} {what}s"
 
 
-def _name(node: Node, names: NodeNames) -> str:
-    return names.name(node.guid, node.description) or str(node.guid)
-
-
 def _hosts(nodes: Iterable[Node], names: NodeNames) -> str:
-    return hostList(_name(node, names) for node in nodes)
+    return hostList(nodeName(node, names) for node in nodes)

@@ -9,7 +9,7 @@ from txrdma.commands.common.rows import hexGUID, printJSON, showRows
 from txrdma.commands.common.session import TARGET
 from txrdma.commands.common.sweeping import endWith, fabricOf, PartOptions
 from txrdma.fabric.health import belowBest, hasLink
-from txrdma.fabric.model import Fabric, Port
+from txrdma.fabric.model import Fabric, isFirstEnd, Port
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.iba.verbs import PhysicalState, PortState
 
@@ -65,15 +65,8 @@ def chosen(fabric: Fabric, options: Any) -> Iterator[Port]:
             if options["all"] or options["down"]:
                 if number or not node.isSwitch:
                     yield port
-            elif peer is not None and (peer.node.guid not in fabric.nodes or _isFirst(port, peer)):
+            elif peer is not None and (peer.node.guid not in fabric.nodes or isFirstEnd(port, peer)):
                 yield port
-
-
-def _isFirst(port: Port, peer: Port) -> bool:
-    """Return whether a link is printed at this end: the only switch, else the lower GUID and port number."""
-    if port.node.isSwitch != peer.node.isSwitch:
-        return port.node.isSwitch
-    return (port.node.guid.raw, port.number) <= (peer.node.guid.raw, peer.number)
 
 
 def linkDict(port: Port, names: NodeNames, asEnabled: bool = False) -> dict[str, Any]:

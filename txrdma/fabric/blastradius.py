@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Union
 
-from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.model import Fabric, isFirstEnd, Node, Port
 from txrdma.fabric.routeuse import Linear, Pace
 from txrdma.fabric.routing import NO_PORT
 from txrdma.fabric.slurm import AGGREGATION
@@ -566,7 +566,7 @@ class BlastRadius:
                 yield node
             for number, peer in peers.items():
                 port = node.port(number)
-                if _isFirst(port, peer):
+                if isFirstEnd(port, peer):
                     yield port
 
     def _rankOf(
@@ -697,13 +697,6 @@ def _gone(parts: list[list[_Vertex]]) -> set[Node]:
     largest = max(parts, key=_size, default=[])
     remaining = _hostsOf(largest) if len(largest) > 1 else set()
     return set[Node]().union(*map(_hostsOf, parts)) - remaining
-
-
-def _isFirst(port: Port, peer: Port) -> bool:
-    """Return whether a cable is represented by this end: the only switch, or the lower GUID and number."""
-    if port.node.isSwitch != peer.node.isSwitch:
-        return port.node.isSwitch
-    return (port.node.guid.raw, port.number) <= (peer.node.guid.raw, peer.number)
 
 
 def _order(element: Element) -> tuple[bytes, int]:

@@ -14,10 +14,10 @@ from txrdma.fabric.slurmjobs import SlurmJob
 def elementText(element: Element, names: NodeNames) -> str:
     """Return the name of a node, or the names of both ends of a cable."""
     if isinstance(element, Node):
-        return _name(element, names)
+        return nodeName(element, names)
     peer = element.peer
-    there = "" if peer is None else f" to {_name(peer.node, names)} port {peer.number}"
-    return f"{_name(element.node, names)} port {element.number}{there}"
+    there = "" if peer is None else f" to {nodeName(peer.node, names)} port {peer.number}"
+    return f"{nodeName(element.node, names)} port {element.number}{there}"
 
 
 def elementKind(element: Element) -> str:
@@ -91,8 +91,9 @@ def rankDict(rank: Rank, names: NodeNames) -> dict[str, Any]:
 
 
 def _node(node: Node, names: NodeNames) -> dict[str, Any]:
-    return {"guid": str(node.guid), "name": _name(node, names)}
+    return {"guid": str(node.guid), "name": nodeName(node, names)}
 
 
-def _name(node: Node, names: NodeNames) -> str:
+def nodeName(node: Node, names: NodeNames) -> str:
+    """Return the name of a node, or its GUID if it has none."""
     return names.name(node.guid, node.description) or str(node.guid)

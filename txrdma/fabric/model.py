@@ -344,6 +344,13 @@ class Node:
         return {first: GUID(portGUIDIn(self.raw)), **(self._guids or {})}
 
 
+def isFirstEnd(port: Port, peer: Port) -> bool:
+    """Return whether a link is shown at this end: the only switch, else the lower GUID and port number."""
+    if port.node.isSwitch != peer.node.isSwitch:
+        return port.node.isSwitch
+    return (port.node.guid.raw, port.number) <= (peer.node.guid.raw, peer.number)
+
+
 def isSame(one: bytes, other: bytes) -> bool:
     """Return whether two encoded NodeInfos can belong to one node: only port-specific fields differ."""
     return all(one[part] == other[part] for part in _OF_NODE)
