@@ -15,8 +15,6 @@ P = ParamSpec("P")
 class Listeners(Generic[P]):
     """The listeners of one kind of event; true if there are any. Exceptions of one do not affect others."""
 
-    __slots__ = ("_known", "_log", "_message")
-
     def __init__(self, log: Logger, message: str) -> None:
         """@param message: logged if a listener raises; it has the fields C{listener} and C{event}."""
         self._log, self._message = log, message
@@ -36,9 +34,9 @@ class Listeners(Generic[P]):
         return remove
 
     def notify(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call all listeners with an event."""
+        """Call all listeners; one that another one removes is not called."""
         for key, listener in tuple(self._known.items()):
-            if key in self._known:  # otherwise another listener has removed it
+            if key in self._known:
                 try:
                     listener(*args, **kwargs)
                 except Exception:
