@@ -23,6 +23,7 @@ from twisted.internet.interfaces import (
     IProtocol,
     IPullProducer,
     IPushProducer,
+    ITransport,
 )
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -204,6 +205,14 @@ class StreamTransport(Generic[EndT]):
 
     def loseWriteConnection(self) -> None:
         """Close the write side when all written bytes are sent and a producer has no more to write."""
+        if not self._flow.isOpen:
+            return
+        if ITransport.providedBy(self.protocol):  # TLS, which writes in a delayed call what it has collected
+            self.stream.afterDelayedCalls(self._closeWriting)
+        else:
+            self.stream.closeWriting()
+
+    def _closeWriting(self) -> None:
         if self._flow.isOpen:
             self.stream.closeWriting()
 

@@ -9,7 +9,7 @@ from zope.interface import alsoProvides
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectError, ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IReactorCore
+from twisted.internet.interfaces import IReactorCore, ITransport
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
@@ -43,12 +43,13 @@ class End(StreamConnection[ByteStream, Any]):
     host = peer = None  # type: ignore[assignment]  # used by the log only
 
     def _send(self, core: ByteStream, transport: Any) -> None:
-        while core.next() is not None:
-            pass
+        while (message := core.next()) is not None:
+            self.sent.append(message)
 
     def begin(self, core: ByteStream) -> None:
         """Start with this core."""
         self._core, self.carrier = core, Carrier()
+        self.sent: list[tuple[bytes, int | None]] = []
         self._begun(self.carrier)
 
     def lose(self, reason: Exception) -> None:
@@ -121,6 +122,22 @@ class EndTests(SynchronousTestCase):
         transport.resumeProducing()
         self.clock.advance(0)
         self.assertIs(self.protocol.reason.type, ConnectionDone)
+
+    def test_halfCloseFollowsWhatTLSHasCollected(self) -> None:
+        """As over TCP, the write side closes after the delayed call in which TLS writes."""
+        transport = self.protocol.transport
+
+        def received(data: bytes) -> None:
+            self.clock.callLater(0, transport.write, b"record")
+            transport.loseWriteConnection()
+
+        alsoProvides(self.protocol, ITransport)
+        self.patch(self.protocol, "dataReceived", received)
+        self.core.arrived(b"message", None)
+        self.end._turn()
+        for _ in range(3):
+            self.clock.advance(0)
+        self.assertEqual(self.end.sent, [(b"record", None), (b"", SHUTDOWN)])
 
     def answerAfterClose(self, length: int, *closes: str, isEnded: bool) -> type[BaseException] | None:
         """Let the peer close, answer it with this many bytes, and close; return the reason."""

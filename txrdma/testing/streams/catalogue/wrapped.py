@@ -42,6 +42,11 @@ tls-stops
     With TLS, the client stops its reactor without closing.
     client made: write 300kB; settle; stop
     server lost: stop
+tls-half-closes (quick)
+    With TLS, the client answers and half-closes: what TLS has collected for a later write arrives.
+    client received 5: write 300; half
+    server made: write 5
+    server lost: stop
 tls-file
     With TLS, the server sends a file and closes.
     client made: write 300
