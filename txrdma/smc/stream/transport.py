@@ -73,11 +73,12 @@ class SMCTransport(StreamTransport[Stream]):
 
     def getHandle(self) -> socket | None:
         """Return the socket of the TCP connection, for its options; None when the connection has ended."""
-        return None if (tcp := self.stream.tcp) is None else tcp.getHandle()
+        return self.socket
 
     @property
     def socket(self) -> socket | None:
-        return self.getHandle()
+        """The socket of the TCP connection, also with TLS, which replaces C{getHandle}."""
+        return None if (tcp := self.stream.tcp) is None else tcp.getHandle()
 
     @property
     def _tlsClientDefault(self) -> bool:

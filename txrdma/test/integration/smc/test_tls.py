@@ -5,6 +5,7 @@ TLS over SMC-R with Twisted's own means, on a real reactor.
 from __future__ import annotations
 
 import os
+from socket import socket
 from typing import Any
 
 from twisted.internet.defer import gatherResults
@@ -78,6 +79,7 @@ class TLSTests(EndsTestCase):
         self.assertEqual(await one.receiving(2 + len(DATA)), b"GO" + DATA)
         self.assertTrue(ISSLTransport.providedBy(one.transport))
         self.assertIsNotNone(one.transport.getPeerCertificate())
+        self.assertIs(type(one.transport.socket), socket)
         self.assertEqual(one.smc.mode, "SMC-R")
         one.transport.loseConnection()
         await gatherResults([one.lost, factory.protocols[0].lost])
