@@ -130,3 +130,65 @@ def nextCalls(clock: IReactorTime) -> NextCalls:
     if calls is None:
         calls = _nextCalls[id(clock)] = NextCalls(clock)
     return calls
+
+
+class Deadlines:
+    """
+    Calls at deadlines of a reactor, all made by one delayed call.
+
+    For deadlines that rarely pass, such as those of handshakes: a delayed call for each costs 20 calls of
+    functions until it is cancelled.
+    """
+
+    def __init__(self, reactor: IReactorTime) -> None:
+        self._clock = sharedForwardClock(reactor)
+        self._timer = Timer(reactor)
+        self._calls: dict[Callable[[], object], float] = {}
+        self._next = inf
+        self._clock.join(self._clockSetBack)
+
+    def set(self, call: Callable[[], object], deadline: float) -> None:
+        """Make a call when a time of the L{ForwardClock} has passed, in place of its earlier deadline."""
+        self._calls[call] = deadline
+        if deadline < self._next or not self._timer.isPending:
+            self._start(deadline)
+
+    def discard(self, call: Callable[[], object]) -> None:
+        """Do not make a call. Idempotent."""
+        self._calls.pop(call, None)
+        if not self._calls:
+            self._timer.stop()
+
+    def _start(self, deadline: float) -> None:
+        self._next = deadline
+        self._timer.start(max(deadline - self._clock.seconds(), 0.0) + self._clock.margin, self._late)
+
+    def _late(self) -> None:
+        """Make calls in the next iteration: if this process was busy, the answer may be readable already."""
+        self._timer.start(0, self._expired)
+
+    def _expired(self) -> None:
+        now = self._clock.seconds()
+        for call, deadline in list(self._calls.items()):
+            if deadline <= now and self._calls.get(call) == deadline:  # an earlier call may have changed it
+                del self._calls[call]
+                with _log.failuresHandled("Unexpected error in {call}", call=call):
+                    call()
+        if self._calls:
+            self._start(min(self._calls.values()))
+
+    def _clockSetBack(self) -> None:
+        if self._timer.isPending:
+            self._start(self._next)
+
+
+_deadlines: Final[WeakValueDictionary[int, Deadlines]] = WeakValueDictionary()
+"""The objects in use, by C{id(reactor)}; each refers to its reactor."""
+
+
+def sharedDeadlines(reactor: IReactorTime) -> Deadlines:
+    """Return the deadlines of this reactor that all callers share; the caller keeps them."""
+    deadlines = _deadlines.get(id(reactor))
+    if deadlines is None:
+        deadlines = _deadlines[id(reactor)] = Deadlines(reactor)
+    return deadlines

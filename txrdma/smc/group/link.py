@@ -69,10 +69,21 @@ async def resolveBuffer(lane: IDirectLane, rkey: RKey, clock: IReactorTime, late
 
     @param late: called if the address arrives later than that.
     """
-    known: Deferred[None] = Deferred()
-    lane.prepare(rkey, lambda: late() if known.called else known.callback(None))
-    if known.called:
+    isKnown, known = False, None
+
+    def arrived() -> None:
+        nonlocal isKnown
+        if known is None:
+            isKnown = True
+        elif known.called:
+            late()
+        else:
+            known.callback(None)
+
+    lane.prepare(rkey, arrived)
+    if isKnown:
         return
+    known = Deferred[None]()
     try:
         await known.addTimeout(PREPARING_SECONDS, clock)
     except TimeoutError:

@@ -104,7 +104,10 @@ class HandshakeFailed:
     error: RDMAError
 
 
-Event = Union[Proposed, Accepted, Confirmed, FellBack, ApplicationData, HandshakeFailed]
+Question = Union[Proposed, Accepted, Confirmed]
+"""Events that the owner answers."""
+
+Event = Union[Question, FellBack, ApplicationData, HandshakeFailed]
 
 
 class _Inputs(Protocol):
@@ -369,7 +372,11 @@ def _machine(server: bool) -> _Machine:
 
 
 class _Handshake:
-    """The base of a server's and a client's CLC handshake."""
+    """
+    The base of a server's and a client's CLC handshake.
+
+    @ivar state: the data of the state machine, which an owner may read.
+    """
 
     _reply: type[Accept] | type[Confirm]
 
@@ -377,36 +384,36 @@ class _Handshake:
     """The client joins an existing link group: after its Confirm it never uses TCP."""
 
     def __init__(self, machine: _Machine, announced: bool, peerID: bytes, version: int) -> None:
-        self._core = _Core(announced, peerID, version)
-        self._inputs = machine(self._core)
+        self.state = _Core(announced, peerID, version)
+        self._inputs = machine(self.state)
 
     @property
     def done(self) -> bool:
         """Whether the handshake has ended: further bytes are not CLC."""
-        return self._core.done
+        return self.state.done
 
     @property
     def isEstablished(self) -> bool:
         """Whether the handshake has succeeded: the connection is on SMC-R."""
-        return self._core.isEstablished
+        return self.state.isEstablished
 
     @property
     def mayCross(self) -> bool:
         """Whether late CLC may precede the TCP data; L{txrdma.smc.wire.clc.LateCLCFilter} strips it."""
-        return self._core.mayCross
+        return self.state.mayCross
 
     @property
     def isFull(self) -> bool:
         """Whether reading must pause, because too many bytes wait for a decision."""
-        core = self._core
+        core = self.state
         return not core.listening and not core.done and len(core.buffer) >= MAX_LENGTH
 
     def deadline(self) -> float | None:
-        return self._core.deadline
+        return self.state.deadline
 
     def outgoing(self) -> bytes:
         """Take the bytes to send by TCP, each of them once."""
-        output = self._core.output
+        output = self.state.output
         if not output:
             return b""
         data = bytes(output)
@@ -414,7 +421,7 @@ class _Handshake:
         return data
 
     def events(self) -> list[Event]:
-        events, self._core.pending = self._core.pending, []
+        events, self.state.pending = self.state.pending, []
         return events
 
     def established(self) -> None:
@@ -428,7 +435,7 @@ class _Handshake:
         self.expired(now)
 
     def expired(self, now: float) -> None:
-        if self._core.deadline is not None and self._core.deadline <= now:
+        if self.state.deadline is not None and self.state.deadline <= now:
             self._inputs.expired(now)
 
     def ended(self) -> None:
@@ -437,7 +444,7 @@ class _Handshake:
 
     def received(self, data: bytes, now: float) -> None:
         """Process bytes received by TCP: CLC, or after a fallback the application's."""
-        core = self._core
+        core = self.state
         if core.done:
             if core.fellBack:
                 core.pending.append(ApplicationData(data))
@@ -449,7 +456,7 @@ class _Handshake:
 
     def _heedDecline(self) -> None:
         """Process a Decline while the local end decides: a Confirm sent after it would contradict it."""
-        core = self._core
+        core = self.state
         with suppress(WireError):
             size, message = decodeFirst(core.buffer)
             if isinstance(message, Decline):
@@ -458,7 +465,7 @@ class _Handshake:
                 self._inputs.declined(message)
 
     def _read(self, now: float) -> None:
-        core = self._core
+        core = self.state
         while core.listening and core.buffer:
             try:
                 size, message = decodeFirst(core.buffer)
@@ -477,7 +484,7 @@ class _Handshake:
             self._inputs.declined(message)
         elif isinstance(message, self._reply):
             self._inputs.reply()
-            core = self._core
+            core = self.state
             if not core.fellBack and not core.done:
                 self._replied(message, now)
             elif self.isJoining and not core.done:
@@ -513,7 +520,7 @@ class ServerHandshake(_Handshake):
         self._accept: Accept | None = None
         self._isConfirmed = False
         if announced:
-            self._core.deadline = now + CLC_TIMEOUT
+            self.state.deadline = now + CLC_TIMEOUT
 
     def withdrawn(self) -> None:
         """Handle that the announced client continues without SMC; ignored if it has already proposed."""
@@ -532,14 +539,14 @@ class ServerHandshake(_Handshake):
         A client that has confirmed an existing link group uses SMC-R already, and may not read a Decline: its
         connection ends with an error.
         """
-        if self._isConfirmed and self.isJoining and not self._core.done:
-            self._core.fail(WireError("CLC", 4, f"a client is on SMC-R, which we decline: {diagnosis.name}"))
+        if self._isConfirmed and self.isJoining and not self.state.done:
+            self.state.fail(WireError("CLC", 4, f"a client is on SMC-R, which we decline: {diagnosis.name}"))
         else:
             super().decline(diagnosis, now)
 
     def _proposed(self, proposal: Proposal, now: float) -> None:
         self._inputs.proposal()
-        core = self._core
+        core = self.state
         if not core.fellBack and not core.done:
             core.version = min(proposal.version, self._highest)
             self._proposal = proposal
@@ -550,7 +557,7 @@ class ServerHandshake(_Handshake):
         self._isConfirmed = True
         objection = checkConfirm(message, self._accept, self._proposal)
         if objection is None:
-            self._core.pending.append(Confirmed(message))
+            self.state.pending.append(Confirmed(message))
         else:
             self.decline(objection, now)
 
@@ -563,8 +570,8 @@ class ClientHandshake(_Handshake):
     def __init__(self, now: float, offer: Offer) -> None:
         super().__init__(_machine(server=False), True, offer.proposal.peerID, offer.proposal.version)
         self._offer = offer
-        self._core.output += offer.raw
-        self._core.deadline = self._until = now + CLC_TIMEOUT
+        self.state.output += offer.raw
+        self.state.deadline = self._until = now + CLC_TIMEOUT
 
     def confirm(self, message: Confirm, now: float) -> None:
         """Answer the server's Accept with this Confirm; decline if the server may have given up meanwhile."""
@@ -579,9 +586,9 @@ class ClientHandshake(_Handshake):
 
     def _replied(self, message: Accept | Confirm, now: float) -> None:
         assert isinstance(message, Accept)
-        self._core.version = min(message.version, self._core.version)
+        self.state.version = min(message.version, self.state.version)
         agreement = check(message, self._offer)
         if isinstance(agreement, Diagnosis):
             self.decline(agreement, now)
         else:
-            self._core.pending.append(Accepted(message, agreement))
+            self.state.pending.append(Accepted(message, agreement))

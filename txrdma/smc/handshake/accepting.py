@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IProtocol
 
 from txrdma.error import Refused
@@ -101,13 +102,13 @@ class ServerNegotiation(Negotiation):
             self._group.retire()
         super()._handle(event)
 
-    async def _answer(self, event: clcEvents.Event) -> None:
+    def _answer(self, event: clcEvents.Question) -> Coroutine[Deferred[Any], Any, None]:
         if isinstance(event, clcEvents.Proposed):
             if self._arrival is not None:
                 self._arrival.settle()
-            await self._accept(event.proposal)
-        elif isinstance(event, clcEvents.Confirmed):
-            await self._confirmed(event.confirm)
+            return self._accept(event.proposal)
+        assert isinstance(event, clcEvents.Confirmed), "an event of a client"
+        return self._confirmed(event.confirm)
 
     async def _accept(self, proposal: Proposal) -> None:
         if not self._enter():

@@ -20,7 +20,6 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import quoteStringArgument
 from twisted.internet.error import ConnectionDone, ConnectionLost, NoProtocol
 from twisted.internet.interfaces import (
-    IDelayedCall,
     IHalfCloseableProtocol,
     IProtocol,
     IProtocolFactory,
@@ -30,10 +29,9 @@ from twisted.internet.protocol import connectionDone, Protocol
 from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.python.log import callWithContext
 
 from txrdma.error import MalformedDevice, RDMAError, Refused
-from txrdma.kit.delayedcalls import cancelCall, isPending
+from txrdma.kit.delayedcalls import sharedDeadlines
 from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.smc.common.reactoruse import reactorUse, Use
 from txrdma.smc.common.realports import realPorts
@@ -109,9 +107,7 @@ class Negotiation(Protocol):
         self._outcomes = outcomes
         self._build = build
         self._over = False
-        self._timer: IDelayedCall | None = None
-        self._until = 0.0  # when the timer is due
-        self._limit: IDelayedCall | None = None
+        self._deadlines = sharedDeadlines(reactor)
         self._work: Deferred[None] | None = None
         self._stream: Stream | None = None
         self._fellBack: clcEvents.FellBack | None = None
@@ -154,55 +150,32 @@ class Negotiation(Protocol):
 
     def _begin(self, core: ServerHandshake | ClientHandshake) -> None:
         self._core = core
-        self._clock.join(self._clockSetBack)
         if self._options.timeout is not None:
-            self._limit = self._reactor.callLater(self._options.timeout, self._timedOut)
+            self._deadlines.set(self._timedOut, self._clock.seconds() + self._options.timeout)
         self._turn()
-
-    def _clockSetBack(self) -> None:
-        """Renew the timers, which are late because the system time was set back."""
-        if isPending(self._timer):
-            cancelCall(self._timer)
-            self._startTimer()
-        if isPending(self._limit) and self._options.timeout is not None:
-            cancelCall(self._limit)
-            self._limit = self._reactor.callLater(self._options.timeout, self._timedOut)
 
     def _turn(self) -> None:
         core = self._core
-        data = core.outgoing()
-        if data:
-            self._send(data)
-        for event in core.events():
-            self._handle(event)
+        state = core.state  # read directly, since most steps change little
+        if state.output:
+            self._send(core.outgoing())
+        if state.pending:
+            for event in core.events():
+                self._handle(event)
         if self._over:
             return
-        if core.isFull != self._isPaused:
+        if (state.buffer or self._isPaused) and core.isFull != self._isPaused:
             self._pause(not self._isPaused)
-        if core.done:
+        if state.done:
             if self._fellBack is not None and self._hasEnded and self._fellBack.peerDiagnosis is None:
                 self._fail(ConnectionLost())  # the peer has finished over SMC-R: its bytes are missing on TCP
             elif self._fellBack is not None:
                 foreign = LateCLCFilter(core.isJoining) if core.mayCross else None
                 self._runOnTCP(self._fellBack.reason, self._fellBack.peerDiagnosis, self._early, foreign)
-            elif self._stream is not None and core.isEstablished:
+            elif self._stream is not None and state.isEstablished:
                 self._runOnSMC(self._stream)
-            return
-        deadline = core.deadline()
-        if deadline is not None:
-            self._wait(deadline)
-
-    def _wait(self, deadline: float) -> None:
-        """Set the timer; a timer that fires earlier stays, and is reset when it fires."""
-        if isPending(self._timer) and self._until <= deadline:
-            return
-        cancelCall(self._timer)
-        self._until = deadline
-        self._startTimer()
-
-    def _startTimer(self) -> None:
-        wait = max(self._until - self._clock.seconds(), 0.0) + self._clock.margin
-        self._timer = self._reactor.callLater(wait, self._late)
+        elif state.deadline is not None:
+            self._deadlines.set(self._expired, state.deadline)
 
     def _pause(self, isFull: bool) -> None:
         """Pause or resume reading: received bytes can't be assigned to CLC or the application yet, or can."""
@@ -211,10 +184,6 @@ class Negotiation(Protocol):
             self.transport.pauseProducing()
         else:
             self.transport.resumeProducing()
-
-    def _late(self) -> None:
-        """Expire in the next iteration: if this process was busy, the answer may be readable already."""
-        self._timer = self._reactor.callLater(0, self._expired)
 
     def _send(self, data: bytes) -> None:
         """Write a message immediately: after a Confirm, the connection may end in this iteration."""
@@ -227,12 +196,10 @@ class Negotiation(Protocol):
             transport.write(data)
 
     def _expired(self) -> None:
-        self._timer = None
         self._core.expired(self._clock.seconds())
         self._turn()
 
     def _timedOut(self) -> None:
-        self._limit = None
         self._decline(Diagnosis.TIMEOUT_CL)
 
     def _handle(self, event: clcEvents.Event) -> None:
@@ -247,8 +214,8 @@ class Negotiation(Protocol):
         else:
             self._step(self._answer(event))
 
-    async def _answer(self, event: clcEvents.Event) -> None:
-        """Process an event of one role: a Proposal, an Accept or a Confirm."""
+    def _answer(self, event: clcEvents.Question) -> Coroutine[Deferred[Any], Any, None]:
+        """Return the steps that process an event of one role: a Proposal, an Accept or a Confirm."""
         raise NotImplementedError
 
     def _step(self, steps: Coroutine[Deferred[Any], Any, None]) -> None:
@@ -303,9 +270,9 @@ class Negotiation(Protocol):
     def _end(self) -> None:
         self._over = True
         self._abandon()
-        self._clock.leave(self._clockSetBack)
-        cancelCall(self._timer)
-        cancelCall(self._limit)
+        self._deadlines.discard(self._expired)
+        if self._options.timeout is not None:
+            self._deadlines.discard(self._timedOut)
 
     def _fail(self, error: Exception) -> None:
         """Reset TCP, because the connection can use neither SMC-R nor TCP."""
@@ -364,7 +331,12 @@ class Negotiation(Protocol):
             if self._factory is not None and protocol is built:
                 transport.use(self._factory)
             use, self._use = self._use, None
-            callWithContext({"system": transport.logPrefix()}, stream.start, transport, monitor, use)
+            contexts = link.contexts
+            contexts.append(stream.flow.context)
+            try:
+                stream.start(transport, monitor, use)
+            finally:
+                contexts.pop()
             if isinstance(built, Failure):
                 stream.close()
                 self._failed(built)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -147,9 +147,9 @@ class ClientNegotiation(Negotiation):
         if held:
             self.dataReceived(held)
 
-    async def _answer(self, event: clcEvents.Event) -> None:
-        if isinstance(event, clcEvents.Accepted):
-            await self._accepted(event.accept, event.agreement)
+    def _answer(self, event: clcEvents.Question) -> Coroutine[Deferred[Any], Any, None]:
+        assert isinstance(event, clcEvents.Accepted), "an event of a server"
+        return self._accepted(event.accept, event.agreement)
 
     async def _accepted(self, accept: Accept, agreement: Agreement) -> None:
         assert self._manager is not None and self._offer is not None, "an Accept before the Proposal"

@@ -47,7 +47,7 @@ class BoundsTests(RaceTestCase):
                 pass
             left = left[sent:]
             self.wait(1e-4)
-        self.assertLess(len(accepting._core._core.buffer), MOST)
+        self.assertLess(len(accepting._core.state.buffer), MOST)
         self.assertGreater(len(left), len(FLOOD) // 2)
         decision.errback(Refused("no room", Diagnosis.MEM))
         for _ in range(10_000):
