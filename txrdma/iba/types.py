@@ -68,6 +68,8 @@ class MTU(IntEnum):
 class MACAddress:
     """The address of an Ethernet port: 6 bytes."""
 
+    wireSlot: ClassVar[str] = "raw"
+
     raw: bytes
 
     def __post_init__(self) -> None:

@@ -29,38 +29,42 @@ def cancelCall(call: IDelayedCall | None) -> None:
 class Timer:
     """At most one delayed call at a time."""
 
-    __slots__ = ("_call", "_clock")
+    __slots__ = ("_call", "_clock", "_due")
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
         self._call: IDelayedCall | None = None
+        self._due = inf
 
     @property
     def isPending(self) -> bool:
         """Whether a call is pending."""
-        return isPending(self._call)
+        call = self._call
+        return call is not None and call.active()
 
     @property
     def dueAt(self) -> float:
         """Time of the call; infinite if none is pending."""
         call = self._call
-        return inf if call is None or not call.active() else call.getTime()
+        return inf if call is None or not call.active() else self._due
 
     def start(self, seconds: float, function: Callable[..., object], *arguments: Any) -> None:
         """Call a function after a time, in place of a pending call."""
         self.stop()
+        self._due = self._clock.seconds() + seconds
         self._call = self._clock.callLater(seconds, function, *arguments)
 
     def ensure(self, seconds: float, function: Callable[..., object], *arguments: Any) -> None:
         """Call a function after a time, unless a pending call is due by then."""
         call = self._call
-        if call is None or not call.active() or call.getTime() > self._clock.seconds() + seconds:
+        if call is None or self._due > self._clock.seconds() + seconds or not call.active():
             self.start(seconds, function, *arguments)
 
     def stop(self) -> None:
         """Cancel the pending call. Idempotent."""
         call, self._call = self._call, None
-        cancelCall(call)
+        if call is not None and call.active():
+            call.cancel()
 
 
 class NextCalls:

@@ -37,6 +37,7 @@ from txrdma.smc.interfaces import ISMCBackend
 from txrdma.smc.signalling.dialing import hasSockets
 from txrdma.smc.signalling.interfaces import IListenerSignal
 from txrdma.smc.signalling.owners import tcpAddressOf
+from txrdma.smc.signalling.peeridentity import PeerIdentity
 from txrdma.smc.status import control as introspection
 from txrdma.smc.status.report import report
 from txrdma.smc.terms.offer import Role
@@ -61,12 +62,13 @@ class _ServerFactory(AcceptingFactory):
     def connectionAccepted(self, transport: Connection, build: Build) -> None:
         """Begin a handshake on the connection, or connect the user's protocol immediately."""
         options = self._options
-        arrival, reason = self._reception.arrived(transport), Diagnosis.PEERNOSMC
+        peer = PeerIdentity(transport, weListen=True)
+        arrival, reason = self._reception.arrived(peer), Diagnosis.PEERNOSMC
         if arrival is not None and self._count.present >= options.handshakes and arrival.refuse():
             arrival, reason = None, Diagnosis.MEM
         if arrival is not None:
             negotiation = ServerNegotiation(
-                self._reactor, options, self.outcomes, build, arrival, self._count
+                self._reactor, options, self.outcomes, build, arrival, self._count, peer
             )
             transport.protocol = negotiation
             negotiation.makeConnection(transport)

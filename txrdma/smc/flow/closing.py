@@ -291,19 +291,20 @@ class Lifecycle:
     @ivar application: the application's state; C{peer}: the peer's.
     @ivar flags: state flags of every CDC message from now on.
     @ivar isOver: L{Ended} has been emitted; received bytes are dropped.
+    @ivar pending: the events that L{events} returns.
     @ivar _afterRead: endings to report after the received bytes have been read: end of file (None), then the
         reason.
     @ivar _peerFlags: state flags received from the peer so far (RFC 7609, A.4).
     @ivar _isFirst: whether the application was DONE or CLOSED before its peer.
     """
 
-    __slots__ = ("_afterRead", "_isFirst", "_peerFlags", "_pending", "application", "flags", "isOver", "peer")
+    __slots__ = ("_afterRead", "_isFirst", "_peerFlags", "application", "flags", "isOver", "peer", "pending")
 
     def __init__(self) -> None:
         self.application: Application = INIT
         self.peer: Peer = OPEN
         self.flags = 0
-        self._pending: list[Event] = []
+        self.pending: list[Event] = []
         self._afterRead: tuple[Ending | None, ...] = ()
         self.isOver = False
         self._peerFlags = 0
@@ -322,9 +323,7 @@ class Lifecycle:
 
     def events(self) -> list[Event]:
         """Take the events since the last call, in the order in which to act on them."""
-        if not self._pending:
-            return []
-        events, self._pending = self._pending, []
+        events, self.pending = self.pending, []
         return events
 
     def _input(self, name: Input) -> None:
@@ -403,7 +402,7 @@ class Lifecycle:
         if waiting:
             if waiting[0] is None:
                 self._afterRead = waiting[1:]
-                self._pending.append(ReadEnded())
+                self.pending.append(ReadEnded())
             else:
                 self._input("readUp")
 
@@ -411,7 +410,7 @@ class Lifecycle:
 
     def _send(self, flag: int) -> None:
         self.flags |= flag
-        self._pending.append(Send(self.flags))
+        self.pending.append(Send(self.flags))
 
     def _sendDone(self) -> None:
         self._send(_DONE_FLAG)
@@ -442,7 +441,7 @@ class Lifecycle:
         self._afterRead = ()
         if not self.isOver:
             self.isOver = True
-            self._pending.append(Ended(how))
+            self.pending.append(Ended(how))
 
     def _connectionDone(self) -> None:
         self._end(Ending.DONE)
@@ -457,10 +456,10 @@ class Lifecycle:
         self._end(Ending.LOST)
 
     def _release(self) -> None:
-        self._pending.append(Released(True))
+        self.pending.append(Released(True))
 
     def _abandon(self) -> None:
-        self._pending.append(Released(False))
+        self.pending.append(Released(False))
 
 
 _ACTIONS: Final[dict[str, Callable[[Lifecycle], None]]] = {

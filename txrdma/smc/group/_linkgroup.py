@@ -235,7 +235,7 @@ class LinkGroup:
 
     # Connections
 
-    def add(self, connection: object, now: float) -> int:
+    def add(self, connection: object) -> int:
         """Add a connection, and return its alert token; raises L{ResourceExhausted}."""
         if self.role is Role.SERVER and len(self.connections) >= self._maxConnections:
             raise ResourceExhausted(f"{self._maxConnections} connections in a link group")

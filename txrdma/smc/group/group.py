@@ -127,10 +127,10 @@ class Group:
     def serves(self, key: GroupKey) -> bool:
         """Return whether a key identifies this group's peer, by the first contact or by one of the links."""
         mine = self.key
+        if key.qpn == mine.qpn and key == mine:
+            return True
         if key.qpn is not None and key.qpn not in (mine.qpn, *[link.remoteQPN for link in self.links]):
             return False  # fast exit: a peer may have many groups
-        if key == mine:
-            return True
         if (key.peer, key.version, key.eid) != (mine.peer, mine.version, mine.eid):
             return False
         if key.localGID not in (mine.localGID, *(link.port.candidate.gid for link in self.links)):
@@ -266,7 +266,7 @@ class Group:
 
     def add(self, stream: LinkedStream, flow: Flow) -> int:
         """Add a connection, and return its alert token."""
-        token = self.core.add(stream, self.seconds())
+        token = self.core.add(stream)
         self.flows[token] = flow
         self.isPeerLost = False
         return token

@@ -164,6 +164,9 @@ class GroupTerms:
     keepalive: float | None = None
 
 
+groupTerms = lru_cache(64)(GroupTerms)
+"""Return the terms with these limits and timeouts; connections share them."""
+
 ANY_TERMS: Final = GroupTerms()
 """Terms without limits."""
 
@@ -175,6 +178,8 @@ class LinkGroups:
     @ivar clock: the reactor's time, which never goes back: for all deadlines of groups and connections.
     @ivar devices: working devices.
     @ivar ports: their ports, each with the GID that most peers can reach; active ports first.
+    @ivar candidates: the same ports as handshakes offer them.
+    @ivar portCount: number of ports of all devices, active or not.
     """
 
     def __init__(self, reactor: Any, description: str, devices: Sequence[IVerbsDevice] = ()) -> None:
@@ -205,7 +210,7 @@ class LinkGroups:
         self._pollThread = PollThread(reactor, self._attend)
         self._isAtRest = False
         self._lingering = Timer(reactor)
-        self.ports = findPorts(self.devices)
+        self._findPorts()
         self._owner = self.ports[0].candidate.peerID if self.ports else b""
         if not self.ports:
             for device in self._opened:
@@ -224,16 +229,6 @@ class LinkGroups:
     def canRest(self) -> bool:
         """Whether groups can be suspended: messages of peers wait in shared memory meanwhile."""
         return bool(self._resting) and not self._isAttended
-
-    @property
-    def candidates(self) -> tuple[Candidate, ...]:
-        """The ports that handshakes offer; active ones first."""
-        return tuple([port.candidate for port in self.ports])
-
-    @property
-    def portCount(self) -> int:
-        """The number of ports of all devices, active or not."""
-        return sum([each.portCount for each in self.devices])
 
     def groups(self) -> list[Group]:
         return [group for groups in self._groups.values() for group in groups]
@@ -367,8 +362,13 @@ class LinkGroups:
                     link.broken("its device is lost")
             self._portsChanged()
 
+    def _findPorts(self, *owner: bytes) -> None:
+        self.ports = findPorts(self.devices, *owner)
+        self.candidates = tuple([port.candidate for port in self.ports])
+        self.portCount = sum([each.portCount for each in self.devices])
+
     def _portsChanged(self) -> None:
-        self.ports = findPorts(self.devices, self._owner)
+        self._findPorts(self._owner)
         for group in self.groups():
             group.portsChanged()
 

@@ -239,7 +239,8 @@ class Link:
         peerEnd = self._peerEnd
         if peerEnd is None:
             return False
-        return (peerEnd.gid, peerEnd.mac) == (gid, mac) and qpn in (None, peerEnd.qpn)
+        isPort = peerEnd.gid.raw == gid.raw and peerEnd.mac.raw == mac.raw
+        return isPort and qpn in (None, peerEnd.qpn)
 
     @property
     def remoteQPN(self) -> QPN | None:

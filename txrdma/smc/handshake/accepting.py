@@ -7,6 +7,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IProtocol
+from twisted.internet.tcp import Connection
 
 from txrdma.error import Refused
 from txrdma.smc.group.buffers import Element
@@ -18,6 +19,7 @@ from txrdma.smc.handshake._machine import ServerHandshake
 from txrdma.smc.handshake.negotiation import hostName, Negotiation
 from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.signalling.interfaces import IServerSignal
+from txrdma.smc.signalling.peeridentity import PeerIdentity
 from txrdma.smc.stream.stream import Stream
 from txrdma.smc.terms.offer import Choice, choose, Role
 from txrdma.smc.terms.options import Options
@@ -51,11 +53,16 @@ class ServerNegotiation(Negotiation):
         build: Callable[[], IProtocol | None],
         arrival: IServerSignal | None,
         count: HandshakeCount | None = None,
+        peer: PeerIdentity | None = None,
     ) -> None:
         super().__init__(reactor, options, outcomes, build)
         self._arrival = arrival
         self._count = count or HandshakeCount()
+        self._accepted = peer
         self._isInside = False
+
+    def _identify(self, transport: Connection) -> PeerIdentity:
+        return self._accepted or super()._identify(transport)
 
     def connectionMade(self) -> None:
         """Wait for the client's first bytes; a client that has announced SMC is counted at once."""

@@ -35,7 +35,7 @@ from txrdma.kit.delayedcalls import sharedDeadlines
 from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.smc.common.reactoruse import reactorUse, Use
 from txrdma.smc.common.realports import realPorts
-from txrdma.smc.group.groups import GroupTerms, LinkGroups, linkGroups
+from txrdma.smc.group.groups import GroupTerms, groupTerms, LinkGroups, linkGroups
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ClientHandshake, ServerHandshake
 from txrdma.smc.handshake.outcomes import NotSMC, Outcomes
@@ -108,6 +108,7 @@ class Negotiation(Protocol):
         self._build = build
         self._over = False
         self._deadlines = sharedDeadlines(reactor)
+        self._until = 0.0  # deadline of the current state of the handshake
         self._work: Deferred[None] | None = None
         self._stream: Stream | None = None
         self._fellBack: clcEvents.FellBack | None = None
@@ -118,8 +119,11 @@ class Negotiation(Protocol):
         self._use: Use | None = use or reactorUse(reactor).hold()
 
     def makeConnection(self, transport: Any) -> None:
-        self._peer = PeerIdentity(transport, self.role is Role.SERVER)
+        self._peer = self._identify(transport)
         super().makeConnection(transport)  # type: ignore[no-untyped-call]  # Twisted has no annotations here
+
+    def _identify(self, transport: Connection) -> PeerIdentity:
+        return PeerIdentity(transport, self.role is Role.SERVER)
 
     # Called by TCP
 
@@ -174,8 +178,9 @@ class Negotiation(Protocol):
                 self._runOnTCP(self._fellBack.reason, self._fellBack.peerDiagnosis, self._early, foreign)
             elif self._stream is not None and state.isEstablished:
                 self._runOnSMC(self._stream)
-        elif state.deadline is not None:
-            self._deadlines.set(self._expired, state.deadline)
+        elif state.deadline is not None and state.deadline != self._until:
+            self._until = state.deadline
+            self._deadlines.set(self._expired, self._until)
 
     def _pause(self, isFull: bool) -> None:
         """Pause or resume reading: received bytes can't be assigned to CLC or the application yet, or can."""
@@ -196,6 +201,7 @@ class Negotiation(Protocol):
             transport.write(data)
 
     def _expired(self) -> None:
+        self._until = 0.0
         self._core.expired(self._clock.seconds())
         self._turn()
 
@@ -373,7 +379,7 @@ class Negotiation(Protocol):
     @property
     def _terms(self) -> GroupTerms:
         """Terms for a new link group."""
-        return GroupTerms(self._options.maxgroups, self._options.keepalive)
+        return groupTerms(self._options.maxgroups, self._options.keepalive)
 
     def _localDevice(self) -> str:
         """Return the device string for shared memory with the peer; raises L{Refused} for another user."""

@@ -166,7 +166,7 @@ def _holdUse(transport: Connection) -> None:
     def connectionLost(reason: Failure) -> None:
         transport.__dict__.pop("connectionLost", None)  # called twice if a protocol aborts and raises
         if transport.connected:
-            logEnd(transport, reason, reactor.seconds() - since)
+            logEnd(transport, reason, lambda: reactor.seconds() - since)
         try:
             lost(reason)
         finally:

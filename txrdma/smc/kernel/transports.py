@@ -143,7 +143,7 @@ class KernelConnection(Connection):
     def connectionLost(self, reason: Failure) -> None:
         cancelCall(self._poll)
         if self._use is not None:
-            logEnd(self, reason, cast(IReactorTime, self.reactor).seconds() - self._since)
+            logEnd(self, reason, lambda: cast(IReactorTime, self.reactor).seconds() - self._since)
         forget(self)
         try:
             super().connectionLost(reason)

@@ -43,7 +43,7 @@ def bindSomewhere(sock: socket.socket, host: str, avoid: int) -> int:
     @param avoid: a port that would connect the client to itself.
     """
     address: tuple[Any, ...] = (host, 0)
-    if sock.family != socket.AF_INET:  # resolves the interface of a link-local address
+    if ":" in host:  # resolves the interface of a link-local address
         address = socket.getaddrinfo(host, 0, sock.family, socket.SOCK_STREAM)[0][4]
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     ports, reserved = _clientPorts()

@@ -11,6 +11,7 @@ from twisted.internet.tcp import Connection
 
 from txrdma.smc.signalling.interfaces import IClientSignal, IDialing, IListenerSignal, IServerSignal
 from txrdma.smc.signalling.owners import TCPAddress, tcpAddressOf
+from txrdma.smc.signalling.peeridentity import PeerIdentity
 from txrdma.smc.signalling.silence import silentPeers
 from txrdma.unix.sockets import Credentials, Reactor
 
@@ -86,8 +87,8 @@ class AgreedReception:
     def begin(self, address: TCPAddress) -> None:
         self._announced.begin(address)
 
-    def arrived(self, transport: Connection) -> IServerSignal | None:
-        return self._announced.arrived(transport) or UnannouncedArrival(isSure=False)
+    def arrived(self, peer: PeerIdentity) -> IServerSignal | None:
+        return self._announced.arrived(peer) or UnannouncedArrival(isSure=False)
 
     def stop(self) -> None:
         self._announced.stop()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TYPE_CHECKING
 
 from zope.interface import Attribute, Interface
 
@@ -19,6 +19,9 @@ from twisted.internet.tcp import Connection
 
 from txrdma.smc.signalling.owners import TCPAddress
 from txrdma.unix.sockets import Credentials
+
+if TYPE_CHECKING:
+    from txrdma.smc.signalling.peeridentity import PeerIdentity
 
 
 class IDialing(Interface):
@@ -89,7 +92,7 @@ class IListenerSignal(Interface):
     def begin(address: TCPAddress) -> None:
         """Begin to answer clients: the socket listens at this address."""
 
-    def arrived(transport: Connection) -> IServerSignal | None:
+    def arrived(peer: PeerIdentity) -> IServerSignal | None:
         """Return the signal of an accepted connection; None if the client does not support SMC."""
 
     def stop() -> None:

@@ -33,13 +33,13 @@ from typing import Final
 
 from zope.interface import implementer
 
-from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.signalling.interfaces import IListenerSignal, IServerSignal
-from txrdma.smc.signalling.owners import isEstablished, socketUser, TCPAddress, tcpAddressOf
+from txrdma.smc.signalling.owners import isEstablished, socketUser, TCPAddress
+from txrdma.smc.signalling.peeridentity import PeerIdentity
 from txrdma.unix.lines import Lines
 from txrdma.unix.sockets import Credentials, isTrusted, LocalListener, processAt, Reactor
 
@@ -288,7 +288,9 @@ class Announcements:
         """Request clients to connect, as many as the backlog has space for."""
         queue, admitted = self._queue, self._admitted
         while queue and len(admitted) < self._capacity:
-            announced = next((each for each in queue if isTrusted(each.user)), None) or next(iter(queue))
+            announced = next(iter(queue))
+            if len(queue) > 1:
+                announced = next((each for each in queue if isTrusted(each.user)), announced)
             del queue[announced]
             admitted[announced] = self.reactor.seconds()
             announced.send(b"expected", b" %d" % os.geteuid())
@@ -311,13 +313,13 @@ class Announcements:
             announced.settle()
         self._admit()
 
-    def arrived(self, transport: Connection) -> Announced | None:
+    def arrived(self, peer: PeerIdentity) -> Announced | None:
         """Return the announcement of an accepted connection, None if its owner has not announced it."""
-        client = tcpAddressOf(transport.getPeer())
-        if client is None or client not in self.expected or not isEstablished(transport.socket):
+        client = peer.peerAddress
+        if client is None or client not in self.expected or not isEstablished(peer.transport.socket):
             return None  # a reset connection is not the one announced later from the same port
         announced = self.claim(client)
-        if announced is None or announced.isFrom(client, tcpAddressOf(transport.getHost())):
+        if announced is None or announced.isFrom(client, peer.localAddress):
             return announced
         announced.settle()
         return None
@@ -335,7 +337,8 @@ class Announcements:
             del self.expected[announced.address]
             self._admitted.pop(announced, None)
             self._queue.pop(announced, None)
-            self._admit()
+            if self._queue or not self.expected:
+                self._admit()
 
     def stop(self) -> None:
         listener, self._listener = self._listener, None

@@ -61,6 +61,11 @@ def _hostOf(host: str) -> str:
     return f"{address}%{scope}" if scope else str(address)
 
 
+@lru_cache(1024)
+def _packed(host: str) -> bytes:
+    return ipaddress.ip_address(host.partition("%")[0]).packed.ljust(16, b"\0")
+
+
 class TCPAddress(NamedTuple):
     """The address of one end of a TCP connection; an IPv4 address is never in its IPv6 form."""
 
@@ -85,7 +90,7 @@ class TCPAddress(NamedTuple):
     @property
     def packed(self) -> bytes:
         """The address in 16 bytes; an IPv4 address is followed by zeros."""
-        return ipaddress.ip_address(self.host.partition("%")[0]).packed.ljust(16, b"\0")
+        return _packed(self.host)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if self.isIPv6 else f"{self.host}:{self.port}"

@@ -19,16 +19,18 @@ class PeerIdentity:
     """
     The identity of the peer of a TCP connection.
 
+    @ivar transport: the TCP connection, whose addresses are read once.
     @ivar process: the peer's process, if it has announced the connection, or listens on this host.
     @ivar directory: directory that connects the two ends, if they are in different network namespaces.
     """
 
     def __init__(self, transport: Connection, weListen: bool) -> None:
-        self._transport = transport
+        self.transport = transport
         self._weListen = weListen
         self._user: int | None = None
         self._isKnown = False
         self._addresses: tuple[Address, Address] | None = None
+        self._peer: Address | None = None
         self._peerAddress: TCPAddress | None = None
         self.process: Credentials | None = None
         self.directory = ""
@@ -38,8 +40,8 @@ class PeerIdentity:
         """Local address of the TCP connection, and the peer's."""
         found = self._addresses
         if found is None:
-            transport: Any = self._transport
-            found = self._addresses = transport.getHost(), transport.getPeer()
+            transport: Any = self.transport
+            found = self._addresses = transport.getHost(), self._peer or transport.getPeer()
         return found
 
     @property
@@ -50,7 +52,9 @@ class PeerIdentity:
     def peerAddress(self) -> TCPAddress | None:
         address = self._peerAddress
         if address is None:
-            address = self._peerAddress = tcpAddressOf(self.addresses[1])
+            transport: Any = self.transport
+            self._peer = transport.getPeer() if self._addresses is None else self._addresses[1]
+            address = self._peerAddress = tcpAddressOf(self._peer)
         return address
 
     @property

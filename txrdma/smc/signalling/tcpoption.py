@@ -19,6 +19,7 @@ from txrdma.smc.signalling.configured import AgreedReception, UnannouncedArrival
 from txrdma.smc.signalling.interfaces import IClientSignal, IDialing, IListenerSignal, IServerSignal
 from txrdma.smc.signalling.option.shared import SharedOption
 from txrdma.smc.signalling.owners import tcpAddressOf
+from txrdma.smc.signalling.peeridentity import PeerIdentity
 from txrdma.smc.signalling.silence import silentPeers
 from txrdma.unix.sockets import Credentials, Reactor
 
@@ -110,9 +111,9 @@ class MarkedReception(AgreedReception):
             self._option.isAvailable and self._isServed() and self._option.markListener(listening)
         )
 
-    def arrived(self, transport: Connection) -> IServerSignal | None:
-        announced = self._announced.arrived(transport)
-        if not (self._isMarked and self._option.wasExchanged(transport.socket)):
+    def arrived(self, peer: PeerIdentity) -> IServerSignal | None:
+        announced = self._announced.arrived(peer)
+        if not (self._isMarked and self._option.wasExchanged(peer.transport.socket)):
             return announced
         if announced is not None:
             announced.settle()  # its client has given up waiting, and uses the option

@@ -6,6 +6,7 @@ import os
 import socket
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from enum import Enum, Flag
 from operator import attrgetter
 from typing import Any, cast, TYPE_CHECKING
@@ -73,9 +74,13 @@ def forget(transport: Any) -> None:
             counting.blockedSeconds[0] += smc.blockedSeconds
 
 
-def logEnd(transport: Any, reason: Failure, seconds: float) -> None:
-    """Log the end of a connection; call it while the status can still be read."""
-    connectionLog.ended(reason, lambda: _fieldsOf(transport, seconds))
+def logEnd(transport: Any, reason: Failure, seconds: Callable[[], float]) -> None:
+    """
+    Log the end of a connection; call it while the status can still be read.
+
+    @param seconds: returns the duration of the connection, if the end is logged.
+    """
+    connectionLog.ended(reason, lambda: _fieldsOf(transport, seconds()))
 
 
 def _fieldsOf(transport: Any, seconds: float) -> dict[str, Any]:
@@ -238,7 +243,7 @@ class SMCStatus:
     @property
     def role(self) -> str:
         """The local role in the TCP connection: C{'client'} or C{'server'}."""
-        return str(self._stream.role.value)
+        return self._stream.role.word
 
     @property
     def eid(self) -> str:

@@ -49,8 +49,13 @@ _rateLimited = RateLimitedLogger(_log)
 _CLOSED: Final = int(StateFlags.CLOSED)
 _ABORT: Final = int(StateFlags.ABNORMAL_CLOSE)
 
-_REASONS: Final = {Ending.DONE: ConnectionDone, Ending.ABORTED: ConnectionAborted}
-"""Endings that are not reported as C{ConnectionLost}, with their reasons."""
+_DONE: Final = Failure(ConnectionDone())
+"""The reason of orderly ends, which all connections share as over TCP."""
+
+
+def _errorOf(how: Ending) -> Exception:
+    """Return the reason of an end that was not orderly."""
+    return ConnectionAborted() if how is Ending.ABORTED else ConnectionLost()
 
 
 class Stream:
@@ -480,8 +485,8 @@ class Stream:
     def _handleClosingEvents(self) -> None:
         """Act on the events of the close state machine."""
         closing = self._closing
-        while events := closing.events():
-            for event in events:
+        while closing.pending:
+            for event in closing.events():
                 if isinstance(event, Send):
                     if self.flow.flags != event.flags:
                         self.flow.flags = int(event.flags)
@@ -514,7 +519,8 @@ class Stream:
 
     def _ended(self, how: Ending) -> None:
         """End the connection for the application; C{connectionLost} follows in the next reactor iteration."""
-        self._failure = self._failure or Failure(_REASONS.get(how, ConnectionLost)())
+        if self._failure is None:
+            self._failure = _DONE if how is Ending.DONE else Failure(_errorOf(how))
         flow = self.flow
         flow.drop()
         self.disconnected = flow.discardsInput = True  # drop what is still received

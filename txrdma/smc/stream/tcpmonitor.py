@@ -38,6 +38,8 @@ from txrdma.smc.group.interfaces import LinkedStream
 
 _log = Logger()
 
+_DONE: Final = Failure(CONNECTION_DONE)
+
 GRACE: Final = 0.5
 """Seconds for the last acknowledgement after the end of TCP, and for the end of TCP after the link's."""
 
@@ -233,4 +235,4 @@ class TCPMonitor(Protocol):
             if why is not None:
                 tcp.connectionLost(Failure(why))
         else:  # saves five system calls compared with loseConnection
-            tcp.connectionLost(Failure(CONNECTION_DONE))
+            tcp.connectionLost(_DONE)

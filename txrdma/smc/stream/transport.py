@@ -101,7 +101,7 @@ class SMCTransport(StreamTransport[Stream]):
         """Disconnect the protocol for this reason; None: without a notification."""
         status.forget(self)
         if reason is not None:
-            status.logEnd(self, reason, self.stream.link.scheduler.clock() - self._since)
+            status.logEnd(self, reason, lambda: self.stream.link.scheduler.clock() - self._since)
         super().ended(reason)
         factory, self._factory = self._factory, None
         if factory is not None and reason is not None:

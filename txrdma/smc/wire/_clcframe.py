@@ -7,6 +7,7 @@ Follows RFC 7609, appendix A.2. The messages are in L{txrdma.smc.wire.clc}.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Union
 
 from txrdma.error import WireError
@@ -197,9 +198,10 @@ def checkEyecatcher(buffer: Buffer) -> None:
         raise WireError("CLC", 0, f"no eyecatcher: {seen.hex()}")
 
 
-def readHeader(buffer: Buffer) -> CLCHeader:
-    """Decode the header of a message after L{checkEyecatcher}; raises L{WireError}."""
-    header = CLCHeader.decode(buffer)
+@lru_cache(64)
+def readHeader(raw: bytes) -> CLCHeader:
+    """Decode the 8 bytes of a header after L{checkEyecatcher}; raises L{WireError}. Its value is shared."""
+    header = CLCHeader.decode(raw)
     if not header.type.known:
         raise WireError("CLC", 4, f"no such message: {header.type}")
     if not HEADER_LENGTH + TRAILER_LENGTH < header.length <= MAX_LENGTH:
@@ -214,10 +216,17 @@ def frame(
 ) -> bytes:
     """Add header and trailer to the body of a message."""
     size = HEADER_LENGTH + len(body) + TRAILER_LENGTH
+    return _header(eyecatcher, kind, size, version, typeV2, typeV1) + body + eyecatcher
+
+
+@lru_cache(64)
+def _header(
+    eyecatcher: bytes, kind: MessageType, size: int, version: int, typeV2: int, typeV1: SMCKind
+) -> bytes:
     header = CLCHeader(
         eyecatcher=eyecatcher, type=kind, length=size, version=version, typeV2=typeV2, typeV1=typeV1
     )
-    return header.encode() + body + eyecatcher
+    return header.encode()
 
 
 def checkLength(name: str, body: bytes, *right: int) -> None:

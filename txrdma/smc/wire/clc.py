@@ -155,7 +155,7 @@ def decode(buffer: Buffer) -> Message:
     """Decode exactly one message; raises L{WireError}."""
     raw = bytes(buffer)
     checkEyecatcher(raw)
-    header = readHeader(raw) if len(raw) >= HEADER_LENGTH else None
+    header = readHeader(raw[:HEADER_LENGTH]) if len(raw) >= HEADER_LENGTH else None
     size = HEADER_LENGTH if header is None else header.length
     if header is None or len(raw) != size:
         raise WireError("CLC", min(len(raw), size), f"{len(raw)} of {size} bytes")
@@ -171,7 +171,7 @@ def decodeFirst(buffer: Buffer) -> tuple[int, Message | None]:
     checkEyecatcher(buffer)
     if len(buffer) < HEADER_LENGTH:
         return HEADER_LENGTH, None
-    header = readHeader(buffer)
+    header = readHeader(bytes(buffer[:HEADER_LENGTH]))
     size = header.length
     return size, _read(header, bytes(buffer[:size])) if len(buffer) >= size else None
 
@@ -192,7 +192,7 @@ def _read(header: CLCHeader, raw: bytes) -> Message:
 
 @lru_cache(64)
 def _proposal(raw: bytes) -> Proposal:
-    return Proposal.read(readHeader(raw), raw[HEADER_LENGTH:-TRAILER_LENGTH])
+    return Proposal.read(readHeader(raw[:HEADER_LENGTH]), raw[HEADER_LENGTH:-TRAILER_LENGTH])
 
 
 MOST_CROSSING = 2

@@ -35,6 +35,7 @@ from txrdma.smc.signalling.localclient import (
     LONGEST_WAIT,
 )
 from txrdma.smc.signalling.owners import TCPAddress
+from txrdma.smc.signalling.peeridentity import PeerIdentity
 from txrdma.smc.signalling.silence import silentPeers
 from txrdma.unix import sockets as unixsockets
 from txrdma.unix.sockets import Credentials, Reactor
@@ -300,7 +301,7 @@ class AnnouncementTests(Base):
             places = {"getPeer": peer, "getHost": own.getsockname()}
             ends = {name: partial(IPv4Address, "TCP", *place) for name, place in places.items()}
             transport = SimpleNamespace(socket=accepted, **ends)
-            arrivals.append(announcements.arrived(cast(Connection, transport)))
+            arrivals.append(announcements.arrived(PeerIdentity(cast(Connection, transport), True)))
         self.assertEqual(arrivals, [None, announced])
 
     def test_clientWithInvalidMessageIsDisconnected(self) -> None:

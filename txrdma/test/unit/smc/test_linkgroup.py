@@ -234,33 +234,33 @@ class ConnectionTests(SynchronousTestCase):
     def test_tokensAreUniqueAndNonzero(self) -> None:
         client = alone()
         client._token = 0xFFFFFFFE
-        tokens = [client.add(object(), 0.0) for _ in range(4)]
+        tokens = [client.add(object()) for _ in range(4)]
         self.assertEqual(tokens, [0xFFFFFFFE, 0xFFFFFFFF, 1, 2])
         client._token = 0xFFFFFFFE
-        self.assertEqual(client.add(object(), 0.0), 3)
+        self.assertEqual(client.add(object()), 3)
         client.remove(1, 0.0)
         client.remove(1, 0.0)
         self.assertNotIn(1, client.connections)
         mine = object()
-        self.assertIs(client.connections[client.add(mine, 0.0)], mine)
+        self.assertIs(client.connections[client.add(mine)], mine)
 
     def test_groupIsFull(self) -> None:
         server = alone(Role.SERVER)
-        tokens = [server.add(object(), 0.0) for _ in range(MOST_CONNECTIONS)]
+        tokens = [server.add(object()) for _ in range(MOST_CONNECTIONS)]
         self.assertFalse(server.usable)
-        self.assertRaises(ResourceExhausted, server.add, object(), 0.0)
+        self.assertRaises(ResourceExhausted, server.add, object())
         server.remove(tokens[0], 0.0)
         self.assertTrue(server.usable)
 
     def test_clientAcceptsMoreThanServersLimit(self) -> None:
         client = alone()
         for _ in range(MOST_CONNECTIONS + 1):
-            client.add(object(), 0.0)
+            client.add(object())
         self.assertTrue(client.usable)
 
     def test_retiredGroupTakesNoConnections(self) -> None:
         server = alone(Role.SERVER)
-        token = server.add(object(), 0.0)
+        token = server.add(object())
         server.retire(0.0)
         self.assertEqual((server.usable, server.state), (False, "active"))
         server.remove(token, 1.0)
@@ -301,9 +301,9 @@ class ConnectionTests(SynchronousTestCase):
         server.received(ask(answer, 0x83), 0.0)
         for _ in range(16):
             self.assertTrue(server.usable)
-            server.add(object(), 0.0)
+            server.add(object())
         self.assertFalse(server.usable)
-        self.assertRaises(ResourceExhausted, server.add, object(), 0.0)
+        self.assertRaises(ResourceExhausted, server.add, object())
 
 
 class IdleTests(SynchronousTestCase):
@@ -324,7 +324,7 @@ class IdleTests(SynchronousTestCase):
         for role, seconds in ((Role.SERVER, 600.0), (Role.CLIENT, 610.0)):
             group = self._quiet(role)
             self.assertEqual(group.deadline(), seconds)
-            token = group.add(object(), 1.0)
+            token = group.add(object())
             self.assertIsNone(group.deadline())
             group.remove(token, 100.0)
             self.assertEqual(group.deadline(), 100.0 + seconds)
@@ -349,7 +349,7 @@ class IdleTests(SynchronousTestCase):
 
     def test_silentPeerIsProbedAsLongAsTCPWould(self) -> None:
         server = alone(Role.SERVER)
-        server.add(object(), 0.0)
+        server.add(object())
         asked = []
         while not (events := server.events()):
             now = server.deadline()
@@ -365,7 +365,7 @@ class IdleTests(SynchronousTestCase):
         """After a jump of the clock, or a suspension, the peer is probed as after an ordinary idle time."""
         for before in ((), (30.0, 105.0)):
             server = alone(Role.SERVER)
-            server.add(object(), 0.0)
+            server.add(object())
             for now in before:
                 server.expired(now)
             server.outgoing()
@@ -394,7 +394,7 @@ class IdleTests(SynchronousTestCase):
     def test_watchedPeerIsNotProbed(self) -> None:
         server = alone(Role.SERVER)
         server.isWatched = True
-        server.add(object(), 0.0)
+        server.add(object())
         self.assertIs(server.deadline(), None)
 
     def test_answerWithOtherDataShowsLife(self) -> None:
