@@ -147,16 +147,16 @@ class ConnectionCore:
 
     def outgoing(self) -> list[OutgoingMAD]:
         """Take the messages to send; handle the events first."""
-        taken = self.opening.outgoing()
-        for core in (self._alternate, self.closing):
-            if core is not None:
+        taken: list[OutgoingMAD] = []
+        for core in (self.opening, self._alternate, self.closing):
+            if core is not None and core.pendingMessages:
                 taken += core.outgoing()
         return taken
 
     def events(self) -> list[Event]:
-        taken = self.opening.events()
-        for core in (self._alternate, self.closing):
-            if core is not None:
+        taken: list[Event] = []
+        for core in (self.opening, self._alternate, self.closing):
+            if core is not None and core.pendingEvents:
                 taken += core.events()
         return taken
 

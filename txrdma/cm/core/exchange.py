@@ -104,12 +104,13 @@ class ExchangeCore(MachineCore):
     Base class of all cores here: a state machine's data, with a message that waits for an answer.
 
     @ivar deadlineSeconds: the time at which to call C{expired}; None for never.
+    @ivar pendingEvents: what L{events} returns; C{pendingMessages}: what L{outgoing} returns.
     """
 
     __slots__ = (
-        *("_again", "_delayedUntil", "_events", "_message", "_inputs", "_now", "_outgoing", "_retryPolicy"),
+        *("_again", "_delayedUntil", "_message", "_inputs", "_now", "_retryPolicy"),
         "_stateName",
-        *("_retries", "_transaction", "deadlineSeconds"),
+        *("_retries", "_transaction", "deadlineSeconds", "pendingEvents", "pendingMessages"),
     )
     _table: StateTable[Any, Any]
     _final: frozenset[str] = frozenset()
@@ -117,8 +118,8 @@ class ExchangeCore(MachineCore):
 
     def __init__(self, retryPolicy: RetryPolicy) -> None:
         self._retryPolicy = retryPolicy
-        self._events: tuple[Event, ...] = ()  # an empty list takes 56 bytes
-        self._outgoing: tuple[OutgoingMAD, ...] = ()
+        self.pendingEvents: tuple[Event, ...] = ()  # an empty list takes 56 bytes
+        self.pendingMessages: tuple[OutgoingMAD, ...] = ()
         self._again: OutgoingMAD | None = None
         self._message: Any = None
         self._transaction = 0
@@ -137,11 +138,11 @@ class ExchangeCore(MachineCore):
 
     def outgoing(self) -> list[OutgoingMAD]:
         """Take the messages to send. Handle events first: a queue pair is disarmed before a LAP."""
-        taken, self._outgoing = self._outgoing, ()
+        taken, self.pendingMessages = self.pendingMessages, ()
         return list(taken)
 
     def events(self) -> list[Event]:
-        taken, self._events = self._events, ()
+        taken, self.pendingEvents = self.pendingEvents, ()
         return list(taken)
 
     def received(self, message: Layout, transactionID: int, now: float) -> bool:
@@ -150,11 +151,11 @@ class ExchangeCore(MachineCore):
 
         @return: whether it was new: late and duplicate messages are not, though they may be answered.
         """
-        stateName, events = self._stateName, len(self._events)
+        stateName, events = self._stateName, len(self.pendingEvents)
         self._message, self._transaction, self._now = message, transactionID, now
         self._handleMessage(message)
         self._message = None
-        return self._stateName != stateName or len(self._events) > events
+        return self._stateName != stateName or len(self.pendingEvents) > events
 
     def expired(self, now: float) -> None:
         if self.deadlineSeconds is None or now < self.deadlineSeconds:
@@ -190,12 +191,12 @@ class ExchangeCore(MachineCore):
         return True
 
     def _emit(self, event: Event) -> None:
-        self._events += (event,)
+        self.pendingEvents += (event,)
 
     def _send(self, message: Layout, transactionID: int | None = None) -> OutgoingMAD:
         """Send a message once, as an answer unless a transaction is given."""
         made = OutgoingMAD(message, self._transaction if transactionID is None else transactionID)
-        self._outgoing += (made,)
+        self.pendingMessages += (made,)
         return made
 
     def _sendUntilAnswered(self, message: Layout, transactionID: int) -> None:
@@ -207,7 +208,7 @@ class ExchangeCore(MachineCore):
 
     def _sendAgain(self) -> None:
         assert self._again is not None  # a deadline comes with it
-        self._outgoing += (self._again,)
+        self.pendingMessages += (self._again,)
         self.deadlineSeconds = self._now + self._retryPolicy.seconds
 
     def _stop(self) -> None:

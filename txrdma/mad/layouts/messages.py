@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntFlag
+from functools import lru_cache
 from typing import ClassVar, Final
 
 from txrdma.iba.path import IBPath
@@ -361,6 +362,7 @@ _FORMATS: Final[dict[int, type[MADFormat]]] = {
 }
 
 
+@lru_cache(256)  # called three times for each received datagram
 def formatOf(managementClass: int) -> type[MADFormat]:
     """Frame of the datagrams of a management class."""
     if 0x30 <= managementClass <= 0x4F:

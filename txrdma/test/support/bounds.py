@@ -62,8 +62,9 @@ BOUNDS: Final = {
     "TURN": """
         btl.FastPath._events btl.Module._events btl.ModulePort._touched btl.Rendezvous._proved
         cm.Dispatcher._packets,_events,_freed
-        cm.ExchangeCore._events,_outgoing cm.Mappings.events cm.Requests.batch mad.Calls._packets,_events
-        mad.RMPPReceiver._answers mad.RMPPTransfers._packets,_events smc.Lifecycle._pending
+        cm.ExchangeCore.pendingEvents,pendingMessages cm.Mappings.events cm.Requests.batch
+        mad.Calls._packets,_events
+        mad.RMPPReceiver._answers mad.RMPPTransfers._packets,_events smc.Lifecycle.pending
         smc.LinkGroupCore.output,pending smc._Core.output,pending
         soft.Coordinator._events soft.Datagrams._events soft.LocalPeers._written
         soft.Requester._events soft.Responder._events soft.SoftDevice._events
@@ -115,6 +116,7 @@ BOUNDS: Final = {
         soft.SoftCompletionQueue._members,_awake,_dormant,_lanes,_polls,_arms soft.SoftQueuePair._held
         soft.SoftSharedReceiveQueue._takers soft.UnopenedLane._waiting
         soft._ConnectedProcess.queuePairs,_unopened,_postponed streams.StreamConnection._rest
+        kit.Deadlines._calls
         kit.TimerWheel._order,_slots tap.ProxyFactory.pairs verbs.PyverbsCompletionChannel._queues,_rung
         verbs.PyverbsCompletionQueue._localCompletions,_members verbs.PyverbsQueuePair._receives,_sends
         verbs.PyverbsSharedReceiveQueue._consumers,_receives verbs.ReceiveWorkRequests._cache

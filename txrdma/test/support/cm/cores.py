@@ -26,7 +26,7 @@ def copied(connection: ConnectionCore) -> ConnectionCore:
 
 def _copiedCore(core: AnyCore) -> AnyCore:
     twin = _twinOf(core)
-    twin._events, twin._outgoing = (), ()
+    twin.pendingEvents, twin.pendingMessages = (), ()
     twin._inputs = core._table.begin(twin, core.state)
     return twin
 
