@@ -21,7 +21,7 @@
 #   make conversations   pairs of processes over tcp: and over ours, which must see the same; DOCS=1 writes the table
 #   make simulate   random simulations: make simulate SEEDS=10000 (or MINUTES=5) [FIRST=seed] [GENERATORS="smc btl"]
 #   make hostile    peers that break each protocol's rules: make hostile SEEDS=10000 (or MINUTES=1) [FIRST=seed]
-#                   [PROTOCOLS="btl smc smc-shared-memory rdma rsocket mad soft"]
+#                   [PROTOCOLS="btl btl-groups collector mad smc"], by default all
 #   make fuzz       every decoder under atheris, one second each or more: make fuzz SECONDS=600 (or INPUTS=10000000);
 #                   UNGUIDED=1 draws inputs at random instead, which needs no atheris
 #   make mutants    how many mutants of the protocol cores the fast tests kill
@@ -38,7 +38,8 @@ SEED ?=
 SEEDS ?= 1000
 FIRST ?=
 GENERATORS ?=
-PROTOCOLS ?= btl smc smc-shared-memory rdma rsocket mad soft
+PROTOCOLS ?= btl btl-groups btl-groups-shared-memory btl-paths btl-rdma collector coordinator mad rdma rsocket smc \
+	smc-shared-memory soft
 SECONDS ?= 30
 INPUTS ?=
 UNGUIDED ?=

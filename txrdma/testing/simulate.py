@@ -30,10 +30,11 @@ from txrdma.testing.btl.userplans import drawUsers, UsersPlan
 from txrdma.testing.btl.users import playUsers
 from txrdma.testing.cm import scenario as cmUsers
 from txrdma.testing.cm import userplans as cmPlans
-from txrdma.testing.hostile.btl import BTLPathsScenario, BTLScenario
+from txrdma.testing.hostile.btl import BTLPathsScenario, BTLRDMAScenario, BTLScenario
 from txrdma.testing.hostile.cm import CMScenario, RSocketScenario
 from txrdma.testing.hostile.collecting import CollectorScenario
 from txrdma.testing.hostile.coordinator import CoordinatorScenario
+from txrdma.testing.hostile.groups import GroupMemoryScenario, GroupScenario
 from txrdma.testing.hostile.mad import MADScenario
 from txrdma.testing.hostile.plans import HostilePlan
 from txrdma.testing.hostile.scenario import HostileScenario, playHostile
@@ -85,7 +86,10 @@ GENERATORS: Final[dict[str, Generator[Any]]] = {
     "smc-shared-memory": Generator(MemoryPlan, drawMemory, playMemory),
     "smc-two-ports": Generator(TwoPortPlan, drawTwoPorts, playTwoPorts),
     "hostile-btl": _hostile(BTLScenario),
+    "hostile-btl-groups": _hostile(GroupScenario),
+    "hostile-btl-groups-shared-memory": _hostile(GroupMemoryScenario),
     "hostile-btl-paths": _hostile(BTLPathsScenario),
+    "hostile-btl-rdma": _hostile(BTLRDMAScenario),
     "hostile-collector": _hostile(CollectorScenario),
     "hostile-coordinator": _hostile(CoordinatorScenario),
     "hostile-mad": _hostile(MADScenario),

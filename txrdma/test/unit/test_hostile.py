@@ -127,6 +127,21 @@ class BTLPathsTests(SynchronousTestCase):
     """A hostile peer of a module with two ports."""
 
 
+@playingHostile("hostile-btl-rdma", 3)
+class BTLRDMATests(SynchronousTestCase):
+    """A hostile peer that writes long messages by RDMA, and into memory of the victim."""
+
+
+@playingHostile("hostile-btl-groups", 6)
+class GroupTests(SynchronousTestCase):
+    """A hostile member of a group, or a hostile rendezvous."""
+
+
+@playingHostile("hostile-btl-groups-shared-memory", 6)
+class GroupMemoryTests(SynchronousTestCase):
+    """A hostile member of a group whose members share memory."""
+
+
 @playingHostile("hostile-soft", 6)
 class SoftTests(SynchronousTestCase):
     """A hostile process with which software devices share memory."""

@@ -1,8 +1,12 @@
-"""Hostile peers of the byte transfer layer: the introduction over TCP, and its datagrams."""
+"""
+Hostile peers of the byte transfer layer: the introduction over TCP, its datagrams, and its RDMA writes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
@@ -10,25 +14,34 @@ from zope.interface import implementer
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, succeed
+from twisted.python.failure import Failure
 
 from txrdma.btl import lifeline as lifelineModule
 from txrdma.btl import module as moduleModule
 from txrdma.btl import probes as probesModule
 from txrdma.btl.connections import ClientEndpoint, MOST_OPENING, ServerEndpoint
 from txrdma.btl.core.expected import MOST_NAMES
+from txrdma.btl.core.receivebuffer import LONG_REMOTE
 from txrdma.btl.introductions import FrameHead, HEAD_LENGTH, INTRODUCTION_LENGTH, MAGIC
+from txrdma.error import RDMAError
 from txrdma.messages.interfaces import IMessageProtocolFactory
 from txrdma.soft import device as deviceModule
 from txrdma.soft.core import memory as memoryModule
 from txrdma.testing.hostile.plans import HostilePlan
 from txrdma.testing.hostile.scenario import HostileScenario
 from txrdma.testing.hostile.talkers import MessageTalker, Pair
-from txrdma.testing.hostile.wiring import TamperedSocket, TCP, UD
+from txrdma.testing.hostile.wiring import RC, TamperedSocket, TCP, UD
 from txrdma.testing.outcome import check
 from txrdma.testing.protocols import Recorders
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemoryTCP
 
 _SECONDS: Final = 50e-6
+_NAME: Final = 1
+"""Tag of the name of an end's shared memory."""
+
+_SHARED_BYTES: Final = 1 << 17
+_SIZES: Final = (LONG_REMOTE, 50_000, 100_000)
+_MOST_ROUNDS: Final = 3
 
 
 def lengthOf(data: bytes) -> int:
@@ -45,6 +58,14 @@ def resized(message: bytes) -> bytes:
     if len(message) < HEAD_LENGTH or message[:3] == MAGIC.to_bytes(3, "big"):
         return message
     return message[:2] + (len(message) - HEAD_LENGTH & 0xFFFF).to_bytes(2, "big") + message[HEAD_LENGTH:]
+
+
+def closeModules(hosts: Sequence[Host]) -> None:
+    """Close the open modules: that of a host that was killed, or all after a failure."""
+    for key, module in list(moduleModule._modules.items()):
+        if key[0] in hosts:
+            module._isClosed = True
+            module._closing.close()
 
 
 class _ServerStream:
@@ -75,7 +96,7 @@ class _ClientStream:
 class BTLScenario(HostileScenario):
     """A simulation with a hostile peer of a module."""
 
-    channels = (TCP, UD)
+    channels: tuple[str, ...] = (TCP, UD)
     chance = (
         (moduleModule, "randbits"),
         (lifelineModule, "randbits"),
@@ -89,6 +110,8 @@ class BTLScenario(HostileScenario):
     )
     resize = {TCP: resized}
     quiet = 400.0
+
+    talker: type[MessageTalker] = MessageTalker
 
     def __init__(self, plan: HostilePlan) -> None:
         super().__init__(plan)
@@ -105,7 +128,7 @@ class BTLScenario(HostileScenario):
             ServerEndpoint(host, stream, self.devicesOf(host)).listen(_Serving(self, host))
 
     def connect(self, client: Host, server: Host) -> Pair:
-        pair = Pair(MessageTalker())
+        pair = Pair(self.talker())
         stream: Any = _ClientStream(self, (client, server), pair)
         endpoint = ClientEndpoint(client, stream, self.devicesOf(client))
         self.watch(client, endpoint.connect(Recorders(lambda: pair.client)))
@@ -141,11 +164,7 @@ class BTLScenario(HostileScenario):
         check(left == (0,), f"the listener still has {left}")
 
     def close(self) -> None:
-        """Close the open modules: that of a host that was killed, or all after a failure."""
-        for key, module in list(moduleModule._modules.items()):
-            if key[0] in self.hosts:
-                module._isClosed = True
-                module._closing.close()
+        closeModules(self.hosts)
 
 
 class BTLPathsScenario(BTLScenario):
@@ -162,6 +181,80 @@ class BTLPathsScenario(BTLScenario):
         return [host.device] * 2
 
 
+class MemoryTalker(MessageTalker):
+    """
+    An end that shares memory, and with each message writes to and reads from the peer's.
+
+    @ivar shared: the memory of this end, after the connection is established.
+    @ivar pending: writes and reads without a result.
+    """
+
+    shared: Any = None
+    _remote: bytes | None = None
+
+    def __init__(self) -> None:
+        self.pending: set[Deferred[Any]] = set()
+
+    def connectionMade(self) -> None:
+        super().connectionMade()
+        self.transport.setHandler(_NAME, self._named)
+        self.shared = self.transport.share(_SHARED_BYTES)
+        self.transport.post(_NAME, self.shared.name)
+
+    def _named(self, name: memoryview) -> None:
+        self._remote = bytes(name)
+
+    def send(self, data: bytes) -> None:
+        super().send(data)
+        if self.isOpen and self._remote is not None:
+            with suppress(RDMAError):
+                self._wait(self.transport.write(self._remote, data))
+                self._wait(self.transport.read(self._remote, len(data)))
+
+    def _wait(self, result: Deferred[Any]) -> None:
+        self.pending.add(result)
+
+        def ended(found: Any) -> None:
+            self.pending.remove(result)
+            if isinstance(found, Failure):
+                found.trap(RDMAError)
+
+        result.addBoth(ended)
+
+
+class BTLRDMAScenario(BTLScenario):
+    """A simulation with long messages, which RDMA writes, and with shared memory."""
+
+    channels: tuple[str, ...] = (TCP, UD, UD, RC)
+    exchanged = LONG_REMOTE
+    talker = MemoryTalker
+
+    def __init__(self, plan: HostilePlan) -> None:
+        super().__init__(plan)
+        self._pairs: list[tuple[Host, Pair]] = []
+
+    @classmethod
+    def draw(cls, seed: int) -> HostilePlan:
+        plan = super().draw(seed)
+        return replace(plan, size=_SIZES[seed % len(_SIZES)], rounds=min(plan.rounds, _MOST_ROUNDS))
+
+    def connect(self, client: Host, server: Host) -> Pair:
+        pair = super().connect(client, server)
+        self._pairs.append((client, pair))
+        return pair
+
+    def judge(self) -> None:
+        """Check that only honest hosts have written into each other's memory, and that all requests end."""
+        super().judge()
+        for client, pair in self._pairs:
+            isHonest = client is self.honest
+            for each in (pair.client, pair.server) if isHonest else self._ends(pair)[:1]:
+                if isinstance(each, MemoryTalker) and each.shared is not None:
+                    changed = isHonest and bytes(each.shared.view).strip(b"\0")
+                    check(not changed, "the memory of an honest connection has changed")
+                    check(not (self.hostile.isDead and each.pending), "a read or write has no result")
+
+
 @implementer(IMessageProtocolFactory)
 class _Serving:
     """A factory for the protocols of a server."""
@@ -170,5 +263,5 @@ class _Serving:
         self._scenario, self._host = scenario, host
 
     def buildProtocol(self, peer: Any) -> MessageTalker:
-        talker = self._scenario.served[peer.port].server = MessageTalker()
+        talker = self._scenario.served[peer.port].server = self._scenario.talker()
         return self._scenario.accept(talker) if self._host is self._scenario.victim else talker

@@ -40,13 +40,12 @@ from txrdma.soft.core import memory as memoryModule
 from txrdma.testing.hostile.plans import HostilePlan
 from txrdma.testing.hostile.scenario import HostileScenario
 from txrdma.testing.hostile.talkers import Pair, Talker
-from txrdma.testing.hostile.wiring import TamperedSocket, TCP
+from txrdma.testing.hostile.wiring import Proved, TamperedSocket, TCP
 from txrdma.testing.outcome import check
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemoryTCP
 
 _KEY: Final = b"a common secret"
 _SECONDS: Final = 50e-6
-_HELLO, _NONCE, _PROOF = 24, 16, 32
 _HEAD: Final = 4
 _OUTSTANDING: Final = 16
 _ATTRIBUTES: Final = (PortCounters.attributeID, PortCountersExtended.attributeID)
@@ -54,19 +53,9 @@ _BYTES_OF_CALL: Final = 100
 _MOST_ROUNDS: Final = 8
 
 
-class _Lengths:
-    """Splits the bytes of one end into messages: first those of the proof, whose lengths are known."""
-
-    def __init__(self, *proof: int) -> None:
-        self._proof = list(proof)
-
-    def __call__(self, data: bytes) -> int:
-        if not self._proof:
-            return _HEAD + int.from_bytes(data[:_HEAD], "big") if len(data) >= _HEAD else 0
-        length = self._proof[0]
-        if len(data) >= length:
-            del self._proof[0]
-        return length
+def lengthOf(data: bytes) -> int:
+    """Return the length of the first message; 0 while it is not known."""
+    return _HEAD + int.from_bytes(data[:_HEAD], "big") if len(data) >= _HEAD else 0
 
 
 def resized(message: bytes) -> bytes:
@@ -270,10 +259,9 @@ class CollectorScenario(HostileScenario):
         self.served[port] = pair
         sockets = connectedSockets(self.world, Random(port), client, server, port, _SECONDS)
         accepted = self.accepting[server].buildProtocol(IPv4Address("TCP", client.address, port))
-        lengths = _Lengths(_NONCE, _PROOF), _Lengths(_HELLO, _PROOF)
-        for socket, each, split in zip(reversed(sockets), (accepted, protocol), lengths, strict=True):
+        for socket, each in zip(reversed(sockets), (accepted, protocol), strict=True):
             if socket.host is self.hostile:
-                TamperedSocket(socket, self.tamper, split)
+                TamperedSocket(socket, self.tamper, Proved(socket is sockets[0], lengthOf))
             socket.host.callLater(0, MemoryTCP(socket, each).begin)
 
     def serve(self, server: Host, port: int, protocol: CollectorProtocol) -> None:

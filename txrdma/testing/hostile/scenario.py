@@ -41,9 +41,6 @@ from txrdma.testing.smc.neighbours import ticking
 PATIENCE: Final = 30.0
 """Seconds within which an honest connection must be established, transfer a message, or end."""
 
-_EXCHANGED: Final = 3000
-"""Bytes of the message that an honest connection transfers in each direction."""
-
 _MOST_TURNS: Final = 400_000
 _EXPECTED: Final = (RDMAError, ConnectionLost, ConnectionAborted)
 """Exceptions that report a failed peer, and may be logged."""
@@ -61,6 +58,7 @@ class HostileScenario:
     @cvar chance: modules, and names of their functions for random numbers, which are made deterministic.
     @cvar constants: modules, names in them, and replacement values that make simulations quick.
     @cvar resize: see L{Tamper}.
+    @cvar exchanged: bytes of the messages that an honest connection transfers in each direction.
     @cvar quiet: seconds after which the victim has detected the end of every peer, and released everything.
     @ivar hosts: the victim, the honest host and the hostile one.
     """
@@ -70,6 +68,7 @@ class HostileScenario:
     constants: Sequence[tuple[Any, str, object]] = ()
     resize: dict[str, Resize] = {}
     hostClass: type[Host] = Host
+    exchanged = 3000
     quiet = 100.0
 
     def __init__(self, plan: HostilePlan) -> None:
@@ -78,7 +77,6 @@ class HostileScenario:
         self.tamper = Tamper(plan.mutations, _later.get((type(self), plan.isServer), {}), self.resize)
         self.hosts = tuple(self._host(address) for address in (_VICTIM, _HONEST, _HOSTILE))
         self.victim, self.honest, self.hostile = self.hosts
-        self.pairs: list[Pair] = []
         self.problems: list[str] = []
         self.accepted: list[Talker] = []
         self.connecting: set[Deferred[Any]] = set()
@@ -225,8 +223,8 @@ class HostileScenario:
         for one, other in ((pair.client, server), (server, pair.client)):
             check(one.lost is None, f"an honest connection has ended by {one.lost!r}, {when}")
             received = other.received
-            one.send(bytes(_EXCHANGED))
-            isComplete = partial(_isComplete, other, received + _EXCHANGED)
+            one.send(bytes(self.exchanged))
+            isComplete = partial(_isComplete, other, received + self.exchanged)
             self.until(isComplete, f"an honest connection transfers nothing {when}")
 
     def _endInOrder(self, pair: Pair) -> None:

@@ -35,6 +35,24 @@ Split = Callable[[bytes], int]
 """A function that returns the length of the first message in some bytes; 0 while that is not known."""
 
 
+class Proved:
+    """Splits the bytes of one end of a connection that begins with proofs, see L{txrdma.kit.proofs}."""
+
+    def __init__(self, isClient: bool, split: Split) -> None:
+        """@param split: splits the bytes after the proof."""
+        self._proof = [24, 32] if isClient else [16, 32]
+        self._split = split
+
+    def __call__(self, data: bytes) -> int:
+        """Return the length of the first message; 0 while it is not known."""
+        if not self._proof:
+            return self._split(data)
+        length = self._proof[0]
+        if len(data) >= length:
+            del self._proof[0]
+        return length
+
+
 class TamperedSocket:
     """Applies a tamper to the data that a socket in memory sends."""
 
