@@ -40,8 +40,9 @@ _NAME: Final = 1
 """Tag of the name of an end's shared memory."""
 
 _SHARED_BYTES: Final = 1 << 17
-_SIZES: Final = (LONG_REMOTE, 50_000, 100_000)
-_MOST_ROUNDS: Final = 3
+_READ_BYTES: Final = 5000
+_SIZES: Final = (LONG_REMOTE, 40_000, 70_000)
+_MOST_ROUNDS: Final = 2
 
 
 def lengthOf(data: bytes) -> int:
@@ -209,7 +210,7 @@ class MemoryTalker(MessageTalker):
         if self.isOpen and self._remote is not None:
             with suppress(RDMAError):
                 self._wait(self.transport.write(self._remote, data))
-                self._wait(self.transport.read(self._remote, len(data)))
+                self._wait(self.transport.read(self._remote, min(len(data), _READ_BYTES)))
 
     def _wait(self, result: Deferred[Any]) -> None:
         self.pending.add(result)

@@ -102,8 +102,9 @@ class TamperedPair:
             content = self._contentOf(request)
             copy = replace(request, inline=(), segments=())
             messages = self._tamper.replaced(self._pair.kind.name, Message(content, copy))
-            if not messages:
+            if not messages:  # it may follow later, without another completion
                 self._waiting.append(self._withoutEffect(copy))
+                self._posted[id(copy)] = copy
             self._waiting += [self._request(each, copy) for each in messages]
         self._flush()
 
