@@ -41,7 +41,6 @@ from twisted.python.failure import Failure
 from txrdma.error import Refused
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.kit.refusals import Refusal
 
 _rateLimited = RateLimitedLogger(Logger())
 
@@ -49,7 +48,7 @@ PROOF_SECONDS: Final = 10.0
 """Seconds in which an end must prove its rank."""
 
 MOST_UNPROVED: Final = 256
-"""Clients of a listener that have not proved their rank; further ones are closed."""
+"""Clients of a listener that have not proved their rank; for a further one the oldest is closed."""
 
 _HELLO: Final = Struct(">4sHH16s")
 _MAGIC: Final = b"txG2"
@@ -127,11 +126,13 @@ class Prover(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._timer.stop()
+        if not self.proved.called:
+            why = "the peer has closed: the keys may differ, or it does not expect this end"
+            if self._inner is not None:
+                why = "the protocol of this end has raised an exception"
+            self.proved.errback(Refused(why))
         if self._inner is not None:
             self._inner.connectionLost(reason)
-        elif not self.proved.called:
-            why = "the keys may differ, or it does not expect this end"
-            self.proved.errback(Refused(f"the peer has closed: {why}"))
 
 
 class ClientProver(Prover):
@@ -279,18 +280,18 @@ class _ServerFactory(Factory):
         terms: tuple[int, Sequence[bytes], Callable[[int, IAddress | None], None]],
     ) -> None:
         self._reactor, self._factory, self._terms = reactor, factory, terms
-        self._unproved = 0
+        self._unproved: dict[ServerProver, None] = {}
 
-    def buildProtocol(self, addr: IAddress | None) -> ServerProver | Refusal:
-        if self._unproved >= MOST_UNPROVED:
-            return Refusal()
-        self._unproved += 1
+    def buildProtocol(self, addr: IAddress | None) -> ServerProver:
+        if len(self._unproved) >= MOST_UNPROVED:
+            next(iter(self._unproved))._fail(Refused("too many clients have not proved their ranks"))
         prover = ServerProver(self._reactor, self._factory, addr, *self._terms)
-        prover.proved.addBoth(self._ended, addr)
+        self._unproved[prover] = None
+        prover.proved.addBoth(self._ended, prover, addr)
         return prover
 
-    def _ended(self, result: object, address: IAddress | None) -> None:
-        self._unproved -= 1
+    def _ended(self, result: object, prover: ServerProver, address: IAddress | None) -> None:
+        del self._unproved[prover]
         if isinstance(result, Failure):
             _rateLimited.warn(
                 str(getattr(address, "host", address)),

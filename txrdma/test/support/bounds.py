@@ -180,6 +180,7 @@ BOUNDS: Final = {
     "fabric.sweepbounds._MOST_CUTS": "fabric.Bounds.cuts",
     "fabric.slurmjobs.MOST_OUTPUT": "kit._Output._output,_errors",
     "kit.logs._MOST": "kit.RateLimitedLogger._entries",
+    "kit.proofs.MOST_UNPROVED": "kit._ServerFactory._unproved",
     "kit.remotesender.MOST_ANSWER": "kit._BodyReader.body",
     "kit.remotesender.MOST_QUEUED": "kit.RemoteSender._queue",
     "kit.webaccess.MOST_GUESSERS": "kit.Guesses._known",

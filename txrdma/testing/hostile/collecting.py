@@ -280,7 +280,7 @@ class CollectorScenario(HostileScenario):
             waiting, running = len(each._waiting), len(each._running)
             check(waiting + running <= wire.MOST_CALLS, f"{waiting + running} calls have no result")
             check(running <= _OUTSTANDING, f"{running} calls are outstanding")
-        unproved = self.accepting[self.victim]._unproved
+        unproved = len(self.accepting[self.victim]._unproved)
         check(unproved <= proofsModule.MOST_UNPROVED, f"{unproved} clients are not proved")
 
     def end(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.protocol import Factory, Protocol
@@ -164,16 +165,24 @@ class ProofTests(SynchronousTestCase):
             self.assertTrue(transport.disconnected)
 
     def test_manyUnproved(self) -> None:
-        """Clients beyond a limit are closed, until others have proved their ranks or are disconnected."""
+        """Beyond a limit the client that has not proved its rank for the longest time is closed."""
         factory = _ServerFactory(self.clock, self.factory, (0, KEYS[0], self.admit))
-        provers = [factory.buildProtocol(ADDRESS) for _ in range(MOST_UNPROVED)]
-        refused = StringTransport()
-        factory.buildProtocol(ADDRESS).makeConnection(refused)
-        self.assertTrue(refused.disconnected)
-        first = provers[0]
-        first.makeConnection(StringTransport())
-        first.connectionLost()
-        self.assertIsInstance(factory.buildProtocol(ADDRESS), ServerProver)
+        transports = [self.connected(factory.buildProtocol(ADDRESS)) for _ in range(MOST_UNPROVED)]
+        self.pump(self.client(2, 0, KEYS[0][2]), factory.buildProtocol(ADDRESS))
+        self.assertEqual(self.admitted, [2])
+        self.assertEqual([each.disconnected for each in transports], [True] + [False] * (MOST_UNPROVED - 1))
+        self.connected(factory.buildProtocol(ADDRESS))
+        self.assertFalse(transports[1].disconnected)
+
+    def test_failedProtocol(self) -> None:
+        """An attempt ends, and the server forgets the client, if its protocol raises when it is connected."""
+        for each in (self.server(), self.client(2, 0, KEYS[0][2])):
+            inner = Mock(makeConnection=Mock(side_effect=KeyError))
+            each._factory = Mock(buildProtocol=Mock(return_value=inner))
+            self.connected(each)
+            self.assertRaises(KeyError, each._succeed)
+            each.connectionLost()
+            self.failureResultOf(each.proved, Refused)
 
     def test_cancel(self) -> None:
         client = self.client(2, 0, KEYS[0][2])
