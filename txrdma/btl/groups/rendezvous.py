@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from operator import index
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
@@ -51,6 +52,7 @@ class _Lines(LineOnlyReceiver):
             self.objectReceived(json.loads(line))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             _log.warn("Closing a connection of a rendezvous: invalid line: {error!r}", error=error)
+            self.lineReceived = lambda line: None  # type: ignore[method-assign]  # further lines have arrived
             self._transport().abortConnection()
 
     def objectReceived(self, value: Any) -> None:
@@ -58,6 +60,12 @@ class _Lines(LineOnlyReceiver):
 
     def _transport(self) -> Any:
         return self.transport
+
+
+def _checkedPort(port: Any) -> int:
+    if type(port) is not int or not 0 < port < 65536:
+        raise ValueError(f"{port!r} is not a port")
+    return port
 
 
 class _MemberLines(_Lines):
@@ -76,10 +84,7 @@ class _MemberLines(_Lines):
         if "failed" in value:
             self._rendezvous.ended(self._rank, str(value["failed"]))
             return
-        port = value["port"]
-        if type(port) is not int or not 0 < port < 65536:
-            raise ValueError(f"{port!r} is not a port")
-        self._rendezvous.listens(self._rank, self._transport().getPeer().host, port)
+        self._rendezvous.listens(self._rank, self._transport().getPeer().host, _checkedPort(value["port"]))
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._rendezvous.ended(self._rank, "its process has ended")
@@ -143,7 +148,13 @@ class Rendezvous(Factory):
             self._sendFailure(lines)
 
     def listens(self, rank: int, host: str, port: int) -> None:
-        """A member listens at an address; if all do, they get the addresses."""
+        """
+        A member listens at an address; if all do, they get the addresses.
+
+        @raise ValueError: it has reported an address before.
+        """
+        if rank in self._addresses:
+            raise ValueError("another port")
         self._addresses[rank] = host, port
         if len(self._addresses) == self._size and self.failure is None:
             members = [self._addresses[each] for each in range(self._size)]
@@ -220,10 +231,10 @@ class RendezvousClient(_Lines):
             self.leave()
             return
         if "failed" in value:
-            rank, text = int(value["failed"]), str(value["text"])[:LONGEST_TEXT]
+            rank, text = index(value["failed"]), str(value["text"])[:LONGEST_TEXT]
             self._fail(rank, f"rank {rank} has failed: {text}")
             return
-        members = [(str(host), int(port)) for host, port in value["members"]]
+        members = [(str(host), _checkedPort(port)) for host, port in value["members"]]
         if len(members) != self._size:
             raise ValueError(f"{len(members)} members")
         if not self.members.called:

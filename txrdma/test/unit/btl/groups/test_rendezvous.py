@@ -8,6 +8,7 @@ from typing import Any
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.testing import StringTransport
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl.groups.errors import GroupFailed
@@ -104,6 +105,21 @@ class RendezvousTests(SynchronousTestCase):
             self.members[rank][0].dataReceived(line + b"\n")
             self.assertTrue(self.members[rank][1].disconnected, line)
 
+    def test_portTwice(self) -> None:
+        """A member that reports another port is disconnected: all would get all addresses again."""
+        self.report(0, 1, 2)
+        self.received(0)
+        self.report(1)
+        self.assertEqual((self.received(0), self.members[1][1].disconnected), ([], True))
+
+    def test_manyBadLines(self) -> None:
+        """Lines that arrive together with an invalid one are neither processed nor logged."""
+        # Twisted's sockets end in the next iteration.
+        self.patch(self.members[0][1], "abortConnection", lambda: None)
+        with capturedLogs() as events:
+            self.members[0][0].dataReceived(b"[]\n" * 1000 + b'{"leave": true}\n')
+        self.assertEqual((len(events), self.rendezvous._left), (1, set()))
+
     def test_longLine(self) -> None:
         """A line of excessive length closes the connection."""
         self.members[0][0].dataReceived(b"x" * (LONGEST_LINE + 2))
@@ -128,6 +144,17 @@ class ClientTests(SynchronousTestCase):
         """An address list of the wrong length closes the connection."""
         self.client.dataReceived(b'{"members": [["a", 1]]}\n')
         self.assertTrue(self.transport.disconnected)
+
+    def test_badNumbers(self) -> None:
+        """Ports and ranks that are not valid numbers close the connection."""
+        for line in (
+            '{"members": [["a", 1], ["b", 1e999]]}',
+            '{"members": [["a", 1], ["b", 65536]]}',
+            '{"failed": 1e999, "text": ""}',
+        ):
+            self.setUp()
+            self.client.dataReceived(line.encode() + b"\n")
+            self.assertTrue(self.transport.disconnected, line)
 
     def test_failedBefore(self) -> None:
         """A failure before the addresses have arrived fails the Deferred."""
