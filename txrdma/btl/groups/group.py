@@ -478,6 +478,8 @@ class Group:
         self._values = [None] * len(step.receives)
         self._missing = len(step.receives) + len(step.sends)
         for number, (rank, into) in enumerate(step.receives):
+            if operation.isOver:
+                return  # a member of an earlier one has left
             if into is None:
                 receive: Deferred[Any] = transports[rank].receive(DATA)
             else:

@@ -301,6 +301,13 @@ class FailureTests(GroupCase):
         self.pause(0.1)
         self.assertFails(self.groups[0].broadcast(bytes(100_000)), 2, "rank 2 has left")
 
+    def test_leftBefore(self) -> None:
+        """An operation that fails as it begins, since a member has left, requests no further messages."""
+        self.groups[1].close()
+        self.pause(0.1)
+        self.assertFails(self.groups[0].gather(b"0"), 1, "rank 1 has left")
+        self.assertEqual(self.groups[0]._receives, set())
+
     def test_raises(self) -> None:
         """An exception of a function fails the operations of all members."""
         for rank in (0, 2):
