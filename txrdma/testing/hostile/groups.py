@@ -100,11 +100,12 @@ class GroupHost(Host):
         sockets = connectedSockets(self.world, Random(number), self, server, number, _SECONDS)
         accepted = listening.buildProtocol(IPv4Address("TCP", self.address, number))
         protocol = factory.buildProtocol(IPv4Address("TCP", server.address, connector.port))
-        for socket, each in zip(reversed(sockets), (accepted, protocol), strict=True):
+        for socket, each in zip(sockets, (protocol, accepted), strict=True):
             tamper = getattr(socket.host, "tamper", None)
             if tamper is not None:
-                TamperedSocket(socket, tamper, Proved(socket is sockets[0], lengthOf))
-            socket.host.callLater(0, MemoryTCP(socket, each).begin)
+                TamperedSocket(socket, tamper, Proved(each is protocol, lengthOf))
+        server.callLater(0, MemoryTCP(sockets[1], accepted).begin)
+        MemoryTCP(sockets[0], protocol).begin()  # before the attempt can be cancelled
 
 
 class _Port:
