@@ -144,7 +144,7 @@ class RemoteReceiveBuffers:
         self._timer: IDelayedCall | None = None
         self._pause = Timer(reactor)
         self._pair: IQueuePair | None = None
-        self._isConnected = self._isClosed = self._isWriting = False
+        self._isConnected = self._isClosed = self._isWriting = self._isAnnounced = False
         self._lengths: deque[int] = deque()  # bytes of the writes in flight
         self._bytesInFlight = self._packets = self._rewindsBefore = 0
         self._rewinds = 0
@@ -186,7 +186,9 @@ class RemoteReceiveBuffers:
         elif not self._isClosed and self._pair is not None:
             part = ReceiveBufferFrame.decode(content)
             if part.length:
-                self._prepare(self._pair, part)
+                if not self._isAnnounced:  # another one would use memory again
+                    self._isAnnounced = True
+                    self._prepare(self._pair, part)
             elif self._isWriting:
                 self._stop()
             else:

@@ -20,11 +20,13 @@ from txrdma.btl.receivebuffers import HOLD_SECONDS, RemoteReceiveBuffers
 from txrdma.btl.wire import BTLSegment, CHUNK_LENGTH, encodePlaced, PLACED, PLACED_PUT
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import QPAttributes, QPState
+from txrdma.interfaces import IDirectLane
 from txrdma.kit.wire import Buffer
 from txrdma.sim.network import Faults
 from txrdma.sim.sharedmemory import SimulatedMemory
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.rc.roce import RoCEPort
+from txrdma.soft.shared._remote import RemoteMemory
 from txrdma.soft.shared.sharedqueuepair import SharingReactor
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
 from txrdma.test.unit.btl import test_connections, test_contract
@@ -321,6 +323,25 @@ class LongTests(HostsCase):
         self.lifeline(server).transport.write(frame(FrameKind.QUEUE_PAIR, b"x"))  # type: ignore[union-attr]
         self.wait(lambda: client.lost and server.lost)
         self.assertEqual(client.why(), "ConnectionLost")
+
+    def test_announcedTwice(self) -> None:
+        """A peer that announces another receive buffer uses no more memory, and is not asked for it."""
+        self.patch(type(self.hosts[0].device.limits), "hasUnlimitedInline", False)  # as of an adapter
+        client, server = self.connected()
+        self.outcome(client.transport.send(TAG, bytes(300_000)))
+        self.pause(0.1)
+        (port,) = moduleOf(self.hosts[0], self.hosts[0].device).ports
+        used, prepare = port.receiveBufferBytes, Mock()
+        self.patch(RemoteMemory, "prepare", prepare)
+        another = ReceiveBufferFrame(rkey=1, length=1 << 20, address=0)
+        for part in (another, ReceiveBufferFrame(), another):
+            content = frame(FrameKind.RECEIVE_BUFFER, part.encode())
+            self.lifeline(server).transport.write(content)  # type: ignore[union-attr]  # it is connected
+        self.pause(0.1)
+        self.assertLessEqual(port.receiveBufferBytes, used)
+        prepare.assert_not_called()
+        self.close(client, server)
+        self.assertNothingLeft()
 
     def test_broken(self) -> None:
         """When a queue pair fails during a message, at either end, everything arrives once and in order."""
