@@ -38,8 +38,8 @@ SEED ?=
 SEEDS ?= 1000
 FIRST ?=
 GENERATORS ?=
-PROTOCOLS ?= btl btl-groups btl-groups-shared-memory btl-paths btl-rdma collector coordinator mad rdma rsocket smc \
-	smc-shared-memory soft
+PROTOCOLS ?= btl btl-groups btl-groups-shared-memory btl-paths btl-rdma btl-shared-memory collector coordinator \
+	mad rdma rsocket smc smc-shared-memory soft
 SECONDS ?= 30
 INPUTS ?=
 UNGUIDED ?=

@@ -39,7 +39,7 @@ from txrdma.testing.hostile.mad import MADScenario
 from txrdma.testing.hostile.plans import HostilePlan
 from txrdma.testing.hostile.scenario import HostileScenario, playHostile
 from txrdma.testing.hostile.smc import SMCScenario
-from txrdma.testing.hostile.soft import MessagesMemoryScenario, SMCMemoryScenario
+from txrdma.testing.hostile.soft import BTLMemoryScenario, MessagesMemoryScenario, SMCMemoryScenario
 from txrdma.testing.outcome import Outcome, Violation
 from txrdma.testing.plans import Misfit, readPlan, StoredPlan
 from txrdma.testing.smc.neighbours import drawMemory, MemoryPlan, playMemory
@@ -90,6 +90,7 @@ GENERATORS: Final[dict[str, Generator[Any]]] = {
     "hostile-btl-groups-shared-memory": _hostile(GroupMemoryScenario),
     "hostile-btl-paths": _hostile(BTLPathsScenario),
     "hostile-btl-rdma": _hostile(BTLRDMAScenario),
+    "hostile-btl-shared-memory": _hostile(BTLMemoryScenario),
     "hostile-collector": _hostile(CollectorScenario),
     "hostile-coordinator": _hostile(CoordinatorScenario),
     "hostile-mad": _hostile(MADScenario),

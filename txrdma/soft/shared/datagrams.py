@@ -254,8 +254,13 @@ class SharedDatagrams:
         """Have peers ring for their next datagrams; the caller polls once after this."""
         if not self._isArmed:
             self._armLanes()
-            if len(self._datagramLinks) > len(self._polledLanes):
-                self._ring()  # the caller does not poll all lanes
+            if len(self._datagramLinks) > len(self._polledLanes) and self._hasUnpolled():
+                self._ring()
+
+    def _hasUnpolled(self) -> bool:
+        """Return whether pollers do not cover all lanes. One without the box of its peer has no packets."""
+        polled = self._polledLanes
+        return any(each.lane.isUp and each.lane not in polled for each in self._datagramLinks)
 
     def _armLanes(self) -> None:
         self._isArmed = True

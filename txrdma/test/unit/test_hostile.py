@@ -132,6 +132,11 @@ class BTLRDMATests(SynchronousTestCase):
     """A hostile peer that writes long messages by RDMA, and into memory of the victim."""
 
 
+@playingHostile("hostile-btl-shared-memory", 3)
+class BTLMemoryTests(SynchronousTestCase):
+    """A hostile process into whose mapped memory others copy long messages."""
+
+
 @playingHostile("hostile-btl-groups", 6)
 class GroupTests(SynchronousTestCase):
     """A hostile member of a group, or a hostile rendezvous."""

@@ -244,6 +244,11 @@ class BTLRDMAScenario(BTLScenario):
         self._pairs.append((client, pair))
         return pair
 
+    def _exchange(self, pair: Pair, when: str) -> None:
+        super()._exchange(pair, when)
+        ends = [each for each in (pair.client, pair.server) if isinstance(each, MemoryTalker)]
+        self.until(lambda: not any(each.pending for each in ends), f"memory is not accessible {when}")
+
     def judge(self) -> None:
         """Check that only honest hosts have written into each other's memory, and that all requests end."""
         super().judge()

@@ -1,8 +1,8 @@
 """
 Hostile processes on the same host: the messages with which software devices share memory.
 
-The protocols above are SMC-R, which uses only reliable connections, and message connections, which also use
-datagrams.
+The protocols above are SMC-R, which uses only reliable connections, message connections, which also use
+datagrams, and the byte transfer layer, which copies long messages into mapped memory.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from txrdma.sim.sharedmemory import SimulatedMemory
+from txrdma.testing.hostile.btl import BTLRDMAScenario
 from txrdma.testing.hostile.cm import CMScenario
 from txrdma.testing.hostile.plans import HostilePlan
 from txrdma.testing.hostile.scenario import HostileScenario
@@ -69,4 +70,11 @@ class MessagesMemoryScenario(_Processes, CMScenario):
     """A simulation of message connections over shared memory."""
 
     channels = (UD, RC, LINE, LINE, LINE, LINE)
+    hasDatagrams = True
+
+
+class BTLMemoryScenario(_Processes, BTLRDMAScenario):
+    """A simulation of the byte transfer layer over shared memory."""
+
+    channels = (TCP, UD, LINE, LINE)
     hasDatagrams = True
