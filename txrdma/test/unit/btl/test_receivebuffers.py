@@ -20,7 +20,6 @@ from txrdma.btl.receivebuffers import HOLD_SECONDS, RemoteReceiveBuffers
 from txrdma.btl.wire import BTLSegment, CHUNK_LENGTH, encodePlaced, PLACED, PLACED_PUT
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import QPAttributes, QPState
-from txrdma.interfaces import IDirectLane
 from txrdma.kit.wire import Buffer
 from txrdma.sim.network import Faults
 from txrdma.sim.sharedmemory import SimulatedMemory
