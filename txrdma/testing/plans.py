@@ -14,7 +14,6 @@ from dataclasses import dataclass, fields, is_dataclass, MISSING
 from enum import Enum
 from pathlib import Path
 from random import Random
-from textwrap import wrap
 from types import NoneType, UnionType
 from typing import Any, cast, Final, get_args, get_origin, get_type_hints, TypeVar, Union
 
@@ -31,7 +30,7 @@ class StoredPlan:
     """
     A plan in a file, which tests run.
 
-    @ivar found: the fault that the plan has revealed, in one sentence.
+    @ivar found: the fault that the plan has revealed, or what it covers, in one sentence.
     """
 
     generator: str
@@ -134,19 +133,24 @@ def _decodedFields(kind: type, raw: Any, name: str) -> object:
 
 
 def _formatted(value: Any, indent: int = 0) -> str:
-    """Encode as JSON, with each value on one line if it fits."""
+    """Encode as JSON, with each value on one line if it fits, and several short ones on a line."""
     line = json.dumps(value, ensure_ascii=False)
     if len(line) + indent <= _WIDTH or not isinstance(value, (dict, list)):
         return line
     inner = " " * (indent + 1)
     if isinstance(value, dict):
         parts = [f"{json.dumps(key)}: {_formatted(each, indent + 1)}" for key, each in value.items()]
-        return "{\n" + ",\n".join(inner + part for part in parts) + "\n" + " " * indent + "}"
-    parts = [_formatted(each, indent + 1) for each in value]
-    if not any(isinstance(each, (dict, list, str)) for each in value):
-        lines = wrap(", ".join(parts), _WIDTH - indent)
-        return "[\n" + "\n".join(inner + line for line in lines) + "\n" + " " * indent + "]"
-    return "[\n" + ",\n".join(inner + part for part in parts) + "\n" + " " * indent + "]"
+    else:
+        parts = [_formatted(each, indent + 1) for each in value]
+    lines = [parts[0]]
+    for part in parts[1:]:
+        joined = f"{lines[-1]}, {part}"
+        if "\n" in joined or len(joined) + indent > _WIDTH or part.startswith("{"):
+            lines.append(part)
+        else:
+            lines[-1] = joined
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return f"{opening}\n" + ",\n".join(inner + each for each in lines) + f"\n{' ' * indent}{closing}"
 
 
 class _Recorded(Random):

@@ -1,5 +1,5 @@
 """
-Hostile peers: mutations of messages, and simulations of fixed seeds for each protocol.
+Hostile peers: mutations of messages, and stored simulations of each protocol.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from txrdma.testing.hostile.tampering import Message, Tamper
 from txrdma.testing.hostile.wiring import LINE, TamperedLines
 from txrdma.testing.outcome import Violation
 from txrdma.testing.plans import decodePlan, encodePlan
-from txrdma.testing.plantests import playingHostile
+from txrdma.testing.plantests import playingStored
 
 
 class TamperTests(SynchronousTestCase):
@@ -117,62 +117,62 @@ class PlanTests(SynchronousTestCase):
                 memory.played()
 
 
-@playingHostile("hostile-btl", 3)
+@playingStored("hostile-btl")
 class BTLTests(SynchronousTestCase):
     """A hostile peer of a module of the byte transfer layer."""
 
 
-@playingHostile("hostile-btl-paths", 3)
+@playingStored("hostile-btl-paths")
 class BTLPathsTests(SynchronousTestCase):
     """A hostile peer of a module with two ports."""
 
 
-@playingHostile("hostile-btl-rdma", 3)
+@playingStored("hostile-btl-rdma")
 class BTLRDMATests(SynchronousTestCase):
     """A hostile peer that writes long messages by RDMA, and into memory of the victim."""
 
 
-@playingHostile("hostile-btl-shared-memory", 3)
+@playingStored("hostile-btl-shared-memory")
 class BTLMemoryTests(SynchronousTestCase):
     """A hostile process into whose mapped memory others copy long messages."""
 
 
-@playingHostile("hostile-btl-groups", 6)
+@playingStored("hostile-btl-groups")
 class GroupTests(SynchronousTestCase):
     """A hostile member of a group, or a hostile rendezvous."""
 
 
-@playingHostile("hostile-btl-groups-shared-memory", 6)
+@playingStored("hostile-btl-groups-shared-memory")
 class GroupMemoryTests(SynchronousTestCase):
     """A hostile member of a group whose members share memory."""
 
 
-@playingHostile("hostile-soft", 6)
+@playingStored("hostile-soft")
 class SoftTests(SynchronousTestCase):
     """A hostile process with which software devices share memory."""
 
 
-@playingHostile("hostile-rdma", 3)
+@playingStored("hostile-rdma")
 class MessagesTests(SynchronousTestCase):
     """A hostile peer of a listener for messages by the communication manager."""
 
 
-@playingHostile("hostile-rsocket", 3)
+@playingStored("hostile-rsocket")
 class RSocketTests(SynchronousTestCase):
     """A hostile peer of a listener for rsockets."""
 
 
-@playingHostile("hostile-collector", 12)
+@playingStored("hostile-collector")
 class CollectorTests(SynchronousTestCase):
     """A hostile monitor of a collector, or a hostile collector of a monitor."""
 
 
-@playingHostile("hostile-coordinator", 6)
+@playingStored("hostile-coordinator")
 class CoordinatorTests(SynchronousTestCase):
     """A hostile process that shares port 4791 of an address with others."""
 
 
-@playingHostile("hostile-mad", 1)
+@playingStored("hostile-mad")
 class MADTests(SynchronousTestCase):
     """A hostile peer of an agent with a server for management datagrams."""
 

@@ -1,19 +1,19 @@
 """
-Simulations of hostile peers of SMC-R listeners with fixed seeds, over RoCE and shared memory.
+Simulations of hostile peers of SMC-R listeners, over RoCE and shared memory.
 """
 
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.testing.plantests import playingHostile
+from txrdma.testing.plantests import playingStored
 
 
-@playingHostile("hostile-smc", 5)
+@playingStored("hostile-smc")
 class SMCTests(SynchronousTestCase):
     """Hostile peers of an SMC-R listener over RoCE."""
 
 
-@playingHostile("hostile-smc-shared-memory", 5)
+@playingStored("hostile-smc-shared-memory")
 class SMCMemoryTests(SynchronousTestCase):
     """Hostile processes that use SMC-R over shared memory."""

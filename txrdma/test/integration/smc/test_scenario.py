@@ -24,47 +24,25 @@ from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import Accept, Confirm, Decline, decode, Diagnosis, Proposal
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.outcome import Violation
-from txrdma.testing.plantests import playingStored, playSeeds
+from txrdma.testing.plantests import playingStored
 from txrdma.testing.protocols import ProducerRecorder
 from txrdma.testing.simulate import GENERATORS
 from txrdma.testing.smc import scenario
 from txrdma.testing.smc.canary import Canary
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemoryTCP
 from txrdma.testing.smc.plans import drawStreams
-from txrdma.testing.smc.randomprotocols import Deliberate
 from txrdma.testing.smc.scenario import DEVICE, playStreams
 
 
 @playingStored("smc", "smc-shared-memory", "smc-two-ports")
 class StoredTests(SynchronousTestCase):
-    """Plans that once failed."""
-
-    slowBecause = "it plays minutes of several hosts"
-
-
-class SeedTests(SynchronousTestCase):
     """
     Received bytes equal written ones, and connections close in order or fail at both ends.
 
-    C{make simulate} uses random seeds.
+    C{make simulate} draws more plans.
     """
 
     slowBecause = "it plays minutes of several hosts"
-
-    def play(self, name: str, seeds: range) -> None:
-        counts = playSeeds(name, seeds)
-        self.flushLoggedErrors(Deliberate)
-        self.assertGreater(counts["SMC-R"], len(seeds))
-        self.assertGreater(counts["whole"], len(seeds) / 2)
-
-    def test_seedsPassOverRoCE(self) -> None:
-        self.play("smc", range(16))
-
-    def test_seedsPassOverSharedMemory(self) -> None:
-        self.play("smc-shared-memory", range(10))
-
-    def test_seedsPassWithTwoPortsOfWhichOneFails(self) -> None:
-        self.play("smc-two-ports", range(6))
 
     def test_planRepeatsSimulationPacketByPacket(self) -> None:
         for name in ("smc", "smc-shared-memory", "smc-two-ports"):

@@ -1,4 +1,4 @@
-"""Simulations of the byte transfer layer: stored plans, and plans of fixed seeds."""
+"""Simulations of the byte transfer layer."""
 
 from __future__ import annotations
 
@@ -8,23 +8,13 @@ from txrdma.testing.btl.plans import drawModules
 from txrdma.testing.btl.scenario import playModules
 from txrdma.testing.btl.userplans import drawUsers
 from txrdma.testing.btl.users import playUsers
-from txrdma.testing.plantests import playingStored, playSeeds
+from txrdma.testing.plantests import playingStored
 from txrdma.testing.programs import ProgramError
 
 
 @playingStored("btl")
 class ScenarioTests(SynchronousTestCase):
     """Every message is delivered once, or reported to its sender as failed; C{make simulate} has more."""
-
-    def test_seeds(self) -> None:
-        """Simulations of fixed seeds violate no invariant."""
-        counts = playSeeds("btl", range(6))
-        self.assertGreater(counts["completed"], counts["failed"])
-
-    def test_moreSeeds(self) -> None:
-        """Simulations of more fixed seeds violate no invariant."""
-        counts = playSeeds("btl", range(6, 12))
-        self.assertGreater(counts["completed"], counts["failed"])
 
     def test_same(self) -> None:
         """A plan reproduces its simulation, packet by packet."""
@@ -35,12 +25,6 @@ class ScenarioTests(SynchronousTestCase):
 @playingStored("btl-users")
 class UserScenarioTests(SynchronousTestCase):
     """Programs that call the API at random get every result, and every message once."""
-
-    def test_seeds(self) -> None:
-        """Simulations of fixed seeds violate no invariant."""
-        counts = playSeeds("btl-users", range(12))
-        self.flushLoggedErrors(ProgramError)
-        self.assertGreater(counts["messages done"], counts["messages CancelledError"])
 
     def test_same(self) -> None:
         """A plan reproduces its simulation, packet by packet."""
