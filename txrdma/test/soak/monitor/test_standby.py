@@ -5,7 +5,8 @@ them at each step of a short scenario.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any
 
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -17,8 +18,22 @@ from txrdma.tap.duty import Threads
 from txrdma.test.unit.monitor import test_standby
 
 
-class LongTests(test_standby.RandomTests):
-    SEEDS = range(60)
+class RandomTests(test_standby.PlanTests):
+    """Plans of many seeds."""
+
+    def plans(self) -> Iterator[test_standby.Plan]:
+        """Draw plans."""
+        for seed in range(60):
+            yield tuple(self.drawn(Random(seed)))
+
+    def drawn(self, random: Random) -> Iterator[tuple[str, float, float]]:
+        """Draw steps until all hosts have failed."""
+        left = len(self.HOSTS)
+        while left:
+            what = random.choice(("suspend", "suspend", "kill", "jump", "cut", "cut"))
+            left -= what == "cut"
+            value = random.choice((-3600.0, -2.0, 2.0, 3600.0)) if what == "jump" else random.randrange(2)
+            yield what, value, random.choice((test_standby.STEP, 2.0, 4.0, 10.0))
 
 
 class SteppedClock(SimulatedClock):
