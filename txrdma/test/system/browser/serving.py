@@ -74,13 +74,12 @@ async def main(reactor: Any, history: str) -> None:
     faults = FaultGenerator(fabric)
     orders = Orders(fabric)
     StandardIO(orders)
+    reactor.addSystemEventTrigger("before", "shutdown", service.stopService)  # also after a signal
     service.startService()
     faults.start(hasFaults=False)
     print(urlOf(await service.address()), flush=True)
     await orders.ended
     faults.stop()
-    await service.stopService()
-    fabric.close()
 
 
 if __name__ == "__main__":
