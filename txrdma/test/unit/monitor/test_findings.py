@@ -111,13 +111,13 @@ class LedgerTests(SynchronousTestCase):
         self.assertEqual(len(findingLog.closed), 0)
 
     def test_longAfter(self) -> None:
-        """A finding that returns much later is a new one."""
-        findingLog = self.findingLog()
-        findingLog.observe("sweep", [width()], 0.0)
-        findingLog.observe("sweep", [], 1.0)
-        findingLog.observe("sweep", [], 31.0)
-        (event,) = findingLog.observe("sweep", [width()], 5000.0)
-        self.assertEqual((event.entry.times, event.entry.firstSeen), (1, 5000.0))
+        """A finding that returns an hour later is a new one."""
+        for back, expected in ((3630.9, (2, 0.0)), (3631.0, (1, 3631.0))):
+            findingLog = self.findingLog()
+            for now, found in ((0.0, [width()]), (1.0, []), (31.0, [])):
+                findingLog.observe("sweep", found, now)
+            (event,) = findingLog.observe("sweep", [width()], back)
+            self.assertEqual((event.entry.times, event.entry.firstSeen), expected)
 
     def test_unknown(self) -> None:
         """A finding remains while its location cannot be read."""
@@ -128,6 +128,20 @@ class LedgerTests(SynchronousTestCase):
             self.assertEqual(events, [])
         findingLog.observe("sweep", [], 1001.0)
         self.assertEqual(len(findingLog.observe("sweep", [], 1031.0)), 1)
+
+    def test_pending(self) -> None:
+        """A delayed finding is pending at its location; a report after the delay can raise it."""
+        findingLog = self.findingLog(15.0)
+        self.assertIsNone(findingLog.settlesIn("sweep", 0.0))
+        findingLog.observe("sweep", [width()], 10.0)
+        waits = [findingLog.settlesIn("sweep", now) for now in (12.5, 24.75, 30.0)]
+        self.assertEqual((waits, findingLog.settlesIn("counters", 12.5)), ([12.5, 0.25, 0.0], None))
+        for source, location, expected in (
+            ("sweep", GUID_A, True),
+            ("sweep", GUID_B, False),
+            ("counters", GUID_A, False),
+        ):
+            self.assertIs(findingLog.isPending(source, {str(location)}), expected)
 
     def test_sources(self) -> None:
         findingLog = self.findingLog(clearSeconds=0.0)

@@ -259,6 +259,10 @@ class SubnetTests(SynchronousTestCase):
         tooLong = replace(self.proposal, prefixLength=33)
         self.assertIs(self._answer(Subnets((0x0A000001, 33)), tooLong), Diagnosis.DIFFPREFIX)
 
+    def test_withoutIPv4(self) -> None:
+        """An interface without an IPv4 address has no IPv4 address in its subnet."""
+        self.assertFalse(Subnets().holds(GID.fromIP("10.0.0.1")))
+
     def test_prefixZeroMatchesAll(self) -> None:
         self.assertIsInstance(self._answer(Subnets((0, 0)), replace(self.proposal, prefixLength=0)), Choice)
 
