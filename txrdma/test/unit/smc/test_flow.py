@@ -17,7 +17,7 @@ from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Capacity, SendRequest
 from txrdma.smc.common import counting
 from txrdma.smc.flow.flow import _EARLY as EARLY
-from txrdma.smc.flow.flow import Flow
+from txrdma.smc.flow.flow import ENDS, Flow
 from txrdma.smc.flow.sendqueue import LinkSendQueue, RemoteBuffer, SIGNAL_EVERY
 from txrdma.smc.wire.cdc import CDC_START
 
@@ -126,6 +126,18 @@ class ReceivedTests(SynchronousTestCase):
             if any(isinstance(each, str) for each in mine):
                 break  # it has ended
             written, read = one.ring.arrived, one.ring.peerConsumed
+
+
+class ResigningTests(SynchronousTestCase):
+    def test_unsentBytesAreLostWhenPeerHasClosed(self) -> None:
+        """A stream learns that its peer has closed if bytes are left that cannot be sent, and only then."""
+        for written, expected in ((bytes(100), [("peerHasClosed",)]), (b"", [])):
+            flow, reported = begun()
+            flow.writeSequence([written])
+            flow.peerState = ENDS
+            reported.log.clear()
+            flow.resign()
+            self.assertEqual(reported.log, expected)
 
 
 class CountedTests(SynchronousTestCase):
