@@ -373,7 +373,7 @@ def _requests(fabrics: int, hosts: int, radix: int, about: list[str]) -> Outcome
         f"({paths['metrics']['bytes'] / 1e6:.0f} MB compressed), and one page for {_BROWSERS} browsers "
         f"{browsers['seconds']:.2f} s with a longest iteration of {browsers['longest'] * 1e3:.0f} ms. One "
         f"fabric has a history of {ran['states']:,} states of nodes and links in a year: an earlier topology "
-        f"takes {paths['moment']['cpu']:.1f} s of processor time, its differences from now "
+        f"takes {paths['past']['cpu']:.1f} s of processor time, its differences from now "
         f"{paths['difference']['cpu']:.1f} s, a switch's page with what is lost without it, also of "
         f"{ran['jobs']:,} jobs of Slurm, {paths['switch']['cpu']:.1f} s. The "
         f"process has {memory['browsers'] / 1e6:.0f} MB of private memory then, of which "

@@ -27,7 +27,7 @@ from txrdma.fabric.slurm import hostList, hostName
 from txrdma.kit.values import replace
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.diagnosis.presence import Presence
+from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
 from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.sim.clock import SimulatedClock
@@ -67,8 +67,8 @@ _PATHS: Final = {
     "links": "/fabrics/f0/links?sort=-load",
     "overview": "/fabrics/f0/",
     "topology": "/fabrics/f0/api/v1/topology",
-    "moment": "/fabrics/f0/topology?from={moment}",
-    "difference": "/fabrics/f0/topology?from={moment}&to=now",
+    "past": "/fabrics/f0/topology?from={past}",
+    "difference": "/fabrics/f0/topology?from={past}&to=now",
     "switch": "/fabrics/f0/nodes/{switch}",
     "radius": "/fabrics/f0/api/v1/blast-radius?guid={upper}",
     "findings": "/metrics?collect[]=findings&collect[]=monitor",
@@ -112,7 +112,7 @@ def swept(hosts: int, radix: int = RADIX) -> Fabric:
 def _fill(folder: Path, fabric: Fabric, now: float) -> None:
     """Store a year in which links were lost and have returned, and jobs, of which one has all hosts."""
     begin, random = now - _YEAR, Random(0)
-    events = [event for event in Presence().follow(fabric, begin) if event is not None]
+    events = [event for event in TopologyWatch().follow(fabric, begin) if event is not None]
     links = [event for event in events if event.kind == "link-came"]
     count = max(0, _STATES - len(events)) // 2
     for number in range(count):
@@ -224,8 +224,8 @@ async def _measured(reactor: Any, orders: Orders, folder: Path) -> Result:
     paths = {}
     for name, path in _PATHS.items():
         leaf, upper = (guidText(node.guid) for node in (switches[0], switches[-1]))
-        moment = int(reactor.seconds() - _YEAR / 2)
-        path = path.format(last=ports - 100, moment=moment, switch=leaf, upper=upper)
+        past = int(reactor.seconds() - _YEAR / 2)
+        path = path.format(last=ports - 100, past=past, switch=leaf, upper=upper)
         paths[name] = await _asked(reactor, port.getHost().port, path, 1)
     scraped = memoryBytes()[0]
     browsers = await _asked(reactor, port.getHost().port, "/fabrics/f0/links?sort=load", orders["browsers"])

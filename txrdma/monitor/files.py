@@ -126,7 +126,7 @@ class MaintainedFiles:
         if fabric is None:
             return
         if settings.unfit:
-            switches = {guid for guid, gone in poller.presence.nodes.items() if not gone.beyond}
+            switches = {guid for guid, gone in poller.topologyWatch.missingNodes.items() if not gone.beyond}
             unfit = unfitHosts(fabric, poller.findingLog.open.values(), switches)
             await self._write(settings.unfit, (f"{name}\t{why}" for name, why in unfit.items()))
         if poller.version != self._version:

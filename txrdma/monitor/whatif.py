@@ -17,11 +17,11 @@ from txrdma.fabric.model import Fabric, PortKey
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
 from txrdma.monitor.config import MonitorConfig
+from txrdma.monitor.diagnosis.fabricstate import TOPOLOGY_KINDS
 from txrdma.monitor.diagnosis.findinglog import Cleared, Entry, FindingLog, Raised
 from txrdma.monitor.diagnosis.journal import entryOf, FabricEvent
-from txrdma.monitor.diagnosis.moments import PRESENCE
-from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, KINDS_OF_ERRORS
+from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
 from txrdma.monitor.events.alerts import Alert, AlertTracker
 from txrdma.monitor.events.notifier import RAISED
 from txrdma.monitor.series.historystore import HistoryStore
@@ -74,9 +74,9 @@ class WhatIf:
         self._begin = floor(begin / STEP_SECONDS) * STEP_SECONDS
         self._end = end
         if fabric is None:
-            presence = Presence()
-            presence.restore(store.states(*PRESENCE))
-            fabric = presence.remembered
+            topologyWatch = TopologyWatch()
+            topologyWatch.restore(store.states(*TOPOLOGY_KINDS))
+            fabric = topologyWatch.remembered
         if fabric is None:
             raise InvalidRequest("the history has no nodes: give a snapshot, too")
         self.fabric: Fabric = fabric

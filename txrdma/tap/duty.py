@@ -26,8 +26,8 @@ from txrdma.kit.spool import Spool
 from txrdma.monitor.config import MonitorConfig
 from txrdma.monitor.diagnosis.findinglog import FindingLog
 from txrdma.monitor.diagnosis.journal import Journal
-from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
 from txrdma.monitor.events.alerts import FormerAlerts
 from txrdma.monitor.events.channels import AlertChannel, LineChannel, MailChannel, WebhookChannel
 from txrdma.monitor.events.memory import restoreState, secondsToFind
@@ -164,7 +164,8 @@ class Duty:
         self._store: HistoryStore | None = None
         self._unsure: list[Row] = []
         self._alerts = FormerAlerts({}, {})
-        self._findingLog, self._presence, self._journal = FindingLog(config.rules), Presence(), Journal()
+        self._findingLog, self._journal = FindingLog(config.rules), Journal()
+        self._topologyWatch = TopologyWatch()
 
     def open(self, lease: Lease | None) -> None:
         """
@@ -196,7 +197,7 @@ class Duty:
             if not store.isOpen:
                 raise DeviceUnavailable("the history is not open")
             self._alerts = restoreState(
-                *(store, self._findingLog, self._presence, self._journal),
+                *(store, self._findingLog, self._topologyWatch, self._journal),
                 lambda kind: began + secondsToFind(kind, self._thresholds, interval),
             )
         except RDMAError as error:
@@ -226,7 +227,7 @@ class Duty:
         self.notifier.restore(self._alerts, self._findingLog.open, self._findingLog.closed)
         if writer is not None:
             self._journal.store = writer.append
-        self._poller.resume(self._findingLog, self._presence, self._journal)
+        self._poller.resume(self._findingLog, self._topologyWatch, self._journal)
         self._applyRules()
 
     def start(self) -> None:

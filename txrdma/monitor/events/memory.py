@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable
 
 from txrdma.fabric.managerwatch import STILL_SECONDS
+from txrdma.monitor.diagnosis.fabricstate import TOPOLOGY_KINDS
 from txrdma.monitor.diagnosis.findinglog import FindingLog, MOST_CLEARED
 from txrdma.monitor.diagnosis.journal import entryOf, Journal, readValid
-from txrdma.monitor.diagnosis.moments import PRESENCE
-from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
 from txrdma.monitor.events.alerts import Alert, FormerAlerts
 from txrdma.monitor.events.notificationqueue import QUEUED, restored
 from txrdma.monitor.events.notifier import RAISED
@@ -40,7 +40,7 @@ def formerAlerts(store: HistoryStore) -> FormerAlerts:
 def restoreState(
     store: HistoryStore,
     findingLog: FindingLog,
-    presence: Presence,
+    topologyWatch: TopologyWatch,
     journal: Journal,
     heldUntil: Callable[[str], float],
 ) -> FormerAlerts:
@@ -51,8 +51,8 @@ def restoreState(
     @raise txrdma.error.DeviceUnavailable: the history cannot be read.
     """
     findings = [*store.states("finding-raised"), *store.states("finding-cleared", most=MOST_CLEARED)]
-    states, changes, alerts = store.states(*PRESENCE), store.changes(), formerAlerts(store)
-    presence.restore(states)
+    states, changes, alerts = store.states(*TOPOLOGY_KINDS), store.changes(), formerAlerts(store)
+    topologyWatch.restore(states)
     journal.changes.extend(changes)
     findingLog.restore(readValid(findings, entryOf), heldUntil)
     return alerts

@@ -50,8 +50,8 @@ from txrdma.mad.subscription import Subscription
 from txrdma.monitor.collecting.pool import CollectorPool
 from txrdma.monitor.diagnosis.findinglog import Action, Entry, FindingEvent, FindingLog, FindingRules, Key
 from txrdma.monitor.diagnosis.journal import Journal
-from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
 from txrdma.monitor.reading.congestion import CongestionReader
 from txrdma.monitor.reading.counterreader import CounterReader
 from txrdma.monitor.reading.details import DetailReader
@@ -125,7 +125,7 @@ class FabricPoller:
     @ivar meters: meters of all ports whose counters were read, by GUID and port number. C{details} has the
         causes of dropped packets, C{corrections} the counters of error correction, C{congestion} the waits of
         ports for credits.
-    @ivar findingLog: findings. C{presence} has missing nodes and links, C{manager} the master SM.
+    @ivar findingLog: findings. C{topologyWatch} has missing nodes and links, C{manager} the master SM.
     @ivar journal: changes of the fabric and of its findings.
     @ivar statistics: work so far.
     @ivar supervisor: supervises all loops of the monitor; C{sweeps} and C{rounds} are loops of the poller.
@@ -176,7 +176,7 @@ class FabricPoller:
             fit into a reactor iteration; None for one poller.
         """
         self.findingLog = FindingLog(rules)
-        self.presence = Presence()
+        self.topologyWatch = TopologyWatch()
         self.journal = Journal()
         self.manager = ManagerWatch()
         self.statistics = PollerStatistics()
@@ -271,7 +271,7 @@ class FabricPoller:
         self._reader.change(settings)
         self._run(Deferred.fromCoroutine(self._judgeTouched()))
 
-    def resume(self, findingLog: FindingLog, presence: Presence, journal: Journal) -> None:
+    def resume(self, findingLog: FindingLog, topologyWatch: TopologyWatch, journal: Journal) -> None:
         """
         Continue from the state of another process; a sweep shows what has changed since.
 
@@ -279,7 +279,7 @@ class FabricPoller:
         """
         self._cancelAll()
         findingLog.inherit(self.findingLog)
-        self.findingLog, self.presence, self.journal = findingLog, presence, journal
+        self.findingLog, self.topologyWatch, self.journal = findingLog, topologyWatch, journal
         self._isResuming = True
         self.sweeps.runIn(0.0)
 
@@ -383,7 +383,7 @@ class FabricPoller:
             now = self._sweptAt = self._reactor.seconds()
             statistics.sweepSeconds = now - began
         statistics.sweeps += 1
-        if len(fabric.nodes) < _FEWEST_NODES and self.presence.present:
+        if len(fabric.nodes) < _FEWEST_NODES and self.topologyWatch.present:
             self._pauseSeconds = settings.settleSeconds
             await self._sweptAlone(fabric)
         elif sweep.bounds.isFull and self.fabric is not None:
@@ -447,9 +447,9 @@ class FabricPoller:
             self._isIsolated = False
             self._reader.backOff.clear()
         await self._nodesChanged(self.sweeps, fabric, now)
-        self.presence.swept(fabric)
+        self.topologyWatch.swept(fabric)
         with self.sweeps.step("checking the fabric"):
-            self.report(_SWEEP, self.presence.findings(await self._checked(fabric)))
+            self.report(_SWEEP, self.topologyWatch.findings(await self._checked(fabric)))
         if isFirst:
             self.rounds.runIn(0.0)
 
@@ -477,10 +477,10 @@ class FabricPoller:
         await self._follow(loop, fabric, now)
         await self._pause(fabric)
         with loop.step("forgetting counters"):
-            self._reader.keep(fabric.nodes, self.presence.nodes)
+            self._reader.keep(fabric.nodes, self.topologyWatch.missingNodes)
         await self._pause(fabric)
         with loop.step("forgetting errors"):
-            self._thresholds.keep(fabric.nodes.keys() | self.presence.nodes.keys())
+            self._thresholds.keep(fabric.nodes.keys() | self.topologyWatch.missingNodes.keys())
         for one in self._optional:
             await self._pause(fabric)
             with loop.step("forgetting optional counters"):
@@ -496,10 +496,10 @@ class FabricPoller:
         """Add changes to the journal, and restart counters of returned nodes; one fabric at a time."""
         with loop.step("following nodes"):
             async with self._turn:  # until the changes are in the journal: the next ones are added after them
-                presence, gone = self.presence, set(self.presence.nodes)
-                self.journal.add(await self._inPieces(presence.follow(fabric, now)))
-            self._thresholds.linksChanged(presence.lost, presence.came, now)
-            self.cables.cameUp(chain.from_iterable(presence.came), now)
+                topologyWatch, gone = self.topologyWatch, set(self.topologyWatch.missingNodes)
+                self.journal.add(await self._inPieces(topologyWatch.follow(fabric, now)))
+            self._thresholds.linksChanged(topologyWatch.lost, topologyWatch.came, now)
+            self.cables.cameUp(chain.from_iterable(topologyWatch.came), now)
             for guid in gone.intersection(fabric.nodes):
                 self._thresholds.restarted(guid, now)
                 self._reader.forget(guid)
@@ -515,7 +515,7 @@ class FabricPoller:
             return
         opened = {key[1:] for key in self.findingLog.open if key.source == _SWEEP}
         found = []
-        for one in self.presence.findings(checked):
+        for one in self.topologyWatch.findings(checked):
             # Datagrams are lost: what is new at other nodes waits for the next sweep.
             portKey = one.where if one.guid is None else str(one.guid)
             if portKey in touched or (one.kind, portKey, one.port) in opened:
@@ -786,13 +786,13 @@ class FabricPoller:
     def _judgeCounters(self, fabric: Fabric) -> None:
         now = self._reactor.seconds()
         silent = [guid for guid in self._reader.silent() if guid in fabric.nodes]
-        found = self._thresholds.findings(fabric, now, self.presence.links, self.cables.serialOf)
+        found = self._thresholds.findings(fabric, now, self.topologyWatch.missingLinks, self.cables.serialOf)
         found += [
             Finding("node-silent", str(fabric.nodes[guid]), "it does not answer for its counters", guid)
             for guid in silent
-            if guid not in self.presence.nodes  # those of another process, until the next sweep
+            if guid not in self.topologyWatch.missingNodes  # those of another process, until the next sweep
         ]
-        found += self.presence.silent()
+        found += self.topologyWatch.silent()
         self.report(_COUNTERS, found, {str(guid) for guid in silent})
         if self._collectors is not None:
             self.report("collectors", self._collectors.findings())

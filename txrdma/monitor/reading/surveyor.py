@@ -84,7 +84,7 @@ class Surveyor:
 
     async def _surveyIfDue(self) -> bool:
         """Survey the fabric if that is due, and it has settled; otherwise False."""
-        changes, before = self._poller.presence.changes, self._changes
+        changes, before = self._poller.topologyWatch.changes, self._changes
         self._changes = changes
         now = self._reactor.seconds()
         if self._poller.fabric is None or changes != before:
@@ -105,7 +105,7 @@ class Surveyor:
         """Read the tables, and report what they show unless the fabric has changed meanwhile."""
         fabric = self._poller.fabric
         assert fabric is not None  # it was there when this began
-        changes, began = self._poller.presence.changes, self._reactor.seconds()
+        changes, began = self._poller.topologyWatch.changes, self._reactor.seconds()
         endPort = self._agent.port.endPort
         tables = await TableSurvey(self._agent, endPort, fabric, _OUTSTANDING, self._unable).run()
         self._unable.keep(fabric.nodes)
@@ -120,7 +120,7 @@ class Surveyor:
         self._poller.surveyedAt = self._reactor.seconds()
         cables = self._poller.cables
         cables.read(tables.cables, fabric.nodes, began)
-        if changes == self._poller.presence.changes:
+        if changes == self._poller.topologyWatch.changes:
             found: list[Finding] = [*tableFindings(fabric, tables), *routes, *cables.findings(fabric)]
             self._poller.report(TABLES, found)
             findingLog = self._poller.findingLog

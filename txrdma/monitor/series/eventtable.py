@@ -4,9 +4,9 @@ Table of all events of a fabric, to which rows are only appended.
 When the answer to a COMMIT is lost, the events may be stored, and their writer appends them again. So events
 stored since the last append that is known to be committed are read, and not stored twice.
 
-The state of a subject is its last event; at an earlier moment, its last event until then. When events are
+The state of a subject is its last event; at an earlier time, its last event until then. When events are
 old, or the table is too large, those before a time are deleted, except for the last one of each subject that
-has a state at that time: since then, the states of all moments are complete. The time is stored as an event.
+has a state at that time: since then, the states at all times are complete. The time is stored as an event.
 """
 
 from __future__ import annotations

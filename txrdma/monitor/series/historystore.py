@@ -24,8 +24,8 @@ from txrdma.error import DeviceUnavailable
 from txrdma.fabric.model import PortKey
 from txrdma.iba.types import GUID
 from txrdma.kit.lease import Lease, LEASE_TABLE
+from txrdma.monitor.diagnosis.fabricstate import FabricState, STATE_KINDS
 from txrdma.monitor.diagnosis.journal import FabricEvent, KINDS, MOST_CHANGES
-from txrdma.monitor.diagnosis.moments import MOMENT, Moment
 from txrdma.monitor.series.database import absolute, Columns, Database, HistoryRefused, IN_USE, openDatabase
 from txrdma.monitor.series.eventtable import EventTable, MOST_STATES
 from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS, indexOf, Level
@@ -258,20 +258,20 @@ class HistoryStore:
         with self._transaction():
             return self._events.changes(self._database, MOST_CHANGES)
 
-    def moment(self, at: float) -> Moment | None:
+    def stateAt(self, at: float) -> FabricState | None:
         """Return the fabric at a time, or at the earliest one that is known; None if there are no events."""
         with self._transaction():
             since = self._events.completeSince(self._database)
             if since is None:
                 return None
             at = max(at, since)
-            return Moment.of(at, self._events.statesAt(self._database, MOMENT, at, MOST_STATES))
+            return FabricState.of(at, self._events.statesAt(self._database, STATE_KINDS, at, MOST_STATES))
 
     def changeTimes(
         self, begin: float, end: float, most: int
     ) -> tuple[float | None, list[tuple[float, int]]]:
         """
-        Return the time since which moments are known, or None, and times of changes with their numbers.
+        Return the time since which states are known, or None, and times of changes with their numbers.
 
         @param most: changes of each C{most}-th part of the time are returned together.
         """

@@ -96,7 +96,7 @@ def _finding(room: str, name: str, value: Any, now: float) -> _Placed:
     raise _invalid(value)
 
 
-def _presence(room: str, name: str, value: Any, now: float) -> _Placed:
+def _topologyWatch(room: str, name: str, value: Any, now: float) -> _Placed:
     place: Any = json.loads(name) if room.startswith("links") else [name, None]
     match place, value:
         case [str(guid), port, *_peer], [str(where), str(beyond), *gone]:
@@ -124,7 +124,7 @@ def _notification(room: str, name: str, value: Any, now: float) -> _Placed:
 _ROOMS: Final[dict[str, Callable[[str, str, Any, float], _Placed]]] = {
     "changes": _change,
     "findings": _finding,
-    **dict.fromkeys(_PRESENCE_KINDS, _presence),
+    **dict.fromkeys(_PRESENCE_KINDS, _topologyWatch),
     "told": _alert,
     "notifications": _notification,
 }

@@ -348,7 +348,7 @@ def linkTable(rows: list[Row], empty: str, heads: Iterable[Part] = LINK_COLUMNS)
 
 def timeline(ranges: Iterable[tuple[int, str]]) -> Tag:
     """
-    Sliders that choose the moment of a topology, and the one that it is compared with; a script shows them.
+    Sliders that choose the time of a topology, and the one that it is compared with; a script shows them.
 
     @param ranges: ranges of time, by their seconds and names.
     """
@@ -372,7 +372,7 @@ def timeline(ranges: Iterable[tuple[int, str]]) -> Tag:
         tags.label(checkbox, " Compare with"),
         class_="filters",
     )
-    sliders = [*slider("from", "Moment"), *slider("to", "Compared with")]
+    sliders = [*slider("from", "Time"), *slider("to", "Compared with")]
     label = {"role": "group", "aria-label": "Time of the topology"}
     listed = tags.datalist(id="timeline-marks")
     return tags.div(controls, sliders, listed, id="timeline", class_="timeline", hidden="hidden", **label)

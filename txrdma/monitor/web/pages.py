@@ -428,18 +428,18 @@ async def _topology(context: PageContext, values: Values) -> Tag:
         pages = pager("/topology", values, page["total"])
         listed = [section("Links between switches", shown, pages, name="rows", isLive=False)]
     elif end is None:
-        listed = _momentSections(context, await past(context, begin), values)
+        listed = _pastSections(context, await past(context, begin), values)
     else:
         found = await past(context, None if end == "now" else float(end), begin)
         listed = await _differenceSections(context, found, values)
     sliders = "" if context.watch.history is None else timeline(_RANGES)
-    live = tags.div(listed, id="moment", **{"data-live": "yes"})
+    live = tags.div(listed, id="past", **{"data-live": "yes"})
     parts = [drawing(True, sliders), _comparisons(context), live]
     return frame(context, "/topology", "Topology", parts, "topology")
 
 
 def _comparisons(context: PageContext) -> Part:
-    """Links to the differences between earlier moments and now, which work without scripts."""
+    """Links to the differences between earlier times and now, which work without scripts."""
     if context.watch.history is None:
         return tags.p(f"Earlier topologies need a history: {context.watch.noHistory}.")
     links = [
@@ -451,8 +451,8 @@ def _comparisons(context: PageContext) -> Part:
     return tags.nav("Compare with ", [[each, " "] for each in links], class_="choices", **label)
 
 
-def _momentSections(context: PageContext, found: Past, values: Values) -> list[Part]:
-    """Tables of a moment."""
+def _pastSections(context: PageContext, found: Past, values: Values) -> list[Part]:
+    """Tables of a state."""
     offset, limit = values["offset"], values["limit"]
     rows = (
         [
@@ -476,7 +476,7 @@ def _momentSections(context: PageContext, found: Past, values: Values) -> list[P
 
 
 async def _differenceSections(context: PageContext, found: Past, values: Values) -> list[Part]:
-    """Tables of the differences between two moments."""
+    """Tables of the differences between two states."""
     wanted = {name: values[name] for name in ("search", "offset", "limit")}
     page = await found.table().page([context], wanted)
 
@@ -572,8 +572,8 @@ def _pathSection(context: PageContext, trace: Row) -> Tag:
 _NAME: Final = {**TEXT, "maxLength": 200}
 _RANGE: Final = Parameter("range", {"type": "string", "enum": [text for _, text in _RANGES]}, "Range of time")
 
-_MOMENTS: Final = (
-    Parameter("from", TIME, "Time of the moment, or of the earlier one of two"),
+_TIMES: Final = (
+    Parameter("from", TIME, "Time of the state that is shown, or of the earlier one of two"),
     Parameter("to", {"type": "string", "pattern": "^(now|[0-9]{1,12})$"}, "Time to compare it with"),
 )
 
@@ -587,7 +587,7 @@ PAGES: Final = (
     Page("/findings", listing(FINDINGS, "severity"), _findings),
     Page("/findings/{id}", (ID_PARAMETER,), _finding),
     Page("/changes", (Parameter("since", TIME, "Since"), *listing(CHANGES, "kind")), _changes),
-    Page("/topology", (*_MOMENTS, *listing(LINKS, sort="-load")), _topology),
+    Page("/topology", (*_TIMES, *listing(LINKS, sort="-load")), _topology),
     Page("/trace", (Parameter("from", _NAME, "Node"), Parameter("to", _NAME, "Node")), _trace),
 )
 """Pages for people; each can be bookmarked."""

@@ -1,5 +1,5 @@
 """
-The fabric at an earlier moment, and the differences between two moments, from the events in the history.
+The fabric at an earlier time, and the differences between two times, from the events in the history.
 
 They are made in the thread of the history, each once for equal requests; the latest ones are retained.
 """
@@ -17,16 +17,16 @@ from typing import Any, Final, NamedTuple, TypeVar
 from txrdma.fabric.model import breakUp, Fabric, Node
 from txrdma.iba.types import GUID
 from txrdma.kit.values import record as valueRecord
-from txrdma.monitor.diagnosis.findinglog import Entry, FindingLog
-from txrdma.monitor.diagnosis.moments import (
+from txrdma.monitor.diagnosis.fabricstate import (
     DIFFERENCES,
     differences,
     fabricOf,
+    FabricState,
     hasOtherRate,
     Link,
-    Moment,
-    MomentDifference,
+    StateDifference,
 )
+from txrdma.monitor.diagnosis.findinglog import Entry, FindingLog
 from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.series.historystore import HistoryStore
@@ -61,14 +61,14 @@ _SLOTS: Final = 8
 """Maximum number of results that are retained for each fabric: those of large ones have some megabytes."""
 
 _RECENT_SECONDS: Final = 60.0
-"""Age up to which events of a moment may not be stored yet."""
+"""Age up to which events of a state may not be stored yet."""
 
 _ROWS_AT_A_TIME: Final = 200
 
 _CHANGE: Final[Schema] = {
     "type": ["string", "null"],
     "enum": ["added", "removed", "changed", None],
-    "description": "Difference from the earlier moment",
+    "description": "Difference from the earlier state",
 }
 _NODES: Final = rowsOf(
     record(
@@ -80,18 +80,18 @@ _NODES: Final = rowsOf(
 )
 _EDGES: Final = rowsOf(record(**BUNDLE, worst=described(WORST, "Worst finding at its ports"), change=_CHANGE))
 PAST_SCHEMA: Final = record(
-    at=described(NUMBER, "Time of the moment"),
-    since=described(orNull(NUMBER), "Time of the earlier moment, with which it is compared"),
+    at=described(NUMBER, "Time of the state"),
+    since=described(orNull(NUMBER), "Time of the earlier state, with which it is compared"),
     **dict.fromkeys(("switches", "hosts", "links", "missing", "findings"), COUNT),
     differences=record(**dict.fromkeys(DIFFERENCES, COUNT)),
     shape=choice("levels", "free"),
     nodes=_NODES,
     edges=_EDGES,
 )
-"""JSON schema of a topology at a moment, and of the differences between two."""
+"""JSON schema of a topology at a time, and of the differences between two."""
 
 TIMES_SCHEMA: Final = record(
-    since=described(orNull(NUMBER), "Time since which moments are known"),
+    since=described(orNull(NUMBER), "Time since which states are known"),
     begin=NUMBER,
     end=NUMBER,
     marks=rowsOf(record(at=NUMBER, changes=COUNT)),
@@ -99,11 +99,11 @@ TIMES_SCHEMA: Final = record(
 """JSON schema of the times of changes."""
 
 
-def _guidOf(difference: MomentDifference) -> str | None:
+def _guidOf(difference: StateDifference) -> str | None:
     return None if difference.guid is None else guidText(difference.guid)
 
 
-DIFFERENCE_TABLE: Final[Table[MomentDifference]] = Table(
+DIFFERENCE_TABLE: Final[Table[StateDifference]] = Table(
     "Difference",
     ("where", "before", "after", "guid"),
     lambda context, _: (),
@@ -115,11 +115,11 @@ DIFFERENCE_TABLE: Final[Table[MomentDifference]] = Table(
     Column("before", TEXT, "Earlier state; empty for none", lambda _, one: printable(one.before)),
     Column("after", TEXT, "Later state; empty for none", lambda _, one: printable(one.after)),
 )
-"""Differences between two moments."""
+"""Differences between two states."""
 
 
 class Bundle(NamedTuple):
-    """Links between two switches at a moment, as a row of a page."""
+    """Links between two switches at a time, as a row of a page."""
 
     ends: tuple[GUID, GUID]
     names: tuple[str, str]
@@ -132,9 +132,9 @@ class Bundle(NamedTuple):
 @valueRecord
 class Past:
     """
-    The fabric at a moment, or its differences from an earlier one.
+    The fabric at a time, or its differences from an earlier one.
 
-    @ivar at: time of the moment; C{since} is that of the earlier one, or None.
+    @ivar at: time of the state; C{since} is that of the earlier one, or None.
     @ivar counts: number of nodes, links and findings by name.
     @ivar kinds: number of differences by kind; C{rows} are the first L{MOST_DIFFERENCES}.
     @ivar findings: findings that were open, the most severe first.
@@ -145,18 +145,18 @@ class Past:
     since: float | None
     counts: dict[str, int]
     kinds: dict[str, int]
-    rows: list[MomentDifference]
+    rows: list[StateDifference]
     findings: list[Entry]
     bundles: list[Bundle]
     pieces: list[bytes]
 
-    def table(self) -> Table[MomentDifference]:
+    def table(self) -> Table[StateDifference]:
         """Return the table of the differences."""
         return DIFFERENCE_TABLE.showing(lambda context, _: self.rows)
 
 
-class _MomentContext(PageContext):
-    """Context of a moment: it has no counters."""
+class _PastContext(PageContext):
+    """Context of a state: it has no counters."""
 
     def __init__(self, watch: Watch, fabric: Fabric, findings: list[Entry]) -> None:
         super().__init__(watch)
@@ -186,7 +186,7 @@ def _eventsOf(context: PageContext) -> object:
 
 async def changeTimes(context: PageContext, begin: float | None, end: float | None) -> dict[str, Any]:
     """
-    Return the times of changes, about L{MOST_MARKS}, for JSON; of all moments without C{begin}.
+    Return the times of changes, about L{MOST_MARKS}, for JSON; of all times without C{begin}.
 
     Browsers that show the last hour request slightly different times, and are answered by one reading.
     """
@@ -213,10 +213,10 @@ async def changeTimes(context: PageContext, begin: float | None, end: float | No
 
 async def past(context: PageContext, at: float | None, since: float | None = None) -> Past:
     """
-    Return the fabric at a moment, compared with an earlier one.
+    Return the fabric at a time, compared with an earlier one.
 
-    @param at: time of the moment, or None for now.
-    @param since: time of the earlier moment, or None for no comparison; if it is later, both are exchanged.
+    @param at: time of the state, or None for now.
+    @param since: time of the earlier state, or None for no comparison; if it is later, both are exchanged.
     @raise Missing: there is no history, or it has no events.
     """
     history, watch = historyOf(context), context.watch
@@ -244,17 +244,17 @@ async def past(context: PageContext, at: float | None, since: float | None = Non
 
 
 def _read(watch: Watch, at: float, since: float | None, store: HistoryStore) -> Past | None:
-    after = store.moment(at)
-    before = None if since is None else store.moment(since)
+    after = store.stateAt(at)
+    before = None if since is None else store.stateAt(since)
     if after is None or (before is None and since is not None):
         return None
     return _made(watch, after, before)
 
 
-def _made(watch: Watch, after: Moment, before: Moment | None) -> Past:
+def _made(watch: Watch, after: FabricState, before: FabricState | None) -> Past:
     _rate(after.findings, watch.poller.findingLog)
     kinds = dict.fromkeys(DIFFERENCES, 0)
-    rows: list[MomentDifference] = []
+    rows: list[StateDifference] = []
     for one in differences(before, after) if before is not None else ():
         kinds[one.kind] += 1
         if len(rows) < MOST_DIFFERENCES:
@@ -262,7 +262,7 @@ def _made(watch: Watch, after: Moment, before: Moment | None) -> Past:
     former = after if before is None else before
     links = dict.fromkeys(chain(after.links, after.missing, former.links))
     fabric = fabricOf({**former.nodes, **after.nodes}, links)
-    context = _MomentContext(watch, fabric, after.findings)
+    context = _PastContext(watch, fabric, after.findings)
     drawing = _Drawing(context, former, after, links)
     switches = sum(node.guid in after.nodes for node in fabric.switches())
     counts = {
@@ -301,10 +301,10 @@ def _changeOf(was: bool, isThere: bool) -> str | None:
 
 
 class _Drawing:
-    """Drawing of a moment with its differences from a former one."""
+    """Drawing of a state with its differences from a former one."""
 
     def __init__(
-        self, context: PageContext, before: Moment, after: Moment, links: Mapping[Link, Any]
+        self, context: PageContext, before: FabricState, after: FabricState, links: Mapping[Link, Any]
     ) -> None:
         self._context = context
         self._before = before

@@ -26,7 +26,7 @@ MOST_TRACES: Final = 2
 """Largest number of paths that are traced at a time, each by one request to the fabric after the other."""
 
 MOST_READS: Final = 2
-"""Largest number of moments that are read from the history at a time, between what is written to it."""
+"""Largest number of states that are read from the history at a time, between what is written to it."""
 
 MOST_RESULTS: Final = 32
 """Largest number of search results that are retained to answer equal requests; each has up to 1,000 rows."""
@@ -67,7 +67,7 @@ class Searches:
     """
     Runs searches, each until L{stop}.
 
-    @ivar traces: limits the paths that are traced at a time; C{reads} the moments that are read.
+    @ivar traces: limits the paths that are traced at a time; C{reads} the states that are read.
     """
 
     def __init__(self, reactor: IReactorTime) -> None:

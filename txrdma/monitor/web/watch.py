@@ -95,7 +95,7 @@ class Watch:
         """Return why another monitor should be used instead; C{""} if there is no reason."""
         if not self.isActive:
             return "standby"
-        isKnown = self.poller.fabric is not None or self.poller.presence.remembered is not None
+        isKnown = self.poller.fabric is not None or self.poller.topologyWatch.remembered is not None
         return "" if isKnown else "the first sweep is in progress"
 
     def context(self, isOperator: bool = False) -> PageContext:
@@ -116,10 +116,10 @@ class PageContext:
         self.isOperator = isOperator
         self.watch = watch
         self.poller = watch.poller
-        presence = watch.poller.presence
-        isOld = watch.poller.fabric is None and presence.remembered is not None
-        self.fabric = watch.poller.fabric or presence.remembered or Fabric()
-        self.knownAt = presence.rememberedAt if isOld else None
+        topologyWatch = watch.poller.topologyWatch
+        isOld = watch.poller.fabric is None and topologyWatch.remembered is not None
+        self.fabric = watch.poller.fabric or topologyWatch.remembered or Fabric()
+        self.knownAt = topologyWatch.rememberedAt if isOld else None
         self.now = watch.seconds()
 
     @property

@@ -173,7 +173,7 @@ BOUNDS: Final = {
         monitor.DetailReader.causes,_explained,_unable
         monitor.ErrorThresholds._downs,_links,_restarts,_resets,_down,_trained,_recent,_full,_former,_causes
         monitor.FabricPoller.firmware,linear,_rotation,_signs,_touched,_ports monitor.FindingLog._pending,open
-        monitor.Presence._appeared,present,linked,lost,came monitor.Tallies._tallies
+        monitor.TopologyWatch._appeared,present,linked,lost,came monitor.Tallies._tallies
         kit.BackOff._silent monitor._Visit.stops,pending,doubted,states tap.HistoryReplay._growing
     """,
     "fabric.sweepbounds.MOST_PROBLEMS": "fabric.Fabric.problems",
@@ -199,7 +199,8 @@ BOUNDS: Final = {
     "monitor.collecting.wire.MOST_CALLS": "monitor.CollectorProtocol._waiting,_running,_results",
     "monitor.diagnosis.cablemoves.MOST_FAULTS": "monitor.CableMoves._faults",
     "monitor.diagnosis.findinglog.MOST_CLEARED": "monitor.FindingLog._closed,_returning",
-    "monitor.diagnosis.presence.MOST_GONE": "monitor.Presence.nodes,links,_hung monitor.WhatIf._down,_gone",
+    "monitor.diagnosis.topologywatch.MOST_GONE": """
+        monitor.TopologyWatch.missingNodes,missingLinks,_hung monitor.WhatIf._down,_gone""",
     "monitor.diagnosis.findinglog.MOST_COMMENTS": "monitor.Entry.comments",
     "monitor.events.notificationqueue.MOST_ALERTS": """
         monitor.NotificationQueue._waiting,_repeated monitor.Notifier._due

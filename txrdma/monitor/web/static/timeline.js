@@ -1,5 +1,5 @@
 /*
- * Sliders of the topology's page: the moment that is shown, and the one that it is compared with. The address of
+ * Sliders of the topology's page: the time that is shown, and the one that it is compared with. The address of
  * the page has both, so that it can be bookmarked; the server makes the tables, topology.js the drawing.
  */
 "use strict";

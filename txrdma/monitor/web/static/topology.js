@@ -16,7 +16,7 @@
     const LEGENDS = {
         load: ["idle", "up to 25 %", "up to 50 %", "up to 80 %", "beyond 80 %, or down"],
         errors: ["no errors", "fewer than 1 in 100 s", "up to 1 a second", "up to 100", "more, or down"],
-        moment: ["no finding", "a notice", "a warning", "critical", "missing"],
+        past: ["no finding", "a notice", "a warning", "critical", "missing"],
         difference: ["as before", "added", "changed", "removed"],
     };
     const CHANGES = { added: "ok", changed: "warning", removed: "critical" };
@@ -24,7 +24,7 @@
     let renderer = null;
     let version = -1;
     let loads = 0;
-    let mode = "now"; // or a moment, or the difference between two
+    let mode = "now"; // or the past, or the difference between two times
     let written = [];
     let hovered = null;
     let colours = {};
@@ -386,7 +386,7 @@
         if (told.nodes.length === 0 || number !== loads) {
             return;
         }
-        mode = path === "" ? "now" : told.since === null ? "moment" : "difference";
+        mode = path === "" ? "now" : told.since === null ? "past" : "difference";
         place.dataset.mode = mode;
         figure.hidden = false;
         readColours();

@@ -20,7 +20,7 @@ from txrdma.fabric.recording import Recording
 from txrdma.fabric.snapshots import writeRecording
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.diagnosis.moments import LinkState, stateEvent
+from txrdma.monitor.diagnosis.fabricstate import LinkState, stateEvent
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.rows import COUNTERS, Row
 from txrdma.sim.clock import SimulatedClock
@@ -140,7 +140,7 @@ class ReplayTests(TestCase):
                 return meter is not None and 5e7 < (meter.rate("portXmitData") or 0.0) < 7e7
 
             def isGone() -> bool:
-                return gone.guid in poller.presence.nodes
+                return gone.guid in poller.topologyWatch.missingNodes
 
             await waitUntil(reactor, isCarried, what="traffic as in the history")
             await waitUntil(reactor, isGone, what="the host is gone")

@@ -25,8 +25,8 @@ from twisted.trial.unittest import SynchronousTestCase
 import txrdma
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis import journal
-from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.tallies import TallyLimit
+from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.series.exposition import exposed, guidText, labels
@@ -149,7 +149,7 @@ class ChurnTests(PollerTestCase):
         self.store = HistoryStore(self.mktemp(), mostPorts=self.mostPorts)
         self.addCleanup(self.store.close)
         poller = FabricPoller(self.clock, self.agent, self.settings, onRound=self.stored)
-        poller.presence = Presence(mostGone=self.mostGone)
+        poller.topologyWatch = TopologyWatch(mostGone=self.mostGone)
         self.metrics = Metrics(Watch(poller, self.agent, None, self.clock.seconds))
         return poller
 
@@ -189,10 +189,10 @@ class ChurnTests(PollerTestCase):
                 gc.collect()
                 objects.append(len(gc.get_objects()))
         self.assertLessEqual(len(names), 2 + 11 * math.ceil(DAYS))
-        self.assertLessEqual(len(self.poller.presence.nodes), self.mostGone)
+        self.assertLessEqual(len(self.poller.topologyWatch.missingNodes), self.mostGone)
         self.assertLessEqual(len(self.store._ports), self.mostPorts)
         self.assertLess(len(self.poller.findingLog.open), self.mostGone + 50)
-        self.assertIn(self.fabric.node("h00002").guid, self.poller.presence.nodes)
+        self.assertIn(self.fabric.node("h00002").guid, self.poller.topologyWatch.missingNodes)
         self.assertIn(("node-gone", self.fabric.node("h00002").guid), self.found())
         points = self.store.series(self.portKey("leaf0000", 1), "portXmitPkts", 0, 1 << 40, "readings")
         self.assertGreater(len(points), min(minutes, 350))  # two a minute, for six hours

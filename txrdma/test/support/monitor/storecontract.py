@@ -21,10 +21,10 @@ from txrdma.fabric.model import PortKey
 from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.iba.types import GUID
 from txrdma.kit.lease import Lease
+from txrdma.monitor.diagnosis.fabricstate import LinkState, NodeState, stateEvent
 from txrdma.monitor.diagnosis.findinglog import Acknowledgement, Action, FindingLog, Key
 from txrdma.monitor.diagnosis.journal import FabricEvent, Journal
-from txrdma.monitor.diagnosis.moments import LinkState, NodeState, stateEvent
-from txrdma.monitor.diagnosis.presence import Presence
+from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
 from txrdma.monitor.events.memory import restoreState
 from txrdma.monitor.events.notificationqueue import QUEUED, restored
 from txrdma.monitor.reading.poller import DEFAULT_RULES
@@ -273,7 +273,7 @@ class StoreContract(SynchronousTestCase):
             journal.annotated(entry, action, user, text, 1500.25)
         self.reopen()
         journal.store = self.store.append
-        restoreState(self.store, findingLog, Presence(), journal, lambda kind: 0.0)
+        restoreState(self.store, findingLog, TopologyWatch(), journal, lambda kind: 0.0)
         (after,) = findingLog.open.values()
         self.assertEqual(after.acknowledgement, Acknowledgement(1500.25, "alice", entry.severity))
         self.assertEqual([one.user for one in after.comments], ["alice", "bob", "a'b"])
@@ -284,7 +284,7 @@ class StoreContract(SynchronousTestCase):
         findingLog.annotate(after, Action.UNACKNOWLEDGE, "bob", "", 1600.0)
         journal.annotated(after, Action.UNACKNOWLEDGE, "bob", "", 1600.0)
         findingLog = FindingLog(DEFAULT_RULES)
-        restoreState(self.store, findingLog, Presence(), journal, lambda kind: 0.0)
+        restoreState(self.store, findingLog, TopologyWatch(), journal, lambda kind: 0.0)
         (after,) = findingLog.open.values()
         self.assertEqual((after.acknowledgement, after.comments), (None, entry.comments))
 
@@ -296,8 +296,8 @@ class StoreContract(SynchronousTestCase):
         self.assertVersion1Events()
 
     def assertVersion1Events(self) -> None:
-        findingLog, presence, journal = FindingLog(DEFAULT_RULES), Presence(), Journal()
-        restoreState(self.store, findingLog, presence, journal, lambda kind: 0.0)
+        findingLog, topologyWatch, journal = FindingLog(DEFAULT_RULES), TopologyWatch(), Journal()
+        restoreState(self.store, findingLog, topologyWatch, journal, lambda kind: 0.0)
         lost = Key("sweep", "node-gone", "0000:0000:0010:0006", None)
         self.assertEqual([(key, one.firstSeen) for key, one in findingLog.open.items()], [(lost, 337.0)])
         (cleared,) = findingLog.closed
@@ -308,10 +308,10 @@ class StoreContract(SynchronousTestCase):
             [(40.0, "link-gone"), (44.33, "finding-raised"), (137.0, "link-came"), (170.0, "finding-cleared")]
             + [(337.0, "node-gone"), (339.0, "finding-raised")],
         )
-        self.assertEqual((len(presence.present), len(presence.linked)), (5, 6))
-        (gone,) = presence.nodes.values()
+        self.assertEqual((len(topologyWatch.present), len(topologyWatch.linked)), (5, 6))
+        (gone,) = topologyWatch.missingNodes.values()
         self.assertEqual((gone.where, gone.since), ("c (0000:0000:0010:0006)", 337.0))
-        self.assertEqual([one.since for one in presence.links.values()], [337.0])
+        self.assertEqual([one.since for one in topologyWatch.missingLinks.values()], [337.0])
         (raised,) = self.store.states("alert-raised")
         self.assertEqual(Key(*json.loads(raised.subject)), lost)
         (queued,) = restored(self.store.states(QUEUED))["recorded"].values()
@@ -509,8 +509,8 @@ class StoreContract(SynchronousTestCase):
         return self.store.statesAt(("node-came", "node-gone"), at)
 
     def test_moment(self) -> None:
-        """A moment has nodes, links, missing links and open findings; there is none without events."""
-        self.assertIsNone(self.store.moment(5.0))
+        """A state has nodes, links, missing links and open findings; there is none without events."""
+        self.assertIsNone(self.store.stateAt(5.0))
         self.assertEqual(self.store.changeTimes(0.0, 9.0, 9), (None, []))
         one, other = GUID(bytes(7) + b"\1"), GUID(bytes(7) + b"\2")
         link = (one, 1), (other, 2)
@@ -524,7 +524,7 @@ class StoreContract(SynchronousTestCase):
                 FabricEvent(4.0, "finding-raised", "node/1", "x", one, 1, "f", [key, "x", 4.0, 4.0, None, 1]),
             ]
         )
-        found = [self.store.moment(at) for at in (1.0, 2.0, 3.0, 4.0)]
+        found = [self.store.stateAt(at) for at in (1.0, 2.0, 3.0, 4.0)]
         self.assertEqual([one.at for one in found if one], [2.0, 2.0, 3.0, 4.0])
         self.assertEqual([len(one.links) for one in found if one], [1, 1, 0, 0])
         last = found[-1]
@@ -533,7 +533,7 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual([entry.key.kind for entry in last.findings], ["link-gone"])
 
     def test_momentsDeleted(self) -> None:
-        """When events were deleted because of their age, moments since then are complete."""
+        """When events were deleted because of their age, states since then are complete."""
         self.reopen(events=Level("events", 0, 100, 1000))
         came, back = (self.event(at, "node-came", "a") for at in (10.0, 300.0))
         gone, still = self.event(200.0, "node-gone", "a"), self.event(1500.0, "node-gone", "a")
@@ -548,7 +548,7 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual(self.statesAt(1400.0), [back])
 
     def test_momentsSize(self) -> None:
-        """When events were deleted because of their size, moments since then are complete."""
+        """When events were deleted because of their size, states since then are complete."""
         self.reopen(events=Level("events", 0, 100, 10**9, 100_000))
         steady = self.event(1.0, "node-came", "a")
         flapping = [self.event(at, ("node-came", "node-gone")[at % 2], "b") for at in range(2, 1002)]

@@ -375,7 +375,7 @@ class BrowserTests(SynchronousTestCase):
         self.until(lambda: "/nodes/0x" in self.driver.current_url)
 
     def test_timeline(self) -> None:
-        """Sliders show a moment and its differences from now, by keyboard, in colours and as a table."""
+        """Sliders show a state and its differences from now, by keyboard, in colours and as a table."""
         self.assertTimeline("leaf05")
 
     def test_userInAddress(self) -> None:
@@ -404,13 +404,13 @@ class BrowserTests(SynchronousTestCase):
         self.drawn("#topology")
         self.until(lambda: int(self.js("return document.getElementById('timeline').dataset.marks ?? 0")))
         self.press("timeline-from", Keys.HOME)
-        self.untilMode("moment")
-        self.until(lambda: "Findings then" in self.text("#moment"))
+        self.untilMode("past")
+        self.until(lambda: "Findings then" in self.text("#past"))
         spoken = "return document.getElementById('timeline-from').getAttribute('aria-valuetext')"
         self.assertRegex(self.js(spoken), r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$")
         self.press("timeline-compare", Keys.SPACE)
         self.untilMode("difference")
-        self.until(lambda: re.search(f"link removed\\s+{leaf}", self.text("#moment")))
+        self.until(lambda: re.search(f"link removed\\s+{leaf}", self.text("#past")))
         self.assertIn("to=now", self.driver.current_url)
         self.assertEqual(self.complaintsOfAxe(), [])
         self.driver.refresh()
@@ -421,7 +421,7 @@ class BrowserTests(SynchronousTestCase):
             self.picture("difference")
             self.press("timeline-from", Keys.END)
             self.untilMode("now")
-            self.until(lambda: "Errors/s" in self.text("#moment"))
+            self.until(lambda: "Errors/s" in self.text("#past"))
 
     def press(self, identifier: str, key: str) -> None:
         self.js("document.getElementById(arguments[0]).focus()", identifier)

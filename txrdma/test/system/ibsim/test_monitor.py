@@ -130,7 +130,7 @@ class MonitorTests(MonitorTestCase):
         self.assertLess(seconds, TWO_INTERVALS)
         self.assertEqual(self.linked(), await self.linksReported())
         self.fabric.console('ReLink "c"[1]')
-        seconds = await self.until(lambda: not self.poller.presence.nodes)
+        seconds = await self.until(lambda: not self.poller.topologyWatch.missingNodes)
         self.assertLess(seconds, TWO_INTERVALS)
         self.assertEqual(self.linked(), await self.linksReported())
         self.assertEqual(self.poller.statistics.sweeps, sweeps)  # only changed parts were queried

@@ -53,13 +53,16 @@ class EventTests(PollerTestCase):
             self.pump(20.0)
             self.assertEqual(self.output(), [("raised", kind, place[0])])
             self.assertEqual(len(links - self.links()), 1)
-            gone, *_ = (*self.poller.presence.nodes.values(), *self.poller.presence.links.values())
+            gone, *_ = (
+                *self.poller.topologyWatch.missingNodes.values(),
+                *self.poller.topologyWatch.missingLinks.values(),
+            )
             self.assertIn("right", gone.beyond)
             self.assertLess(gone.since - began, 10.0)
             self.assertEqual(self.rate("c", 1), None if place[0] == "c" else 0.0)
             self.fabric.heal(*place)
             self.pump(20.0)
-            self.assertEqual((self.output(), self.poller.presence.nodes), ([], {}))
+            self.assertEqual((self.output(), self.poller.topologyWatch.missingNodes), ([], {}))
             self.pump(40.0)
             self.assertEqual(self.output(), [("cleared", kind, place[0])])
             self.assertEqual((self.links(), self.poller.statistics.sweeps), (links, 1))
@@ -149,10 +152,10 @@ class EventTests(PollerTestCase):
         for _ in range(5):
             self.fabric.cut("c")
             self.pump(300.0)
-            self.assertIn(self.fabric.node("c").guid, self.poller.presence.nodes)
+            self.assertIn(self.fabric.node("c").guid, self.poller.topologyWatch.missingNodes)
             self.fabric.heal("c")
             self.pump(300.0)
-            self.assertEqual(self.poller.presence.nodes, {})
+            self.assertEqual(self.poller.topologyWatch.missingNodes, {})
 
 
 class ManagerTests(PollerTestCase):

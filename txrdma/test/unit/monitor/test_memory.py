@@ -26,8 +26,8 @@ from txrdma.monitor.diagnosis.findinglog import (
     Resumed,
 )
 from txrdma.monitor.diagnosis.journal import FabricEvent, Journal, MOST_CHANGES
-from txrdma.monitor.diagnosis.presence import Absence, Presence
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.diagnosis.topologywatch import Absence, TopologyWatch
 from txrdma.monitor.events.alerts import Alert, FormerAlerts
 from txrdma.monitor.events.memory import restoreState, secondsToFind
 from txrdma.monitor.reading.poller import DEFAULT_RULES, FabricPoller
@@ -58,7 +58,7 @@ class RestartTestCase(PollerTestCase):
         self.journal = poller.journal
         began = self.clock.seconds()
         restoreState(
-            *(self.store, poller.findingLog, poller.presence, self.journal),
+            *(self.store, poller.findingLog, poller.topologyWatch, self.journal),
             lambda kind: began + secondsToFind(kind, self.thresholds, self.settings.intervalSeconds),
         )
         self.journal.store = self.writer.append
@@ -102,7 +102,7 @@ class RestartTests(RestartTestCase):
         self.pump(30.0)
         self.assertEqual(self.output(), [("raised", "node-gone", "c")])
         first, guid = self.entries()["node-gone"].firstSeen, str(self.fabric.node("c").guid)
-        (gone,) = self.poller.presence.nodes.values()
+        (gone,) = self.poller.topologyWatch.missingNodes.values()
         changes = list(self.journal.changes)
         self.assertEqual(self.kinds(), [("node-gone", "c"), ("finding-raised", "c")])
         self.ended()
@@ -112,7 +112,7 @@ class RestartTests(RestartTestCase):
         self.assertEqual((entry.firstSeen, entry.times, entry.severity), (first, 1, Severity.WARNING))
         self.assertEqual((entry.toDict()["guid"], entry.advice), (guid, ADVICE["node-gone"].text))
         self.assertGreater(entry.lastSeen, first)
-        self.assertEqual(list(self.poller.presence.nodes.values()), [gone])
+        self.assertEqual(list(self.poller.topologyWatch.missingNodes.values()), [gone])
         self.assertEqual(list(self.journal.changes), changes)
         self.fabric.heal("c")
         self.pump(80.0)
@@ -180,7 +180,7 @@ class RestartTests(RestartTestCase):
         self.at = "h00000"
         self.again(60.0)
         self.assertEqual(self.output(), [])
-        self.assertEqual(self.poller.presence.nodes, {})
+        self.assertEqual(self.poller.topologyWatch.missingNodes, {})
         self.assertEqual(self.kinds(), [])
 
 
@@ -243,7 +243,11 @@ class InvalidRowTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.store = HistoryStore(self.mktemp())
         self.addCleanup(self.store.close)
-        self.findingLog, self.presence, self.journal = FindingLog(DEFAULT_RULES), Presence(), Journal()
+        self.findingLog, self.topologyWatch, self.journal = (
+            FindingLog(DEFAULT_RULES),
+            TopologyWatch(),
+            Journal(),
+        )
         self.key = ["sweep", "width", "leaf", 7]
         self.finding = entryOf().toDict()
         self.store.append(
@@ -264,7 +268,9 @@ class InvalidRowTests(SynchronousTestCase):
     def restored(self) -> tuple[FormerAlerts, list[str]]:
         """Restore the state; return the alerts, and what was logged."""
         with capturedLogs() as logged:
-            former = restoreState(self.store, self.findingLog, self.presence, self.journal, lambda kind: 0.0)
+            former = restoreState(
+                self.store, self.findingLog, self.topologyWatch, self.journal, lambda kind: 0.0
+            )
         return former, [formatEvent(one) for one in logged]
 
     def assertRestored(self, former: FormerAlerts) -> None:
@@ -273,8 +279,8 @@ class InvalidRowTests(SynchronousTestCase):
         self.assertEqual(former.sent, {key: self.finding})
         self.assertEqual(former.queued, {"mail": {4: Alert(key, True, self.finding)}})
         one, other = GUID.fromString(ONE), GUID.fromString(OTHER)
-        self.assertEqual(set(self.presence.present), {one, other})
-        self.assertEqual(list(self.presence.linked), [((one, 1), (other, 2))])
+        self.assertEqual(set(self.topologyWatch.present), {one, other})
+        self.assertEqual(list(self.topologyWatch.linked), [((one, 1), (other, 2))])
         self.assertEqual([change.kind for change in self.journal.changes], ["operator-reloaded"])
 
     def test_valid(self) -> None:
@@ -388,17 +394,17 @@ class BoundTests(SynchronousTestCase):
             journal.add([FabricEvent(float(at), "node-came", f"n{at}", "it is there") for at in several])
         self.assertEqual(len(journal.changes), MOST_CHANGES)
         other = Journal()
-        restoreState(store, FindingLog(DEFAULT_RULES), Presence(), other, lambda kind: 0.0)
+        restoreState(store, FindingLog(DEFAULT_RULES), TopologyWatch(), other, lambda kind: 0.0)
         self.assertEqual(list(other.changes), list(journal.changes))
 
     def test_gone(self) -> None:
         """Of many missing nodes those are remembered that were present for the longest time."""
-        presence, gone = Presence(mostGone=3), dict[object, Absence]()
+        topologyWatch, gone = TopologyWatch(mostGone=3), dict[object, Absence]()
         for number in range(10):
             guid = GUID(bytes(7) + bytes([number]))
-            presence._appeared[guid] = float(-number)
+            topologyWatch._appeared[guid] = float(-number)
             gone[guid] = Absence(f"n{number}", "", 5.0)
-        presence._bound(gone)
+        topologyWatch._bound(gone)
         self.assertEqual([one.where for one in gone.values()], ["n7", "n8", "n9"])
 
     def test_held(self) -> None:

@@ -32,7 +32,7 @@ class MirageTests(PollerTestCase):
         log = FindingLog(DEFAULT_RULES)
         for at in (1.0, 2.0):
             log.observe("sweep", [Finding("width", "right", "", self.fabric.node("right").guid, 1)], at)
-        self.poller.resume(log, self.poller.presence, Journal())
+        self.poller.resume(log, self.poller.topologyWatch, Journal())
         self.pump(60)
         self.assertNotIn(("cleared", "width", "right"), self.output())
         self.poller.change(self.settings, DEFAULT_RULES, locatedFindings)

@@ -1,5 +1,5 @@
 """
-Topologies of earlier moments, and differences between two, in REST and on the page.
+Topologies at earlier times, and differences between two, in REST and on the page.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PastTests(PageTestCase):
         self.pump(60.0)
         return before
 
-    def test_moment(self) -> None:
+    def test_past(self) -> None:
         """A host that is gone was there before; its switch has one host less now."""
         before = self.cut("c")
         found = self.json(f"topology/at?at={before}")
@@ -100,7 +100,7 @@ class PastTests(PageTestCase):
         self.assertEqual([node["change"] for node in found["nodes"]], [None, "removed"])
 
     def test_times(self) -> None:
-        """Times of changes are returned from when moments are known."""
+        """Times of changes are returned from when states are known."""
         before = self.cut("c")
         found = self.json("topology/times")
         self.assertLess(found["since"], 10.0)
@@ -188,7 +188,7 @@ class PastTests(PageTestCase):
         self.assertEqual(most, MOST_READS)
 
     def test_page(self) -> None:
-        """The page has sliders, and tables of a moment or of differences; old times count as the first."""
+        """The page has sliders, and tables of a state or of differences; old times count as the first."""
         before = self.cut("c")
         page = self.page("/topology").text
         self.assertIn('id="timeline-from"', page)
@@ -249,7 +249,7 @@ class PastTests(PageTestCase):
         self.poller.stop()
         self.fabric.cut("left", 3)
         restarted = self.made()
-        restarted.presence.restore(
+        restarted.topologyWatch.restore(
             self.store.states("node-came", "node-gone", "link-came", "link-changed", "link-gone")
         )
         restarted.journal.store = self.poller.journal.store

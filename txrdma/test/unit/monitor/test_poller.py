@@ -27,12 +27,12 @@ from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
 from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
 from txrdma.mad.layouts.smp import PortInfo
 from txrdma.monitor.collecting.pool import CollectorPool
-from txrdma.monitor.diagnosis import presence
+from txrdma.monitor.diagnosis import topologywatch
 from txrdma.monitor.diagnosis.findinglog import CauseChanged, FindingEvent, FindingLog, Raised
 from txrdma.monitor.diagnosis.journal import Journal
-from txrdma.monitor.diagnosis.presence import Presence
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
 from txrdma.monitor.reading import poller
 from txrdma.monitor.reading.poller import DEFAULT_RULES, FabricPoller
 from txrdma.monitor.reading.settings import PollerSettings
@@ -143,7 +143,7 @@ class PieceTests(PollerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.pauses = self.endingAt = 0
-        for module in (health, presence, poller):
+        for module in (health, topologywatch, poller):
             self.patch(module, "_PIECE", 1)
 
         def paused(*arguments: Any) -> Any:
@@ -158,7 +158,7 @@ class PieceTests(PollerTestCase):
         """Sweeps, changes and their findings are the same with pauses, in which other work is done."""
         self.started(45.0)
         self.assertEqual((len(self.sweptFabric.nodes), self.output()), (6, []))
-        self.assertEqual(len(self.poller.presence.linked), len(list(self.sweptFabric.links())))
+        self.assertEqual(len(self.poller.topologyWatch.linked), len(list(self.sweptFabric.links())))
         self.assertGreater(self.pauses, 50)
         self.fabric.cut("b")
         self.pump(60.0)
@@ -173,10 +173,10 @@ class PieceTests(PollerTestCase):
         self.endingAt = 3
         self.started(0.01)
         self.assertEqual(self.pauses, 3)
-        self.assertEqual(self.poller.presence.linked, {})
+        self.assertEqual(self.poller.topologyWatch.linked, {})
         self.poller.sweeps.runNow()
         self.pump(45.0)
-        self.assertEqual(len(self.poller.presence.linked), len(list(self.sweptFabric.links())))
+        self.assertEqual(len(self.poller.topologyWatch.linked), len(list(self.sweptFabric.links())))
         self.assertEqual(self.output(), [])
 
 
@@ -365,7 +365,9 @@ class PollerTests(PollerTestCase):
         output = self.output()
         self.assertIn("duplicate-guid", {kind for _what, kind, _where in output})
         self.assertEqual([one for one in output if one[0] == "cleared" or output.count(one) > 1], [])
-        self.assertEqual((self.poller.presence.nodes, self.poller.presence.links), ({}, {}))
+        self.assertEqual(
+            (self.poller.topologyWatch.missingNodes, self.poller.topologyWatch.missingLinks), ({}, {})
+        )
 
     def test_port(self) -> None:
         """The loss of the local port is reported until its return, and not attributed to other nodes."""
@@ -426,7 +428,7 @@ class PollerTests(PollerTestCase):
     def test_resumed(self) -> None:
         """Until a sweep ends, the state of another process is not contradicted, as it may be newer."""
         self.started()
-        log, state = FindingLog(DEFAULT_RULES), Presence()
+        log, state = FindingLog(DEFAULT_RULES), TopologyWatch()
         found = Finding("width", "right", "", self.fabric.node("right").guid, 1)
         for at in (1.0, 2.0):
             log.observe("sweep", [found], at)

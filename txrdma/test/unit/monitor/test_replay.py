@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.fabric.recording import Recording
-from txrdma.monitor.diagnosis.moments import Link, LinkState, NodeState, stateEvent
+from txrdma.monitor.diagnosis.fabricstate import Link, LinkState, NodeState, stateEvent
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.sim.twin import Twin
 from txrdma.tap.replay import HistoryReplay

@@ -1,7 +1,7 @@
 """
-The fabric at a moment: which nodes and links it had, and which findings were open, from stored events.
+The fabric at a time: which nodes and links it had, and which findings were open, from stored events.
 
-The last event of a node or link until a moment is its state then. Two moments are compared by L{differences}.
+The last event of a node or link until a time is its state then. Two states are compared by L{differences}.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from txrdma.monitor.diagnosis.journal import entryOf, FabricEvent, isPort, readV
 Link = tuple[PortKey, PortKey]
 """A link, by its two ports; that of the lower GUID is first."""
 
-PRESENCE: Final = ("node-came", "node-gone", "link-came", "link-changed", "link-gone")
+TOPOLOGY_KINDS: Final = ("node-came", "node-gone", "link-came", "link-changed", "link-gone")
 """Kinds of the events that are the state of a node or link."""
 
-MOMENT: Final = (*PRESENCE, "finding-raised")
-"""Kinds of the events that are the state of a fabric at a moment."""
+STATE_KINDS: Final = (*TOPOLOGY_KINDS, "finding-raised")
+"""Kinds of the events that are the state of a fabric at a time."""
 
 DIFFERENCES: Final = (
     *("node-added", "node-removed", "node-changed", "link-added", "link-removed", "link-moved"),
     *("rate-changed", "finding-raised", "finding-cleared"),
 )
-"""Kinds of differences between two moments."""
+"""Kinds of differences between two states."""
 
 _MOST_HOST_PORTS: Final = 2
 """A node of an unknown type with more links counts as a switch."""
@@ -101,9 +101,9 @@ def stateOf(event: FabricEvent) -> tuple[GUID | Link, Any, FabricEvent]:
 
 
 @record
-class Moment:
+class FabricState:
     """
-    A fabric at a moment.
+    A fabric at a time.
 
     @ivar at: time in seconds since 1970.
     @ivar nodes: nodes that were there; C{links} those between them.
@@ -118,7 +118,7 @@ class Moment:
     findings: list[Entry]
 
     @classmethod
-    def of(cls, at: float, events: Iterable[FabricEvent]) -> Moment:
+    def of(cls, at: float, events: Iterable[FabricEvent]) -> FabricState:
         """
         Return the fabric at a time.
 
@@ -148,9 +148,9 @@ class Moment:
 
 
 @frozen
-class MomentDifference:
+class StateDifference:
     """
-    A difference between two moments.
+    A difference between two states.
 
     @ivar kind: one of L{DIFFERENCES}.
     @ivar where: name of the node or port; C{guid} and C{port} identify it for programs.
@@ -193,9 +193,9 @@ def fabricOf(nodes: Mapping[GUID, NodeState], links: Iterable[Link]) -> Fabric:
     return fabric
 
 
-def differences(before: Moment, after: Moment) -> Iterator[MomentDifference]:
+def differences(before: FabricState, after: FabricState) -> Iterator[StateDifference]:
     """
-    Yield the differences between two moments, of the kinds L{DIFFERENCES}: nodes, links, then findings.
+    Yield the differences between two states, of the kinds L{DIFFERENCES}: nodes, links, then findings.
 
     Links that were added or removed with one of their nodes are left out.
     """
@@ -222,9 +222,9 @@ def differences(before: Moment, after: Moment) -> Iterator[MomentDifference]:
             yield _ofFinding("finding-cleared", entry)
 
 
-def _ofLink(kind: str, link: Link, state: LinkState, before: str, after: str) -> MomentDifference:
+def _ofLink(kind: str, link: Link, state: LinkState, before: str, after: str) -> StateDifference:
     guid, number = link[0]
-    return MomentDifference(kind, guid, state.name, number, before, after)
+    return StateDifference(kind, guid, state.name, number, before, after)
 
 
 def hasOtherRate(one: LinkState, other: LinkState) -> bool:
@@ -232,16 +232,16 @@ def hasOtherRate(one: LinkState, other: LinkState) -> bool:
     return bool(one.width and other.width) and one[2:] != other[2:]
 
 
-def _ofNodes(before: Mapping[GUID, NodeState], after: Mapping[GUID, NodeState]) -> Iterator[MomentDifference]:
+def _ofNodes(before: Mapping[GUID, NodeState], after: Mapping[GUID, NodeState]) -> Iterator[StateDifference]:
     for guid, state in before.items():
         if guid not in after:
-            yield MomentDifference("node-removed", guid, state.name, None, _placeOf(state), "")
+            yield StateDifference("node-removed", guid, state.name, None, _placeOf(state), "")
     for guid, state in after.items():
         former = before.get(guid)
         if former is None:
-            yield MomentDifference("node-added", guid, state.name, None, "", _placeOf(state))
+            yield StateDifference("node-added", guid, state.name, None, "", _placeOf(state))
         elif former.name != state.name:
-            yield MomentDifference("node-changed", guid, state.name, None, former.name, state.name)
+            yield StateDifference("node-changed", guid, state.name, None, former.name, state.name)
 
 
 def _placeOf(state: NodeState) -> str:
@@ -260,8 +260,8 @@ def _only(
 
 
 def _moved(
-    before: Moment, removed: dict[Link, LinkState], added: dict[Link, LinkState]
-) -> Iterator[MomentDifference]:
+    before: FabricState, removed: dict[Link, LinkState], added: dict[Link, LinkState]
+) -> Iterator[StateDifference]:
     """
     Take pairs of a removed and an added link at one port out of both: that port is linked elsewhere.
 
@@ -277,12 +277,12 @@ def _moved(
                     name, other = (new.name, new.beyond) if at == 0 else (new.beyond, new.name)
                     was = old.beyond if former[0] == end else old.name
                     texts = f"linked to {was}", f"linked to {other}"
-                    yield MomentDifference("link-moved", end[0], name, end[1], *texts)
+                    yield StateDifference("link-moved", end[0], name, end[1], *texts)
                     break
 
 
-def _ofFinding(kind: str, entry: Entry) -> MomentDifference:
+def _ofFinding(kind: str, entry: Entry) -> StateDifference:
     found = entry.finding
     text = f"{found.kind}: {found.text}"
     was, now = ("", text) if kind == "finding-raised" else (text, "")
-    return MomentDifference(kind, found.guid, found.where, found.port, was, now)
+    return StateDifference(kind, found.guid, found.where, found.port, was, now)

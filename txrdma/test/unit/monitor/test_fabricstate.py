@@ -1,5 +1,5 @@
 """
-The fabric at earlier moments, from stored events, and differences between two.
+The fabric at earlier times, from stored events, and differences between two.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
-from txrdma.monitor.diagnosis.findinglog import Entry
-from txrdma.monitor.diagnosis.journal import FabricEvent
-from txrdma.monitor.diagnosis.moments import (
+from txrdma.monitor.diagnosis.fabricstate import (
     differences,
     fabricOf,
+    FabricState,
     Link,
     LinkState,
-    Moment,
     NodeState,
     stateEvent,
     stateOf,
 )
-from txrdma.monitor.diagnosis.presence import Presence
+from txrdma.monitor.diagnosis.findinglog import Entry
+from txrdma.monitor.diagnosis.journal import FabricEvent
+from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
 from txrdma.test.support.monitor.alerts import entryOf
 
 SWITCH, ADAPTER = int(NodeType.SWITCH), int(NodeType.CHANNEL_ADAPTER)
@@ -32,9 +32,9 @@ def guidOf(name: str) -> GUID:
     return GUID(name.encode().rjust(8, b"\0"))
 
 
-def momentOf(nodes: str, links: str, *findings: Entry, rate: str = "4x HDR") -> Moment:
+def fabricState(nodes: str, links: str, *findings: Entry, rate: str = "4x HDR") -> FabricState:
     """
-    Return a moment.
+    Return a state.
 
     @param nodes: names; those of switches are capital letters.
     @param links: such as C{"A1-B1 A2-h1"}.
@@ -46,36 +46,36 @@ def momentOf(nodes: str, links: str, *findings: Entry, rate: str = "4x HDR") -> 
         one, other = text.split("-")
         key = (guidOf(one[0]), int(one[1:])), (guidOf(other[0]), int(other[1:]))
         known[key] = LinkState(f"{one[0]} port {one[1:]}", f"{other[0]} port {other[1:]}", int(width), speed)
-    return Moment(1.0, states, known, {}, list(findings))
+    return FabricState(1.0, states, known, {}, list(findings))
 
 
 class DifferenceTests(SynchronousTestCase):
-    def between(self, before: Moment, after: Moment) -> list[tuple[str, str, str, str]]:
+    def between(self, before: FabricState, after: FabricState) -> list[tuple[str, str, str, str]]:
         return [(one.kind, one.where, one.before, one.after) for one in differences(before, after)]
 
     def test_none(self) -> None:
-        """Equal moments do not differ."""
-        moment = momentOf("ABh", "A1-B1 A2-h1", entryOf())
-        self.assertEqual(self.between(moment, moment), [])
+        """Equal states do not differ."""
+        state = fabricState("ABh", "A1-B1 A2-h1", entryOf())
+        self.assertEqual(self.between(state, state), [])
 
     def test_nodes(self) -> None:
         """A node that was added or removed stands for its links."""
-        less, more = momentOf("A", ""), momentOf("Ah", "A2-h1")
+        less, more = fabricState("A", ""), fabricState("Ah", "A2-h1")
         self.assertEqual(self.between(less, more), [("node-added", "h", "", "it is there")])
         self.assertEqual(self.between(more, less), [("node-removed", "h", "it is there", "")])
 
     def test_links(self) -> None:
-        less, more = momentOf("AB", "A1-B1"), momentOf("AB", "A1-B1 A2-B2")
+        less, more = fabricState("AB", "A1-B1"), fabricState("AB", "A1-B1 A2-B2")
         added = ("link-added", "A port 2", "", "linked to B port 2, 4x HDR")
         self.assertEqual(self.between(less, more), [added])
         self.assertEqual(self.between(more, less), [("link-removed", "A port 2", "linked to B port 2", "")])
 
     def test_moved(self) -> None:
         """A host at another port has moved, and so have two hosts whose cables were swapped."""
-        before, after = momentOf("ABh", "A1-B1 A2-h1"), momentOf("ABh", "A1-B1 B7-h1")
+        before, after = fabricState("ABh", "A1-B1 A2-h1"), fabricState("ABh", "A1-B1 B7-h1")
         moved = ("link-moved", "h port 1", "linked to A port 2", "linked to B port 7")
         self.assertEqual(self.between(before, after), [moved])
-        before, after = momentOf("Agh", "A1-g1 A2-h1"), momentOf("Agh", "A1-h1 A2-g1")
+        before, after = fabricState("Agh", "A1-g1 A2-h1"), fabricState("Agh", "A1-h1 A2-g1")
         self.assertEqual(
             self.between(before, after),
             [
@@ -85,13 +85,15 @@ class DifferenceTests(SynchronousTestCase):
         )
 
     def test_movedBetweenSwitches(self) -> None:
-        before, after = momentOf("ABC", "A1-B1"), momentOf("ABC", "A1-C5")
+        before, after = fabricState("ABC", "A1-B1"), fabricState("ABC", "A1-C5")
         moved = ("link-moved", "A port 1", "linked to B port 1", "linked to C port 5")
         self.assertEqual(self.between(before, after), [moved])
 
     def test_rate(self) -> None:
         """A rate has changed if both are known."""
-        before, after, unknown = (momentOf("AB", "A1-B1", rate=rate) for rate in ("4x HDR", "1x HDR", "0x "))
+        before, after, unknown = (
+            fabricState("AB", "A1-B1", rate=rate) for rate in ("4x HDR", "1x HDR", "0x ")
+        )
         self.assertEqual(self.between(before, after), [("rate-changed", "A port 1", "4x HDR", "1x HDR")])
         self.assertEqual(self.between(unknown, after), [])
 
@@ -100,7 +102,7 @@ class DifferenceTests(SynchronousTestCase):
         first, again = entryOf(), entryOf()
         again.firstSeen = 2000.0
         self.assertEqual(
-            self.between(momentOf("A", "", first), momentOf("A", "", again)),
+            self.between(fabricState("A", "", first), fabricState("A", "", again)),
             [
                 ("finding-raised", "leaf 1", "", "width: it is slow"),
                 ("finding-cleared", "leaf 1", "width: it is slow", ""),
@@ -124,25 +126,25 @@ class StateTests(SynchronousTestCase):
 
     def test_fabric(self) -> None:
         """A fabric of states has the types of nodes; a second link at a port is left out."""
-        moment = momentOf("ABh", "A1-B1 A2-h1 B1-h1")
-        fabric = fabricOf(moment.nodes, moment.links)
+        state = fabricState("ABh", "A1-B1 A2-h1 B1-h1")
+        fabric = fabricOf(state.nodes, state.links)
         self.assertEqual([node.description for node in fabric.switches()], ["A", "B"])
         self.assertEqual(len(list(fabric.links())), 2)
 
     def test_rateUnknown(self) -> None:
         """Rates that events of older releases do not have are stored, and are not changes."""
-        presence, moment = Presence(), momentOf("ABh", "A1-B1 A2-h1")
+        topologyWatch, state = TopologyWatch(), fabricState("ABh", "A1-B1 A2-h1")
         states = [
             FabricEvent(1.0, one.kind, one.where, "", one.guid, one.port, one.subject, one.detail[0])
             for one in (
-                *(stateEvent(1.0, "came", guid, node) for guid, node in moment.nodes.items()),
-                *(stateEvent(1.0, "came", link, state) for link, state in moment.links.items()),
+                *(stateEvent(1.0, "came", guid, node) for guid, node in state.nodes.items()),
+                *(stateEvent(1.0, "came", link, state) for link, state in state.links.items()),
             )
         ]
-        presence.restore(states)
-        fabric = fabricOf(moment.nodes, moment.links)
+        topologyWatch.restore(states)
+        fabric = fabricOf(state.nodes, state.links)
         for node in fabric.nodes.values():
             node.description = node.description.partition(" (")[0]
-        events = [event for event in presence.follow(fabric, 2.0) if event is not None]
+        events = [event for event in topologyWatch.follow(fabric, 2.0) if event is not None]
         self.assertEqual([event.text for event in events], [""] * len(events))
-        self.assertEqual(presence.remembered, None)
+        self.assertEqual(topologyWatch.remembered, None)

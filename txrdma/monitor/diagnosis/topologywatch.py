@@ -1,9 +1,9 @@
 """
 Nodes and links of a fabric over time: their appearance, disappearance and changes, with times.
 
-L{Presence.follow} is the only place where the fabric is compared with its former state. It returns events,
-from which the journal, the findings and the pages are made, and from which L{Presence.restore} restores the
-state.
+L{TopologyWatch.follow} is the only place where the fabric is compared with its former state. It returns
+events, from which the journal, the findings and the pages are made, and from which L{TopologyWatch.restore}
+restores the state.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from txrdma.fabric.rootcause import causesOfLoss, explained
 from txrdma.fabric.texts import listed
 from txrdma.iba.types import GUID
 from txrdma.kit.values import record
-from txrdma.monitor.diagnosis.journal import FabricEvent, readValid
-from txrdma.monitor.diagnosis.moments import (
+from txrdma.monitor.diagnosis.fabricstate import (
     fabricOf,
     hasOtherRate,
     Link,
@@ -29,6 +28,7 @@ from txrdma.monitor.diagnosis.moments import (
     stateEvent,
     stateOf,
 )
+from txrdma.monitor.diagnosis.journal import FabricEvent, readValid
 from txrdma.monitor.diagnosis.thresholds import forget
 
 FORGET_SECONDS: Final = 7 * 86400.0
@@ -62,11 +62,11 @@ class Absence:
     since: float
 
 
-class Presence:
+class TopologyWatch:
     """
     Record of the nodes and links of all sweeps.
 
-    @ivar nodes: missing nodes, by GUID, and C{links} that are missing between present nodes.
+    @ivar missingNodes: missing nodes, by GUID; C{missingLinks} are missing between present nodes.
     @ivar present: states of the present nodes; C{linked} those of the links.
     @ivar changes: number of times that nodes or links have changed.
     @ivar lost: links that the latest fabric does not have, and the one before had; C{came}: the reverse. Both
@@ -80,8 +80,8 @@ class Presence:
         self._appeared: dict[Any, float] = {}
         self.present: Mapping[GUID, NodeState] = {}
         self.linked: Mapping[Link, LinkState] = {}
-        self.nodes: dict[GUID, Absence] = {}
-        self.links: dict[Link, Absence] = {}
+        self.missingNodes: dict[GUID, Absence] = {}
+        self.missingLinks: dict[Link, Absence] = {}
         self._hung: dict[GUID, list[Port]] = {}
         self.lost: set[Link] = set()
         self.came: set[Link] = set()
@@ -106,17 +106,17 @@ class Presence:
         if len(present) >= _FEWEST:
             self.remembered = fabricOf(present, linked)
             self.rememberedAt = max(one.at for one in states)
-            self.present, self.linked, self.nodes, self.links = present, linked, nodes, links
+            self.present, self.linked, self.missingNodes, self.missingLinks = present, linked, nodes, links
 
     def _elsewhere(self, fabric: Fabric, now: float) -> Iterator[FabricEvent]:
         """Forget the state of a process that watched another fabric: the local node may be in both."""
         if len(self.present) >= _FEWEST and sum(guid in self.present for guid in fabric.nodes) < _FEWEST:
-            known: list[GUID | Link] = [*self.present, *self.nodes, *self.linked, *self.links]
+            known: list[GUID | Link] = [*self.present, *self.missingNodes, *self.linked, *self.missingLinks]
             for key in known:
                 yield stateEvent(now, "forgotten", key)
             self.present, self.linked = {}, {}
-            self.nodes.clear()
-            self.links.clear()
+            self.missingNodes.clear()
+            self.missingLinks.clear()
 
     def follow(self, fabric: Fabric, now: float) -> Iterator[FabricEvent | None]:
         """
@@ -155,19 +155,24 @@ class Presence:
         # No pauses from here on: pages show either the former state or the new one.
         for guid, state in self.present.items():
             if guid not in nodes:
-                self.nodes[guid] = Absence(state.name, state.beyond, now)
+                self.missingNodes[guid] = Absence(state.name, state.beyond, now)
         for link in lost:
-            self.links[link] = Absence(*self.linked[link][:2], now)
+            self.missingLinks[link] = Absence(*self.linked[link][:2], now)
         # With those that are missing from now on: a bounded table may forget them at once.
-        tables: list[tuple[dict[Any, Absence], Collection[Any]]] = [(self.nodes, nodes), (self.links, links)]
+        tables: list[tuple[dict[Any, Absence], Collection[Any]]] = [
+            (self.missingNodes, nodes),
+            (self.missingLinks, links),
+        ]
         former = [list(gone) for gone, _present in tables]
-        forget(self.nodes, lambda guid, _: guid in nodes)
-        ends = {end for link in self.links for end in link}
+        forget(self.missingNodes, lambda guid, _: guid in nodes)
+        ends = {end for link in self.missingLinks for end in link}
         taken = ends and {end for link in came for end in link if end in ends}
         # A link is back, or a port of it is linked elsewhere.
-        forget(self.links, lambda link, _: link in links or not taken.isdisjoint(link))
+        forget(self.missingLinks, lambda link, _: link in links or not taken.isdisjoint(link))
         # Missing ones keep their times, by which C{_bound} chooses those to forget.
-        appeared.update((key, self._appeared.get(key, -inf)) for key in chain(self.nodes, self.links))
+        appeared.update(
+            (key, self._appeared.get(key, -inf)) for key in chain(self.missingNodes, self.missingLinks)
+        )
         self.changes += any(event.kind != "link-changed" for event in events)
         self.lost, self.came = (set(lost), came) if self.present else (set(), set())
         self.present, self.linked, self._appeared = nodes, links, appeared
@@ -252,20 +257,20 @@ class Presence:
         Until the next one, a link that comes up is that of a node which is not asked yet.
         """
         self._hung = {}
-        for link in self.links:
+        for link in self.missingLinks:
             for (guid, _number), (peer, number) in (link, link[::-1]):
                 port = fabric.portAt(peer, number)
-                if guid in self.nodes and port is not None and port.peer is None and hasLink(port):
+                if guid in self.missingNodes and port is not None and port.peer is None and hasLink(port):
                     self._hung.setdefault(guid, []).append(port)
 
     def silent(self) -> list[Finding]:
         """Return findings about nodes that a sweep did not reach, although they have links."""
-        hung = {guid: ports for guid, ports in self._hung.items() if guid in self.nodes}
-        behind = _behind(causesOfLoss(self.nodes, self.links)) if hung else {}
+        hung = {guid: ports for guid, ports in self._hung.items() if guid in self.missingNodes}
+        behind = _behind(causesOfLoss(self.missingNodes, self.missingLinks)) if hung else {}
         found = []
         for guid, ports in hung.items():
             text = f"it does not answer, and has links at {listed(ports)}{self._withIt(behind, guid)}"
-            found.append(Finding("node-silent", self.nodes[guid].where, text, guid))
+            found.append(Finding("node-silent", self.missingNodes[guid].where, text, guid))
         return found
 
     def findings(self, checked: Iterable[Finding] = ()) -> list[Finding]:
@@ -278,26 +283,26 @@ class Presence:
         """
         silent = self.silent()
         hung = {one.guid for one in silent}
-        causes: dict[Any, GUID] = {**causesOfLoss(self.nodes, self.links)}
+        causes: dict[Any, GUID] = {**causesOfLoss(self.missingNodes, self.missingLinks)}
         behind = _behind(causes)
         causes |= {(port.node.guid, port.number): guid for guid in self._hung for port in self._hung[guid]}
         found = [*checked]
         found += (
             Finding("node-gone", gone.where, _seenAt(gone.beyond) + self._withIt(behind, guid), guid)
-            for guid, gone in self.nodes.items()
+            for guid, gone in self.missingNodes.items()
             if guid not in hung
         )
         found += (
             Finding("link-gone", gone.where, f"its link to {gone.beyond} is gone", *link[0])
-            for link, gone in self.links.items()
-            if not any(guid in self.nodes for guid, _number in link)
+            for link, gone in self.missingLinks.items()
+            if not any(guid in self.missingNodes for guid, _number in link)
         )
         return explained(
             found, lambda one: causes.get(one.guid if one.port is None else (one.guid, one.port)), silent
         )
 
     def _withIt(self, behind: Mapping[GUID, list[GUID]], guid: GUID) -> str:
-        names = [self.nodes[one].where for one in behind.get(guid, ())]
+        names = [self.missingNodes[one].where for one in behind.get(guid, ())]
         return f", and with it {len(names)} nodes behind it: {listed(names)}" if names else ""
 
 
