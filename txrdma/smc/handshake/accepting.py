@@ -68,7 +68,7 @@ class ServerNegotiation(Negotiation):
         """Wait for the client's first bytes; a client that has announced SMC is counted at once."""
         arrival = self._arrival
         if arrival is not None:
-            self._peer.introduce(arrival)
+            self._peer.introduce(arrival.process, arrival.user, arrival.directory)
             arrival.expect(self._withdrawn)
         isSure = arrival is not None and arrival.isSure
         if isSure:

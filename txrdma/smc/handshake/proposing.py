@@ -109,7 +109,7 @@ class ClientNegotiation(Negotiation):
         if held:
             self.transport.resumeProducing()
         if approach.isSMC:
-            self._peer.introduce(approach)
+            self._peer.introduce(approach.process, approach.user, approach.directory)
             self._propose(held)
         elif approach.isAwaited:
             self._declineAtOnce(Diagnosis.PEERNOSMC)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import NamedTuple, TYPE_CHECKING
+from typing import NamedTuple
 
 from zope.interface import Attribute, Interface
 
@@ -18,10 +18,8 @@ from twisted.internet.interfaces import IAddress
 from twisted.internet.tcp import Connection
 
 from txrdma.smc.signalling.owners import TCPAddress
+from txrdma.smc.signalling.peeridentity import PeerIdentity
 from txrdma.unix.sockets import Credentials
-
-if TYPE_CHECKING:
-    from txrdma.smc.signalling.peeridentity import PeerIdentity
 
 
 class IDialing(Interface):

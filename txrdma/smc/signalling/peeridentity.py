@@ -9,7 +9,6 @@ from typing import Any
 
 from twisted.internet.tcp import Connection
 
-from txrdma.smc.signalling.interfaces import IClientSignal, IServerSignal
 from txrdma.smc.signalling.owners import peerUserByTCP, TCPAddress, tcpAddressOf
 from txrdma.streams.transport import Address
 from txrdma.unix.sockets import Credentials
@@ -67,13 +66,11 @@ class PeerIdentity:
                 self._user = peerUserByTCP(local, peer, self._weListen)
         return self._user
 
-    def introduce(self, carried: IClientSignal | IServerSignal) -> None:
-        """Set the peer's identity from a carrier's signal, as far as it is known."""
-        self.process = carried.process
-        if carried.user is not None:
-            self._isKnown = True
-            self._user = carried.user
-        self.directory = carried.directory
+    def introduce(self, process: Credentials | None, user: int | None, directory: str) -> None:
+        """Set the peer's identity as far as a carrier knows it; without a user it remains to be found."""
+        self.process, self.directory = process, directory
+        if user is not None:
+            self._isKnown, self._user = True, user
 
     @property
     def identityKey(self) -> Hashable:
