@@ -32,10 +32,9 @@ class BellTests(SynchronousTestCase):
 
     def test_unansweredInvitationDoesNotSpin(self) -> None:
         self.datagrams.arm()
-        self.assertTrue(self.isRung())
+        self.assertFalse(self.isRung())
         for reader in self.reactor.readers:
             reader.doRead()
-        self.assertFalse(self.isRung())
         self.datagrams.arm()
         self.assertFalse(self.isRung())
 
