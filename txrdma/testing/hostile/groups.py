@@ -22,7 +22,6 @@ from twisted.python.failure import Failure
 
 from txrdma.btl.groups import sharing as sharingModule
 from txrdma.btl.groups import terms as termsModule
-from txrdma.btl.groups._slots import AREA_BYTES, Slots
 from txrdma.btl.groups.errors import GroupFailed
 from txrdma.btl.groups.group import Group
 from txrdma.btl.groups.rendezvous import Rendezvous
@@ -152,16 +151,18 @@ def _operations(group: Group, root: int, data: bytes) -> Sequence[Callable[[], D
     )
 
 
-def _tamperSlots(slots: Slots, tamper: Tamper) -> None:
+def _tamperSlots(memory: GroupMemory, tamper: Tamper) -> None:
     """Mutate each step that a member publishes in shared memory: kind and length, and the data's begin."""
+    slots = memory.slots
     publish = slots.publish
 
     def tampered(kind: int, length: int) -> None:
         head = _HEADER.pack(kind, length)
         for each in tamper.replaced(SLOT, Message(head + bytes(slots.next()[:_AREA_BYTES]))):
             if len(each.content) >= _HEADER.size:
-                begin = each.content[_HEADER.size :][:AREA_BYTES]
-                slots.next()[: len(begin)] = begin
+                area = slots.next()
+                begin = each.content[_HEADER.size :][: len(area)]
+                area[: len(begin)] = begin
                 publish(*_HEADER.unpack_from(each.content))
 
     slots.publish = tampered  # type: ignore[method-assign]  # this is the interception
@@ -190,7 +191,7 @@ class GroupTalker(Talker):
         self.isMade = True
         tamper = getattr(self.host, "tamper", None)
         if tamper is not None and group._memory is not None:
-            _tamperSlots(group._memory.slots, tamper)
+            _tamperSlots(group._memory, tamper)
         early, self._early = self._early, []
         for each in early:
             self.call(each)
