@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import isclass, isfunction
+from inspect import isclass, isfunction, unwrap
 from pathlib import Path
 from typing import Any, Final, NewType
 from unittest.mock import MagicMock
@@ -110,7 +110,7 @@ def namesIn(module: str) -> list[str]:
         name
         for name, thing in vars(found).items()
         if not name.startswith("_")
-        and (isclass(thing) or isfunction(thing) or isinstance(thing, (InterfaceClass, NewType)))
+        and (isclass(thing) or isfunction(unwrap(thing)) or isinstance(thing, (InterfaceClass, NewType)))
         and thing.__module__ == module
         or name in constants
     )
