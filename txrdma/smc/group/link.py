@@ -69,7 +69,8 @@ async def resolveBuffer(lane: IDirectLane, rkey: RKey, clock: IReactorTime, late
 
     @param late: called if the address arrives later than that.
     """
-    isKnown, known = False, None
+    isKnown = False
+    known: Deferred[None] | None = None
 
     def arrived() -> None:
         nonlocal isKnown
@@ -83,7 +84,7 @@ async def resolveBuffer(lane: IDirectLane, rkey: RKey, clock: IReactorTime, late
     lane.prepare(rkey, arrived)
     if isKnown:
         return
-    known = Deferred[None]()
+    known = Deferred()
     try:
         await known.addTimeout(PREPARING_SECONDS, clock)
     except TimeoutError:
