@@ -44,6 +44,8 @@ class ReaderTests(test_history_reader.DatabaseReaderTests):
 class PastTests(test_past.PastTests):
     """Earlier topologies, and their differences, from a PostgreSQL database."""
 
+    slowBecause = "writes thousands of events into a PostgreSQL server"
+
     if why():
         skip = why()
 

@@ -24,6 +24,8 @@ BEGIN = 1_800_000_000.0
 class WhatIfTests(FabricTestCase):
     """A monitor polls a fabric, and its journal and readings are stored as a history."""
 
+    slowBecause = "a monitor polls a simulated fabric for hours"
+
     def setUp(self) -> None:
         super().setUp()
         self.clock.rightNow = BEGIN
