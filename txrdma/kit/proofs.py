@@ -18,6 +18,7 @@ connections need TLS.
 from __future__ import annotations
 
 import hmac
+from collections import Counter
 from collections.abc import Callable, Sequence
 from secrets import token_bytes
 from struct import Struct
@@ -48,7 +49,10 @@ PROOF_SECONDS: Final = 10.0
 """Seconds in which an end must prove its rank."""
 
 MOST_UNPROVED: Final = 256
-"""Clients of a listener that have not proved their rank; for a further one the oldest is closed."""
+"""
+Clients of a listener that have not proved their rank. For a further one, the oldest is closed of the host
+that has most: many connections of one host do not keep out those of others.
+"""
 
 _HELLO: Final = Struct(">4sHH16s")
 _MAGIC: Final = b"txG2"
@@ -97,6 +101,10 @@ class Prover(Protocol):
             return None
         taken, self._data = self._data[:length], self._data[length:]
         return taken
+
+    def refuse(self, why: str) -> None:
+        """Close the connection, if the rank is not proved yet."""
+        self._fail(Refused(why))
 
     def _fail(self, error: Refused) -> None:
         self._abort()
@@ -280,15 +288,20 @@ class _ServerFactory(Factory):
         terms: tuple[int, Sequence[bytes], Callable[[int, IAddress | None], None]],
     ) -> None:
         self._reactor, self._factory, self._terms = reactor, factory, terms
-        self._unproved: dict[ServerProver, None] = {}
+        self._unproved: dict[ServerProver, object] = {}  # with their hosts, the oldest first
 
     def buildProtocol(self, addr: IAddress | None) -> ServerProver:
         if len(self._unproved) >= MOST_UNPROVED:
-            next(iter(self._unproved))._fail(Refused("too many clients have not proved their ranks"))
+            self._closeOne()
         prover = ServerProver(self._reactor, self._factory, addr, *self._terms)
-        self._unproved[prover] = None
+        self._unproved[prover] = getattr(addr, "host", None)
         prover.proved.addBoth(self._ended, prover, addr)
         return prover
+
+    def _closeOne(self) -> None:
+        (host, _count), *_ = Counter(self._unproved.values()).most_common(1)
+        oldest = next(prover for prover, each in self._unproved.items() if each == host)
+        oldest.refuse("there are too many other clients")
 
     def _ended(self, result: object, prover: ServerProver, address: IAddress | None) -> None:
         del self._unproved[prover]

@@ -189,7 +189,7 @@ LIMITS: Final = (
           "unit.btl.test_calls.LiarTests.test_tooLong"),
     Limit("btl:", "clients of a member of a group, a rendezvous or a collector that have not "
           "proved their rank", "txrdma.kit.proofs.MOST_UNPROVED",
-          "The oldest one is closed.",
+          "The oldest one of the host that has most is closed.",
           "unit.kit.test_proofs.ProofTests.test_manyUnproved"),
     Limit("btl:", "seconds in which such a client must prove its rank", "txrdma.kit.proofs.PROOF_SECONDS",
           "The connection is closed.",

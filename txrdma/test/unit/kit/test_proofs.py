@@ -165,7 +165,7 @@ class ProofTests(SynchronousTestCase):
             self.assertTrue(transport.disconnected)
 
     def test_manyUnproved(self) -> None:
-        """Beyond a limit the client that has not proved its rank for the longest time is closed."""
+        """Beyond a limit the client of a host that has not proved its rank for the longest time is closed."""
         factory = _ServerFactory(self.clock, self.factory, (0, KEYS[0], self.admit))
         transports = [self.connected(factory.buildProtocol(ADDRESS)) for _ in range(MOST_UNPROVED)]
         self.pump(self.client(2, 0, KEYS[0][2]), factory.buildProtocol(ADDRESS))
@@ -173,6 +173,14 @@ class ProofTests(SynchronousTestCase):
         self.assertEqual([each.disconnected for each in transports], [True] + [False] * (MOST_UNPROVED - 1))
         self.connected(factory.buildProtocol(ADDRESS))
         self.assertFalse(transports[1].disconnected)
+
+    def test_manyUnprovedOfOneHost(self) -> None:
+        """A host with many such clients does not close those of others, even if these are older."""
+        factory = _ServerFactory(self.clock, self.factory, (0, KEYS[0], self.admit))
+        slow = self.connected(factory.buildProtocol(IPv4Address("TCP", "192.0.2.2", 4000)))
+        for _ in range(2 * MOST_UNPROVED):
+            self.connected(factory.buildProtocol(ADDRESS))
+        self.assertFalse(slow.disconnected)
 
     def test_failedProtocol(self) -> None:
         """An attempt ends, and the server forgets the client, if its protocol raises when it is connected."""
