@@ -66,7 +66,7 @@ class DialedClient(Client):
         """
         if not self._isBegun and hasattr(self, "connector"):
             self._isBegun = True
-            result = self._connected()
+            result = self._tryConnect()
             if result in (0, errno.EISCONN):
                 self._connectDone()  # type: ignore[no-untyped-call]
                 return
@@ -75,7 +75,7 @@ class DialedClient(Client):
                 return
         super().doConnect()  # type: ignore[no-untyped-call]
 
-    def _connected(self) -> int:
+    def _tryConnect(self) -> int:
         """Connect the socket, and return 0 or an error number; a non-blocking socket needs two calls."""
         try:
             result = self.socket.connect_ex(self.realAddress)
@@ -95,6 +95,8 @@ class DialedClient(Client):
     def renew(self) -> None:
         """Replace the socket by a new one, prepared in the next reactor iteration."""
         self._stopReadingAndWriting()  # type: ignore[no-untyped-call]
+        for waiting in ("doRead", "doWrite"):  # a pending attempt has replaced them by doConnect
+            self.__dict__.pop(waiting, None)
         self._isBegun = False
         self.socket.close()
         try:
