@@ -58,11 +58,11 @@ class ServerNegotiation(Negotiation):
         super().__init__(reactor, options, outcomes, build)
         self._arrival = arrival
         self._count = count or HandshakeCount()
-        self._accepted = peer
+        self._acceptedPeer = peer
         self._isInside = False
 
     def _identify(self, transport: Connection) -> PeerIdentity:
-        return self._accepted or super()._identify(transport)
+        return self._acceptedPeer or super()._identify(transport)
 
     def connectionMade(self) -> None:
         """Wait for the client's first bytes; a client that has announced SMC is counted at once."""

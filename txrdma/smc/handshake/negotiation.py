@@ -20,6 +20,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import quoteStringArgument
 from twisted.internet.error import ConnectionDone, ConnectionLost, NoProtocol
 from twisted.internet.interfaces import (
+    IDelayedCall,
     IHalfCloseableProtocol,
     IProtocol,
     IProtocolFactory,
@@ -31,7 +32,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import MalformedDevice, RDMAError, Refused
-from txrdma.kit.delayedcalls import sharedDeadlines
+from txrdma.kit.delayedcalls import cancelCall, isPending
 from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.smc.common.reactoruse import reactorUse, Use
 from txrdma.smc.common.realports import realPorts
@@ -107,8 +108,9 @@ class Negotiation(Protocol):
         self._outcomes = outcomes
         self._build = build
         self._over = False
-        self._deadlines = sharedDeadlines(reactor)
-        self._until = 0.0  # deadline of the current state of the handshake
+        self._timer: IDelayedCall | None = None
+        self._until = 0.0  # when the timer is due
+        self._limit: IDelayedCall | None = None
         self._work: Deferred[None] | None = None
         self._stream: Stream | None = None
         self._fellBack: clcEvents.FellBack | None = None
@@ -154,9 +156,19 @@ class Negotiation(Protocol):
 
     def _begin(self, core: ServerHandshake | ClientHandshake) -> None:
         self._core = core
+        self._clock.join(self._clockSetBack)
         if self._options.timeout is not None:
-            self._deadlines.set(self._timedOut, self._clock.seconds() + self._options.timeout)
+            self._limit = self._reactor.callLater(self._options.timeout, self._timedOut)
         self._turn()
+
+    def _clockSetBack(self) -> None:
+        """Renew the timers, which are late because the system time was set back."""
+        if isPending(self._timer):
+            cancelCall(self._timer)
+            self._startTimer()
+        if isPending(self._limit) and self._options.timeout is not None:
+            cancelCall(self._limit)
+            self._limit = self._reactor.callLater(self._options.timeout, self._timedOut)
 
     def _turn(self) -> None:
         core = self._core
@@ -178,9 +190,24 @@ class Negotiation(Protocol):
                 self._runOnTCP(self._fellBack.reason, self._fellBack.peerDiagnosis, self._early, foreign)
             elif self._stream is not None and state.isEstablished:
                 self._runOnSMC(self._stream)
-        elif state.deadline is not None and state.deadline != self._until:
-            self._until = state.deadline
-            self._deadlines.set(self._expired, self._until)
+        elif state.deadline is not None:
+            self._wait(state.deadline)
+
+    def _wait(self, deadline: float) -> None:
+        """Set the timer; a timer that fires earlier stays, and is reset when it fires."""
+        if isPending(self._timer) and self._until <= deadline:
+            return
+        cancelCall(self._timer)
+        self._until = deadline
+        self._startTimer()
+
+    def _startTimer(self) -> None:
+        wait = max(self._until - self._clock.seconds(), 0.0) + self._clock.margin
+        self._timer = self._reactor.callLater(wait, self._late)
+
+    def _late(self) -> None:
+        """Expire in the next iteration: if this process was busy, the answer may be readable already."""
+        self._timer = self._reactor.callLater(0, self._expired)
 
     def _pause(self, isFull: bool) -> None:
         """Pause or resume reading: received bytes can't be assigned to CLC or the application yet, or can."""
@@ -201,11 +228,12 @@ class Negotiation(Protocol):
             transport.write(data)
 
     def _expired(self) -> None:
-        self._until = 0.0
+        self._timer = None
         self._core.expired(self._clock.seconds())
         self._turn()
 
     def _timedOut(self) -> None:
+        self._limit = None
         self._decline(Diagnosis.TIMEOUT_CL)
 
     def _handle(self, event: clcEvents.Event) -> None:
@@ -276,9 +304,9 @@ class Negotiation(Protocol):
     def _end(self) -> None:
         self._over = True
         self._abandon()
-        self._deadlines.discard(self._expired)
-        if self._options.timeout is not None:
-            self._deadlines.discard(self._timedOut)
+        self._clock.leave(self._clockSetBack)
+        cancelCall(self._timer)
+        cancelCall(self._limit)
 
     def _fail(self, error: Exception) -> None:
         """Reset TCP, because the connection can use neither SMC-R nor TCP."""

@@ -116,7 +116,6 @@ BOUNDS: Final = {
         soft.SoftCompletionQueue._members,_awake,_dormant,_lanes,_polls,_arms soft.SoftQueuePair._held
         soft.SoftSharedReceiveQueue._takers soft.UnopenedLane._waiting
         soft._ConnectedProcess.queuePairs,_unopened,_postponed streams.StreamConnection._rest
-        kit.Deadlines._calls
         kit.TimerWheel._order,_slots tap.ProxyFactory.pairs verbs.PyverbsCompletionChannel._queues,_rung
         verbs.PyverbsCompletionQueue._localCompletions,_members verbs.PyverbsQueuePair._receives,_sends
         verbs.PyverbsSharedReceiveQueue._consumers,_receives verbs.ReceiveWorkRequests._cache

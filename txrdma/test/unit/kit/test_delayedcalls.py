@@ -9,7 +9,7 @@ from weakref import ref
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.kit.delayedcalls import cancelCall, isPending, nextCalls, sharedDeadlines, Timer
+from txrdma.kit.delayedcalls import cancelCall, isPending, nextCalls, Timer
 from txrdma.kit.forwardclock import sharedForwardClock
 
 
@@ -213,81 +213,3 @@ class NextCallsTests(SynchronousTestCase):
         self.clock.advance(0)
         self.assertEqual(self.made, ["first", "second", "run"])
         self.assertEqual(self.clock.getDelayedCalls(), [])
-
-
-class DeadlinesTests(SynchronousTestCase):
-    """The shared L{Deadlines<txrdma.kit.delayedcalls.Deadlines>} of a reactor."""
-
-    def setUp(self) -> None:
-        self.clock = Clock()
-        self.deadlines = sharedDeadlines(self.clock)
-        self.made: list[str] = []
-
-    def first(self) -> None:
-        self.made.append("first")
-
-    def second(self) -> None:
-        self.made.append("second")
-
-    def failing(self) -> None:
-        self.deadlines.discard(self.second)
-        raise ValueError("a deadline")
-
-    def pump(self, seconds: float) -> None:
-        self.clock.pump([seconds, 0.0])
-
-    def test_callsShareOneDelayedCall(self) -> None:
-        """Each call is made once."""
-        self.assertIs(sharedDeadlines(self.clock), self.deadlines)
-        self.deadlines.set(self.second, 2.0)
-        self.deadlines.set(self.first, 1.0)
-        self.assertEqual(len(self.clock.getDelayedCalls()), 1)
-        self.pump(1.0)
-        self.assertEqual(self.made, ["first"])
-        self.pump(1.0)
-        self.assertEqual(self.made, ["first", "second"])
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
-    def test_discarded(self) -> None:
-        """Without calls, no delayed call remains."""
-        self.deadlines.set(self.first, 1.0)
-        self.deadlines.set(self.second, 3.0)
-        self.deadlines.discard(self.first)
-        self.pump(1.0)
-        self.assertEqual(self.made, [])
-        self.deadlines.discard(self.second)
-        self.deadlines.discard(self.second)
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
-    def test_newDeadline(self) -> None:
-        self.deadlines.set(self.first, 1.0)
-        self.deadlines.set(self.first, 2.0)
-        self.pump(1.0)
-        self.assertEqual(self.made, [])
-        self.pump(1.0)
-        self.assertEqual(self.made, ["first"])
-
-    def test_isolated(self) -> None:
-        """A call that raises is logged; one that it has discarded is not made, others are."""
-        for call in (self.failing, self.second, self.first):
-            self.deadlines.set(call, 1.0)
-        self.pump(1.0)
-        self.assertEqual(self.made, ["first"])
-        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
-
-    def test_cancelledByOtherCode(self) -> None:
-        """After other code has cancelled the delayed call, the next deadline starts another."""
-        self.deadlines.set(self.first, 1.0)
-        for call in self.clock.getDelayedCalls():
-            call.cancel()
-        self.deadlines.set(self.second, 2.0)
-        self.pump(2.0)
-        self.assertEqual(self.made, ["first", "second"])
-
-    def test_clockSetBack(self) -> None:
-        self.deadlines.set(self.first, 10.0)
-        sharedForwardClock(self.clock).seconds()
-        self.clock.rightNow -= 100.0
-        sharedForwardClock(self.clock).seconds()
-        self.pump(10.01)
-        self.assertEqual(self.made, ["first"])
