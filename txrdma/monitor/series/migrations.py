@@ -14,7 +14,7 @@ from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.journal import entryOf, FabricEvent, isPort, isTime, KINDS, readValid
 from txrdma.monitor.series.database import Database
 
-_PRESENCE_KINDS: Final = {
+_TOPOLOGY_KINDS: Final = {
     "nodes": "node-came",
     "nodes-gone": "node-gone",
     "links": "link-came",
@@ -96,11 +96,11 @@ def _finding(room: str, name: str, value: Any, now: float) -> _Placed:
     raise _invalid(value)
 
 
-def _topologyWatch(room: str, name: str, value: Any, now: float) -> _Placed:
+def _topology(room: str, name: str, value: Any, now: float) -> _Placed:
     place: Any = json.loads(name) if room.startswith("links") else [name, None]
     match place, value:
         case [str(guid), port, *_peer], [str(where), str(beyond), *gone]:
-            at, kind = gone[0] if gone else now, _PRESENCE_KINDS[room]
+            at, kind = gone[0] if gone else now, _TOPOLOGY_KINDS[room]
             return (), FabricEvent(at, kind, where, "", GUID.fromString(guid), port, name, beyond)
     raise _invalid(value)
 
@@ -124,7 +124,7 @@ def _notification(room: str, name: str, value: Any, now: float) -> _Placed:
 _ROOMS: Final[dict[str, Callable[[str, str, Any, float], _Placed]]] = {
     "changes": _change,
     "findings": _finding,
-    **dict.fromkeys(_PRESENCE_KINDS, _topologyWatch),
+    **dict.fromkeys(_TOPOLOGY_KINDS, _topology),
     "told": _alert,
     "notifications": _notification,
 }

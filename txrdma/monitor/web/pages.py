@@ -452,7 +452,7 @@ def _comparisons(context: PageContext) -> Part:
 
 
 def _pastSections(context: PageContext, found: Past, values: Values) -> list[Part]:
-    """Tables of a state."""
+    """Tables of a past topology."""
     offset, limit = values["offset"], values["limit"]
     rows = (
         [

@@ -156,7 +156,7 @@ class Past:
 
 
 class _PastContext(PageContext):
-    """Context of a state: it has no counters."""
+    """Context of a past topology, which has no counters."""
 
     def __init__(self, watch: Watch, fabric: Fabric, findings: list[Entry]) -> None:
         super().__init__(watch)
@@ -301,7 +301,7 @@ def _changeOf(was: bool, isThere: bool) -> str | None:
 
 
 class _Drawing:
-    """Drawing of a state with its differences from a former one."""
+    """Drawing of a past topology with its differences from a former one."""
 
     def __init__(
         self, context: PageContext, before: FabricState, after: FabricState, links: Mapping[Link, Any]

@@ -488,7 +488,7 @@ class StoreContract(SynchronousTestCase):
         self.store.append([fourth, fifth])
         self.assertEqual(self.store.states("node-came", most=1), [fifth])
 
-    def test_moments(self) -> None:
+    def test_states(self) -> None:
         """At each time the state of a subject is its last event until then."""
         events = [
             self.event(1.0, "node-came", "a"),
@@ -508,7 +508,7 @@ class StoreContract(SynchronousTestCase):
     def statesAt(self, at: float) -> list[FabricEvent]:
         return self.store.statesAt(("node-came", "node-gone"), at)
 
-    def test_moment(self) -> None:
+    def test_stateAt(self) -> None:
         """A state has nodes, links, missing links and open findings; there is none without events."""
         self.assertIsNone(self.store.stateAt(5.0))
         self.assertEqual(self.store.changeTimes(0.0, 9.0, 9), (None, []))
@@ -532,7 +532,7 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual((last.nodes, last.missing), ({one: node, other: node}, {link: state}))
         self.assertEqual([entry.key.kind for entry in last.findings], ["link-gone"])
 
-    def test_momentsDeleted(self) -> None:
+    def test_statesDeleted(self) -> None:
         """When events were deleted because of their age, states since then are complete."""
         self.reopen(events=Level("events", 0, 100, 1000))
         came, back = (self.event(at, "node-came", "a") for at in (10.0, 300.0))
@@ -547,7 +547,7 @@ class StoreContract(SynchronousTestCase):
         self.store.write([], 1600)  # nothing more is deleted, except for the former time
         self.assertEqual(self.statesAt(1400.0), [back])
 
-    def test_momentsSize(self) -> None:
+    def test_statesSize(self) -> None:
         """When events were deleted because of their size, states since then are complete."""
         self.reopen(events=Level("events", 0, 100, 10**9, 100_000))
         steady = self.event(1.0, "node-came", "a")
