@@ -31,16 +31,21 @@ class StoredPlan:
     A plan in a file, which tests run.
 
     @ivar found: the fault that the plan has revealed, or what it covers, in one sentence.
+    @ivar counted: what must happen in its simulation: names of its counts that are above zero.
     """
 
     generator: str
     found: str
     plan: Any
+    counted: tuple[str, ...] = ()
 
     def write(self, path: Path) -> None:
         """Write the plan to a file, and create the file's folder if it is missing."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = {"generator": self.generator, "found": self.found, "plan": encodePlan(self.plan)}
+        content = {"generator": self.generator, "found": self.found}
+        if self.counted:
+            content["counted"] = list(self.counted)
+        content["plan"] = encodePlan(self.plan)
         path.write_text(_formatted(content) + "\n", encoding="utf-8")
 
 
@@ -59,7 +64,7 @@ def readPlan(path: Path, kinds: Mapping[str, type]) -> StoredPlan:
         plan: Any = decodePlan(kind, content["plan"])
     except Misfit as error:
         raise Misfit(f"{path}: {error}") from None
-    return StoredPlan(content["generator"], content["found"], plan)
+    return StoredPlan(content["generator"], content["found"], plan, tuple(content.get("counted", ())))
 
 
 def encodePlan(value: object) -> Any:

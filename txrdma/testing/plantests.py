@@ -23,7 +23,10 @@ def playingStored(*names: str) -> Callable[[type[_Case]], type[_Case]]:
 
     def decorated(case: type[_Case]) -> type[_Case]:
         for name in names:
-            for path in sorted((STORED / name).glob("*.json")):
+            paths = sorted((STORED / name).glob("*.json"))
+            if not paths:
+                raise ValueError(f"there are no stored plans of {name}")
+            for path in paths:
                 _addTest(case, path)
         return case
 
@@ -34,10 +37,13 @@ def _addTest(case: type[SynchronousTestCase], path: Path) -> None:
     def play(self: SynchronousTestCase) -> None:
         stored = readStored(path)
         self.assertEqual(stored.generator, path.parent.name)
-        self.assertTrue(GENERATORS[stored.generator].play(stored.plan).counts)
+        counts = GENERATORS[stored.generator].play(stored.plan).counts
+        self.assertEqual([each for each in stored.counted if not counts[each]], [], "these did not happen")
         self.flushLoggedErrors(Deliberate, ProgramError)
 
     play.__name__ = f"test_{path.parent.name}_{path.stem}".replace("-", "_")
     play.__qualname__ = f"{case.__qualname__}.{play.__name__}"
-    play.__doc__ = f"The plan in plans/{path.parent.name}/{path.name} violates no promise."
+    play.__doc__ = (
+        f"The plan in plans/{path.parent.name}/{path.name} keeps all promises, and has its counts."
+    )
     setattr(case, play.__name__, play)

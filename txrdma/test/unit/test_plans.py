@@ -108,3 +108,10 @@ class StoredTests(SynchronousTestCase):
             self.assertEqual(path.parent.name, stored.generator)
             self.assertRegex(stored.found, r"^[A-Z].*\.$")
             self.assertNotIn("Not known yet", stored.found)
+
+    def test_counted(self) -> None:
+        """A plan of each generator states what must happen, so that a simulation without any work fails."""
+        stored = [readStored(path) for path in STORED.glob("*/*.json")]
+        self.assertEqual(
+            {each.generator for each in stored if each.counted}, {each.generator for each in stored}
+        )
