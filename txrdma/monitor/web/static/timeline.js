@@ -15,11 +15,13 @@
     const sliders = { from: part("from"), to: part("to") };
     const STEPS = 1000;
     const WAIT_MILLISECONDS = 200;
+    const AGAIN_MILLISECONDS = 2000;
     const asked = new URLSearchParams(location.search);
     const times = { from: asked.get("from"), to: asked.get("to") === "now" ? null : asked.get("to") }; // null is now
     let changes = [];
     let begin = 0;
     let timer = null;
+    let again = null;
 
     function textOf(time) {
         return time === null ? "now" : `${new Date(time * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC`;
@@ -71,7 +73,12 @@
         const end = Math.floor(told.end);
         const step = Math.max(1, Math.ceil((end - told.begin) / STEPS));
         begin = Math.min(Math.ceil(told.begin), end);
-        changes = told.marks.map((mark) => Math.ceil(mark.at)).filter((at) => at < end);
+        const known = told.marks.map((mark) => Math.ceil(mark.at));
+        changes = known.filter((at) => at < end);
+        clearTimeout(again);
+        if (changes.length < known.length) { // the last change is of this second, and would be marked at "now"
+            again = setTimeout(load, AGAIN_MILLISECONDS);
+        }
         for (const slider of Object.values(sliders)) {
             slider.min = end - step * Math.max(1, Math.ceil((end - told.begin) / step));
             slider.max = end;
