@@ -60,6 +60,10 @@ class Tally:
             self._sum -= int(parts.popleft()[1])
         return self._sum
 
+    def since(self, at: float) -> int:
+        """Return the number of errors since a time, accurate to a thirtieth of the window."""
+        return sum(int(count) for began, count in self._parts if began > at)
+
 
 class Tallies(Generic[Key]):
     """Errors of all ports within the windows of some limits, which L{change} sets."""
@@ -87,6 +91,11 @@ class Tallies(Generic[Key]):
             if tally is None:
                 tally = self._tallies[key, limit] = Tally(limit.seconds)
             tally.add(count, now)
+
+    def since(self, key: Key, limit: TallyLimit, at: float) -> int:
+        """Return the errors of a port since a time, within the window of a limit."""
+        tally = self._tallies.get((key, limit))
+        return 0 if tally is None else tally.since(at)
 
     def keep(self, isKnown: Callable[[Key], bool]) -> None:
         """Forget ports that have left the fabric."""

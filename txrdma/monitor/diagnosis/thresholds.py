@@ -6,7 +6,7 @@ L{txrdma.monitor.diagnosis.findinglog} decides whether a fault has lasted long e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from itertools import chain
 from math import inf
@@ -279,18 +279,33 @@ class ErrorThresholds:
             found.append(_at(fabric, "counter-full", portKey, text))
         found += self._bitErrorFindings(fabric, now)
         found += self._flapping(fabric, ends)
-        grouped = explained(found, lambda one: linkOf(fabric, one))
-        return self._moves.explained(fabric, self._withFormerCauses(grouped, now), now, serialOf)
+        grouped = self._grouped(fabric, found, now)
+        return self._moves.explained(fabric, grouped, now, serialOf)
 
-    def _withFormerCauses(self, found: Iterable[Finding], now: float) -> Iterator[Finding]:
-        """Yield findings, with a cause that has ended while their windows have errors of its time."""
+    def _grouped(self, fabric: Fabric, found: Sequence[Finding], now: float) -> list[Finding]:
+        """Return findings with their causes: a fault that has ended explains the errors of its time."""
+        present = {f"{one.kind} at {one.where}" for one in found}
+        former, others = [], []
         for one in found:
-            key = one.guid, one.port, one.kind
-            if one.cause:
-                self._causes[key] = now + self.periodOf(one.kind), one.cause
-            elif key in self._causes:
-                one = replace(one, cause=self._causes[key][1])
-            yield one
+            ended, cause = self._causes.get(_keyOf(one), (now, ""))
+            if cause and cause not in present and not self._isExceeded(one, ended):
+                former.append(replace(one, cause=cause))
+            else:
+                others.append(one)
+        grouped = explained(others, lambda one: linkOf(fabric, one))
+        for one in grouped:
+            self._causes.pop(_keyOf(one), None)
+            if one.cause and not one.cause.startswith(f"{one.kind} at "):
+                self._causes[_keyOf(one)] = now, one.cause
+        return grouped + former
+
+    def _isExceeded(self, one: Finding, since: float) -> bool:
+        """Return whether the errors since a time exceed a limit by themselves."""
+        portKey: Any = one.guid, one.port
+        if one.kind == "symbol-ber":
+            return any(self._bitErrors.since(portKey, limit, since) > limit.most for limit in _BER_LIMITS)
+        limits = (limit for limit in self._limits if _KINDS.get(limit.counter) == one.kind)
+        return any(self._tallies.since(portKey, limit, since) > limit.most for limit in limits)
 
     def _bitErrorFindings(self, fabric: Fabric, now: float) -> list[Finding]:
         """Return findings of bit errors: for each port by symbol errors or by uncorrectable blocks."""
@@ -378,7 +393,7 @@ class ErrorThresholds:
             forget(times, lambda _guid, at: at < before)
         recently = now - TRAINING_SECONDS
         forget(self._trained, lambda _portKey, at: at < recently)
-        forget(self._causes, lambda _key, held: held[0] <= now)
+        forget(self._causes, lambda key, cause: cause[0] + self.periodOf(key[2]) <= now)
         forget(self._recent, lambda _portKey, errors: errors[-1][0] < recently)
 
 
@@ -392,6 +407,10 @@ def _rank(fabric: Fabric, portKey: PortKey) -> tuple[bool, bytes, int]:
     guid, number = portKey
     node = fabric.nodes.get(guid)
     return node is None or not node.isSwitch, guid.raw, number
+
+
+def _keyOf(one: Finding) -> tuple[GUID | None, int | None, str]:
+    return one.guid, one.port, one.kind
 
 
 def _at(fabric: Fabric, kind: str, portKey: PortKey, text: str) -> Finding:

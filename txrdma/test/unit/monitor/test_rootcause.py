@@ -17,6 +17,7 @@ from txrdma.fabric.rootcause import causesOfLoss, explained, linkOf
 from txrdma.fabric.texts import listed
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent
+from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.events.alerts import AlertRules, AlertTracker
 from txrdma.monitor.files import FileSettings, MaintainedFiles
 from txrdma.monitor.reading.settings import PollerSettings
@@ -71,6 +72,60 @@ class LinkTests(FabricTestCase):
         ]
         causes = [one.cause for one in explained(found, lambda one: linkOf(fabric, one))]
         self.assertEqual(causes, ["flapping at left port 2", "", "flapping at left port 2", "", "", ""])
+
+
+class FormerCauseTests(FabricTestCase):
+    """Errors of two ends of a link; the times are in minutes."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.swept: Fabric = self.answerTo(Sweep(self.agent).run(), 3)
+        self.thresholds = ErrorThresholds()
+
+    def count(self, name: str, port: int, minute: int, **grown: int) -> None:
+        self.thresholds.count((self.fabric.node(name).guid, port), grown, 60.0 * minute)
+
+    def found(self, minute: int) -> list[tuple[str, str]]:
+        """Return the findings, each with the kind of its cause."""
+        several = self.thresholds.findings(self.swept, 60.0 * minute)
+        return sorted((one.kind, one.cause.partition(" at ")[0]) for one in several)
+
+    def flapped(self) -> None:
+        """Let the link flap and have errors, which are counted for longer."""
+        for minute in (0, 1, 2):
+            self.count("b", 1, minute, linkDownedCounter=1)
+        self.count("left", 2, 3, symbolErrorCounter=200)
+        self.assertEqual(self.found(3), [("flapping", ""), ("symbol-errors", "flapping")])
+
+    def test_errorsStop(self) -> None:
+        """Errors are those of the cause that the link had, until they leave their window."""
+        self.flapped()
+        for minute in range(4, 63):
+            expected = [("flapping", "")] * (minute < 11) + [("symbol-errors", "flapping")]
+            self.assertEqual(self.found(minute), expected, minute)
+        self.assertEqual(self.found(63), [])
+
+    def test_errorsGoOn(self) -> None:
+        """A link with errors beyond the limit since its cause has ended is bad by itself."""
+        self.flapped()
+        for minute in range(4, 120):
+            self.count("left", 2, minute, symbolErrorCounter=20)
+            expected = "flapping" if minute < 17 else ""
+            self.assertEqual(dict(self.found(minute))["symbol-errors"], expected, minute)
+
+    def test_otherErrors(self) -> None:
+        """A finding whose cause has ended explains no others."""
+        self.flapped()
+        self.found(10)
+        self.count("b", 1, 20, portRcvErrors=100)
+        self.assertEqual(self.found(20), [("receive-errors", ""), ("symbol-errors", "flapping")])
+
+    def test_otherEnd(self) -> None:
+        """Errors of one end of a link do not explain those of the other end when they have ended."""
+        for name, port, minute in (("left", 2, 0), ("b", 1, 30)):
+            self.count(name, port, minute, portRcvErrors=100)
+        self.assertEqual(self.found(30), [("receive-errors", ""), ("receive-errors", "receive-errors")])
+        self.assertEqual(self.found(61), [("receive-errors", "")])
 
 
 class LeafTests(PollerTestCase):
