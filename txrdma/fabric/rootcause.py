@@ -58,17 +58,22 @@ def causesOfLoss(missing: Collection[GUID], links: Iterable[tuple[PortKey, PortK
 
 
 def explained(
-    found: Iterable[Finding], causeAt: Callable[[Finding], object], others: Iterable[Finding] = ()
+    found: Iterable[Finding],
+    causeAt: Callable[[Finding], object],
+    others: Iterable[Finding] = (),
+    ignored: Collection[str] = (),
 ) -> list[Finding]:
     """
     Return findings, each with the finding that explains it as its cause.
 
     @param causeAt: returns where the cause of a finding would be: L{linkOf} or a GUID; None if unknown.
     @param others: further findings, which may explain these.
+    @param ignored: kinds of findings that explain no others.
     """
     findings, known = list(found), dict[tuple[object, str], Finding]()
     for one in chain(findings, others):
-        known.setdefault((causeAt(one) if one.kind in OF_LINK else one.guid, one.kind), one)
+        if one.kind not in ignored:
+            known.setdefault((causeAt(one) if one.kind in OF_LINK else one.guid, one.kind), one)
     for index, one in enumerate(findings):
         at = causeAt(one)
         causes = (known.get((at, kind)) for kind in _CAUSES.get(one.kind, ()) if at is not None)

@@ -88,7 +88,7 @@ class FindingRules:
     @ivar clearSeconds: time for which a finding must be absent before it is cleared. Each return within
         C{returnSeconds} doubles it, up to C{mostClearSeconds}, so that flapping findings stay open.
     @ivar returnSeconds: time after which a finding that returns is a new one.
-    @ivar ignored: kinds of findings that are dropped.
+    @ivar ignored: kinds of findings that are dropped, and explain no others.
     @ivar severities: severities by kind that replace the default ones.
     """
 
@@ -342,8 +342,6 @@ class FindingLog:
         several: dict[Key, list[Finding]] = {}
         for one in found:
             if one.kind not in self.rules.ignored:
-                if one.cause.partition(" at ")[0] in self.rules.ignored:
-                    one = replace(one, cause="")
                 key = Key(source, one.kind, one.where if one.guid is None else str(one.guid), one.port)
                 several.setdefault(key, []).append(one)
         return {key: _joined(ones) for key, ones in several.items()}

@@ -259,6 +259,7 @@ class ErrorThresholds:
         now: float,
         gone: Iterable[tuple[PortKey, PortKey]] = (),
         serialOf: SerialOf = lambda port: "",
+        ignored: Collection[str] = (),
     ) -> list[Finding]:
         """
         Return the faults that the counters of the last minutes and hours show.
@@ -266,6 +267,7 @@ class ErrorThresholds:
         @param gone: links that are down now, each by its two ports, because the fabric's model does not
             contain them.
         @param serialOf: see L{CableMoves.explained}.
+        @param ignored: kinds of findings that explain no others.
         """
         found = []
         ends = self._downEnds(fabric, now, gone)
@@ -279,10 +281,12 @@ class ErrorThresholds:
             found.append(_at(fabric, "counter-full", portKey, text))
         found += self._bitErrorFindings(fabric, now)
         found += self._flapping(fabric, ends)
-        grouped = self._grouped(fabric, found, now)
+        grouped = self._grouped(fabric, found, now, ignored)
         return self._moves.explained(fabric, grouped, now, serialOf)
 
-    def _grouped(self, fabric: Fabric, found: Sequence[Finding], now: float) -> list[Finding]:
+    def _grouped(
+        self, fabric: Fabric, found: Sequence[Finding], now: float, ignored: Collection[str]
+    ) -> list[Finding]:
         """Return findings with their causes: a fault that has ended explains the errors of its time."""
         present = {f"{one.kind} at {one.where}" for one in found}
         former, others = [], []
@@ -292,7 +296,7 @@ class ErrorThresholds:
                 former.append(replace(one, cause=cause))
             else:
                 others.append(one)
-        grouped = explained(others, lambda one: linkOf(fabric, one))
+        grouped = explained(others, lambda one: linkOf(fabric, one), ignored=ignored)
         for one in grouped:
             self._causes.pop(_keyOf(one), None)
             if one.cause and not one.cause.startswith(f"{one.kind} at "):

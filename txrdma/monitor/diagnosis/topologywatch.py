@@ -273,13 +273,14 @@ class TopologyWatch:
             found.append(Finding("node-silent", self.missingNodes[guid].where, text, guid))
         return found
 
-    def findings(self, checked: Iterable[Finding] = ()) -> list[Finding]:
+    def findings(self, checked: Iterable[Finding] = (), ignored: Collection[str] = ()) -> list[Finding]:
         """
         Return findings about missing nodes and links; links of a missing node are not reported, and nodes
         that only a missing switch led to have that as their cause. Those of L{silent} are left out.
 
         @param checked: other findings about the fabric, which are returned, too; what a silent node causes
             has it as its cause.
+        @param ignored: kinds of findings that explain no others.
         """
         silent = self.silent()
         hung = {one.guid for one in silent}
@@ -298,7 +299,9 @@ class TopologyWatch:
             if not any(guid in self.missingNodes for guid, _number in link)
         )
         return explained(
-            found, lambda one: causes.get(one.guid if one.port is None else (one.guid, one.port)), silent
+            found,
+            lambda one: causes.get(one.guid if one.port is None else (one.guid, one.port)),
+            *(silent, ignored),
         )
 
     def _withIt(self, behind: Mapping[GUID, list[GUID]], guid: GUID) -> str:

@@ -449,7 +449,8 @@ class FabricPoller:
         await self._nodesChanged(self.sweeps, fabric, now)
         self.topologyWatch.swept(fabric)
         with self.sweeps.step("checking the fabric"):
-            self.report(_SWEEP, self.topologyWatch.findings(await self._checked(fabric)))
+            checked = await self._checked(fabric)
+            self.report(_SWEEP, self.topologyWatch.findings(checked, self.findingLog.rules.ignored))
         if isFirst:
             self.rounds.runIn(0.0)
 
@@ -515,7 +516,7 @@ class FabricPoller:
             return
         opened = {key[1:] for key in self.findingLog.open if key.source == _SWEEP}
         found = []
-        for one in self.topologyWatch.findings(checked):
+        for one in self.topologyWatch.findings(checked, self.findingLog.rules.ignored):
             # Datagrams are lost: what is new at other nodes waits for the next sweep.
             portKey = one.where if one.guid is None else str(one.guid)
             if portKey in touched or (one.kind, portKey, one.port) in opened:
@@ -786,7 +787,10 @@ class FabricPoller:
     def _judgeCounters(self, fabric: Fabric) -> None:
         now = self._reactor.seconds()
         silent = [guid for guid in self._reader.silent() if guid in fabric.nodes]
-        found = self._thresholds.findings(fabric, now, self.topologyWatch.missingLinks, self.cables.serialOf)
+        found = self._thresholds.findings(
+            *(fabric, now, self.topologyWatch.missingLinks, self.cables.serialOf),
+            self.findingLog.rules.ignored,
+        )
         found += [
             Finding("node-silent", str(fabric.nodes[guid]), "it does not answer for its counters", guid)
             for guid in silent

@@ -5,7 +5,6 @@ Findings: detection from a fabric and its counters, raising and clearing.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -160,12 +159,6 @@ class LedgerTests(SynchronousTestCase):
         findingLog = self.findingLog(ignored={"speed"}, severities={"width": Severity.CRITICAL})
         found = [width(), Finding("speed", "x", "slow", GUID_A, 1)]
         self.assertEqual([one.entry.severity for one in findingLog.observe("sweep", found, 0.0)], [2])
-
-    def test_ignoredCause(self) -> None:
-        """A finding that is ignored explains no others, which are sent."""
-        findingLog = self.findingLog(ignored={"flapping"})
-        (event,) = findingLog.observe("sweep", [replace(width(), cause="flapping at x port 1")], 0.0)
-        self.assertEqual(event.entry.finding.cause, "")
 
     def test_changedWhileAway(self) -> None:
         """A finding that returns has the severity of the current rules."""

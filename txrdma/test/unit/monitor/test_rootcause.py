@@ -4,6 +4,7 @@ Root causes: a dead switch, or a bad cable, is one event.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from twisted.internet.defer import Deferred
@@ -16,7 +17,7 @@ from txrdma.fabric.model import Fabric
 from txrdma.fabric.rootcause import causesOfLoss, explained, linkOf
 from txrdma.fabric.texts import listed
 from txrdma.iba.types import GUID
-from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent
+from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, FindingRules
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.events.alerts import AlertRules, AlertTracker
 from txrdma.monitor.files import FileSettings, MaintainedFiles
@@ -85,9 +86,9 @@ class FormerCauseTests(FabricTestCase):
     def count(self, name: str, port: int, minute: int, **grown: int) -> None:
         self.thresholds.count((self.fabric.node(name).guid, port), grown, 60.0 * minute)
 
-    def found(self, minute: int) -> list[tuple[str, str]]:
+    def found(self, minute: int, ignored: Collection[str] = ()) -> list[tuple[str, str]]:
         """Return the findings, each with the kind of its cause."""
-        several = self.thresholds.findings(self.swept, 60.0 * minute)
+        several = self.thresholds.findings(self.swept, 60.0 * minute, ignored=ignored)
         return sorted((one.kind, one.cause.partition(" at ")[0]) for one in several)
 
     def flapped(self) -> None:
@@ -126,6 +127,14 @@ class FormerCauseTests(FabricTestCase):
             self.count(name, port, minute, portRcvErrors=100)
         self.assertEqual(self.found(30), [("receive-errors", ""), ("receive-errors", "receive-errors")])
         self.assertEqual(self.found(61), [("receive-errors", "")])
+
+    def test_ignored(self) -> None:
+        """In place of a kind that is ignored, also one that was a cause, the next one explains the others."""
+        self.flapped()
+        self.count("b", 1, 3, portRcvErrors=100)
+        self.assertEqual(dict(self.found(3))["receive-errors"], "flapping")
+        others = [("receive-errors", "symbol-errors"), ("symbol-errors", "")]
+        self.assertEqual(self.found(3, {"flapping"}), [("flapping", ""), *others])
 
 
 class LeafTests(PollerTestCase):
@@ -200,6 +209,16 @@ class LeafTests(PollerTestCase):
         (alert,) = (one for one in self.tracker.take(self.clock.seconds()) if one.isRaised)
         host = self.fabric.node("h00016")
         self.assertEqual((alert.finding["guid"], alert.finding["cause"]), (str(host.guid), ""))
+
+    def test_ignoredCause(self) -> None:
+        """Hanging nodes that are ignored explain no others."""
+        log = self.poller.findingLog
+        log.change(FindingRules(log.rules.raiseSeconds, ignored={"node-silent"}))
+        self.started(60.0)
+        self.fabric.silence("h00020")
+        self.pump(900.0)
+        found = [(one.finding.kind, one.finding.cause) for one in log.open.values()]
+        self.assertEqual(found, [("unreachable", "")])
 
     def test_hung(self) -> None:
         """A node that hangs, with its links up, is one alert, which explains all that cannot be read."""
