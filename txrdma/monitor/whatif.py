@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Mapping
+from dataclasses import replace
 from math import ceil, floor
 from typing import Final
 
@@ -18,7 +19,7 @@ from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
 from txrdma.monitor.config import MonitorConfig
 from txrdma.monitor.diagnosis.fabricstate import TOPOLOGY_KINDS
-from txrdma.monitor.diagnosis.findinglog import Cleared, Entry, FindingLog, Raised
+from txrdma.monitor.diagnosis.findinglog import CauseChanged, Cleared, Entry, FindingLog, Raised
 from txrdma.monitor.diagnosis.journal import entryOf, FabricEvent
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, KINDS_OF_ERRORS
 from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
@@ -116,9 +117,9 @@ class WhatIf:
 
     def _judge(self, now: float) -> None:
         if len(self._thresholds) or self._log.open:
-            found = self._thresholds.findings(self.fabric, now, self._down)
+            found = self._thresholds.findings(self.fabric, now, self._down, ignored=self._rules.ignored)
             for event in self._log.observe("counters", found, now):
-                if isinstance(event, Raised):
+                if isinstance(event, (CauseChanged, Raised)):
                     self._tracker.raised(event.entry, now)
                 elif isinstance(event, Cleared):
                     self._tracker.cleared(event.entry, now)
@@ -150,6 +151,8 @@ class WhatIf:
         kind = entry.finding.kind
         if kind in KINDS_OF_ERRORS or kind in self._rules.ignored:
             return
+        if entry.finding.cause.partition(" at ")[0] in self._rules.ignored:
+            entry.finding = replace(entry.finding, cause="")
         entry.severity = self._rules.severities.get(kind, entry.severity)
         known = self._recorded.get(event.subject)
         if not event.text and (known is None or known.finding.cause == entry.finding.cause):

@@ -140,6 +140,35 @@ class WhatIfTests(FabricTestCase):
         self.assertEqual([kind for kind, _where in self.sent], ["symbol-ber"])
         self.assertEqual(self.evaluated(), self.sent)
 
+    def test_otherCauseEnds(self) -> None:
+        """An alert of one end of a link waits when the errors of the other end, which explained it, end."""
+        self.config = parseConfig(f"{CONFIG}[alerts]\ndelay = 600\n")
+        self.tracker.rules = self.config.alerts
+        peer = self.fabric.port("c").neighbor
+        assert peer is not None
+        self.pump(600.0)
+        self.fabric.growCounters("c", 1, symbolErrorCounter=1.0)
+        self.pump(60.0)
+        self.fabric.growCounters("c", 1, symbolErrorCounter=0.0)
+        self.fabric.growCounters(peer.node.identifier, peer.number, symbolErrorCounter=0.1)
+        self.pump(900.0)
+        self.assertEqual([kind for kind, _where in self.sent], ["symbol-ber"])
+        self.assertEqual(self.evaluated(), self.sent)
+        self.pump(600.0)
+        self.assertEqual([kind for kind, _where in self.sent], ["symbol-ber"] * 2)
+        self.assertEqual(self.evaluated(), self.sent)
+
+    def test_ignored(self) -> None:
+        """Findings that a configuration ignores explain no others, neither errors nor recorded findings."""
+        self.pump(600.0)
+        self.fabric.silence("b")
+        self.fabric.growCounters("c", 1, symbolErrorCounter=1.0)
+        self.pump(900.0)
+        self.assertEqual(sorted(kind for kind, _where in self.sent), ["node-silent", "symbol-ber"])
+        self.config = parseConfig(f'{CONFIG}[findings]\nignored = ["node-silent", "symbol-ber"]\n')
+        kinds = sorted(kind for kind, _where in self.evaluated())
+        self.assertEqual(kinds, ["symbol-errors", "unreachable", "unreachable"])
+
     def test_cause(self) -> None:
         """A node that only a missing switch led to is an alert if it is still missing when that returns."""
         self.pump(600.0)
