@@ -239,7 +239,7 @@ class FindingLog:
                 if entry.isRestored:
                     entry.isRestored = False
                     events.append(Resumed(entry))
-                elif not hasSameCause:
+                if not hasSameCause:
                     events.append(CauseChanged(entry))
             elif now - self._pending.setdefault(key, now) >= self.rules.raiseSeconds.get(source, 0.0):
                 events.append(Raised(self._raise(key, finding, now)))

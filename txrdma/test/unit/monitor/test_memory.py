@@ -95,6 +95,28 @@ class RestartTestCase(PollerTestCase):
 
 
 class RestartTests(RestartTestCase):
+    def test_causeChanged(self) -> None:
+        """A cause that has ended while no process ran is stored as such."""
+        self.started()
+        for number in (1, 2, 3, 4):
+            self.fabric.cut("right", number)
+        self.pump(60.0)
+        cause = "node-gone at right"
+        self.assertEqual(self.causes(), {"right": "", "c": cause, "d": cause})
+        self.ended()
+        for number in (2, 3, 4):
+            self.fabric.heal("right", number)
+        self.again()
+        self.pump(30.0)
+        self.assertEqual(self.causes(), {"c": ""})
+
+    def causes(self) -> dict[str, str]:
+        """Return the causes of missing nodes in the history, each with the name of its node."""
+        restored = FindingLog(DEFAULT_RULES)
+        restoreState(self.store, restored, TopologyWatch(), Journal(), lambda kind: 0.0)
+        several = [entry.finding for entry in restored.open.values() if entry.finding.kind == "node-gone"]
+        return {one.where.partition(" ")[0]: one.cause.partition(" (")[0] for one in several}
+
     def test_stillThere(self) -> None:
         """A lost node remains lost for the next process, since the same time and without a new report."""
         self.started()
